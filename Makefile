@@ -1,0 +1,113 @@
+# Two commands: `make bench` and `make test`. Both start from a fresh clone with Python 3.11+, a
+# C++ compiler and make, and put everything they install into .venv.
+#
+#   PYTHON=python3.12            the Python that makes the environments
+#   PIP_ARGS='...'               more arguments for pip, such as another index
+#   VENV_ARGS='...'              more arguments for venv, such as --system-site-packages
+#   CONSTRAINTS=FILE             other pins than CI's
+#   BENCH_ARGS, TEST_ARGS        more arguments for `python -m bench` and pytest
+
+PYTHON ?= python3
+PIP_ARGS ?=
+VENV_ARGS ?=
+CONSTRAINTS ?= constraints.txt
+BENCH_ARGS ?=
+TEST_ARGS ?=
+
+VENV := .venv
+NEWEST := .venv-newest
+BIN := $(VENV)/bin
+
+# What an editable install bakes in; Python sources are picked up as they are.
+BAKED := pyproject.toml setup.py src/tzero/__init__.py $(wildcard native/*.cpp native/*.h)
+
+# Warnings of the C++ compiler are errors in a build made here; TZERO_WERROR=0 takes that back.
+export TZERO_WERROR ?= 1
+
+.PHONY: help bench test lint types test-all test-newest test-gpu soak fix docs clean
+.NOTPARALLEL:
+
+help:
+	@echo 'make bench     build, and print the table of measurements for this machine'
+	@echo 'make test      lint, types, all tests that need no GPU, the cpu suite on the newest Triton'
+	@echo 'make fix       format, and repair what ruff can repair'
+	@echo 'make test-gpu  the tests that need a GPU'
+	@echo 'make soak      the long tests'
+	@echo 'make docs      write the tables in docs/ that come from the tests'
+	@echo 'make clean     remove environments, builds and caches'
+
+bench: $(VENV)/.ready-bench
+	$(BIN)/python -m bench $(BENCH_ARGS)
+
+test: lint types test-all test-newest
+
+lint: $(VENV)/.ready-dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: $(VENV)/.ready-dev
+	$(BIN)/mypy
+
+# TZERO_CPU=1: these tests are about the CPU backend, also on a machine that has a GPU.
+test-all: $(VENV)/.ready-dev
+	TZERO_CPU=1 $(BIN)/python -m pytest -n 2 -m 'not gpu and not soak' $(TEST_ARGS)
+
+test-newest: $(NEWEST)/.ready-dev
+	TZERO_CPU=1 $(NEWEST)/bin/python -m pytest -n 2 -m 'not gpu and not soak' tests/cpu $(TEST_ARGS)
+
+test-gpu: $(VENV)/.ready-dev
+	$(BIN)/python -m pytest -m 'gpu and not soak' $(TEST_ARGS)
+
+soak: $(VENV)/.ready-dev
+	TZERO_CPU=1 $(BIN)/python -m pytest -m 'soak and not gpu' $(TEST_ARGS)
+
+fix: $(VENV)/.ready-dev
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+docs: $(VENV)/.ready-dev
+	$(BIN)/python -m tests.cpu.table
+
+clean:
+	rm -rf $(VENV) $(NEWEST) build dist src/tzero.egg-info src/tzero/_native*.so
+	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find bench src tests -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+
+# Environments. A stamp says that an install finished, so that a repeat costs nothing.
+
+# $(1) environment, $(2) constraints, $(3) extras
+define install
+	@echo "installing into $(1) with $(2) (the first time takes a minute or more)"
+	@$(1)/bin/python -m pip install -q $(PIP_ARGS) -c $(2) setuptools && \
+	 $(1)/bin/python -m pip install -q $(PIP_ARGS) -c $(2) --no-build-isolation -e '.[$(3)]' || { \
+		echo "pip could not install tzero into $(1); its reason is above. If it is about torch and"; \
+		echo "triton: the usual index has torch for CUDA, which wants a Triton of its own and GBs of"; \
+		echo "packages. Give pip an index with torch's CPU build (PyTorch's install page names it):"; \
+		echo "  make $(MAKECMDGOALS) PIP_ARGS='--extra-index-url URL'"; \
+		exit 1; }
+	@$(1)/bin/python -c 'import tzero._native' || { \
+		echo "NOTE: tzero is installed without its native extension, and works without it. For it,"; \
+		echo "install a C++17 compiler and Python's headers (on Debian: g++ python3-dev), run"; \
+		echo "'make clean', and try again; 'pip install -v -e .' shows the compiler's words."; }
+	@touch $@
+endef
+
+$(VENV)/.ready-bench: $(BAKED) $(CONSTRAINTS) | $(VENV)/.made
+	$(call install,$(VENV),$(CONSTRAINTS),bench)
+
+$(VENV)/.ready-dev: $(VENV)/.ready-bench
+	$(call install,$(VENV),$(CONSTRAINTS),bench$(comma)dev$(comma)zig)
+
+$(NEWEST)/.ready-dev: $(BAKED) constraints-newest.txt | $(NEWEST)/.made
+	$(call install,$(NEWEST),constraints-newest.txt,dev$(comma)zig)
+
+comma := ,
+
+%/.made:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "tzero needs Python 3.11 or newer, and '$(PYTHON)' is not. Try: make PYTHON=python3.12"; \
+		exit 1; }
+	@$(PYTHON) -m venv $(VENV_ARGS) $* || { \
+		echo "'$(PYTHON) -m venv' does not work here; on Debian and Ubuntu: apt-get install python3-venv"; \
+		rm -rf $*; exit 1; }
+	@touch $@

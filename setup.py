@@ -1,0 +1,52 @@
+"""Builds the optional extension ``tzero._native``; everything else is in pyproject.toml.
+
+A machine that cannot build it gets tzero without it, and a message. ``TZERO_WERROR=1``, for
+development and CI, makes the compiler's warnings errors.
+"""
+
+import os
+import sys
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+WARNINGS_ARE_ERRORS = os.environ.get("TZERO_WERROR") == "1"
+
+
+class BuildNative(build_ext):
+    """Gives the extension the package's version, and says it aloud when it cannot be built."""
+
+    def build_extension(self, ext: Extension) -> None:
+        version = self.distribution.get_version()
+        ext.define_macros = [("TZERO_VERSION", f'"{version}"')]
+        try:
+            super().build_extension(ext)
+        except Exception as error:
+            # Said here, and left to setuptools, which lets an optional extension fail.
+            print(
+                f"tzero: the native extension was not built ({error}). tzero works without it. "
+                "For it, install a C++17 compiler and the Python headers (on Debian: "
+                "g++ and python3-dev), then install tzero again.",
+                file=sys.stderr,
+            )
+            raise
+
+
+setup(
+    cmdclass={"build_ext": BuildNative},
+    ext_modules=[
+        Extension(
+            "tzero._native",
+            sources=["native/module.cpp"],
+            language="c++",
+            extra_compile_args=[
+                "-std=c++17",
+                "-fvisibility=hidden",
+                "-Wall",
+                "-Wextra",
+                *(["-Werror"] if WARNINGS_ARE_ERRORS else []),
+            ],
+            optional=True,
+        )
+    ],
+)

@@ -1,0 +1,174 @@
+"""The Triton backend: TTIR in, shared object out.
+
+Enters: Triton's module objects and launch options. Leaves: the stages `ttir`, `c` and `so`, and
+the metadata that the launcher reads. Triton finds `CPUBackend` here by scanning the module for
+the one concrete backend class. What the IR means is `lower`'s business, how C becomes a shared
+object `toolchain`'s.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, astuple, dataclass, fields
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from triton._C.libtriton import ir, passes
+from triton.backends.compiler import BaseBackend, GPUTarget
+
+from tzero import settings
+from tzero.cpu import toolchain, ttir
+from tzero.cpu.lower import lower
+
+_HERE = Path(__file__).parent
+_RUNTIME = _HERE / "runtime"
+LONG_SOURCE = 60_000
+"""Characters of C from which -O3 takes seconds for nothing; such kernels are sorting networks."""
+
+
+@dataclass(frozen=True)
+class CPUOptions:
+    """Launch options. Those that shape a GPU's threads and pipelines are taken and ignored."""
+
+    num_warps: int = 1
+    num_ctas: int = 1
+    num_stages: int = 1
+    warp_size: int = 1
+    maxnreg: int | None = None
+    ir_override: str | None = None
+    enable_fp_fusion: bool = True
+    launch_cooperative_grid: bool = False
+    launch_pdl: bool = False
+    supported_fp8_dtypes: tuple[str, ...] = ("fp8e4nv", "fp8e5")
+    deprecated_fp8_dot_operand_dtypes: tuple[str, ...] = ()
+    default_dot_input_precision: str = "ieee"
+    allowed_dot_input_precisions: tuple[str, ...] = ("ieee", "tf32", "tf32x3", "bf16x3", "bf16x6")
+    max_num_imprecise_acc_default: int = 0
+    extern_libs: tuple[tuple[str, str], ...] = ()
+    debug: bool = False
+    backend_name: str = "cpu"
+    sanitize_overflow: bool = False
+    arch: str = ""
+    instrumentation_mode: str = ""
+    fpsan_homomorphic_casts: bool = False
+    cpu_check: bool = False
+
+    def hash(self) -> str:
+        """A digest of every option."""
+        return hashlib.sha256(repr(astuple(self)).encode()).hexdigest()
+
+
+@functools.cache
+def _own_digest() -> str:
+    """A digest of this backend's own sources: a change in them must not find old objects."""
+    digest = hashlib.sha256()
+    for path in sorted(_HERE.rglob("*")):
+        if path.suffix in (".py", ".h", ".c"):
+            digest.update(path.name.encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+class CPUBackend(BaseBackend):
+    """Compiles for the machine it runs on."""
+
+    binary_ext = "so"
+
+    @staticmethod
+    def supports_target(target: GPUTarget) -> bool:
+        """Targets of the driver beside this."""
+        return bool(target.backend == "cpu")
+
+    @functools.cached_property
+    def _hash(self) -> str:
+        return f"tzero-{_own_digest()}-{toolchain.find().fingerprint}-{self.target.arch}"
+
+    def hash(self) -> str:
+        """Everything besides source and options that decides the object's bytes."""
+        return self._hash
+
+    def parse_options(self, options: Mapping[str, Any]) -> CPUOptions:
+        """Known options from a launch's keywords."""
+        known = {f.name for f in fields(CPUOptions)}
+        given = {k: v for k, v in options.items() if k in known and v is not None}
+        check = bool(given.get("cpu_check")) or settings.current().cpu_check
+        return CPUOptions(**{**given, "cpu_check": check})
+
+    def pack_metadata(self, metadata: Any) -> tuple[int, int, int]:
+        """What Triton hands to the launcher beside the arguments."""
+        return (metadata.num_warps, metadata.num_ctas, metadata.shared)
+
+    def get_codegen_implementation(self, options: CPUOptions) -> dict[str, Callable[..., Any]]:
+        """Hooks of Triton's front end: any dot size will do."""
+        return {"min_dot_size": lambda lhs, rhs: (1, 1, 1)}
+
+    def get_module_map(self) -> dict[str, ModuleType]:
+        """`tl.extra.libdevice` is NVIDIA's list of functions; `libdevice.py` maps them to C."""
+        from triton.language.extra.cuda import libdevice
+
+        return {"triton.language.extra.libdevice": libdevice}
+
+    def load_dialects(self, context: Any) -> None:
+        """TTIR needs none beyond Triton's own."""
+
+    def add_stages(
+        self, stages: dict[str, Callable[..., Any]], options: CPUOptions, language: Any = None
+    ) -> None:
+        """Triton runs these in order and caches what each returns."""
+        stages["ttir"] = lambda module, metadata: _optimised(module)
+        stages["c"] = lambda module, metadata: _c(module, metadata, options)
+        stages["so"] = lambda source, metadata: _so(source, metadata, options)
+
+
+def _optimised(module: Any) -> Any:
+    """Triton's target-independent passes; descriptors and block pointers become plain pointers."""
+    manager = ir.pass_manager(module.context)
+    manager.enable_debug()
+    passes.common.add_inliner(manager)
+    for name in ("add_rewrite_tensor_pointer", "add_rewrite_tensor_descriptor_to_pointer"):
+        if hasattr(passes.ttir, name):  # block pointers ended with 3.6
+            getattr(passes.ttir, name)(manager)
+    passes.common.add_canonicalizer(manager)
+    passes.ttir.add_combine(manager)
+    passes.ttir.add_reorder_broadcast(manager)
+    passes.common.add_cse(manager)
+    passes.ttir.add_triton_licm(manager)
+    passes.common.add_symbol_dce(manager)
+    passes.ttir.add_loop_unroll(manager)
+    manager.run(module, "make_ttir")
+    return module
+
+
+def _c(module: Any, metadata: dict[str, Any], options: CPUOptions) -> str:
+    lowered = lower(ttir.read_module(module), options.cpu_check)
+    if lowered.unchecked:
+        where = ", ".join(sorted({str(place) for place in lowered.unchecked}))
+        warnings.warn(
+            f"{lowered.name}: checked mode cannot check pointers that were read from memory or "
+            f"made from integers ({where}); those accesses run unchecked.",
+            stacklevel=2,
+        )
+    metadata.update(
+        name=lowered.name,
+        shared=1,  # no kernel here has shared memory, but host code divides by this
+        cpu_params=lowered.params,
+        cpu_scratch=lowered.scratch,
+        cpu_work=lowered.work,
+        cpu_sites=[list(asdict(site).values()) for site in lowered.sites],
+    )
+    return lowered.source
+
+
+def _so(source: str, metadata: dict[str, Any], options: CPUOptions) -> bytes:
+    contract = "fast" if options.enable_fp_fusion else "off"
+    level = 1 if len(source) > LONG_SOURCE else 3
+    return toolchain.find().build(
+        source,
+        metadata["name"],
+        include_dirs=[_RUNTIME],
+        extra_flags=[f"-ffp-contract={contract}", "-fno-strict-aliasing"],
+        optimization=level,
+    )

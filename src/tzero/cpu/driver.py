@@ -1,0 +1,241 @@
+"""Triton's driver for the CPU: is it active, what is the device, how is a binary loaded and timed.
+
+Enters: Triton's questions, and binaries. Leaves: answers in the words of a GPU, so that Triton and
+the code around it need not care. It must not know how kernels are compiled.
+
+Triton takes the one concrete subclass of ``DriverBase`` it finds here, so there is only one. It
+imports this module while it is itself being imported; so import triton before this module.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import platform
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from triton.backends.compiler import GPUTarget
+from triton.backends.driver import DriverBase
+
+from tzero import settings
+from tzero.cpu import pool, triton_compat
+from tzero.cpu.launcher import Launcher
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["CPUDriver"]
+
+_C_TYPES = {
+    "i1": "int8_t",
+    "i8": "int8_t",
+    "i16": "int16_t",
+    "i32": "int32_t",
+    "i64": "int64_t",
+    "u1": "uint8_t",
+    "u8": "uint8_t",
+    "u16": "uint16_t",
+    "u32": "uint32_t",
+    "u64": "uint64_t",
+    "fp16": "uint16_t",
+    "bf16": "uint16_t",
+    "fp32": "float",
+    "f32": "float",
+    "fp64": "double",
+}
+
+
+class CPUDriver(DriverBase):
+    """The CPU as Triton's device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.utils = _Utils
+        self.launcher_cls = Launcher
+
+    @staticmethod
+    def is_active() -> bool:
+        """As TZERO_CPU says; by itself where no driver of Triton's own is active."""
+        forced = settings.current().cpu
+        if forced is None:
+            return not any(driver.is_active() for driver in triton_compat.in_tree_drivers())
+        if forced:
+            triton_compat.silence_drivers()
+        return forced
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("cpu", platform.machine(), 1)
+
+    def get_current_device(self) -> str:
+        return "cpu"  # what torch.cpu.current_device() says
+
+    def set_current_device(self, device: object) -> None:
+        """There is one device, and it is the current one."""
+
+    def get_current_stream(self, device: object = None) -> int:
+        return 0
+
+    def get_active_torch_device(self) -> torch.device:
+        import torch
+
+        return torch.device("cpu")
+
+    def get_device_interface(self) -> type[_DeviceInterface]:
+        return _DeviceInterface
+
+    def map_python_to_cpp_type(self, ty: str) -> str:
+        return "void*" if ty.startswith("*") else _C_TYPES[ty]
+
+    def get_benchmarker(self) -> Callable[..., Any]:
+        return do_bench
+
+    def get_empty_cache_for_benchmark(self) -> torch.Tensor:
+        """Nothing to clear: kernels are timed with warm caches. Emptying them would push out the
+        interpreter too, and time that."""
+        import torch
+
+        return torch.empty(0, dtype=torch.int32)
+
+    def clear_cache(self, cache: torch.Tensor) -> None:
+        cache.zero_()
+
+
+class _Utils:
+    """What Triton reaches through ``driver.active.utils``."""
+
+    @staticmethod
+    def load_binary(
+        name: str, kernel: bytes, shared: int, device: object
+    ) -> tuple[ctypes.CDLL, int, int, int, int]:
+        """Library, address of the kernel, registers, spills, threads per program.
+
+        The last three mean nothing here; registers are not 0 because occupancy is computed by
+        dividing by them.
+        """
+        directory = triton_compat.cache_directory()
+        pool.load(directory)  # before the kernel, which finds the C library's maths through it
+        library = pool.open_object(kernel, directory)
+        address = ctypes.cast(library.tz_kernel, ctypes.c_void_p).value
+        assert address is not None  # a function that was found has an address
+        return library, address, 32, 0, 1 << 30
+
+    @staticmethod
+    def unload_module(module: ctypes.CDLL) -> None:
+        """Triton asks for this when the kernel's last reference is gone, so no launch has it."""
+        pool.close_object(module)
+
+    @staticmethod
+    def get_device_properties(device: object) -> dict[str, Any]:
+        """The keys that Triton's GPU drivers have; clocks and bus are unknown, and so 0."""
+        import torch
+
+        return {
+            "max_shared_mem": 1 << 40,
+            "max_num_regs": 1 << 16,
+            "multiprocessor_count": torch.get_num_threads(),
+            "warpSize": 1,
+            "sm_clock_rate": 0,
+            "mem_clock_rate": 0,
+            "mem_bus_width": 0,
+            "arch": platform.machine(),
+        }
+
+    @staticmethod
+    def set_printf_fifo_size(size: int) -> None:
+        """``tl.device_print`` writes at once here; there is no buffer to size."""
+
+
+class _Event:
+    """A point in time; like torch.cuda.Event where that matters to a benchmark."""
+
+    def __init__(self, enable_timing: bool = False, **kwargs: object) -> None:
+        self._seconds = 0.0
+
+    def record(self, stream: object = None) -> None:
+        self._seconds = time.perf_counter()
+
+    def elapsed_time(self, end: _Event) -> float:
+        return (end._seconds - self._seconds) * 1e3
+
+    def synchronize(self) -> None:
+        """A launch has ended when it returns."""
+
+    def query(self) -> bool:
+        return True
+
+
+class _DeviceInterface:
+    """What ``triton.testing`` asks of torch.cuda; torch.cpu lacks timed events."""
+
+    Event = _Event
+
+    @staticmethod
+    def synchronize(device: object = None) -> None:
+        """A launch has ended when it returns."""
+
+    @staticmethod
+    def current_device() -> str:
+        return "cpu"
+
+    @staticmethod
+    def device_count() -> int:
+        return 1
+
+
+def do_bench(
+    fn: Callable[[], Any],
+    warmup: float = 25,
+    rep: float = 100,
+    grad_to_none: Sequence[torch.Tensor] | None = None,
+    quantiles: Sequence[float] | None = None,
+    return_mode: str = "mean",
+) -> Any:
+    """Time ``fn`` in milliseconds by the wall clock; arguments as ``triton.testing.do_bench``."""
+    if return_mode not in _SUMMARIES:
+        raise ValueError(f"return_mode is {return_mode!r}; allowed: {', '.join(_SUMMARIES)}.")
+    fn()
+    once = statistics.median(_timed(fn, grad_to_none) for _ in range(5))
+    for _ in range(_repetitions(warmup, once)):
+        fn()
+    times = [_timed(fn, grad_to_none) for _ in range(_repetitions(rep, once))]
+    if quantiles is None:
+        return _SUMMARIES[return_mode](times)
+    found = [_quantile(sorted(times), each) for each in quantiles]
+    return found[0] if len(found) == 1 else found
+
+
+_SUMMARIES: dict[str, Callable[[list[float]], Any]] = {
+    "mean": statistics.mean,
+    "median": statistics.median,
+    "min": min,
+    "max": max,
+    "all": list,
+}
+
+
+def _repetitions(budget: float, once: float) -> int:
+    return max(1, min(100_000, int(budget / max(once, 1e-4))))
+
+
+def _timed(fn: Callable[[], Any], grad_to_none: Sequence[torch.Tensor] | None) -> float:
+    for tensor in grad_to_none or ():
+        tensor.grad = None
+    start = time.perf_counter()
+    fn()
+    return (time.perf_counter() - start) * 1e3
+
+
+def _quantile(ordered: Sequence[float], at: float) -> float:
+    if not 0 <= at <= 1:
+        raise ValueError(f"quantile {at} is not between 0 and 1.")
+    position = at * (len(ordered) - 1)
+    below = math.floor(position)
+    above = math.ceil(position)
+    return ordered[below] + (ordered[above] - ordered[below]) * (position - below)
+
+
+if settings.current().cpu:
+    triton_compat.silence_drivers()

@@ -1,0 +1,201 @@
+"""Matrix products.
+
+Operands are staged in the type the product is computed in: f32 for every narrow float, i32 for
+int8, f64 for itself. An accumulator that a loop carries is updated where it lies.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tzero.cpu.lower.code import Buffer
+from tzero.cpu.lower.control import fits_in_place
+from tzero.cpu.lower.elementwise import elementwise
+from tzero.cpu.lower.elems import ELEMS, FP8
+from tzero.cpu.lower.tiles import Body, Index, Map, Ref, Stored, Tile, Uniform, opaque
+from tzero.cpu.ttir import Op, Type, Value
+
+if TYPE_CHECKING:
+    from tzero.cpu.lower.lowering import Lowering
+
+_CTYPES = {"f32": "float", "f64": "double", "i32": "uint32_t"}
+
+
+def dot(lowering: Lowering, op: Op) -> None:
+    """`d = a @ b + c`."""
+    a, b, c = (lowering.tile(v) for v in op.operands)
+    kind = _kind(lowering, op, a.type.elem, op.result.type.elem)
+    _product(lowering, op, _as(a, kind), _as(b, kind), c, kind)
+
+
+def _kind(lowering: Lowering, op: Op, operand: str, result: str) -> str:
+    if result in ("f64", "i32"):
+        return result
+    if result in ("f32", "f16", "bf16") and (operand in FP8 or ELEMS[operand].is_float):
+        return "f32"
+    raise lowering.unsupported(op, f"There is no product of {operand} into {result} on the CPU.")
+
+
+def _as(tile: Tile, kind: str) -> Tile:
+    """A tile in the type of the product."""
+    name = tile.type.elem
+    if name == kind:
+        return tile
+    type_ = Type(tile.type.shape, kind)
+    if name in FP8:
+        return Map(type_, [tile], lambda a: f"tz_{FP8[name]}_to_f32({a})", 2)
+    return Map(type_, [tile], lambda a: f"({ELEMS[kind].carried}){a}", 1)
+
+
+def _product(lowering: Lowering, op: Op, a: Tile, b: Tile, c: Tile, kind: str) -> None:
+    lowering.include("dot.h")
+    shape = op.result.type.shape
+    rows, columns, depth = shape[-2], shape[-1], a.type.shape[-1]
+    left, right = lowering.store(_unspread(a)), lowering.store(_unspread(b))
+    out = _accumulator(lowering, op, c, kind)
+    batches = shape[0] if len(shape) == 3 else 1
+    head, shift = "", ("", "", "")
+    if batches > 1:
+        z = lowering.names.fresh("z")
+        head = f"for (int64_t {z} = 0; {z} < {batches}; {z}++) "
+        shift = (
+            f" + {z} * {rows * depth}",
+            f" + {z} * {depth * columns}",
+            f" + {z} * {rows * columns}",
+        )
+    ctype = _CTYPES[kind]
+    lowering.emit(
+        f"{head}tz_dot_{kind}({rows}, {columns}, {depth}, (const {ctype} *)",
+        left.buffer,
+        f"{shift[0]}, (const {ctype} *)",
+        right.buffer,
+        f"{shift[1]}, ({ctype} *)",
+        out.buffer,
+        f"{shift[2]});",
+    )
+    lowering.work += batches * rows * columns * depth // 8
+    if op.result.type.elem == kind:
+        lowering.env[op.result] = out
+        return
+    elem = ELEMS[op.result.type.elem]
+    lowering.env[op.result] = Map(op.result.type, [out], elem.rounded, 1)
+
+
+def _unspread(tile: Tile) -> Tile:
+    """A uniform tile as one that can be stored."""
+    return Map(tile.type, [tile], lambda a: a, 0) if isinstance(tile, Uniform) else tile
+
+
+def _accumulator(lowering: Lowering, op: Op, c: Tile, kind: str) -> Stored:
+    """A buffer that holds c and will hold the product."""
+    wide = _as(c, kind)
+    carried = _carried_buffer(lowering, op)
+    if carried is not None and wide is c and fits_in_place(lowering, carried, c):
+        if not (isinstance(c, Stored) and c.buffer is carried):
+            lowering.store(_unspread(c), carried)
+        return Stored(op.result.type, carried)
+    type_ = Type(op.result.type.shape, kind)
+    return lowering.store(_unspread(wide), lowering.buffer(type_))
+
+
+def _carried_buffer(lowering: Lowering, op: Op) -> Buffer | None:
+    """The buffer of the loop-carried tile that only this product reads and replaces."""
+    result = op.result
+    if len(result.uses) != 1 or op.block is None or op.block.parent is None:
+        return None
+    (last,) = result.uses
+    if last.name != "scf.yield" or op.block.parent.name != "scf.for" or last.block is not op.block:
+        return None
+    arg = op.block.args[1 + last.operands.index(result)]
+    tile = lowering.env.get(arg)
+    if not isinstance(tile, Stored) or tile.type != result.type:
+        return None
+    return tile.buffer if _only_feeds(arg, op) else None
+
+
+def _only_feeds(value: Value, op: Op) -> bool:
+    """Whether a value's one use is the accumulator of `op`, directly or through arithmetic."""
+    while len(value.uses) == 1:
+        use = value.uses[0]
+        if use is op:
+            return op.operands[2] is value
+        if use.block is not op.block or elementwise(use) is None:
+            return False
+        value = use.result
+    return False
+
+
+_FORMATS = {0: "f8E4M3FN", 1: "f8E5M2", 4: "e2m1", 5: "bf16", 6: "f16"}
+
+
+class _Scaled(Tile):
+    """A block-scaled operand as f32: elements decoded, times the scale of their block.
+
+    `depth_axis` is the axis of the product's inner dimension; the scales run along their last.
+    """
+
+    def __init__(
+        self, shape: tuple[int, ...], source: Tile, scale: Tile | None, form: str, axes: _Axes
+    ) -> None:
+        super().__init__(Type(shape, "f32"), 8)
+        self.source, self.scale, self.form, self.axes = source, scale, form, axes
+
+    def at(self, index: Index, body: Body) -> Ref:
+        """One element, scaled."""
+        value = self._decoded(index, body)
+        if self.scale is None:
+            return value
+        depth, rows = self.axes.depth, self.axes.rows
+        per = self.type.shape[depth] // self.scale.type.shape[-1]
+        block = opaque(body.let("int64_t", "(", index[depth], f") / {per}"))
+        scale = body.at(self.scale, (*index[:-2], index[rows], block))
+        if self.scale.type.elem in FP8:
+            factor = f"tz_{FP8[self.scale.type.elem]}_to_f32({scale.text})"
+        else:
+            factor = f"tz_e8m0_to_f32((uint8_t){scale.text})"
+        return body.let("float", value, f" * {factor}", deps=scale.deps)
+
+    def _decoded(self, index: Index, body: Body) -> Ref:
+        if self.form != "e2m1":
+            value = body.at(self.source, index)
+            if self.form not in FP8:
+                return value
+            return body.let("float", f"tz_{FP8[self.form]}_to_f32((uint8_t)", value, ")")
+        packed = self.axes.packed
+        half = opaque(body.let("int64_t", "(", index[packed], ") / 2"))
+        place = tuple(half if k == packed else i for k, i in enumerate(index))
+        pair = body.at(self.source, place)
+        shift = body.let("int32_t", "(", index[packed], ") % 2 * 4")
+        return body.let("float", "tz_e2m1_to_f32((uint8_t)", pair, " >> ", shift, " & 15)")
+
+
+class _Axes:
+    """Which axis of an operand is what: inner dimension, outer dimension, the packed one."""
+
+    def __init__(self, rank: int, depth_last: bool, packed_depth: bool) -> None:
+        self.depth = rank - 1 if depth_last else rank - 2
+        self.rows = rank - 2 if depth_last else rank - 1
+        self.packed = self.depth if packed_depth else self.rows
+
+
+def dot_scaled(lowering: Lowering, op: Op) -> None:
+    """`d = (a * a_scale) @ (b * b_scale) + c` with one scale per block of elements."""
+    a, b, c, *scales = ([lowering.tile(v) for v in seg] for seg in op.segments())
+    shape = op.result.type.shape
+    sides = []
+    for side, source, scale in (("a", a[0], scales[0]), ("b", b[0], scales[1])):
+        form = _FORMATS.get(op.integer(f"{side}_elem_type"))
+        if form is None:
+            raise lowering.unsupported(op, "Operands are e4m3, e5m2, e2m1, bf16 or fp16.")
+        prefix = "lhs" if side == "a" else "rhs"
+        by_depth = op.attrs.get(f"{prefix}_k_pack", "true").startswith("true")
+        axes = _Axes(len(shape), side == "a", by_depth)
+        dims = list(source.type.shape)
+        if form == "e2m1":
+            dims[axes.packed] *= 2
+        held = lowering.store(_unspread(source))
+        sides.append(_Scaled(tuple(dims), held, scale[0] if scale else None, form, axes))
+    _product(lowering, op, sides[0], sides[1], c[0], "f32")
+
+
+HANDLERS = {"tt.dot": dot, "tt.dot_scaled": dot_scaled}

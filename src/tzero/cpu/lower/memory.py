@@ -1,0 +1,342 @@
+"""Loads, stores and atomics.
+
+A load is done where it stands, into a buffer: later stores must not be seen by it. A mask that
+bounds the inner loop (`offsets < n`) becomes the loop's bounds; other masks become branches, so
+masked-off lanes never touch memory. In checked mode every access is preceded by a test against
+the byte range of the argument its pointer came from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tzero.cpu.lower.code import Nest
+from tzero.cpu.lower.elems import ELEMS, Elem, unsigned
+from tzero.cpu.lower.origin import origins
+from tzero.cpu.lower.poly import ONE, Loop, Poly, flat
+from tzero.cpu.lower.tiles import Body, Bound, Index, Ref, Stored, Tile, Uniform, nest
+from tzero.cpu.ttir import Op, Value
+
+if TYPE_CHECKING:
+    from tzero.cpu.lower.lowering import Lowering
+
+Lane = Callable[[Body, Index], None]
+"""Adds the statements of one lane at an index to a body."""
+
+
+class Access:
+    """The memory one operation touches: its pointers, and the text that names an element."""
+
+    def __init__(self, lowering: Lowering, op: Op, pointer: Value, what: str) -> None:
+        pointee = pointer.type.pointee
+        if pointee not in ELEMS:
+            raise lowering.unsupported(op, f"pointers to {pointee} are not supported")
+        self.lowering, self.op = lowering, op
+        self.tile = lowering.tile(pointer)
+        self.elem: Elem = ELEMS[pointee]
+        self.shape = pointer.type.shape
+        self.volatile = "volatile " if op.flag("isVolatile") else ""
+        self.ordered = bool(self.volatile)
+        self.checks: list[tuple[int, int]] = []  # (parameter, site)
+        if lowering.check:
+            self._find_checks(pointer, what)
+
+    def _find_checks(self, pointer: Value, what: str) -> None:
+        found = origins(self.lowering, pointer)
+        if found is None:
+            self.lowering.unchecked.append(self.op.location)
+            return
+        args = self.lowering.kernel.regions[0][0].args
+        for param in sorted(found):
+            name = args[param].name.lstrip("%")
+            self.checks.append((param, self.lowering.site(self.op, "bounds", what, name)))
+
+    def element(self, body: Body, index: Index) -> tuple[str | Poly | Ref, ...]:
+        """C text of the element's lvalue, after its check."""
+        base, offset = self.tile.address(index, body)
+        star = "" if self.elem.storage.endswith("*") else " "
+        head = f"(({self.volatile}{self.elem.storage}{star}*)"
+        if self.checks:
+            self._check(body, (head, base, ")[", offset, "]"))
+        return (head, base, ")[", offset, "]")
+
+    def _check(self, body: Body, lvalue: tuple[str | Poly | Ref, ...]) -> None:
+        at = self.lowering.names.fresh("a")
+        body.do(f"uintptr_t const {at} = (uintptr_t)&", *lvalue, ";")
+        size = self.elem.size
+        inside = " || ".join(
+            f"({at} >= launch->spans[{p}].lo && {at} + {size} <= launch->spans[{p}].hi)"
+            for p, _ in self.checks
+        )
+        if len(self.checks) == 1:
+            ((param, site),) = self.checks
+            offset = f"((int64_t){at} - (int64_t)(uintptr_t)p{param}) / {size}"
+            body.do(f"if (!({inside})) {self.lowering.fail(site, param, offset)}")
+            return
+        # Several arguments may be meant; the one whose memory is nearest is named.
+        body.do(f"if (!({inside})) {{")
+        best, way = self.lowering.names.fresh("near"), self.lowering.names.fresh("way")
+        body.do(f"int32_t {best} = -1; uint64_t {way} = UINT64_MAX;")
+        for param, _ in self.checks:
+            span = f"launch->spans[{param}]"
+            body.do(f"TZ_NEARER({best}, {way}, {param}, {span}, {at})")
+        for param, site in self.checks:
+            offset = f"((int64_t){at} - (int64_t)(uintptr_t)p{param}) / {size}"
+            body.do(f"if ({best} == {param}) {self.lowering.fail(site, param, offset)}")
+        body.do("}")
+
+    def loops(self) -> tuple[list[Loop], Index]:
+        """Loops over the access, the one that walks memory element by element innermost."""
+        loops, index = self.lowering.index(self.shape)
+        _, offset = self.tile.address(index, self.lowering.body())
+        steps = [offset.factor(loop) for loop in loops]
+        if ONE in steps and steps[-1] != ONE:
+            loops.append(loops.pop(steps.index(ONE)))
+        return loops, index
+
+    @property
+    def simd(self) -> bool:
+        """Whether lanes may run side by side."""
+        return not self.checks and not self.ordered
+
+
+def masked(access: Access, mask: Tile | None, on: Lane, off: Lane | None) -> None:
+    """Loops that run `on` for lanes under the mask and `off` for the others."""
+    lowering = access.lowering
+    loops, index = access.loops()
+    body = lowering.body()
+    if mask is None:
+        on(body, index)
+        lowering.run(loops, body, access.simd)
+        return
+    bounds = mask.conditions(index, body, loops[-1]) if loops else None
+    if bounds is None:
+        _branches(access, mask, on, off, loops, index)
+        return
+    inner = loops[-1]
+    low, high = _interval(body, bounds, inner)
+    for start, end, lane in ((low, high, on), ("0", low, off), (high, str(inner.extent), off)):
+        if lane is None or start == end:
+            continue
+        part = lowering.body()
+        lane(part, index)
+        for stmt in nest([inner], part, access.simd):
+            if isinstance(stmt, Nest):
+                stmt.low, stmt.high = (start,), (end,)
+            body.items.append((stmt, None))
+    lowering.run(loops[:-1], body)
+
+
+def _branches(
+    access: Access, mask: Tile, on: Lane, off: Lane | None, loops: list[Loop], index: Index
+) -> None:
+    body = access.lowering.body()
+    body.do("if (", body.at(mask, index), ") {")
+    _inline(body, access, on, index)
+    if off is not None:
+        body.do("} else {")
+        _inline(body, access, off, index)
+    body.do("}")
+    access.lowering.run(loops, body, access.simd)
+
+
+def _inline(body: Body, access: Access, lane: Lane, index: Index) -> None:
+    """A lane's statements, all inside the branch that guards them."""
+    part = access.lowering.body()
+    lane(part, index)
+    body.items += [(stmt, None) for stmt, _ in part.items]
+
+
+def _interval(body: Body, bounds: list[Bound | Ref], inner: Loop) -> tuple[str, str]:
+    """The part of the inner loop that conditions leave, as C text of its ends."""
+    low: list[Poly] = [b.limit for b in bounds if isinstance(b, Bound) and not b.upper]
+    high: list[Poly] = [b.limit for b in bounds if isinstance(b, Bound) and b.upper]
+    rows = [b.text for b in bounds if isinstance(b, Ref)]
+    start, end = "0", str(inner.extent)
+    if low:
+        start = body.names.fresh("low")
+        body.do(f"int64_t {start} = 0;")
+        for limit in low:
+            body.do(f"{start} = tz_max_i64({start}, ", limit, ");")
+        body.do(f"{start} = tz_min_i64({start}, {end});")
+    if high or rows:
+        name = body.names.fresh("high")
+        body.do(f"int64_t {name} = {end};")
+        for limit in high:
+            body.do(f"{name} = tz_min_i64({name}, ", limit, ");")
+        if rows:
+            body.do(f"if (!({' && '.join(rows)})) {name} = {start};")
+        body.do(f"{name} = tz_max_i64({name}, {start});")
+        end = name
+    return start, end
+
+
+def load(lowering: Lowering, op: Op) -> None:
+    """Read memory into a buffer, or into a scalar."""
+    pointer, mask, other = (seg[0] if seg else None for seg in op.segments()[:3])
+    assert pointer is not None
+    access = Access(lowering, op, pointer, "load")
+    masks = lowering.tile(mask) if mask is not None else None
+    others = lowering.tile(other) if other is not None else None
+    type_ = op.result.type
+    if not type_.shape:
+        _load_scalar(access, masks, others, op)
+        return
+    buffer = lowering.buffer(type_)
+    truth = " != 0" if type_.elem == "i1" else ""
+
+    def on(body: Body, index: Index) -> None:
+        text = access.element(body, index)
+        body.do(buffer, "[", flat(type_.shape, index), "] = ", *text, truth, ";")
+
+    def off(body: Body, index: Index) -> None:
+        value = body.raw(others, index) if others is not None else Ref("0")
+        body.do(buffer, "[", flat(type_.shape, index), "] = ", value, ";")
+
+    masked(access, masks, on, off)
+    lowering.env[op.result] = Stored(type_, buffer)
+
+
+def _load_scalar(access: Access, mask: Tile | None, other: Tile | None, op: Op) -> None:
+    lowering, elem = access.lowering, ELEMS[op.result.type.elem]
+    start = "0" if other is None else _bits(lowering, other)
+    name = lowering.variable(elem.storage, start)
+    truth = " != 0" if op.result.type.elem == "i1" else ""
+
+    def on(body: Body, index: Index) -> None:
+        body.do(f"{name} = ", *access.element(body, index), truth, ";")
+
+    masked(access, mask, on, None)
+    text = lowering.declare(elem.carried, elem.load(name)) if elem.narrow else name
+    lowering.env[op.result] = Uniform(op.result.type, text)
+
+
+def _bits(lowering: Lowering, tile: Tile) -> str:
+    body = lowering.body()
+    ref = body.raw(tile, ())
+    lowering.run([], body)
+    return ref.text
+
+
+def store(lowering: Lowering, op: Op) -> None:
+    """Write a tile to memory."""
+    access = Access(lowering, op, op.operands[0], "store")
+    value = lowering.tile(op.operands[1])
+    mask = lowering.tile(op.operands[2]) if len(op.operands) > 2 else None
+
+    def on(body: Body, index: Index) -> None:
+        bits = body.raw(value, index)
+        body.do(*access.element(body, index), " = ", bits, ";")
+
+    masked(access, mask, on, None)
+
+
+_FETCH = {1: "and", 2: "or", 3: "xor", 4: "add"}
+_FADD, _XCHG = 5, 10
+_KEEP = {6: (">", False), 7: ("<", False), 8: (">", True), 9: ("<", True)}  # sign, unsigned
+_ORDERS = {
+    1: "__ATOMIC_RELAXED",
+    2: "__ATOMIC_ACQUIRE",
+    3: "__ATOMIC_RELEASE",
+    4: "__ATOMIC_ACQ_REL",
+}
+
+
+def atomic_rmw(lowering: Lowering, op: Op) -> None:
+    """Read, modify and write, atomically; the result is what was there before."""
+    value, what = lowering.tile(op.operands[1]), op.integer("atomic_rmw_op")
+    order, elem = _ORDERS[op.integer("sem")], ELEMS[op.result.type.elem]
+    mask = lowering.tile(op.operands[2]) if len(op.operands) > 2 else None
+
+    def lane(body: Body, index: Index) -> tuple[str, str]:
+        if what == _XCHG:
+            return "TZ_ATOMIC_XCHG(", f", {body.raw(value, index).text}, {order})"
+        new = body.at(value, index).text
+        if what in _FETCH:
+            return f"__atomic_fetch_{_FETCH[what]}(", f", {new}, {order})"
+        if what == _FADD:
+            updated = elem.store(f"{elem.load('tz_old')} + {new}")
+        else:
+            sign, is_unsigned = _KEEP[what]
+            cast = f"({unsigned(elem.name)})" if is_unsigned else ""
+            updated = f"{cast}tz_old {sign} {cast}{new} ? tz_old : {new}"
+        return "TZ_ATOMIC_UPDATE(", f", {updated}, {order})"
+
+    _atomic(lowering, op, mask, lane)
+
+
+def atomic_cas(lowering: Lowering, op: Op) -> None:
+    """Compare and swap; the result is what was there before."""
+    expected, desired = (lowering.tile(v) for v in op.operands[1:3])
+
+    def lane(body: Body, index: Index) -> tuple[str, str]:
+        old, new = body.raw(expected, index), body.raw(desired, index)
+        return "TZ_ATOMIC_CAS(", f", {old.text}, {new.text}, {_ORDERS[op.integer('sem')]})"
+
+    _atomic(lowering, op, None, lane)
+
+
+def _atomic(
+    lowering: Lowering,
+    op: Op,
+    mask: Tile | None,
+    lane: Callable[[Body, Index], tuple[str, str]],
+) -> None:
+    """One atomic call per lane, in order; `lane` gives the text around the address."""
+    lowering.include("atomics.h")
+    access = Access(lowering, op, op.operands[0], "atomic")
+    access.ordered = True
+    type_, elem = op.result.type, ELEMS[op.result.type.elem]
+    name = lowering.variable(elem.storage, "0") if not type_.shape else ""
+    buffer = lowering.buffer(type_) if type_.shape else None
+
+    def keep(body: Body, index: Index, *parts: str | Poly | Ref) -> None:
+        if buffer is None:
+            body.do(f"{name} = ", *parts, ";")
+        else:
+            body.do(buffer, "[", flat(type_.shape, index), "] = ", *parts, ";")
+
+    def on(body: Body, index: Index) -> None:
+        head, tail = lane(body, index)
+        keep(body, index, f"{head}&", *access.element(body, index), tail)
+
+    def off(body: Body, index: Index) -> None:
+        keep(body, index, "0")
+
+    loops, index = lowering.index(access.shape)
+    if mask is None:
+        body = lowering.body()
+        on(body, index)
+        lowering.run(loops, body, simd=False)
+    else:
+        _branches(access, mask, on, off, loops, index)
+    if buffer is not None:
+        lowering.env[op.result] = Stored(type_, buffer)
+        return
+    text = lowering.declare(elem.carried, elem.load(name)) if elem.narrow else name
+    lowering.env[op.result] = Uniform(type_, text)
+
+
+def atomic_poll(lowering: Lowering, op: Op) -> None:
+    """Wait until memory holds a value, or until a number of nanoseconds have passed."""
+    access = Access(lowering, op, op.operands[0], "atomic")
+    lowering.include("atomics.h")
+    body = lowering.body()
+    wanted = body.raw(lowering.tile(op.operands[1]), ())
+    limit = lowering.scalar(op.operands[2]) if len(op.operands) > 2 else "-1"
+    name = lowering.variable("_Bool")
+    order = _ORDERS[op.integer("sem")]
+    target = access.element(body, ())
+    body.do(f"TZ_ATOMIC_POLL({name}, &", *target, f", {wanted.text}, {limit}, {order});")
+    lowering.run([], body)
+    lowering.env[op.result] = Uniform(op.result.type, name)
+
+
+HANDLERS = {
+    "tt.load": load,
+    "tt.store": store,
+    "tt.atomic_rmw": atomic_rmw,
+    "tt.atomic_cas": atomic_cas,
+    "tt.atomic_poll": atomic_poll,
+}

@@ -1,0 +1,111 @@
+"""Where pointers come from, for checked mode.
+
+Enters: a pointer value. Leaves: the kernel parameters it may have been computed from, or None
+where that cannot be known (a pointer read from memory or made from an integer).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from tzero.cpu.ttir import Block, Op, Value
+
+if TYPE_CHECKING:
+    from tzero.cpu.lower.lowering import Lowering
+
+_FORWARDING = {
+    "tt.addptr",
+    "tt.splat",
+    "tt.unsplat",
+    "tt.broadcast",
+    "tt.expand_dims",
+    "tt.trans",
+    "tt.reshape",
+    "tt.bitcast",
+    "tt.gather",
+}
+
+
+def origins(lowering: Lowering, pointer: Value) -> frozenset[int] | None:
+    """Indices of the parameters a pointer may come from."""
+    params = {value: k for k, value in enumerate(lowering.kernel.regions[0][0].args)}
+    found: set[int] = set()
+    seen: set[Value] = set()
+    todo = [pointer]
+    while todo:
+        value = todo.pop()
+        if value in seen:
+            continue
+        seen.add(value)
+        if value in params:
+            found.add(params[value])
+            continue
+        sources = list(_sources(lowering, value))
+        if not sources:
+            return None
+        todo += sources
+    return frozenset(found)
+
+
+def _sources(lowering: Lowering, value: Value) -> Iterator[Value]:
+    """The values this one may be, or be computed from; nothing where that is not known."""
+    if value in lowering.callers:
+        yield lowering.callers[value]
+    elif value.op is None:
+        yield from _incoming(lowering, value)
+    elif value.op.name in _FORWARDING:
+        yield value.op.operands[0]
+    elif value.op.name in ("arith.select", "tt.join", "tt.cat"):
+        yield from value.op.operands[-2:]
+    elif value.op.name == "tt.split":
+        yield value.op.operands[0]
+    elif value.op.name in ("scf.if", "scf.for", "scf.while"):
+        yield from _results(value.op, value.op.results.index(value))
+    elif value.op.name == "tt.call":
+        callee = lowering.module.functions[value.op.symbol("callee")]
+        k = value.op.results.index(value)
+        for block in callee.regions[0]:
+            if block.ops[-1].name == "tt.return":
+                yield block.ops[-1].operands[k]
+
+
+def _results(op: Op, k: int) -> Iterator[Value]:
+    if op.name == "scf.for":
+        yield op.operands[3 + k]
+    if op.name == "scf.while":
+        yield op.regions[0][0].ops[-1].operands[1 + k]
+        return
+    for region in op.regions:
+        if region:
+            yield region[0].ops[-1].operands[k]
+
+
+def _incoming(lowering: Lowering, value: Value) -> Iterator[Value]:
+    """What a block argument is given."""
+    block = lowering.blocks[value]
+    k, op = block.args.index(value), block.parent
+    assert op is not None, "only kernel parameters have no parent"
+    if op.name == "scf.for":
+        yield op.operands[2 + k]
+        yield block.ops[-1].operands[k - 1]
+    elif op.name == "scf.while":
+        if block is op.regions[0][0]:
+            yield op.operands[k]
+            yield op.regions[1][0].ops[-1].operands[k]
+        else:
+            yield op.regions[0][0].ops[-1].operands[1 + k]
+    elif op.name == "tt.func":
+        yield from _branches(op.regions[0], block, k)
+
+
+def _branches(blocks: list[Block], target: Block, k: int) -> Iterator[Value]:
+    for block in blocks:
+        last = block.ops[-1]
+        if last.name == "cf.br" and last.successors[0] == target.label:
+            yield last.operands[k]
+        elif last.name == "cf.cond_br":
+            _, yes, no = last.segments()
+            for label, values in zip(last.successors, (yes, no), strict=True):
+                if label == target.label:
+                    yield values[k]

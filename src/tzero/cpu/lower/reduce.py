@@ -1,0 +1,280 @@
+"""Reductions, scans and maps with a region.
+
+A reduction along the last axis keeps one partial result per lane and folds the lanes at the end,
+which vectorises for any combiner; along another axis it runs over whole rows. An axis of two or
+four is combined where the result is read, which is what sorting networks are made of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tzero.cpu.lower import control
+from tzero.cpu.lower.code import Buffer, Stmt, full
+from tzero.cpu.lower.elementwise import elementwise
+from tzero.cpu.lower.elems import ELEMS, literal
+from tzero.cpu.lower.poly import ZERO, Loop, Poly, flat
+from tzero.cpu.lower.tiles import Body, Index, Ref, Stored, Tile, Uniform, nest
+from tzero.cpu.ttir import Block, Op, Type, Value
+
+if TYPE_CHECKING:
+    from tzero.cpu.lower.lowering import Lowering
+
+LANES = 64
+"""Partial results of a reduction: enough for four vectors of sixteen floats."""
+UNROLLED = 4
+"""Longest axis that is combined where the result is read."""
+
+
+def apply(lowering: Lowering, blocks: list[Block], args: Sequence[Ref], body: Body) -> list[Ref]:
+    """A region of scalar operations as statements; returns what it yields."""
+    if len(blocks) > 1 or not all(_simple(op) for op in blocks[0].ops[:-1]):
+        return _apply_any(lowering, blocks, args, body)
+    values: dict[Value, Ref] = dict(zip(blocks[0].args, args, strict=True))
+
+    def read(value: Value) -> Ref:
+        return values[value] if value in values else Ref(lowering.scalar(value))
+
+    for op in blocks[0].ops[:-1]:
+        found = elementwise(op)
+        if found is None:
+            text = op.attrs["value"].rpartition(" : ")[0] or op.attrs["value"]
+            values[op.result] = Ref(literal(text, op.result.type.elem))
+            continue
+        lowering.include(found.header)
+        refs = [read(v) for v in op.operands]
+        deps = frozenset[Loop]().union(*(r.deps for r in refs))
+        carried = ELEMS[op.result.type.elem].carried
+        values[op.result] = body.let(carried, found.text(*(r.text for r in refs)), deps=deps)
+    return [read(v) for v in blocks[0].ops[-1].operands]
+
+
+def _simple(op: Op) -> bool:
+    return op.name == "arith.constant" or elementwise(op) is not None
+
+
+def _apply_any(
+    lowering: Lowering, blocks: list[Block], args: Sequence[Ref], body: Body
+) -> list[Ref]:
+    """The same for regions with calls, branches or loops: their statements stay together."""
+    stmts: list[Stmt] = []
+    tiles = [Uniform(v.type, r.text) for v, r in zip(blocks[0].args, args, strict=True)]
+    with lowering.into(stmts):
+        results = control.enclosed(lowering, blocks, tiles)
+    body.items += [(stmt, None) for stmt in stmts]
+    deps = frozenset[Loop]().union(*(r.deps for r in args))
+    return [Ref(t.text, deps) for t in results if isinstance(t, Uniform)]
+
+
+class _Combined(Tile):
+    """One result of a reduction over a short axis, combined on demand."""
+
+    def __init__(self, lowering: Lowering, op: Op, which: int, tiles: Sequence[Tile]) -> None:
+        super().__init__(op.results[which].type, 4 + 2 * sum(t.cost for t in tiles))
+        self.lowering, self.op, self.which, self.tiles = lowering, op, which, tiles
+
+    def at(self, index: Index, body: Body) -> Ref:
+        """The elements of the axis, folded from the left."""
+        axis, block = self.op.integer("axis"), self.op.regions[0]
+        folded: list[Ref] = []
+        for k in range(self.tiles[0].type.shape[axis]):
+            place = (*index[:axis], Poly.of(k), *index[axis:])
+            new = [body.at(t, place) for t in self.tiles]
+            folded = apply(self.lowering, block, folded + new, body) if k else new
+        return folded[self.which]
+
+
+def reduce(lowering: Lowering, op: Op) -> None:
+    """Fold tiles along an axis with a combine region."""
+    axis = op.integer("axis")
+    tiles = [lowering.tile(v) for v in op.operands]
+    shape = tiles[0].type.shape
+    if shape[axis] <= UNROLLED and op.results[0].type.shape:
+        for k, value in enumerate(op.results):
+            lowering.bind(value, _Combined(lowering, op, k, tiles))
+        return
+    outs = [lowering.buffer(r.type) for r in op.results]
+    if axis == len(shape) - 1:
+        _reduce_rows(lowering, op, tiles, outs)
+    else:
+        _reduce_columns(lowering, op, tiles, outs)
+    for value, buffer in zip(op.results, outs, strict=True):
+        if value.type.shape:
+            lowering.env[value] = Stored(value.type, buffer)
+            continue
+        elem = ELEMS[value.type.elem]
+        bits = lowering.declare(elem.storage, buffer, "[0]")
+        text = lowering.declare(elem.carried, elem.load(bits)) if elem.narrow else bits
+        lowering.env[value] = Uniform(value.type, text)
+
+
+def _partials(lowering: Lowering, tiles: Sequence[Tile], lanes: int) -> list[Stored]:
+    """Buffers for partial results, in carried form: floats keep their precision between lanes."""
+    out = []
+    for tile in tiles:
+        type_ = Type((lanes,), _carried(tile.type.elem), tile.type.pointee)
+        out.append(Stored(type_, lowering.buffer(type_)))
+    return out
+
+
+def _carried(name: str) -> str:
+    return "f32" if ELEMS[name].narrow else name
+
+
+def _reduce_rows(lowering: Lowering, op: Op, tiles: Sequence[Tile], outs: Sequence[Buffer]) -> None:
+    """Along the last axis: lanes of partial results, then the lanes folded in halves."""
+    block = op.regions[0]
+    length = tiles[0].type.shape[-1]
+    lanes = min(LANES, length)
+    rows, row = lowering.index(tiles[0].type.shape[:-1])
+    partials = _partials(lowering, tiles, lanes)
+    lane = Loop(lowering.names.fresh("l"), lanes)
+    at = Poly.of(lane)
+    stmts: list[Stmt] = []
+
+    first = lowering.body()
+    for tile, partial in zip(tiles, partials, strict=True):
+        first.do(partial.buffer, "[", at, "] = ", first.at(tile, (*row, at)), ";")
+    stmts += nest([lane], first)
+
+    if length > lanes:
+        turn = Loop(lowering.names.fresh("c"), length // lanes - 1)
+        body = lowering.body()
+        place = (Poly.of(turn) + Poly.of(1)).scaled(lanes) + at
+        old = [body.raw(p, (at,)) for p in partials]
+        new = [body.at(t, (*row, place)) for t in tiles]
+        for partial, ref in zip(partials, apply(lowering, block, old + new, body), strict=True):
+            body.do(partial.buffer, "[", at, "] = ", ref, ";")
+        stmts += nest([turn, lane], body)
+
+    half = lanes // 2
+    while half:
+        lane = Loop(lowering.names.fresh("l"), half)
+        at = Poly.of(lane) if half > 1 else ZERO
+        body = lowering.body()
+        left = [body.raw(p, (at,)) for p in partials]
+        right = [body.raw(p, (at + Poly.of(half),)) for p in partials]
+        for partial, ref in zip(partials, apply(lowering, block, left + right, body), strict=True):
+            body.do(partial.buffer, "[", at, "] = ", ref, ";")
+        stmts += nest([lane] if half > 1 else [], body)
+        half //= 2
+
+    last = lowering.body()
+    for out, partial, value in zip(outs, partials, op.results, strict=True):
+        elem = ELEMS[value.type.elem]
+        ref = last.raw(partial, (ZERO,))
+        offset = flat(tiles[0].type.shape[:-1], row)
+        last.do(out, "[", offset, "] = ", elem.store(ref.text), ";")
+    stmts += nest([], last)
+    lowering.stmts += _wrapped(rows, stmts)
+
+
+def _wrapped(loops: Sequence[Loop], stmts: list[Stmt]) -> list[Stmt]:
+    for loop in reversed(loops):
+        stmts = [full(loop, stmts)]
+    return stmts
+
+
+def _reduce_columns(
+    lowering: Lowering, op: Op, tiles: Sequence[Tile], outs: Sequence[Buffer]
+) -> None:
+    """Along another axis: whole rows folded into the first."""
+    axis, block, shape = op.integer("axis"), op.regions[0], tiles[0].type.shape
+    rest = shape[:axis] + shape[axis + 1 :]
+    totals = []
+    for tile in tiles:
+        type_ = Type(rest, _carried(tile.type.elem), tile.type.pointee)
+        totals.append(Stored(type_, lowering.buffer(type_)))
+    loops, index = lowering.index(rest)
+    outer = loops[: sum(n > 1 for n in rest[:axis])]
+    inner = loops[len(outer) :]
+    stmts: list[Stmt] = []
+
+    first = lowering.body()
+    for tile, total in zip(tiles, totals, strict=True):
+        value = first.at(tile, (*index[:axis], ZERO, *index[axis:]))
+        first.do(total.buffer, "[", flat(rest, index), "] = ", value, ";")
+    stmts += nest(inner, first)
+
+    turn = Loop(lowering.names.fresh("c"), shape[axis] - 1)
+    place = (*index[:axis], Poly.of(turn) + Poly.of(1), *index[axis:])
+    body = lowering.body()
+    old = [body.raw(t, index) for t in totals]
+    new = [body.at(t, place) for t in tiles]
+    for total, ref in zip(totals, apply(lowering, block, old + new, body), strict=True):
+        body.do(total.buffer, "[", flat(rest, index), "] = ", ref, ";")
+    stmts += nest([turn, *inner], body)
+
+    last = lowering.body()
+    for out, total, result in zip(outs, totals, op.results, strict=True):
+        ref = last.raw(total, index)
+        bits = ELEMS[result.type.elem].store(ref.text)
+        last.do(out, "[", flat(rest, index), "] = ", bits, ";")
+    stmts += nest(inner, last)
+    lowering.stmts += _wrapped(outer, stmts)
+
+
+def scan(lowering: Lowering, op: Op) -> None:
+    """Running combination along an axis; rows are walked whole, so other axes vectorise."""
+    axis, block = op.integer("axis"), op.regions[0]
+    tiles = [lowering.tile(v) for v in op.operands]
+    shape = tiles[0].type.shape
+    outs = [Stored(r.type, lowering.buffer(r.type)) for r in op.results]
+    loops, index = lowering.index(shape[:axis] + shape[axis + 1 :])
+    outer = loops[: sum(n > 1 for n in shape[:axis])]
+    inner = loops[len(outer) :]
+    backward = op.flag("reverse")
+
+    def at(position: Poly) -> Index:
+        here = Poly.of(shape[axis] - 1) - position if backward else position
+        return (*index[:axis], here, *index[axis:])
+
+    first = lowering.body()
+    for tile, out in zip(tiles, outs, strict=True):
+        value = first.raw(tile, at(ZERO))
+        first.do(out.buffer, "[", flat(shape, at(ZERO)), "] = ", value, ";")
+    stmts = nest(inner, first)
+    if shape[axis] > 1:
+        turn = Loop(lowering.names.fresh("c"), shape[axis] - 1)
+        body = lowering.body()
+        old = [body.at(o, at(Poly.of(turn))) for o in outs]
+        new = [body.at(t, at(Poly.of(turn) + Poly.of(1))) for t in tiles]
+        for out, ref in zip(outs, apply(lowering, block, old + new, body), strict=True):
+            place = flat(shape, at(Poly.of(turn) + Poly.of(1)))
+            body.do(out.buffer, "[", place, "] = ", out.elem.store(ref.text), ";")
+        carried = nest([turn, *inner], body, simd=bool(inner))
+        stmts += carried
+    lowering.stmts += _wrapped(outer, stmts)
+    lowering.env.update(zip(op.results, outs, strict=True))
+
+
+def map_elementwise(lowering: Lowering, op: Op) -> None:
+    """A scalar region over every element, or over groups of `pack` neighbours; it may branch."""
+    pack = op.integer("pack")
+    tiles = [lowering.tile(v) for v in op.operands]
+    outs = [Stored(r.type, lowering.buffer(r.type)) for r in op.results]
+    groups = Loop(lowering.names.fresh("g"), op.results[0].type.numel // pack)
+    flats = [lowering.store(t) for t in tiles]
+    body = lowering.body()
+    places = [Poly.of(groups).scaled(pack) + Poly.of(k) for k in range(pack)]
+    args: list[Ref] = []
+    for tile in flats:
+        for place in places:
+            args.append(_read_flat(tile, place, body))
+    results = apply(lowering, op.regions[0], args, body)
+    for k, out in enumerate(outs):
+        for place, ref in zip(places, results[k * pack : (k + 1) * pack], strict=True):
+            body.do(out.buffer, "[", place, "] = ", out.elem.store(ref.text), ";")
+    lowering.run([groups] if groups.extent > 1 else [], body, simd=False)
+    lowering.env.update(zip(op.results, outs, strict=True))
+
+
+def _read_flat(tile: Stored, place: Poly, body: Body) -> Ref:
+    bits = tile.element(place, body)
+    if not tile.elem.narrow:
+        return bits
+    return body.let(tile.elem.carried, tile.elem.load(bits.text), deps=bits.deps)
+
+
+HANDLERS = {"tt.reduce": reduce, "tt.scan": scan, "tt.map_elementwise": map_elementwise}

@@ -1,0 +1,444 @@
+"""The small typed IR: what a tensor value is, element by element.
+
+A tile is asked for the element at an index (one polynomial per dimension) and answers with C
+text, adding the statements it needs to a `Body`. Nothing is computed until a consumer asks, so
+chains of operations fuse into the consumer's loops; `Stored` tiles read a buffer instead.
+
+Besides its value an integer tile can answer with a polynomial (`linear`), a pointer tile with a
+base and an element offset (`address`), and a mask with the bounds it puts on a loop
+(`conditions`). Each defaults to the opaque element, which is always right, only slower.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from tzero.cpu.lower.code import Buffer, Line, Parts, Stmt, full
+from tzero.cpu.lower.elems import ELEMS
+from tzero.cpu.lower.poly import ZERO, Loop, Poly, Sym, flat, unflat
+from tzero.cpu.ttir import Type
+
+Index = tuple[Poly, ...]
+Remap = Callable[[Index, "Body"], Index]
+
+
+class Ref(NamedTuple):
+    """A C variable or literal, and the loops inside which it changes."""
+
+    text: str
+    deps: frozenset[Loop] = frozenset()
+
+
+class Names:
+    """Fresh C names."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def fresh(self, prefix: str) -> str:
+        """A name not given before."""
+        self.count += 1
+        return f"{prefix}{self.count}"
+
+
+@dataclass(slots=True)
+class Body:
+    """Statements of a loop body under construction, each with the loops it depends on."""
+
+    names: Names
+    items: list[tuple[Stmt, frozenset[Loop] | None]] = field(default_factory=list)
+    memo: dict[tuple[int, Index, str], Ref] = field(default_factory=dict)
+    keep: list[Tile] = field(default_factory=list)
+    reads: list[tuple[Buffer, Poly]] = field(default_factory=list)
+
+    def let(
+        self, ctype: str, *parts: str | Poly | Buffer | Ref, deps: frozenset[Loop] = frozenset()
+    ) -> Ref:
+        """Declare a constant; it is placed in the outermost loop that it allows."""
+        name = self.names.fresh("e")
+        deps |= _deps(parts)
+        star = "" if ctype.endswith("*") else " "
+        line = Line((f"{ctype}{star}const {name} = ", *_plain(parts), ";"))
+        self.items.append((line, deps))
+        return Ref(name, deps)
+
+    def do(self, *parts: str | Poly | Buffer | Ref) -> None:
+        """Add an effect to the innermost loop."""
+        self.items.append((Line(_plain(parts)), None))
+
+    def at(self, tile: Tile, index: Index) -> Ref:
+        """The carried value of an element."""
+        return self._once(tile, index, "at")
+
+    def raw(self, tile: Tile, index: Index) -> Ref:
+        """The stored bits of an element."""
+        return self._once(tile, index, "raw")
+
+    def _once(self, tile: Tile, index: Index, how: str) -> Ref:
+        key = (id(tile), index, how)
+        if key not in self.memo:
+            self.memo[key] = tile.at(index, self) if how == "at" else tile.raw(index, self)
+            self.keep.append(tile)  # an id is only good while its owner lives
+        return self.memo[key]
+
+
+def _deps(parts: Sequence[str | Poly | Buffer | Ref]) -> frozenset[Loop]:
+    found: frozenset[Loop] = frozenset()
+    for part in parts:
+        if isinstance(part, Ref):
+            found |= part.deps
+        elif isinstance(part, Poly):
+            found |= part.deps()
+    return found
+
+
+def _plain(parts: Sequence[str | Poly | Buffer | Ref]) -> Parts:
+    return tuple(p.text if isinstance(p, Ref) else p for p in parts)
+
+
+def nest(loops: Sequence[Loop], body: Body, simd: bool = True) -> list[Stmt]:
+    """Loops around a body, each statement in the outermost loop that it allows."""
+    levels: list[list[Stmt]] = [[] for _ in range(len(loops) + 1)]
+    for line, deps in body.items:
+        level = len(loops)
+        if deps is not None:
+            while level and loops[level - 1] not in deps:
+                level -= 1
+        levels[level].append(line)
+    inner = levels.pop()
+    for loop in reversed(loops):
+        inner = [*levels.pop(), full(loop, inner, simd)]
+    return inner
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A condition on an inner loop: index < limit (`upper`) or index >= limit."""
+
+    limit: Poly
+    upper: bool
+
+
+Condition = Bound | Ref
+
+
+class Tile:
+    """A tensor value; `cost` is a rough count of operations to compute one element.
+
+    `operands` lists the tiles that decide every element alone; where all are uniform, so is this.
+    """
+
+    def __init__(self, type_: Type, cost: int = 0, operands: Sequence[Tile] = ()) -> None:
+        self.type = type_
+        self.cost = cost
+        self.operands = tuple(operands)
+        self.elem = ELEMS[type_.elem]
+
+    def at(self, index: Index, body: Body) -> Ref:
+        """The carried value of one element; ask through `Body.at`, which remembers."""
+        raise NotImplementedError(type(self).__name__)
+
+    def raw(self, index: Index, body: Body) -> Ref:
+        """The stored bits of one element."""
+        value = body.at(self, index)
+        if not self.elem.narrow:
+            return value
+        return body.let(self.elem.storage, self.elem.store(value.text), deps=value.deps)
+
+    def linear(self, index: Index, body: Body) -> Poly:
+        """One element as a polynomial."""
+        return opaque(body.at(self, index))
+
+    def address(self, index: Index, body: Body) -> tuple[Ref, Poly]:
+        """One pointer as base and element offset."""
+        return body.at(self, index), ZERO
+
+    def conditions(self, index: Index, body: Body, inner: Loop) -> list[Condition] | None:
+        """A mask as bounds on `inner` and conditions that do not change in it, or None."""
+        value = body.at(self, index)
+        return None if inner in value.deps else [value]
+
+
+_LITERAL = re.compile(r"\(*(?:\(int\w+\))?(-?\d+)(?:LL)?\)*")
+
+
+def opaque(ref: Ref) -> Poly:
+    """A value as a polynomial of itself."""
+    match = _LITERAL.fullmatch(ref.text)
+    return Poly.of(int(match[1])) if match else Poly.of(Sym(ref.text, ref.deps))
+
+
+class Uniform(Tile):
+    """One value for every element: scalars, and tiles made from them."""
+
+    def __init__(self, type_: Type, text: str) -> None:
+        super().__init__(type_)
+        self.text = text
+
+    def at(self, index: Index, body: Body) -> Ref:
+        """The value."""
+        return Ref(self.text)
+
+
+class Stored(Tile):
+    """A tile in a buffer, row-major, as stored bits."""
+
+    def __init__(self, type_: Type, buffer: Buffer) -> None:
+        super().__init__(type_)
+        self.buffer = buffer
+
+    def at(self, index: Index, body: Body) -> Ref:
+        """Read and convert."""
+        bits = body.raw(self, index)
+        if not self.elem.narrow:
+            return bits
+        return body.let(self.elem.carried, self.elem.load(bits.text), deps=bits.deps)
+
+    def raw(self, index: Index, body: Body) -> Ref:
+        """Read."""
+        return self.element(flat(self.type.shape, index), body)
+
+    def element(self, offset: Poly, body: Body) -> Ref:
+        """Read at a row-major offset."""
+        body.reads.append((self.buffer, offset))
+        ctype = "_Bool" if self.type.elem == "i1" else self.elem.storage
+        return body.let(ctype, self.buffer, "[", offset, "]")
+
+
+class Range(Tile):
+    """`start, start + 1, ...`"""
+
+    def __init__(self, type_: Type, start: int) -> None:
+        super().__init__(type_)
+        self.start = Poly.of(start)
+
+    def at(self, index: Index, body: Body) -> Ref:
+        """The index as an integer of the tile's type."""
+        return body.let(self.elem.carried, f"({self.elem.carried})(", self.linear(index, body), ")")
+
+    def linear(self, index: Index, body: Body) -> Poly:
+        """The index."""
+        return index[0] + self.start
+
+
+class View(Tile):
+    """Another tile seen through a change of index."""
+
+    def __init__(self, type_: Type, source: Tile, remap: Remap) -> None:
+        super().__init__(type_, source.cost)
+        self.source = source
+        self.remap = remap
+
+    def at(self, index: Index, body: Body) -> Ref:
+        """The source's element."""
+        return body.at(self.source, self.remap(index, body))
+
+    def raw(self, index: Index, body: Body) -> Ref:
+        """The source's bits."""
+        return body.raw(self.source, self.remap(index, body))
+
+    def linear(self, index: Index, body: Body) -> Poly:
+        """The source's polynomial."""
+        return self.source.linear(self.remap(index, body), body)
+
+    def address(self, index: Index, body: Body) -> tuple[Ref, Poly]:
+        """The source's address."""
+        return self.source.address(self.remap(index, body), body)
+
+    def conditions(self, index: Index, body: Body, inner: Loop) -> list[Condition] | None:
+        """The source's conditions."""
+        return self.source.conditions(self.remap(index, body), body, inner)
+
+
+class Reshaped(Stored):
+    """A buffer under another shape of as many elements."""
+
+
+def reshaped(type_: Type, source: Tile) -> Tile | None:
+    """A reshape without copying; None where the source must be stored first."""
+    if isinstance(source, Stored):
+        return Reshaped(type_, source.buffer)
+    probe = tuple(Poly.of(Loop(f"probe{k}", n)) for k, n in enumerate(type_.shape))
+    if unflat(source.type.shape, flat(type_.shape, probe)) is None:
+        return None
+
+    def remap(index: Index, body: Body) -> Index:
+        offset = flat(type_.shape, index)
+        return unflat(source.type.shape, offset) or _split(source.type.shape, offset, body)
+
+    return View(type_, source, remap)
+
+
+def _split(shape: tuple[int, ...], offset: Poly, body: Body) -> Index:
+    """An index computed at run time from a row-major offset."""
+    index, stride = [], 1
+    for extent in reversed(shape):
+        index.append(opaque(body.let("int64_t", "(", offset, f") / {stride} % {extent}")))
+        stride *= extent
+    return tuple(reversed(index))
+
+
+class Map(Tile):
+    """An elementwise operation: C text from the carried values of the operands."""
+
+    def __init__(
+        self, type_: Type, operands: Sequence[Tile], text: Callable[..., str], cost: int = 1
+    ) -> None:
+        super().__init__(type_, min(cost + sum(t.cost for t in operands), 1000), operands)
+        self.text = text
+
+    def at(self, index: Index, body: Body) -> Ref:
+        """The operation applied."""
+        refs = [body.at(t, index) for t in self.operands]
+        deps = frozenset[Loop]().union(*(r.deps for r in refs))
+        return body.let(self.elem.carried, self.text(*(r.text for r in refs)), deps=deps)
+
+
+class Select(Map):
+    """`mask ? a : b`; narrow floats are chosen as bits when bits are wanted."""
+
+    def raw(self, index: Index, body: Body) -> Ref:
+        """The chosen bits."""
+        mask = body.at(self.operands[0], index)
+        a, b = (body.raw(t, index) for t in self.operands[1:])
+        return body.let(self.elem.storage, mask, " ? ", a, " : ", b)
+
+
+class Sum(Map):
+    """Integer addition or subtraction."""
+
+    sign = 1
+
+    def linear(self, index: Index, body: Body) -> Poly:
+        """The sum of the operands' polynomials."""
+        a, b = (t.linear(index, body) for t in self.operands)
+        return a + b.scaled(self.sign)
+
+
+class Difference(Sum):
+    """Integer subtraction."""
+
+    sign = -1
+
+
+class Product(Map):
+    """Integer multiplication; a polynomial where one side is the same for all elements."""
+
+    def linear(self, index: Index, body: Body) -> Poly:
+        """The product, if linear."""
+        a, b = (t.linear(index, body) for t in self.operands)
+        if a.deps() and b.deps():
+            return opaque(body.at(self, index))
+        return a * b
+
+
+class Widened(Map):
+    """Sign extension: the same integer in a wider type."""
+
+    def linear(self, index: Index, body: Body) -> Poly:
+        """The operand's polynomial."""
+        return self.operands[0].linear(index, body)
+
+
+class Offset(Tile):
+    """Pointers plus element offsets."""
+
+    def __init__(self, type_: Type, pointer: Tile, offset: Tile, item: int) -> None:
+        super().__init__(type_, pointer.cost + offset.cost)
+        self.pointer, self.offset, self.item = pointer, offset, item
+
+    def at(self, index: Index, body: Body) -> Ref:
+        """The pointer."""
+        base, offset = self.address(index, body)
+        return body.let("char *", base, f" + {self.item} * (", offset, ")")
+
+    def address(self, index: Index, body: Body) -> tuple[Ref, Poly]:
+        """Base and offset; offsets add up."""
+        base, start = self.pointer.address(index, body)
+        return base, start + self.offset.linear(index, body)
+
+
+class Compare(Map):
+    """Signed comparison of integers that can bound a loop: <, <=, >, >=."""
+
+    less, strict = True, True
+
+    def conditions(self, index: Index, body: Body, inner: Loop) -> list[Condition] | None:
+        """A bound where the difference is the loop index plus what does not change in it."""
+        a, b = (t.linear(index, body) for t in self.operands)
+        gap = a - b if self.less else b - a  # the condition is gap < 0, or gap <= 0
+        factor = gap.factor(inner)
+        step = factor.constant() if factor is not None else None
+        if step is None or abs(step) > 1:
+            return None
+        if step == 0:
+            return super().conditions(index, body, inner)
+        rest = gap - Poly.of(inner).scaled(step)
+        slack = Poly.of(0 if self.strict else 1)
+        if step == 1:  # inner + rest < slack
+            return [Bound(slack - rest, True)]
+        return [Bound(rest - slack + Poly.of(1), False)]  # inner > rest - slack
+
+
+class LessEqual(Compare):
+    """`<=`"""
+
+    strict = False
+
+
+class Greater(Compare):
+    """`>`"""
+
+    less = False
+
+
+class GreaterEqual(Compare):
+    """`>=`"""
+
+    less, strict = False, False
+
+
+class Both(Map):
+    """Conjunction of masks."""
+
+    def conditions(self, index: Index, body: Body, inner: Loop) -> list[Condition] | None:
+        """Everything either mask asks."""
+        found: list[Condition] = []
+        for tile in self.operands:
+            more = tile.conditions(index, body, inner)
+            if more is None:
+                return None
+            found += more
+        return found
+
+
+class Bits(Tile):
+    """The same bits as another element type of the same size."""
+
+    def __init__(self, type_: Type, source: Tile) -> None:
+        super().__init__(type_, source.cost + 1, [source])
+        self.source = source
+
+    def raw(self, index: Index, body: Body) -> Ref:
+        """The source's bits, retyped."""
+        bits = body.raw(self.source, index)
+        a, b = self.source.elem.storage, self.elem.storage
+        if "float" in (a, b) and a != b:
+            text = f"tz_bits_f32({bits.text})" if a == "float" else f"tz_from_bits_f32({bits.text})"
+        elif "double" in (a, b) and a != b:
+            text = (
+                f"tz_bits_f64({bits.text})" if a == "double" else f"tz_from_bits_f64({bits.text})"
+            )
+        else:
+            text = f"({b}){bits.text}"
+        return body.let(b, text, deps=bits.deps)
+
+    def at(self, index: Index, body: Body) -> Ref:
+        """The bits as a value."""
+        bits = body.raw(self, index)
+        if not self.elem.narrow:
+            return bits
+        return body.let(self.elem.carried, self.elem.load(bits.text), deps=bits.deps)

@@ -1,0 +1,62 @@
+/* Atomics that C's builtins do not spell directly. Every macro yields the old bits. */
+#ifndef TZ_ATOMICS_H
+#define TZ_ATOMICS_H
+
+/* What a failed compare-and-swap may promise under each order. */
+#define TZ_FAILED(order) \
+    ((order) == __ATOMIC_RELAXED || (order) == __ATOMIC_RELEASE ? __ATOMIC_RELAXED : __ATOMIC_ACQUIRE)
+
+#define TZ_ATOMIC_XCHG(p, bits, order)                      \
+    ({                                                      \
+        __typeof__(*(p)) tz_new = (bits), tz_old;           \
+        __atomic_exchange((p), &tz_new, &tz_old, (order));  \
+        tz_old;                                             \
+    })
+
+#define TZ_ATOMIC_CAS(p, expected, desired, order)                                             \
+    ({                                                                                         \
+        __typeof__(*(p)) tz_old = (expected), tz_new = (desired);                              \
+        __atomic_compare_exchange((p), &tz_old, &tz_new, 0, (order), TZ_FAILED(order));        \
+        tz_old;                                                                                \
+    })
+
+/* `updated` is an expression of tz_old. */
+#define TZ_ATOMIC_UPDATE(p, updated, order)                                                    \
+    ({                                                                                         \
+        __typeof__(*(p)) tz_old, tz_new;                                                       \
+        __atomic_load((p), &tz_old, __ATOMIC_RELAXED);                                         \
+        do                                                                                     \
+            tz_new = (updated);                                                                \
+        while (!__atomic_compare_exchange((p), &tz_old, &tz_new, 1, (order), TZ_FAILED(order))); \
+        tz_old;                                                                                \
+    })
+
+struct tz_time {
+    long seconds, nanoseconds;
+};
+int clock_gettime(int clock, struct tz_time *now);
+int sched_yield(void);
+
+static inline __attribute__((unused)) int64_t tz_nanoseconds(void)
+{
+    struct tz_time now;
+    clock_gettime(1 /* CLOCK_MONOTONIC on Linux */, &now);
+    return now.seconds * 1000000000ll + now.nanoseconds;
+}
+
+/* A program that waits gives up its core between looks: the one it waits for may need it. A
+ * negative limit waits for ever, or until another program fails. */
+#define TZ_ATOMIC_POLL(result, p, wanted, limit, order)                                        \
+    do {                                                                                       \
+        const int64_t tz_limit = (limit), tz_start = tz_limit < 0 ? 0 : tz_nanoseconds();      \
+        (result) = 0;                                                                          \
+        while (!((result) = __atomic_load_n((p), __ATOMIC_RELAXED) == (wanted))) {             \
+            if (tz_stopped(launch) || (tz_limit >= 0 && tz_nanoseconds() - tz_start >= tz_limit)) \
+                break;                                                                         \
+            sched_yield();                                                                     \
+        }                                                                                      \
+        if (result)                                                                            \
+            __atomic_thread_fence(order);                                                      \
+    } while (0)
+
+#endif

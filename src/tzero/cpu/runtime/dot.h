@@ -1,0 +1,65 @@
+/* C[M,N] += A[M,K] B[K,N], all row-major in the program's own memory. M, N and K are constants at
+ * every call, so that the loops below unroll into blocks of registers: ROWS rows of A times VECTORS
+ * vectors of B, which leaves the fused multiply-adds waiting for nothing. */
+#ifndef TZ_DOT_H
+#define TZ_DOT_H
+
+#if defined(__AVX512F__)
+#define TZ_VECTOR_BYTES 64
+#define TZ_ROWS 8
+#elif defined(__AVX__)
+#define TZ_VECTOR_BYTES 32
+#define TZ_ROWS 4
+#else
+#define TZ_VECTOR_BYTES 16
+#define TZ_ROWS 4
+#endif
+#define TZ_VECTORS 2
+
+#define TZ_DOT(NAME, T)                                                                         \
+    typedef T NAME##_vector __attribute__((vector_size(TZ_VECTOR_BYTES), aligned(sizeof(T)),    \
+                                           may_alias));                                         \
+    static inline __attribute__((always_inline, unused)) void NAME##_block(                     \
+        const int rows, const int vectors, const int N, const int K, const T *A, const T *B,    \
+        T *C)                                                                                   \
+    {                                                                                           \
+        enum { WIDTH = TZ_VECTOR_BYTES / sizeof(T) };                                           \
+        NAME##_vector sum[TZ_ROWS][TZ_VECTORS];                                                 \
+        _Pragma("GCC unroll 8") for (int r = 0; r < rows; r++)                                  \
+            _Pragma("GCC unroll 2") for (int v = 0; v < vectors; v++)                           \
+                sum[r][v] = *(const NAME##_vector *)(C + r * N + v * WIDTH);                    \
+        for (int k = 0; k < K; k++) {                                                           \
+            NAME##_vector b[TZ_VECTORS];                                                        \
+            _Pragma("GCC unroll 2") for (int v = 0; v < vectors; v++)                           \
+                b[v] = *(const NAME##_vector *)(B + k * N + v * WIDTH);                         \
+            _Pragma("GCC unroll 8") for (int r = 0; r < rows; r++)                              \
+                _Pragma("GCC unroll 2") for (int v = 0; v < vectors; v++)                       \
+                    sum[r][v] += A[r * K + k] * b[v];                                           \
+        }                                                                                       \
+        _Pragma("GCC unroll 8") for (int r = 0; r < rows; r++)                                  \
+            _Pragma("GCC unroll 2") for (int v = 0; v < vectors; v++)                           \
+                *(NAME##_vector *)(C + r * N + v * WIDTH) = sum[r][v];                          \
+    }                                                                                           \
+    static inline __attribute__((always_inline, unused)) void NAME(                             \
+        const int M, const int N, const int K, const T *A, const T *B, T *C)                    \
+    {                                                                                           \
+        enum { WIDTH = TZ_VECTOR_BYTES / sizeof(T) };                                           \
+        const int vectors = N % (WIDTH * TZ_VECTORS) == 0 ? TZ_VECTORS : 1;                     \
+        const int rows = M % TZ_ROWS == 0 ? TZ_ROWS : M % 4 == 0 ? 4 : M % 2 == 0 ? 2 : 1;      \
+        if (N % WIDTH) {                                                                        \
+            for (int i = 0; i < M; i++)                                                         \
+                for (int k = 0; k < K; k++)                                                     \
+                    for (int j = 0; j < N; j++)                                                 \
+                        C[i * N + j] += A[i * K + k] * B[k * N + j];                            \
+            return;                                                                             \
+        }                                                                                       \
+        for (int j = 0; j < N; j += vectors * WIDTH)                                            \
+            for (int i = 0; i < M; i += rows)                                                   \
+                NAME##_block(rows, vectors, N, K, A + i * K, B + j, C + i * N + j);             \
+    }
+
+TZ_DOT(tz_dot_f32, float)
+TZ_DOT(tz_dot_f64, double)
+TZ_DOT(tz_dot_i32, uint32_t)
+
+#endif

@@ -1,0 +1,65 @@
+/* What generated kernels include: the ABI, the numbers, and the few macros their text uses. */
+#ifndef TZ_KERNEL_H
+#define TZ_KERNEL_H
+
+#include "launch.h"
+#include "numeric.h"
+
+#define TZ_EXPORT __attribute__((visibility("default")))
+#define TZ_ALIGNED __attribute__((aligned(64)))
+#define TZ_ASSUME_ALIGNED(p) ((char *)__builtin_assume_aligned((p), 64))
+
+/* Iterations of a tile loop never depend on one another through memory. */
+#if defined(__clang__)
+#define TZ_IVDEP _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define TZ_IVDEP _Pragma("GCC ivdep")
+#endif
+
+static inline __attribute__((unused)) int64_t tz_min_i64(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static inline __attribute__((unused)) int64_t tz_max_i64(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+static inline __attribute__((unused)) int tz_stopped(const tz_launch *launch)
+{
+    return __atomic_load_n(&launch->status->raised, __ATOMIC_RELAXED);
+}
+
+/* Remember `param` if its span lies nearer to the address than the best so far. */
+#define TZ_NEARER(best, way, param, span, at)                                                  \
+    {                                                                                          \
+        const uint64_t tz_way = (at) < (span).lo ? (span).lo - (at) : (at) - (span).hi;        \
+        if (tz_way < (way)) {                                                                  \
+            (way) = tz_way;                                                                    \
+            (best) = (param);                                                                  \
+        }                                                                                      \
+    }
+
+/* The first program to fail tells the launcher where; the others only stop. */
+static __attribute__((noinline, cold, unused)) void
+tz_fail(const tz_launch *launch, const int32_t *pid, int32_t site, int32_t param, int64_t offset)
+{
+    tz_status *status = launch->status;
+    if (__atomic_exchange_n(&status->raised, 1, __ATOMIC_ACQ_REL))
+        return;
+    status->site = site;
+    status->param = param;
+    status->offset = offset;
+    for (int k = 0; k < 3; k++)
+        status->pid[k] = pid[k];
+}
+
+/* Stop the program that is running, from anywhere in its body. */
+#define TZ_FAIL(site, param, offset)                         \
+    do {                                                     \
+        tz_fail(launch, pid, site, param, offset);           \
+        return;                                              \
+    } while (0)
+
+#endif

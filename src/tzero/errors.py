@@ -1,0 +1,232 @@
+"""Every error tzero raises on purpose; drawn first, so that it can be learned at a glance.
+
+::
+
+    Exception
+    └── TzeroError
+        ├── UnsupportedOperation   a kernel uses what the backend cannot compile
+        ├── CompilerMissing        no C compiler on this machine
+        ├── CompilerFailed         the C compiler refused a kernel
+        ├── KernelAssertion        tl.device_assert was false     (also an AssertionError)
+        ├── OutOfBounds            checked mode caught an access  (also an IndexError)
+        └── InvalidSetting         a variable or override is wrong (also a ValueError)
+
+Enters: the facts of one failure, as keyword arguments. Leaves: an exception whose message says
+what happened, where, and what to do, and which keeps the facts as attributes. It must not know
+about settings, kernels or Triton: everything above raises from here.
+
+Errors cross process boundaries and are deep-copied by Triton, so each of them survives ``pickle``
+and ``copy.deepcopy`` with message, attributes and notes intact.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Sequence
+from typing import Any
+
+__all__ = [
+    "CompilerFailed",
+    "CompilerMissing",
+    "InvalidSetting",
+    "KernelAssertion",
+    "OutOfBounds",
+    "TzeroError",
+    "UnsupportedOperation",
+]
+
+# A program's place in the launch grid, as ``tl.program_id`` gives it for axes 0, 1, 2.
+Program = tuple[int, int, int]
+
+
+class TzeroError(Exception):
+    """Base of every error tzero raises on purpose.
+
+    >>> try:
+    ...     raise InvalidSetting(name="TZERO_CPU", value="maybe", allowed="'', '0' or '1'")
+    ... except TzeroError as error:
+    ...     print(type(error).__name__)
+    InvalidSetting
+    """
+
+    def __reduce__(self) -> tuple[Callable[..., TzeroError], tuple[Any, ...]]:
+        # The default would call the class with the finished message, but the constructors take
+        # keyword facts; so the copy is put together without running the constructor.
+        return _restore, (type(self), self.args, self.__dict__)
+
+
+def _restore(kind: type[TzeroError], args: tuple[Any, ...], facts: dict[str, Any]) -> TzeroError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(facts)
+    return error
+
+
+class UnsupportedOperation(TzeroError):
+    """A kernel uses an operation that the CPU backend does not compile.
+
+    >>> print(UnsupportedOperation(
+    ...     operation="tt.elementwise_inline_asm", file="model.py", line=12, kernel="fast_exp",
+    ...     advice="Write it with tl.exp2, which every backend has."))
+    fast_exp: 'tt.elementwise_inline_asm' at model.py:12 does not compile for the CPU. Write it \
+with tl.exp2, which every backend has.
+    """
+
+    def __init__(
+        self,
+        *,
+        operation: str,
+        advice: str,
+        file: str | None = None,
+        line: int | None = None,
+        kernel: str | None = None,
+    ) -> None:
+        self.operation = operation
+        self.advice = advice
+        self.file = file
+        self.line = line
+        self.kernel = kernel
+        super().__init__(
+            f"{_subject(kernel)}{operation!r}{_place(file, line)} does not compile for the CPU. "
+            f"{advice}"
+        )
+
+
+class CompilerMissing(TzeroError):
+    """No C compiler was found, so kernels cannot be compiled for the CPU.
+
+    >>> print(CompilerMissing(searched=["cc", "gcc", "clang"]))
+    no C compiler found (looked for: cc, gcc, clang). Install gcc or clang, or run \
+`pip install 'tzero[zig]'` for one that comes as a wheel, or set TZERO_CC to a compiler command.
+    """
+
+    def __init__(self, *, searched: Sequence[str]) -> None:
+        self.searched = tuple(searched)
+        super().__init__(
+            f"no C compiler found (looked for: {', '.join(self.searched)}). Install gcc or clang, "
+            "or run `pip install 'tzero[zig]'` for one that comes as a wheel, or set TZERO_CC to "
+            "a compiler command."
+        )
+
+
+class CompilerFailed(TzeroError):
+    """The C compiler refused the code generated for a kernel; its words are in the message.
+
+    >>> print(CompilerFailed(kernel="add", command=["cc", "-O3", "add.c"],
+    ...                      output="add.c:3: error: unknown type name 'tz_f16'"))
+    add: the C compiler failed.
+      command: cc -O3 add.c
+      add.c:3: error: unknown type name 'tz_f16'
+    If the words are about the command or a flag, set TZERO_CC to another compiler; if they are \
+about the code, it is a fault of tzero: please report it with the kernel's source.
+    """
+
+    def __init__(self, *, kernel: str, command: Sequence[str], output: str) -> None:
+        self.kernel = kernel
+        self.command = tuple(command)
+        self.output = output
+        words = "\n".join(f"  {line}" for line in output.strip().splitlines())
+        super().__init__(
+            f"{kernel}: the C compiler failed.\n"
+            f"  command: {shlex.join(self.command)}\n"
+            f"{words or '  (it said nothing)'}\n"
+            "If the words are about the command or a flag, set TZERO_CC to another compiler; if "
+            "they are about the code, it is a fault of tzero: please report it with the kernel's "
+            "source."
+        )
+
+
+class KernelAssertion(TzeroError, AssertionError):
+    """A ``tl.device_assert`` was false while a kernel ran on the CPU.
+
+    >>> print(KernelAssertion(message="index < size", kernel="gather", file="model.py", line=40,
+    ...                       program=(3, 0, 0)))
+    gather: device_assert failed at model.py:40 in program (3, 0, 0): index < size. What the \
+launch wrote is incomplete; correct the arguments of that program, or the condition.
+    """
+
+    def __init__(
+        self,
+        *,
+        message: str,
+        kernel: str,
+        program: Program,
+        file: str | None = None,
+        line: int | None = None,
+    ) -> None:
+        self.message = message
+        self.kernel = kernel
+        self.program = program
+        self.file = file
+        self.line = line
+        super().__init__(
+            f"{kernel}: device_assert failed{_place(file, line)} in program {program}: "
+            f"{message or '(no message)'}. What the launch wrote is incomplete; correct the "
+            "arguments of that program, or the condition."
+        )
+
+
+class OutOfBounds(TzeroError, IndexError):
+    """Checked mode stopped an access outside the tensor it came from, before it happened.
+
+    ``offset`` counts elements from the pointer that was passed; ``size``, where it is known, is
+    how many elements there are from there.
+
+    >>> print(OutOfBounds(kernel="add", argument="x_ptr", offset=1000, size=1000, file="model.py",
+    ...                   line=9, program=(0, 0, 0)))
+    add: argument 'x_ptr': element offset 1000 is outside its tensor, which has 1000 elements \
+(at model.py:9, program (0, 0, 0)). Nothing was touched there; mask the load or store, or pass a \
+larger tensor.
+    """
+
+    def __init__(
+        self,
+        *,
+        kernel: str,
+        argument: str,
+        offset: int,
+        program: Program,
+        size: int | None = None,
+        file: str | None = None,
+        line: int | None = None,
+    ) -> None:
+        self.kernel = kernel
+        self.argument = argument
+        self.offset = offset
+        self.program = program
+        self.size = size
+        self.file = file
+        self.line = line
+        extent = "" if size is None else f", which has {size} elements"
+        place = _place(file, line).lstrip()
+        where = f"{place}, program {program}" if place else f"program {program}"
+        super().__init__(
+            f"{kernel}: argument {argument!r}: element offset {offset} is outside its tensor"
+            f"{extent} ({where}). Nothing was touched there; mask the load or store, or pass a "
+            "larger tensor."
+        )
+
+
+class InvalidSetting(TzeroError, ValueError):
+    """An environment variable, or an override of a setting, has a value that means nothing.
+
+    >>> print(InvalidSetting(name="TZERO_CPU", value="maybe", allowed="'', '0' or '1'"))
+    TZERO_CPU is 'maybe'; allowed: '', '0' or '1'. Set it to one of these, or unset it.
+    """
+
+    def __init__(self, *, name: str, value: object, allowed: str) -> None:
+        self.name = name
+        self.value = value
+        self.allowed = allowed
+        super().__init__(
+            f"{name} is {value!r}; allowed: {allowed}. Set it to one of these, or unset it."
+        )
+
+
+def _subject(kernel: str | None) -> str:
+    return "" if kernel is None else f"{kernel}: "
+
+
+def _place(file: str | None, line: int | None) -> str:
+    if file is None:
+        return ""
+    return f" at {file}" if line is None else f" at {file}:{line}"

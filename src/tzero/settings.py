@@ -1,0 +1,218 @@
+"""Every environment variable tzero reads, in one table; nothing else in tzero reads one.
+
+=========================  ======================  ==============================================
+variable                   value                   meaning
+=========================  ======================  ==============================================
+``TZERO_CPU``              ``''``, ``0`` or ``1``  Triton's CPU backend: where no GPU is active,
+                                                   never, or always
+``TZERO_CPU_CHECK``        ``''``, ``0`` or ``1``  check each load and store against its tensor
+``TZERO_CC``, else ``CC``  a command               the C compiler; ``''``: search for one
+=========================  ======================  ==============================================
+
+Enters: an environment. Leaves: one frozen :class:`Settings`, read at the first :func:`current` and
+kept, so that a later change of the environment cannot make two halves of a program disagree. It
+must not know who uses a setting or why.
+
+    >>> with override(cpu_check=True):
+    ...     current().cpu_check
+    True
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shlex
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TypedDict, Unpack
+
+from tzero.errors import InvalidSetting
+
+__all__ = ["Changes", "Settings", "current", "override", "read"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Settings:
+    """What the environment asked for.
+
+    >>> Settings().cpu is None
+    True
+    """
+
+    cpu: bool | None = None
+    """Whether Triton's CPU backend is active; ``None``: where no GPU is."""
+
+    cpu_check: bool = False
+    """Whether kernels on the CPU check every access against the tensor it came from."""
+
+    cc: tuple[str, ...] | None = None
+    """The C compiler's command, split into words; ``None``: search for one."""
+
+    def __post_init__(self) -> None:
+        for variable in _TABLE:
+            value = getattr(self, variable.field)
+            if not variable.accepts(value):
+                raise InvalidSetting(name=variable.field, value=value, allowed=variable.values)
+
+
+class _Malformed(Exception):
+    """The text of a variable does not parse; :func:`read` names the variable."""
+
+
+def _switch(text: str) -> bool | None:
+    if text not in ("", "0", "1"):
+        raise _Malformed
+    return text == "1" if text else None
+
+
+def _flag(text: str) -> bool:
+    return _switch(text) is True
+
+
+def _command(text: str) -> tuple[str, ...] | None:
+    try:
+        return tuple(shlex.split(text)) or None
+    except ValueError as error:
+        raise _Malformed from error
+
+
+def _is_command(value: object) -> bool:
+    if value is None:
+        return True
+    return isinstance(value, tuple) and bool(value) and all(isinstance(w, str) for w in value)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Variable:
+    """One row of the table: where a field comes from and what it may be."""
+
+    field: str
+    names: tuple[str, ...]  # the first one that is set and not empty decides
+    parse: Callable[[str], object]
+    allowed: str  # as text, in the environment
+    accepts: Callable[[object], bool]
+    values: str  # as a Python value, in an override
+
+
+_TABLE = (
+    _Variable(
+        field="cpu",
+        names=("TZERO_CPU",),
+        parse=_switch,
+        allowed="'' (where no GPU is active), '0' (never) or '1' (always)",
+        accepts=lambda value: value is None or isinstance(value, bool),
+        values="None, False or True",
+    ),
+    _Variable(
+        field="cpu_check",
+        names=("TZERO_CPU_CHECK",),
+        parse=_flag,
+        allowed="'' or '0' (off), or '1' (on)",
+        accepts=lambda value: isinstance(value, bool),
+        values="False or True",
+    ),
+    _Variable(
+        field="cc",
+        names=("TZERO_CC", "CC"),
+        parse=_command,
+        allowed="a command in shell quoting, such as 'clang-19' or 'ccache gcc'",
+        accepts=_is_command,
+        values="None or a tuple of words, such as ('ccache', 'gcc')",
+    ),
+)
+
+
+def read(environ: Mapping[str, str]) -> Settings:
+    """Read settings from an environment, without keeping them.
+
+    >>> read({"TZERO_CC": "ccache gcc", "CC": "clang"}).cc
+    ('ccache', 'gcc')
+    """
+    values: dict[str, Any] = {row.field: _value(row, environ) for row in _TABLE}
+    return Settings(**values)
+
+
+def _value(variable: _Variable, environ: Mapping[str, str]) -> object:
+    name = next((name for name in variable.names if environ.get(name, "").strip()), None)
+    text = "" if name is None else environ[name].strip()
+    try:
+        return variable.parse(text)
+    except _Malformed as error:
+        raise InvalidSetting(
+            name=name or variable.names[0], value=text, allowed=variable.allowed
+        ) from error
+
+
+class _Held:
+    """The settings in force: what the environment said, and the overrides now open, in order."""
+
+    def __init__(self) -> None:
+        # Protects the three below while they change together; `in_force` is read without it.
+        self.lock = threading.Lock()
+        self.base: Settings | None = None
+        self.overrides: list[Changes] = []
+        self.in_force: Settings | None = None
+
+    def settle(self) -> Settings:
+        """Work out ``in_force`` anew; the lock is held by the caller."""
+        if self.base is None:
+            self.base = read(os.environ)
+        settings = self.base
+        for changes in self.overrides:
+            settings = dataclasses.replace(settings, **changes)
+        self.in_force = settings
+        return settings
+
+
+_held = _Held()
+
+
+def current() -> Settings:
+    """Return the settings in force; the environment is read the first time only.
+
+    >>> current() is current()
+    True
+    """
+    settings = _held.in_force
+    if settings is not None:
+        return settings
+    with _held.lock:
+        return _held.settle()
+
+
+class Changes(TypedDict, total=False):
+    """What :func:`override` takes: the fields of :class:`Settings`, each optional.
+
+    >>> changes: Changes = {"cpu_check": True}
+    """
+
+    cpu: bool | None
+    cpu_check: bool
+    cc: tuple[str, ...] | None
+
+
+@contextmanager
+def override(**changes: Unpack[Changes]) -> Iterator[Settings]:
+    """Change settings for the length of a ``with`` block, in the whole process.
+
+    Blocks may nest, and may overlap in several threads: leaving one takes back its own changes
+    and no one else's. A kernel that was compiled before keeps what it was compiled with.
+
+    >>> with override(cpu=False) as settings:
+    ...     settings.cpu
+    False
+    """
+    # Refuses a wrong value, given here or in the environment, before anything changes.
+    dataclasses.replace(current(), **changes)
+    with _held.lock:
+        _held.overrides.append(changes)
+        settings = _held.settle()
+    try:
+        yield settings
+    finally:
+        with _held.lock:
+            # By identity: an equal override opened elsewhere is not this one.
+            _held.overrides = [each for each in _held.overrides if each is not changes]
+            _held.settle()

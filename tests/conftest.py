@@ -1,0 +1,33 @@
+"""Markers, and who is skipped where: a test that cannot run here says why."""
+
+from __future__ import annotations
+
+import pytest
+
+MARKERS = (
+    "gpu: needs a CUDA device; skipped without one (run with `make test-gpu`)",
+    "soak: takes minutes; skipped unless asked for with `-m soak` (run with `make soak`)",
+)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for marker in MARKERS:
+        config.addinivalue_line("markers", marker)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    asked_for_soak = "soak" in config.getoption("markexpr")
+    for item in items:
+        if "soak" in item.keywords and not asked_for_soak:
+            item.add_marker(pytest.mark.skip(reason="a soak test: run it with `make soak`"))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    # Asked when a gpu test is about to run, so that other runs need not import torch.
+    if item.get_closest_marker("gpu") is None:
+        return
+    import torch
+
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device, and torch.cuda finds none")

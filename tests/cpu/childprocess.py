@@ -1,0 +1,45 @@
+"""Running a program in a fresh Python, and finding a marked line of a source file.
+
+Enters: a program's text and the environment it should see. Leaves: what it printed. For the tests
+about processes, caches and settings, which one interpreter cannot hold at once.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+
+def run_program(
+    folder: Path, source: str, *, check: bool = True, timeout: float = 120, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Write ``source`` into ``folder`` and run it there; Triton's cache lies in that folder too."""
+    program = folder / "program.py"
+    program.write_text(textwrap.dedent(source))
+    variables = dict(os.environ)
+    variables["PYTHONPATH"] = os.pathsep.join(os.path.abspath(each) for each in sys.path)
+    variables["TRITON_CACHE_DIR"] = str(folder / "triton_cache")
+    variables.update(environment)
+    done = subprocess.run(
+        [sys.executable, str(program)],
+        cwd=folder,
+        env=variables,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+    if check:
+        assert done.returncode == 0, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done
+
+
+def line_of(file: str | Path, marker: str) -> int:
+    """The number of the one line of ``file`` that ends with the comment ``# <marker>``."""
+    lines = Path(file).read_text().splitlines()
+    found = [number for number, line in enumerate(lines, 1) if line.endswith(f"# {marker}")]
+    assert len(found) == 1, f"{marker!r} marks lines {found} of {file}"
+    return found[0]

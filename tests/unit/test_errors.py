@@ -1,0 +1,111 @@
+"""Errors keep their facts, say what to do, and survive being copied and sent."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+
+from tzero import errors
+from tzero.errors import TzeroError
+
+# One of each: the error, what its message must name, and what it must tell the reader to do.
+EACH: list[tuple[TzeroError, list[str], str]] = [
+    (
+        errors.UnsupportedOperation(
+            operation="tt.call", advice="Inline it.", file="k.py", line=3, kernel="k"
+        ),
+        ["k: ", "tt.call", "k.py:3"],
+        "Inline it.",
+    ),
+    (
+        errors.UnsupportedOperation(operation="tt.call", advice="Inline it."),
+        ["'tt.call'"],
+        "Inline",
+    ),
+    (errors.CompilerMissing(searched=["cc", "gcc"]), ["cc, gcc", "tzero[zig]"], "Install gcc"),
+    (
+        errors.CompilerFailed(kernel="k", command=["cc", "a b.c"], output="bad\nworse\n"),
+        ["k: ", "cc 'a b.c'", "  bad\n  worse"],
+        "set TZERO_CC",
+    ),
+    (errors.CompilerFailed(kernel="k", command=["cc"], output=""), ["said nothing"], "report it"),
+    (
+        errors.KernelAssertion(message="n > 0", kernel="k", file="k.py", line=8, program=(1, 2, 3)),
+        ["k: ", "n > 0", "k.py:8", "(1, 2, 3)"],
+        "correct the arguments",
+    ),
+    (
+        errors.OutOfBounds(
+            kernel="k", argument="x", offset=-1, size=10, file="k.py", line=5, program=(0, 0, 0)
+        ),
+        ["k: ", "'x'", "offset -1", "10 elements", "k.py:5", "(0, 0, 0)"],
+        "mask the load or store",
+    ),
+    (
+        errors.OutOfBounds(kernel="k", argument="x", offset=7, program=(4, 0, 0)),
+        ["offset 7", "(program (4, 0, 0))"],
+        "mask the load or store",
+    ),
+    (
+        errors.InvalidSetting(name="TZERO_CPU", value="2", allowed="'0' or '1'"),
+        ["TZERO_CPU", "'2'", "'0' or '1'"],
+        "unset it",
+    ),
+]
+ERRORS = [error for error, _, _ in EACH]
+
+
+def test_the_table_has_every_error() -> None:
+    classes = {getattr(errors, name) for name in errors.__all__} - {TzeroError}
+    assert {type(error) for error in ERRORS} == classes
+
+
+@pytest.mark.parametrize(("error", "facts", "advice"), EACH)
+def test_a_message_names_the_facts_and_says_what_to_do(
+    error: TzeroError, facts: list[str], advice: str
+) -> None:
+    message = str(error)
+    assert [fact for fact in facts if fact not in message] == []
+    assert advice in message
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+@pytest.mark.parametrize("error", ERRORS)
+def test_an_error_survives_pickle(error: TzeroError, protocol: int) -> None:
+    assert_equal_errors(pickle.loads(pickle.dumps(error, protocol)), error)
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_an_error_survives_copies(error: TzeroError) -> None:
+    assert_equal_errors(copy.copy(error), error)
+    assert_equal_errors(copy.deepcopy(error), error)
+
+
+def test_notes_travel_with_the_error() -> None:
+    error = errors.CompilerMissing(searched=["cc"])
+    error.add_note("while compiling k")
+    assert copy.deepcopy(error).__notes__ == ["while compiling k"]
+    assert pickle.loads(pickle.dumps(error)).__notes__ == ["while compiling k"]
+
+
+def test_a_copy_shares_nothing_that_can_change() -> None:
+    error = errors.CompilerMissing(searched=["cc"])
+    error.add_note("first")
+    for twin in (copy.copy(error), copy.deepcopy(error)):
+        twin.add_note("second")
+    assert copy.deepcopy(error).__notes__[0] == "first"
+
+
+def test_errors_are_caught_by_the_names_python_users_expect() -> None:
+    assert issubclass(errors.KernelAssertion, AssertionError)
+    assert issubclass(errors.OutOfBounds, IndexError)
+    assert issubclass(errors.InvalidSetting, ValueError)
+    assert all(isinstance(error, TzeroError) for error in ERRORS)
+
+
+def assert_equal_errors(twin: TzeroError, error: TzeroError) -> None:
+    assert type(twin) is type(error)
+    assert str(twin) == str(error)
+    assert vars(twin) == vars(error)

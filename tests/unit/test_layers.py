@@ -1,0 +1,132 @@
+"""Rooms import downwards only, and importing tzero does no work."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import tzero
+
+SOURCE = Path(tzero.__file__).parent
+
+# Bottom to top: a room may import the rooms listed for it, and itself. `tzero` is __init__.py.
+# A new room gets a row here, and a line in the map in CONTRIBUTING.md.
+MAY_IMPORT: dict[str, frozenset[str]] = {
+    "errors": frozenset(),
+    "settings": frozenset({"errors"}),
+    "cpu": frozenset({"errors", "settings"}),
+    "tzero": frozenset({"errors"}),
+}
+
+MODULES = sorted(SOURCE.rglob("*.py"))
+
+
+def room_of(path: Path) -> str:
+    first = path.relative_to(SOURCE).parts[0].removesuffix(".py")
+    return "tzero" if first == "__init__" else first
+
+
+def package_of(path: Path) -> list[str]:
+    """The dotted name, as parts, that a relative import in this file starts from."""
+    return ["tzero", *path.relative_to(SOURCE).parts[:-1]]
+
+
+def imported(tree: ast.AST, package: list[str]) -> Iterator[list[str]]:
+    """Each imported name as dotted parts, relative imports resolved."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name.split(".")
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            module = node.module.split(".") if node.module else []
+            for alias in node.names:
+                yield [*base, *module, alias.name]
+
+
+def rooms_imported(source: str, package: list[str]) -> set[str]:
+    names = [parts for parts in imported(ast.parse(source), package) if parts[0] == "tzero"]
+    return {parts[1] if len(parts) > 1 and is_room(parts[1]) else "tzero" for parts in names}
+
+
+def is_room(name: str) -> bool:
+    return (SOURCE / name).is_dir() or (SOURCE / f"{name}.py").exists() or name == "_native"
+
+
+def reads_environment(tree: ast.AST) -> bool:
+    names = {"environ", "environb", "getenv", "getenvb", "putenv", "unsetenv"}
+    attributes = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    from_os = {parts[1] for parts in imported(tree, []) if parts[0] == "os" and len(parts) > 1}
+    return bool(names & (attributes | from_os))
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_a_room_imports_only_rooms_below_it(path: Path) -> None:
+    room = room_of(path)
+    assert room in MAY_IMPORT, f"the room {room!r} has no row in MAY_IMPORT"
+    found = rooms_imported(path.read_text(), package_of(path)) - {room}
+    above = found - MAY_IMPORT[room]
+    assert not above, f"{path.name} ({room}) imports {sorted(above)}, which it must not know"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_only_settings_reads_the_environment(path: Path) -> None:
+    assert reads_environment(ast.parse(path.read_text())) == (path.name == "settings.py")
+
+
+def test_the_table_has_no_circle() -> None:
+    order = list(MAY_IMPORT)
+    for at, room in enumerate(order):
+        assert MAY_IMPORT[room] <= set(order[:at]), f"{room} may import a room that is not below it"
+
+
+@pytest.mark.parametrize(
+    ("source", "rooms"),
+    [
+        ("import tzero.cpu.driver", {"cpu"}),
+        ("from tzero import settings, TzeroError", {"settings", "tzero"}),
+        ("from tzero.errors import TzeroError", {"errors"}),
+        ("from ..settings import current", {"settings"}),
+        ("from .. import errors", {"errors"}),
+        ("from . import driver", {"cpu"}),
+        ("def f():\n    from tzero.cpu import ir", {"cpu"}),
+        ("import torch, os.path", set()),
+    ],
+)
+def test_the_reader_of_imports_sees_every_form(source: str, rooms: set[str]) -> None:
+    assert rooms_imported(source, ["tzero", "cpu"]) == rooms
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["os.environ['A']", "os.getenv('A')", "from os import environ", "import os; os.putenv"],
+)
+def test_the_reader_of_environment_reads_sees_every_form(source: str) -> None:
+    assert reads_environment(ast.parse(source))
+
+
+def test_importing_tzero_imports_neither_torch_nor_triton() -> None:
+    code = "import sys, tzero; print(*sorted({'torch', 'triton', 'numpy'} & set(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.strip() == ""
+
+
+def test_importing_tzero_starts_no_thread_and_opens_no_file() -> None:
+    code = (
+        "import os, sys, threading\n"
+        "before = len(os.listdir('/proc/self/fd')) if os.path.isdir('/proc/self/fd') else 0\n"
+        "import tzero\n"
+        "after = len(os.listdir('/proc/self/fd')) if os.path.isdir('/proc/self/fd') else 0\n"
+        "print(threading.active_count(), after - before)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.split() == ["1", "0"]

@@ -1,0 +1,145 @@
+"""Settings are read once, refused when wrong, and overridden without leaving a trace."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+import threading
+from typing import Any
+
+import pytest
+
+from tzero import settings
+from tzero.errors import InvalidSetting
+from tzero.settings import Settings
+
+
+def test_an_empty_environment_gives_the_defaults() -> None:
+    assert settings.read({}) == Settings(cpu=None, cpu_check=False, cc=None)
+
+
+@pytest.mark.parametrize(
+    ("environ", "field", "value"),
+    [
+        ({"TZERO_CPU": ""}, "cpu", None),
+        ({"TZERO_CPU": "0"}, "cpu", False),
+        ({"TZERO_CPU": " 1 "}, "cpu", True),
+        ({"TZERO_CPU_CHECK": ""}, "cpu_check", False),
+        ({"TZERO_CPU_CHECK": "0"}, "cpu_check", False),
+        ({"TZERO_CPU_CHECK": "1"}, "cpu_check", True),
+        ({"TZERO_CC": "ccache gcc -m64"}, "cc", ("ccache", "gcc", "-m64")),
+        ({"TZERO_CC": "'/opt/my tools/cc'"}, "cc", ("/opt/my tools/cc",)),
+        ({"CC": "clang"}, "cc", ("clang",)),
+        ({"TZERO_CC": "gcc", "CC": "clang"}, "cc", ("gcc",)),
+        ({"TZERO_CC": "", "CC": "clang"}, "cc", ("clang",)),
+        ({"TZERO_CC": " ", "CC": ""}, "cc", None),
+    ],
+)
+def test_a_variable_sets_its_field(environ: dict[str, str], field: str, value: object) -> None:
+    assert settings.read(environ) == dataclasses.replace(Settings(), **{field: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "allowed"),
+    [
+        ("TZERO_CPU", "yes", "'1' (always)"),
+        ("TZERO_CPU_CHECK", "2", "'1' (on)"),
+        ("TZERO_CC", "gcc 'unclosed", "a command"),
+        ("CC", 'gcc "', "a command"),
+    ],
+)
+def test_a_wrong_value_names_variable_value_and_what_is_allowed(
+    name: str, value: str, allowed: str
+) -> None:
+    with pytest.raises(InvalidSetting) as caught:
+        settings.read({name: value})
+    assert (caught.value.name, caught.value.value) == (name, value)
+    assert name in str(caught.value) and repr(value) in str(caught.value)
+    assert allowed in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"cpu": "1"}, {"cpu": 1}, {"cpu_check": None}, {"cc": "gcc"}, {"cc": ()}]
+)
+def test_an_override_with_a_wrong_value_is_refused_and_changes_nothing(
+    changes: dict[str, Any],
+) -> None:
+    before = settings.current()
+    with pytest.raises(InvalidSetting, match=next(iter(changes))), settings.override(**changes):
+        pass
+    assert settings.current() == before
+
+
+def test_an_override_of_an_unknown_field_is_refused() -> None:
+    changes: Any = {"no_such_setting": True}
+    with pytest.raises(TypeError, match="no_such_setting"), settings.override(**changes):
+        pass
+
+
+def test_overrides_nest_and_end() -> None:
+    before = settings.current()
+    with settings.override(cpu=True, cpu_check=True) as outer:
+        assert (outer.cpu, outer.cpu_check) == (True, True)
+        with settings.override(cpu=False):
+            assert (settings.current().cpu, settings.current().cpu_check) == (False, True)
+        assert settings.current() == outer
+    assert settings.current() == before
+
+
+def test_an_override_ends_when_its_block_raises() -> None:
+    before = settings.current()
+    with pytest.raises(KeyError), settings.override(cpu_check=not before.cpu_check):
+        raise KeyError
+    assert settings.current() == before
+
+
+def test_overlapping_overrides_take_back_only_their_own_changes() -> None:
+    before = settings.current()
+    first, second = settings.override(cpu=True), settings.override(cc=("gcc",))
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert settings.current() == dataclasses.replace(before, cc=("gcc",))
+    second.__exit__(None, None, None)
+    assert settings.current() == before
+
+
+def test_other_threads_see_an_override() -> None:
+    seen: list[Settings] = []
+    with settings.override(cc=("some", "compiler")):
+        thread = threading.Thread(target=lambda: seen.append(settings.current()))
+        thread.start()
+        thread.join()
+    assert [each.cc for each in seen] == [("some", "compiler")]
+
+
+def test_settings_are_values() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Settings().cpu = True  # type: ignore[misc]
+    assert not hasattr(Settings(), "__dict__")
+    assert hash(Settings()) == hash(Settings())
+
+
+def in_a_fresh_process(code: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environ, timeout=60
+    )
+
+
+def test_the_environment_is_read_once_at_first_use() -> None:
+    code = (
+        "import os; from tzero import settings\n"
+        "os.environ['TZERO_CPU_CHECK'] = '1'; print(settings.current().cpu_check)\n"
+        "os.environ['TZERO_CPU_CHECK'] = '0'; print(settings.current().cpu_check)\n"
+        "with settings.override(cpu=True): print(settings.current().cpu_check)\n"
+    )
+    assert in_a_fresh_process(code).stdout.split() == ["True", "True", "True"]
+
+
+def test_a_wrong_environment_raises_at_first_use_not_at_import() -> None:
+    done = in_a_fresh_process(
+        "from tzero import settings; print('imported'); settings.current()", TZERO_CPU="perhaps"
+    )
+    assert done.stdout.strip() == "imported"
+    assert "InvalidSetting: TZERO_CPU is 'perhaps'" in done.stderr
