@@ -51,6 +51,18 @@ class Format:
         return np.dtype("bool" if self.kind == "bool" else f"{self.kind}{self.bits}")
 
     @property
+    def source(self) -> str:
+        """How a kernel writes it."""
+        return {
+            "fp8e4nv": "tl.float8e4nv",
+            "fp8e5": "tl.float8e5",
+            "fp16": "tl.float16",
+            "bf16": "tl.bfloat16",
+            "fp32": "tl.float32",
+            "fp64": "tl.float64",
+        }.get(self.name, f"tl.{self.name}")
+
+    @property
     def is_float(self) -> bool:
         return self.kind == "float"
 
@@ -126,7 +138,8 @@ def array(value: torch.Tensor) -> Array:
     if value.dtype.is_floating_point:
         if value.dtype == torch.float64:
             return value.numpy()
-        return value.to(torch.float32).numpy().astype(np.float64)
+        with np.errstate(invalid="ignore"):  # a signalling NaN is a value here like any other
+            return value.to(torch.float32).numpy().astype(np.float64)
     return value.numpy()
 
 
@@ -197,7 +210,9 @@ def round_to(values: Any, name: str, mode: str = "rtne", overflow: str = "ieee")
     above = np.abs(rounded) > fmt.largest
     if mode == "rtz" and overflow == "ieee":
         above &= np.isinf(values)  # towards zero, a finite number never becomes infinite
-        rounded = np.where(np.isfinite(values), np.clip(rounded, -fmt.largest, fmt.largest), rounded)
+        rounded = np.where(
+            np.isfinite(values), np.clip(rounded, -fmt.largest, fmt.largest), rounded
+        )
     limit = fmt.largest if overflow == "saturate" else (np.inf if fmt.has_inf else np.nan)
     return np.where(above, np.copysign(limit, values), rounded)
 

@@ -85,9 +85,7 @@ def evaluate(
     return evaluate_each({key: (row, inputs) for key, row in rows.items()}, block)
 
 
-def evaluate_each(
-    jobs: Mapping[str, Job], block: int = 256
-) -> dict[str, torch.Tensor | Exception]:
+def evaluate_each(jobs: Mapping[str, Job], block: int = 256) -> dict[str, torch.Tensor | Exception]:
     """Every row over inputs of its own, all of one size."""
     found: dict[str, torch.Tensor | Exception] = {}
     keys = list(jobs)
@@ -97,9 +95,7 @@ def evaluate_each(
     return found
 
 
-def _evaluate_chunk(
-    jobs: Mapping[str, Job], block: int
-) -> dict[str, torch.Tensor | Exception]:
+def _evaluate_chunk(jobs: Mapping[str, Job], block: int) -> dict[str, torch.Tensor | Exception]:
     try:
         return dict(zip(jobs, _run(list(jobs.values()), block), strict=True))
     except Exception as error:  # the case that owns the row raises it again

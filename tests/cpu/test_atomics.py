@@ -8,14 +8,12 @@ import torch
 import triton
 import triton.language as tl
 
+from tests.cpu.cases import FORMATS, covered
+
 BLOCK = 32
-INTEGERS = [torch.int32, torch.uint32, torch.int64, torch.uint64]
-FLOATS = [torch.float32, torch.float64]
-HALVES = [torch.float16, torch.bfloat16]
-
-
-def name_of(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+INTEGERS = ("int32", "uint32", "int64", "uint64")
+FLOATS = ("fp32", "fp64")
+HALVES = ("fp16", "bf16")
 
 
 @triton.jit
@@ -62,13 +60,13 @@ def random_values(dtype: torch.dtype, seed: int) -> torch.Tensor:
     return torch.randint(0, 256, (BLOCK * size,), dtype=torch.uint8).view(dtype)
 
 
-def check_update(op: str, dtype: torch.dtype, sem: str | None = None, scope: str | None = None):
+def check_update(op: str, name: str, sem: str | None = None, scope: str | None = None) -> None:
     """Update all but the last five elements, and compare memory and the old values."""
-    n = BLOCK - 5
+    n, dtype = BLOCK - 5, FORMATS[name].torch
     memory, value = random_values(dtype, 1), random_values(dtype, 2)
     before, old = memory.clone(), torch.zeros(BLOCK, dtype=dtype)
     update_kernel[(1,)](memory, value, old, n, OP=op, SEM=sem, SCOPE=scope, BLOCK=BLOCK)
-    if dtype in HALVES:
+    if name in HALVES:
         expected = (before.float() + value.float()).to(dtype)
     else:
         expected = torch.from_numpy(REFERENCE[op](before.numpy(), value.numpy()))
@@ -77,27 +75,24 @@ def check_update(op: str, dtype: torch.dtype, sem: str | None = None, scope: str
     assert torch.equal(old[:n], before[:n])
 
 
-@pytest.mark.parametrize("dtype", INTEGERS, ids=name_of)
-@pytest.mark.parametrize("op", ["add", "max", "min", "and", "or", "xor", "xchg"])
-def test_integer_update(op: str, dtype: torch.dtype) -> None:
+UPDATES = [
+    *((op, dtype) for op in REFERENCE for dtype in INTEGERS),
+    *((op, dtype) for op in ("add", "max", "min", "xchg") for dtype in FLOATS),
+    *(("add", dtype) for dtype in HALVES),
+]
+
+
+@pytest.mark.parametrize(
+    ("op", "dtype"), [covered(f"tl.atomic_{op}", d, args=(op, d)) for op, d in UPDATES]
+)
+def test_update_changes_memory_and_returns_what_was_there(op: str, dtype: str) -> None:
     check_update(op, dtype)
-
-
-@pytest.mark.parametrize("dtype", FLOATS, ids=name_of)
-@pytest.mark.parametrize("op", ["add", "max", "min", "xchg"])
-def test_float_update(op: str, dtype: torch.dtype) -> None:
-    check_update(op, dtype)
-
-
-@pytest.mark.parametrize("dtype", HALVES, ids=name_of)
-def test_half_add_rounds_once(dtype: torch.dtype) -> None:
-    check_update("add", dtype)
 
 
 @pytest.mark.parametrize("sem", ["relaxed", "acquire", "release", "acq_rel"])
 @pytest.mark.parametrize("scope", ["cta", "gpu", "sys"])
 def test_every_order_and_scope(sem: str, scope: str) -> None:
-    check_update("add", torch.int32, sem, scope)
+    check_update("add", "int32", sem, scope)
 
 
 @triton.jit
@@ -110,11 +105,14 @@ def cas_kernel(ptr, expected_ptr, new_ptr, old_ptr, SEM: tl.constexpr, BLOCK: tl
 
 
 @pytest.mark.parametrize(
-    "dtype",
-    [*INTEGERS, torch.int16, torch.float16, torch.bfloat16, torch.float32, torch.float64],
-    ids=name_of,
+    "name",
+    [
+        covered("tl.atomic_cas", d, args=(d,))
+        for d in (*INTEGERS, "int16", "uint16", *HALVES, *FLOATS)
+    ],
 )
-def test_compare_and_swap(dtype: torch.dtype) -> None:
+def test_compare_and_swap(name: str) -> None:
+    dtype = FORMATS[name].torch
     memory = torch.arange(BLOCK).to(dtype)
     expected = torch.where(torch.arange(BLOCK) % 3 == 0, torch.arange(BLOCK), 99).to(dtype)
     new = (torch.arange(BLOCK) + 50).to(dtype)
@@ -157,11 +155,11 @@ def contended_kernel(sum_ptr, max_ptr, bits_ptr, BLOCK: tl.constexpr):
     tl.atomic_xor(bits_ptr + at, (pid * 40503) & 0xFFFF)
 
 
-@pytest.mark.parametrize("dtype", [*HALVES, *FLOATS, torch.int64], ids=name_of)
-def test_no_update_is_lost_under_contention(dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("dtype", [*HALVES, *FLOATS, "int64"])
+def test_no_update_is_lost_under_contention(dtype: str) -> None:
     # 256 is the last integer up to which bfloat16 counts without rounding.
     programs = 256
-    total = torch.zeros(BLOCK, dtype=dtype)
+    total = torch.zeros(BLOCK, dtype=FORMATS[dtype].torch)
     peak, bits = (torch.zeros(BLOCK, dtype=torch.int32) for _ in range(2))
     contended_kernel[(programs,)](total, peak, bits, BLOCK=BLOCK)
     pid, at = torch.arange(programs)[:, None], torch.arange(BLOCK)[None, :]
@@ -315,9 +313,15 @@ if hasattr(tl, "atomic_load"):
             tl.store(out_ptr + 2, late.to(tl.int32))
 
 
-@pytest.mark.skipif(not hasattr(tl, "atomic_load"), reason="this Triton has no atomic_load")
-@pytest.mark.parametrize("dtype", [torch.int32, torch.float64, torch.bfloat16], ids=name_of)
-def test_atomic_load_and_store(dtype: torch.dtype) -> None:
+@pytest.mark.parametrize(
+    "name",
+    [
+        covered("tl.atomic_load, tl.atomic_store", d, args=(d,), needs="3.9")
+        for d in ("int32", "fp64", "bf16")
+    ],
+)
+def test_atomic_load_and_store(name: str) -> None:
+    dtype = FORMATS[name].torch
     memory, out = torch.arange(BLOCK).to(dtype), torch.zeros(BLOCK + 1, dtype=dtype)
     load_store_kernel[(1,)](memory, out, BLOCK=BLOCK)
     expected = (torch.arange(BLOCK + 1) * 2).to(dtype)
@@ -326,7 +330,8 @@ def test_atomic_load_and_store(dtype: torch.dtype) -> None:
     assert torch.equal(out, expected)
 
 
-@pytest.mark.skipif(not hasattr(tl, "atomic_poll"), reason="this Triton has no atomic_poll")
+@pytest.mark.covers("tl.atomic_poll", "int32")
+@pytest.mark.needs_triton("3.9")
 def test_atomic_poll_waits_for_a_value_or_for_the_time() -> None:
     flag, data = torch.zeros(1, dtype=torch.int32), torch.zeros(1, dtype=torch.int32)
     out = torch.full((3,), -1, dtype=torch.int32)

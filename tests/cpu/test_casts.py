@@ -7,6 +7,7 @@ import functools
 import numpy as np
 import pytest
 import torch
+import triton
 
 from tests.cpu.cases import (
     COLUMNS,
@@ -29,14 +30,7 @@ COUNT = 512
 
 
 def tl_name(dtype: str) -> str:
-    return f"tl.{FORMATS[dtype].tl.name}" if not FORMATS[dtype].is_float else {
-        "fp8e4nv": "tl.float8e4nv",
-        "fp8e5": "tl.float8e5",
-        "fp16": "tl.float16",
-        "bf16": "tl.bfloat16",
-        "fp32": "tl.float32",
-        "fp64": "tl.float64",
-    }[dtype]  # fmt: skip
+    return FORMATS[dtype].source
 
 
 def castable(source: str, target: str) -> bool:
@@ -201,5 +195,23 @@ def test_fp32_rounds_to_the_nearest_half_at_every_tie(target: str) -> None:
     ).astype(np.float64)
     points = np.concatenate([points, -points])
     x = np.resize(points, (points.size + 4095) // 4096 * 4096)
-    found = evaluate({"x": tensor(x, "fp32")}, {"half": Row(f"x.to({tl_name(target)})", target)}, 4096)
+    found = evaluate(
+        {"x": tensor(x, "fp32")}, {"half": Row(f"x.to({tl_name(target)})", target)}, 4096
+    )
     assert_same_bits(array(result(found, "half")), round_to(x, target))
+
+
+@pytest.mark.refuses(
+    "tl.float8e4b8, tl.float8e5b16, tl.float8e4b15",
+    "fp8 formats of single GPU families; tl.float8e4nv and tl.float8e5 are the two standard ones.",
+)
+def test_fp8_formats_of_single_gpus_are_refused_by_name() -> None:
+    for dtype in (torch.float8_e4m3fnuz, torch.float8_e5m2fnuz):
+        x = torch.zeros(64).to(dtype)
+        found = evaluate({"x": x}, {"fp32": Row("x.to(tl.float32)", "fp32")}, block=64)
+        with pytest.raises(triton.CompilationError, match="not supported"):
+            result(found, "fp32")
+    text = "x.to(tl.float8e4b15, bitcast=True).to(tl.float32)"
+    found = evaluate({"x": tensor(np.zeros(64), "uint8")}, {"fp32": Row(text, "fp32")}, block=64)
+    with pytest.raises(triton.CompilationError, match="not supported"):
+        result(found, "fp32")

@@ -219,7 +219,7 @@ def test_pointer_that_moves_through_a_loop() -> None:
 @triton.jit
 def chosen_kernel(a_ptr, b_ptr, out_ptr, flag, n, BLOCK: tl.constexpr):
     at = tl.arange(0, BLOCK)
-    if flag > 0:
+    if flag > 0:  # noqa: SIM108
         source = a_ptr + 1
     else:
         source = b_ptr + 2

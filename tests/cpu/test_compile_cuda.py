@@ -1,4 +1,4 @@
-"""Compiling for a CUDA GPU where there is none: the CPU backend beside it must not be in the way."""
+"""Compiling for a CUDA GPU where there is none: the CPU backend beside it is not in the way."""
 
 from __future__ import annotations
 

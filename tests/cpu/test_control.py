@@ -97,7 +97,7 @@ def collatz_kernel(start_ptr, steps_ptr):
     value = tl.load(start_ptr + pid)
     steps = 0
     while value != 1:
-        if value % 2 == 0:
+        if value % 2 == 0:  # noqa: SIM108
             value = value // 2
         else:
             value = 3 * value + 1
@@ -210,7 +210,7 @@ def range_kernel(out_ptr, first, last, step):
     count = 0
     for i in range(first, last, step):
         tl.store(out_ptr + count, i)
-        count += 1
+        count += 1  # noqa: SIM113
 
 
 @pytest.mark.parametrize(
@@ -228,7 +228,7 @@ def downward_kernel(out_ptr, FIRST: tl.constexpr):
     count = 0
     for i in range(FIRST, 0, -3):
         tl.store(out_ptr + count, i)
-        count += 1
+        count += 1  # noqa: SIM113
 
 
 def test_range_counts_down() -> None:

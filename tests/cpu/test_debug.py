@@ -8,9 +8,9 @@ import pytest
 import torch
 import triton
 import triton.language as tl
-from tests.cpu.childprocess import line_of
 from triton.compiler.errors import CompilationError, CompileTimeAssertionFailure
 
+from tests.cpu.childprocess import line_of
 from tzero.errors import KernelAssertion, TzeroError
 
 BLOCK = 8
@@ -33,9 +33,9 @@ def test_device_print_shows_program_index_and_value(capfd: pytest.CaptureFixture
         for i in range(BLOCK):
             wanted = rf"pid \({pid}, 0, 0\) idx \( ?{i}\) value ?: {x[pid * BLOCK + i]}$"
             assert sum(bool(re.match(wanted, line)) for line in lines) == 1, wanted
-        both = [line for line in lines if "both" in line and f"pid ({pid}, 0, 0)" in line]
-        assert any(re.search(rf": {pid}$", line) for line in both)
-        assert any(re.search(r": 1\.5\d*$", line) for line in both)
+        both = rf"pid \({pid}, 0, 0\) idx \(\) both ?: \(operand "
+        assert any(re.match(rf"{both}0\) {pid}$", line) for line in lines)
+        assert any(re.match(rf"{both}1\) 1\.50*$", line) for line in lines)
         assert any(re.search(rf"bits ?: {pid + 42}$", line) for line in lines)
     assert len(lines) == 2 * (BLOCK + 3)
 

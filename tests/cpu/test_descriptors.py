@@ -9,6 +9,8 @@ import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from tests.cpu.cases import FORMATS, covered
+
 
 def padded(x: Tensor, rows: int, columns: int, value: float = 0.0) -> Tensor:
     out = torch.full((rows, columns), value, dtype=x.dtype)
@@ -22,8 +24,15 @@ def host_copy_kernel(source, target, R: tl.constexpr, C: tl.constexpr):
     target.store(at, source.load(at) * 2)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int32, torch.int8])
-def test_host_descriptors_clip_stores_at_the_edge(dtype: torch.dtype) -> None:
+@pytest.mark.parametrize(
+    "name",
+    [
+        covered("descriptor load, store", d, args=(d,))
+        for d in ("fp32", "fp16", "bf16", "fp64", "int8", "int16", "int32", "int64")
+    ],
+)
+def test_host_descriptors_clip_stores_at_the_edge(name: str) -> None:
+    dtype = FORMATS[name].torch
     x = torch.arange(20 * 48).reshape(20, 48).remainder(50).to(dtype)
     whole = torch.full((32, 48), -1, dtype=dtype)
     out = whole[:20]
@@ -67,6 +76,7 @@ def device_transposed_add_kernel(
     out.store([i, j], x.load([i, j]) + y.load([j, i]).T)
 
 
+@pytest.mark.covers("tl.make_tensor_descriptor", "fp32")
 def test_device_descriptors() -> None:
     x, y = torch.randn(36, 20), torch.randn(20, 36)
     out = torch.full((36, 20), float("nan"))
@@ -111,6 +121,7 @@ def gather_kernel(source, rows_ptr, out_ptr, column, R: tl.constexpr, C: tl.cons
     tl.store(out_ptr + at, tile)
 
 
+@pytest.mark.covers("descriptor gather", "fp32")
 def test_gather_of_rows() -> None:
     x = torch.randn(50, 40)
     rows = torch.tensor([3, 49, 0, 7, 7, 12, 60, 31], dtype=torch.int32)
@@ -127,6 +138,7 @@ def scatter_kernel(target, rows_ptr, x_ptr, column, R: tl.constexpr, C: tl.const
     target.scatter(tl.load(x_ptr + at), rows, column)
 
 
+@pytest.mark.covers("descriptor scatter", "fp32")
 def test_scatter_of_rows() -> None:
     x, out = torch.randn(8, 32), torch.zeros(50, 40)
     rows = torch.tensor([3, 49, 0, 7, 8, 12, 60, 31], dtype=torch.int32)
@@ -164,7 +176,9 @@ REDUCTIONS = {
 }
 
 
-@pytest.mark.parametrize("op", REDUCTIONS)
+@pytest.mark.parametrize(
+    "op", [covered(f"descriptor atomic_{op}", "int32", args=(op,)) for op in REDUCTIONS]
+)
 def test_atomic_reduction_into_a_clipped_block(op: str) -> None:
     torch.manual_seed(0)
     x = torch.randint(-1000, 1000, (16, 16), dtype=torch.int32)
@@ -177,8 +191,11 @@ def test_atomic_reduction_into_a_clipped_block(op: str) -> None:
     assert torch.equal(whole[20:], before[20:])
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
-def test_atomic_add_from_many_programs(dtype: torch.dtype) -> None:
+@pytest.mark.parametrize(
+    "name", [covered("descriptor atomic_add", d, args=(d,)) for d in ("fp16", "bf16", "fp32")]
+)
+def test_atomic_add_from_many_programs(name: str) -> None:
+    dtype = FORMATS[name].torch
     x = torch.ones(16, 16, dtype=dtype)
     out = torch.zeros(24, 16, dtype=dtype)
     reduce_kernel[(64,)](TensorDescriptor.from_tensor(out, [16, 16]), x, OP="add", R=16, C=16)
@@ -194,6 +211,7 @@ def tuple_kernel(sources, target, R: tl.constexpr, C: tl.constexpr):
     target.store([0, 0], total)
 
 
+@pytest.mark.covers("descriptors in tuples", "fp32")
 def test_descriptors_in_a_tuple() -> None:
     tensors = [torch.randn(16, 16), torch.randn(10, 16), torch.randn(16, 8)]
     out = torch.full((16, 16), float("nan"))

@@ -12,7 +12,17 @@ import torch
 import triton
 import triton.language as tl
 
-from tests.cpu.cases import FORMATS, FP8, Array, array, assert_same, covered, empty, round_to, tensor
+from tests.cpu.cases import (
+    FORMATS,
+    FP8,
+    Array,
+    array,
+    assert_same,
+    covered,
+    empty,
+    round_to,
+    tensor,
+)
 
 
 @triton.jit
@@ -111,7 +121,9 @@ def test_input_precision_keeps_at_least_what_it_promises(how: str) -> None:
     bounded(product(a, b, "fp32", how=how), a, b, PRECISIONS[how] + 65 * 2.0**-24)
 
 
-@pytest.mark.parametrize("dtype", [covered("tl.dot(out_dtype=tl.float16)", d, args=(d,)) for d in ("fp16", *FP8)])  # fmt: skip
+@pytest.mark.parametrize(
+    "dtype", [covered("tl.dot(out_dtype=tl.float16)", d, args=(d,)) for d in ("fp16", *FP8)]
+)
 def test_a_product_in_half_precision(dtype: str) -> None:
     a, b = small((16, 16), 98), small((16, 16), 99)
     assert_same(product(a, b, dtype, out="fp16"), a @ b)
@@ -120,7 +132,9 @@ def test_a_product_in_half_precision(dtype: str) -> None:
     bounded(product(a, b, dtype, out="fp16"), a, b, 33 * 2.0**-11)
 
 
-@pytest.mark.parametrize(("m", "n", "k"), [(1, 16, 16), (16, 1, 16), (16, 16, 1), (2, 4, 8), (128, 64, 32)])
+@pytest.mark.parametrize(
+    ("m", "n", "k"), [(1, 16, 16), (16, 1, 16), (16, 16, 1), (2, 4, 8), (128, 64, 32)]
+)
 def test_products_of_many_shapes(m: int, n: int, k: int) -> None:
     a, b = small((m, k), 101), small((k, n), 102)
     assert_same(product(a, b, "fp32"), a @ b)
@@ -131,7 +145,8 @@ def test_operands_of_two_fp8_formats(pair: tuple[str, str]) -> None:
     a, b = small((16, 32), 103), small((32, 16), 104)
     c = empty((16, 16), "fp32")
     dot_kernel[(1,)](
-        tensor(a, pair[0]), tensor(b, pair[1]), c, M=16, N=16, K=32, HOW=None, OUT=tl.float32, ACC=False
+        tensor(a, pair[0]), tensor(b, pair[1]), c, M=16, N=16, K=32, HOW=None, OUT=tl.float32,
+        ACC=False,
     )  # fmt: skip
     assert_same(array(c), a @ b)
 
@@ -152,7 +167,10 @@ def batched_kernel(
     tl.store(c_ptr + g * (M * N) + m[None, :, None] * N + n[None, None, :], c)
 
 
-@pytest.mark.parametrize("dtype", [covered("tl.dot (3-D)", d, args=(d,)) for d in ("fp32", "fp16", "bf16", "fp64", "int8")])  # fmt: skip
+@pytest.mark.parametrize(
+    "dtype",
+    [covered("tl.dot (3-D)", d, args=(d,)) for d in ("fp32", "fp16", "bf16", "fp64", "int8")],
+)
 def test_a_batch_of_products(dtype: str) -> None:
     a, b = small((4, 16, 32), 105), small((4, 32, 16), 106)
     out = accumulator(dtype)

@@ -78,6 +78,11 @@ def scaled_product(
     return array(out), a_values @ b_values + (0 if c is None else c)
 
 
+def stored(*forms: str) -> tuple[str, ...]:
+    """The dtypes that hold these formats, each once."""
+    return tuple(dict.fromkeys(FORMAT_DTYPES.get(form, "uint8") for form in forms))
+
+
 PAIRS = [
     ("e4m3", "e4m3"), ("e5m2", "e5m2"), ("e2m1", "e2m1"), ("e4m3", "e5m2"), ("e2m1", "e4m3"),
     ("e5m2", "e2m1"), ("bf16", "e4m3"), ("e2m1", "bf16"), ("fp16", "e5m2"), ("fp16", "e2m1"),
@@ -86,11 +91,8 @@ PAIRS = [
 
 @pytest.mark.parametrize(
     ("a", "b"),
-    [
-        covered(f"tl.dot_scaled ({a} x {b})", *dict.fromkeys(FORMAT_DTYPES.get(f, "uint8") for f in (a, b)), args=(a, b))
-        for a, b in PAIRS
-    ],
-)  # fmt: skip
+    [covered(f"tl.dot_scaled ({a} x {b})", *stored(a, b), args=(a, b)) for a, b in PAIRS],
+)
 def test_scaled_products_of_two_formats(a: str, b: str) -> None:
     """All values are short enough that the product is exact, so no tolerance is given."""
     got, want = scaled_product(a, b, a not in ("bf16", "fp16"), b not in ("bf16", "fp16"))
@@ -126,7 +128,9 @@ def test_a_nan_scale_makes_its_group_nan() -> None:
     assert_same(array(out), want)
 
 
-@pytest.mark.parametrize("op", [covered("tl.dot_scaled (fp8 scales)", "uint8", "fp8e4nv", args=("s",))])
+@pytest.mark.parametrize(
+    "op", [covered("tl.dot_scaled (fp8 scales)", "uint8", "fp8e4nv", args=("s",))]
+)
 def test_fp8_scales_cover_sixteen_elements(op: str) -> None:
     """The NVFP4 arrangement: fp4 values, a scale in e4m3 for every 16 of them."""
     a, a_values = operand((16, 64), "e2m1", 118, axis=1)
@@ -167,4 +171,20 @@ def test_fp4_packed_along_the_other_axis(op: str) -> None:
 
 def test_the_fp4_table_has_all_sixteen_values() -> None:
     assert FORMATS["fp8e4nv"].largest == 448.0
-    assert sorted(set(E2M1.tolist())) == [-6, -4, -3, -2, -1.5, -1, -0.5, 0, 0.5, 1, 1.5, 2, 3, 4, 6]
+    assert sorted(set(E2M1.tolist())) == [
+        -6,
+        -4,
+        -3,
+        -2,
+        -1.5,
+        -1,
+        -0.5,
+        0,
+        0.5,
+        1,
+        1.5,
+        2,
+        3,
+        4,
+        6,
+    ]

@@ -60,8 +60,26 @@ def c_remainder(x: Array, y: Array) -> Array:
         return x - c_quotient(x, y) * y
 
 
-def truth(value: Any) -> Array:
-    return np.asarray(value, dtype=bool)
+def remainder(x: Array, y: Array) -> Array:
+    return np.fmod(x, y) if x.dtype.kind == "f" else c_remainder(x, y)
+
+
+def smaller(x: Array, y: Array) -> Array:
+    """By default a NaN gives way to the other operand."""
+    return np.fmin(x, y) if x.dtype.kind == "f" else np.minimum(x, y)
+
+
+def larger(x: Array, y: Array) -> Array:
+    return np.fmax(x, y) if x.dtype.kind == "f" else np.maximum(x, y)
+
+
+def either(x: Array, y: Array) -> Array:
+    return np.where(x != y, x, y)
+
+
+def rounded_up(x: Array, y: Array) -> Array:
+    """The ceiling of a quotient, as it is asked for below: of small numbers."""
+    return ((x & 0x3F) + (y & 0xF)) // ((y & 0xF) + 1)
 
 
 def high_product(x: Array, y: Array) -> Array:
@@ -78,7 +96,7 @@ OPS: dict[str, Op] = {
     "x * y": Op("x * y", NUMBERS, np.multiply),
     "x / y": Op("x / y", FLOATS, np.divide),
     "x // y": Op("x // y", INTEGERS, c_quotient),
-    "x % y": Op("x % y", NUMBERS, lambda x, y: (np.fmod if x.dtype.kind == "f" else c_remainder)(x, y)),
+    "x % y": Op("x % y", NUMBERS, remainder),
     "-x": Op("-x", NUMBERS, lambda x, y: 0 - x),
     "~x": Op("~x", BITWISE, lambda x, y: ~x),
     "x & y": Op("x & y", BITWISE, lambda x, y: x & y),
@@ -92,9 +110,9 @@ OPS: dict[str, Op] = {
     "x >= y": Op("x >= y", NUMBERS, lambda x, y: x >= y, "int1"),
     "x == y": Op("x == y", ("int1", *NUMBERS), lambda x, y: x == y, "int1"),
     "x != y": Op("x != y", ("int1", *NUMBERS), lambda x, y: x != y, "int1"),
-    "tl.where": Op("tl.where(x < y, x, y)", NUMBERS, lambda x, y: np.where(x < y, x, y)),
-    "tl.minimum": Op("tl.minimum(x, y)", NUMBERS, lambda x, y: (np.fmin if x.dtype.kind == "f" else np.minimum)(x, y)),
-    "tl.maximum": Op("tl.maximum(x, y)", NUMBERS, lambda x, y: (np.fmax if x.dtype.kind == "f" else np.maximum)(x, y)),
+    "tl.where": Op("tl.where(x != y, x, y)", ("int1", *NUMBERS), either),
+    "tl.minimum": Op("tl.minimum(x, y)", NUMBERS, smaller),
+    "tl.maximum": Op("tl.maximum(x, y)", NUMBERS, larger),
     "tl.abs": Op("tl.abs(x)", NUMBERS, lambda x, y: np.abs(x)),
     "tl.add": Op("tl.add(x, y, sanitize_overflow=False)", NUMBERS, np.add),
     "tl.sub": Op("tl.sub(x, y, sanitize_overflow=False)", NUMBERS, np.subtract),
@@ -102,8 +120,8 @@ OPS: dict[str, Op] = {
     "tl.fdiv": Op("tl.fdiv(x, y)", ("fp32", "fp64"), np.divide),
     "tl.div_rn": Op("tl.div_rn(x, y)", ("fp32",), np.divide),
     "tl.umulhi": Op("tl.umulhi(x, y)", ("int32", "int64", "uint32", "uint64"), high_product),
-    "tl.cdiv": Op("tl.cdiv(x & 0x3f, (y & 0xf) + 1)", INTEGERS, lambda x, y: ((x & 0x3F) + (y & 0xF)) // ((y & 0xF) + 1)),
-    "tl.full": Op("tl.full((BLOCK,), 3, x.dtype) + x * 0", INTEGERS, lambda x, y: x * 0 + 3),
+    "tl.cdiv": Op("tl.cdiv(x & 0x3f, (y & 0xf) + 1)", INTEGERS, rounded_up),
+    "tl.full": Op("tl.full((BLOCK,), 3, x.dtype)", NUMBERS, lambda x, y: np.full_like(x, 3)),
     "tl.zeros_like": Op("tl.zeros_like(x)", ("int1", *NUMBERS), lambda x, y: np.zeros_like(x)),
 }  # fmt: skip
 
@@ -316,7 +334,11 @@ def test_unsigned_dtypes_are_told_from_signed_ones() -> None:
         x = np.full(16, (1 << bits) - 2, dtype=FORMATS[dtype].numpy)
         found = evaluate(
             {"x": tensor(x, dtype)},
-            {"half": Row("x // 2", dtype), "shift": Row("x >> 1", dtype), "more": Row("x > 1", "int1")},
+            {
+                "half": Row("x // 2", dtype),
+                "shift": Row("x >> 1", dtype),
+                "more": Row("x > 1", "int1"),
+            },
             block=16,
         )
         assert_same(array(result(found, "half")), x // 2)

@@ -60,7 +60,10 @@ def lanes(dtype: Any) -> st.SearchStrategy[Array]:
     return hnp.arrays(dtype, LANES, elements=hnp.from_dtype(np.dtype(dtype)))
 
 
-@pytest.mark.parametrize("dtype", [pytest.param(d, marks=pytest.mark.covers("wrap-around (property)", d)) for d in INTEGERS])
+@pytest.mark.parametrize(
+    "dtype",
+    [pytest.param(d, marks=pytest.mark.covers("wrap-around (property)", d)) for d in INTEGERS],
+)
 def test_integer_arithmetic_is_numpys(dtype: str) -> None:
     kind = FORMATS[dtype].numpy
 
@@ -71,7 +74,9 @@ def test_integer_arithmetic_is_numpys(dtype: str) -> None:
             y = np.where((x == np.iinfo(kind).min) & (y == -1), 1, y).astype(kind)
         s = ((np.arange(LANES) + shift) % FORMATS[dtype].bits).astype(kind)
         out = empty((14, LANES), dtype)
-        arithmetic_kernel[(1,)](tensor(x, dtype), tensor(y, dtype), tensor(s, dtype), out, LANES=LANES)
+        arithmetic_kernel[(1,)](
+            tensor(x, dtype), tensor(y, dtype), tensor(s, dtype), out, LANES=LANES
+        )
         d = np.where(y == 0, 1, y).astype(kind)
         with np.errstate(all="ignore"):
             want = [x + y, x - y, x * y, c_quotient(x, d), c_remainder(x, d)]
@@ -141,7 +146,9 @@ def test_narrowing_a_float_is_one_rounding(target: str) -> None:
     check()
 
 
-@pytest.mark.parametrize(("source", "target"), product(("fp32", "fp64"), ("int32", "int64", "uint8")))
+@pytest.mark.parametrize(
+    ("source", "target"), product(("fp32", "fp64"), ("int32", "int64", "uint8"))
+)
 def test_a_float_loses_its_fraction_on_the_way_to_an_integer(source: str, target: str) -> None:
     info = np.iinfo(FORMATS[target].numpy)
     width = FORMATS[source].bits

@@ -1,4 +1,4 @@
-"""All of tl.extra.libdevice, function by function, from the table in libdevice_table."""
+"""All of tl.extra.libdevice, function by function, from the table in libdevice_cases."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.cpu.cases import (
     round_to,
     tensor,
 )
-from tests.cpu.libdevice_table import CLASSIFIERS, ENTRIES, Domain, Entry, unsigned
+from tests.cpu.libdevice_cases import CLASSIFIERS, ENTRIES, Domain, Entry, unsigned
 from tests.cpu.rows import Row, evaluate, evaluate_each, result
 
 COUNT = 64
@@ -58,7 +58,9 @@ def arguments(name: str, shown: str) -> tuple[Array, ...]:
     entry = ENTRIES[name]
     types, _ = entry.variants[shown]
     seed = zlib.crc32(name.encode())
-    return tuple(sample(d, t, seed + i) for i, (d, t) in enumerate(zip(entry.domains, types, strict=True)))
+    return tuple(
+        sample(d, t, seed + i) for i, (d, t) in enumerate(zip(entry.domains, types, strict=True))
+    )
 
 
 def job(name: str, shown: str) -> tuple[Row, dict[str, torch.Tensor]]:
@@ -71,7 +73,9 @@ def job(name: str, shown: str) -> tuple[Row, dict[str, torch.Tensor]]:
 
 @functools.cache
 def computed() -> dict[str, torch.Tensor | Exception]:
-    return evaluate_each({f"{name} {shown}": job(name, shown) for name, shown in CASES}, block=COUNT)
+    return evaluate_each(
+        {f"{name} {shown}": job(name, shown) for name, shown in CASES}, block=COUNT
+    )
 
 
 def reference(entry: Entry, shown: str) -> list[Any]:
@@ -82,7 +86,10 @@ def reference(entry: Entry, shown: str) -> list[Any]:
     found = []
     with mpmath.workdps(50):
         for point in zip(*arguments(entry.name, shown), strict=True):
-            values = [int(v) if t in INTEGERS else mpmath.mpf(float(v)) for v, t in zip(point, types, strict=True)]
+            values = [
+                int(v) if t in INTEGERS else mpmath.mpf(float(v))
+                for v, t in zip(point, types, strict=True)
+            ]
             value = entry.reference(*values, **extra)
             found.append(float(value) if FORMATS[out].is_float else int(value))
     return found
@@ -138,7 +145,11 @@ def test_a_nan_argument_gives_nan(name: str, shown: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "dtype"),
-    [covered(f"libdevice.{n}", d, args=(n, d)) for n, (types, _) in CLASSIFIERS.items() for d in types],
+    [
+        covered(f"libdevice.{n}", d, args=(n, d))
+        for n, (types, _) in CLASSIFIERS.items()
+        for d in types
+    ],
 )
 def test_classifiers_know_every_special_value(name: str, dtype: str) -> None:
     x = float_edges(dtype, 256, 131)
@@ -146,7 +157,9 @@ def test_classifiers_know_every_special_value(name: str, dtype: str) -> None:
     assert_same(array(result(found, "is")), CLASSIFIERS[name][1](x))
 
 
-@pytest.mark.parametrize("dtype", [covered("libdevice.pow (int exponent)", d, args=(d,)) for d in ("fp32", "fp64")])
+@pytest.mark.parametrize(
+    "dtype", [covered("libdevice.pow (int exponent)", d, args=(d,)) for d in ("fp32", "fp64")]
+)
 def test_integer_powers(dtype: str) -> None:
     rng = np.random.default_rng(132)
     x, n = round_to(rng.uniform(-3, 3, 256), dtype), rng.integers(-12, 13, 256)

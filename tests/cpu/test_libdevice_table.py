@@ -7,7 +7,7 @@ import ast
 import importlib.util
 import math
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -144,7 +144,7 @@ REAL: dict[str, tuple[Callable[..., Any], list[float], float, float]] = {
 }
 PAIRS = [*zip(WIDE, WIDE[7:] + WIDE[:7], strict=True), (3.0, 4.0), (-1.5, 0.25), (1e-3, -2.0)]
 NEAR = list(product((-7.5, -1.0, 0.3, 2.0, 9.75), (-3.0, 0.7, 2.0, 5.5)))
-REAL_OF_SEVERAL: dict[str, tuple[Callable[..., Any], list[tuple[float, ...]], float]] = {
+REAL_OF_SEVERAL: dict[str, tuple[Callable[..., Any], Sequence[tuple[float, ...]], float]] = {
     "atan2": (m.atan2, PAIRS, 2),
     "copysign": (lambda x, y: abs(x) * m.sign(y), PAIRS, 0),
     "fdim": (lambda x, y: max(x - y, m.mpf(0)), PAIRS, 0.5),
@@ -178,7 +178,7 @@ def _distance(got: float, want: Any, tag: str) -> float:
 
 
 def _check_real(
-    name: str, rows: list[tuple[float, ...]], exact: Callable[..., Any], limit: float
+    name: str, rows: Sequence[tuple[float, ...]], exact: Callable[..., Any], limit: float
 ) -> None:
     tag = function(name).result
     columns = [narrow(column, tag) for column in zip(*rows, strict=True)]

@@ -7,7 +7,7 @@ import pytest
 import triton
 import triton.language as tl
 
-from tests.cpu.cases import array, assert_same, assert_ulps, covered, edges, empty, tensor
+from tests.cpu.cases import NUMBERS, array, assert_same, assert_ulps, covered, edges, empty, tensor
 
 
 @triton.jit
@@ -30,7 +30,7 @@ def ordering_kernel(x_ptr, y_ptr, z_ptr, A: tl.constexpr, B: tl.constexpr):
     tl.store(z_ptr + row[:, None] * B + column[None, :], tl.map_elementwise(three_way, x, y))
 
 
-@pytest.mark.parametrize("dtype", [covered("tl.map_elementwise", d, args=(d,)) for d in ("int32", "int64", "fp32")])  # fmt: skip
+@pytest.mark.parametrize("dtype", [covered("tl.map_elementwise", d, args=(d,)) for d in NUMBERS])
 def test_a_branching_function_over_broadcast_blocks(dtype: str) -> None:
     x, y = edges(dtype, 32, 81), edges(dtype, 64, 82)
     y[::2] = x

@@ -128,7 +128,9 @@ def computed(dtype: str) -> dict[str, torch.Tensor | Exception]:
 def references(function: Callable[[Any], Any], *values: Array) -> Array:
     """The function at every point, with enough digits that the rounding is not in doubt."""
     with mpmath.workdps(40):
-        return np.array([function(*(v.item() for v in point)) for point in zip(*values, strict=True)])
+        return np.array(
+            [function(*(v.item() for v in point)) for point in zip(*values, strict=True)]
+        )
 
 
 LIMITS = {
@@ -164,7 +166,9 @@ def test_a_function_stays_within_its_ulps(key: str, dtype: str) -> None:
     assert_ulps(got, want, dtype, FUNCTIONS[key].ulps[dtype], x)
 
 
-@pytest.mark.parametrize("dtype", [covered("tl.sin, tl.cos (large)", d, args=(d,)) for d in ("fp32", "fp64")])
+@pytest.mark.parametrize(
+    "dtype", [covered("tl.sin, tl.cos (large)", d, args=(d,)) for d in ("fp32", "fp64")]
+)
 def test_sine_and_cosine_reduce_large_arguments(dtype: str) -> None:
     rng = np.random.default_rng(22)
     x = round_to(rng.uniform(-1, 1, 256) * 2.0 ** rng.integers(7, 60, 256), dtype)
@@ -195,21 +199,23 @@ def test_softmax_normalises_an_axis(dtype: str) -> None:
     want = np.exp(block - block.max(0))
     want = (want / want.sum(0)).reshape(-1)
     eps = 2.0 ** (1 - FORMATS[dtype].digits)
-    np.testing.assert_allclose(array(y), want, rtol=40 * eps, atol=2.0 ** -126)
+    np.testing.assert_allclose(array(y), want, rtol=40 * eps, atol=2.0**-126)
 
 
 # -- halves through fp32 --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", [covered("fp32 math on halves", d, args=(d,)) for d in FLOATS[:2]])
+@pytest.mark.parametrize(
+    "dtype", [covered("fp32 math on halves", d, args=(d,)) for d in FLOATS[:2]]
+)
 def test_halves_go_through_fp32_and_round_once_at_the_end(dtype: str) -> None:
-    """Triton's math takes fp32 and fp64 only; a half kernel casts, and must lose nothing on the way."""
+    """Triton's math takes fp32 and fp64 only; casting there and back loses nothing on the way."""
     x = float_edges(dtype, 256, 24, special=False)
     x = round_to(np.clip(x, -8, 8), dtype)
     found = evaluate(
         {"x": tensor(x, dtype)},
         {
-            "exp": Row(f"tl.exp(x.to(tl.float32)).to({'tl.float16' if dtype == 'fp16' else 'tl.bfloat16'})", dtype),
+            "exp": Row(f"tl.exp(x.to(tl.float32)).to({FORMATS[dtype].source})", dtype),
             "floor": Row("tl.floor(x.to(tl.float32))", dtype),
         },
     )

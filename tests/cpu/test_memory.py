@@ -302,6 +302,110 @@ def test_loop_loads_what_the_round_before_stored() -> None:
     torch.testing.assert_close(x, expected)
 
 
+@triton.jit(noinline=True)
+def negate_in_place(x_ptr, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    tl.store(x_ptr + at, -tl.load(x_ptr + at))
+
+
+@triton.jit
+def used_late_kernel(x_ptr, out_ptr, rounds, KIND: tl.constexpr, BLOCK: tl.constexpr):
+    """Loads, then changes the memory in one of several ways, then uses what was loaded."""
+    at = tl.arange(0, BLOCK)
+    tile = tl.load(x_ptr + at)
+    head = tl.load(x_ptr + 1)
+    if KIND == "loop":
+        for i in range(rounds):
+            tl.store(x_ptr + at, at * 0.0 - i)
+    elif KIND == "while":
+        while rounds > 0:
+            tl.store(x_ptr + at, at * 0.0 - rounds)
+            rounds -= 1
+    elif KIND == "branch":
+        if rounds > 1:
+            tl.store(x_ptr + at, at * 0.0)
+    elif KIND == "atomic":
+        tl.atomic_add(x_ptr + at, 100.0)
+    elif KIND == "exchange":
+        tl.atomic_xchg(x_ptr + 1, 100.0)
+    elif KIND == "call":
+        negate_in_place(x_ptr, BLOCK)
+    else:
+        same = tl.make_tensor_descriptor(x_ptr, [BLOCK], [1], [BLOCK])
+        same.store([0], tl.full((BLOCK,), -1.0, tl.float32))
+    tl.store(out_ptr + at, tl.where(at % 2 == 0, tile, head))
+    tl.store(out_ptr + BLOCK, tl.sum(tile, axis=0))
+
+
+@pytest.mark.parametrize(
+    "kind", ["loop", "while", "branch", "atomic", "exchange", "call", "descriptor"]
+)
+def test_what_was_loaded_stays_what_it_was(kind: str) -> None:
+    x, out = torch.arange(BLOCK, dtype=torch.float32), torch.zeros(BLOCK + 1)
+    before = x.clone()
+    used_late_kernel[(1,)](x, out, 3, KIND=kind, BLOCK=BLOCK)
+    assert not torch.equal(x, before)
+    expected = torch.where(torch.arange(BLOCK) % 2 == 0, before, before[1])
+    assert torch.equal(out, torch.cat([expected, before.sum()[None]]))
+
+
+@triton.jit
+def carried_load_kernel(x_ptr, out_ptr, rounds, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    previous = tl.load(x_ptr + at)
+    total = tl.zeros((BLOCK,), dtype=tl.float32)
+    for i in range(rounds):
+        current = tl.load(x_ptr + at)
+        tl.store(x_ptr + at, current * 2 + previous)
+        total += previous * (i + 1)
+        previous = current
+    tl.store(out_ptr + at, total)
+
+
+def test_loads_carried_to_the_next_round_keep_their_values() -> None:
+    x, out = torch.arange(BLOCK, dtype=torch.float32), torch.zeros(BLOCK)
+    value, previous, total = x.clone(), x.clone(), torch.zeros(BLOCK)
+    carried_load_kernel[(1,)](x, out, 4, BLOCK=BLOCK)
+    for i in range(4):
+        value, previous, total = value * 2 + previous, value, total + previous * (i + 1)
+    assert torch.equal(out, total)
+    assert torch.equal(x, value)
+
+
+@triton.jit
+def transpose_in_place_kernel(x_ptr, N: tl.constexpr):
+    rows = tl.arange(0, N)[:, None]
+    columns = tl.arange(0, N)[None, :]
+    tl.store(x_ptr + rows * N + columns, tl.trans(tl.load(x_ptr + rows * N + columns)))
+    tl.store(x_ptr + columns * N + rows, tl.load(x_ptr + rows * N + columns) + 1)
+
+
+def test_transposition_in_place() -> None:
+    x = torch.arange(16 * 16, dtype=torch.float32).reshape(16, 16)
+    expected = x + 1
+    transpose_in_place_kernel[(1,)](x, N=16)
+    assert torch.equal(x, expected)
+
+
+@triton.jit
+def branch_results_kernel(x_ptr, out_ptr, flag, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    if flag > 0:  # noqa: SIM108
+        tile = tl.load(x_ptr + at) + 1
+    else:
+        tile = tl.load(x_ptr + BLOCK - 1 - at)
+    tl.store(x_ptr + at, at * 0.0 - 5)
+    tl.store(out_ptr + at, tile)
+
+
+@pytest.mark.parametrize("flag", [-3, 3])
+def test_results_of_branches_are_loaded_in_the_branch(flag: int) -> None:
+    x, out = torch.arange(BLOCK, dtype=torch.float32), torch.zeros(BLOCK)
+    expected = x + 1 if flag > 0 else x.flip(0)
+    branch_results_kernel[(1,)](x, out, flag, BLOCK=BLOCK)
+    assert torch.equal(out, expected)
+
+
 @triton.jit
 def other_types_alias_kernel(x_ptr, bits_ptr, out_ptr, BLOCK: tl.constexpr):
     at = tl.arange(0, BLOCK)
@@ -488,11 +592,8 @@ def block_pointer_kernel(
         out = tl.advance(out, (0, C))
 
 
-def has_block_pointers() -> bool:
-    return tuple(int(part) for part in triton.__version__.split(".")[:2]) < (3, 9)
-
-
-@pytest.mark.skipif(not has_block_pointers(), reason="this Triton has no block pointers")
+@pytest.mark.covers("tl.make_block_ptr", "fp32")
+@pytest.mark.until_triton("3.9")
 @pytest.mark.parametrize("padding", ["zero", "nan"])
 def test_block_pointers_with_boundary_checks(padding: str) -> None:
     x, out = torch.randn(13, 50), torch.full((16, 64), 5.0)

@@ -67,7 +67,13 @@ def integers_kernel(o_ptr, y_ptr, seed, N: tl.constexpr, ROUNDS: tl.constexpr):
 
 
 @pytest.mark.parametrize("rounds", [10, 7])
-@pytest.mark.parametrize("width", [pytest.param(w, marks=[pytest.mark.covers(op, w) for op in ("tl.randint", "tl.randint4x")]) for w in ("int32", "int64")])  # fmt: skip
+@pytest.mark.parametrize(
+    "width",
+    [
+        pytest.param(w, marks=[pytest.mark.covers(op, w) for op in ("tl.randint", "tl.randint4x")])
+        for w in ("int32", "int64")
+    ],
+)
 def test_random_integers_are_philox(width: str, rounds: int) -> None:
     offsets = np.arange(COUNT, dtype=width) * (3 if width == "int32" else (1 << 33) + 5)
     for seed in SEEDS:
@@ -109,7 +115,14 @@ def normals(u1: Array, u2: Array) -> tuple[Array, Array]:
     return radius * np.cos(angle), radius * np.sin(angle)
 
 
-@pytest.mark.parametrize("op", [pytest.param("floats", marks=[pytest.mark.covers(op, "fp32") for op in ("tl.rand", "tl.rand4x")])])  # fmt: skip
+@pytest.mark.parametrize(
+    "op",
+    [
+        pytest.param(
+            "floats", marks=[pytest.mark.covers(op, "fp32") for op in ("tl.rand", "tl.rand4x")]
+        )
+    ],
+)
 def test_uniform_floats_are_bit_equal(op: str) -> None:
     offsets = np.arange(COUNT, dtype=np.int32) * 17
     for seed in SEEDS:
@@ -120,7 +133,14 @@ def test_uniform_floats_are_bit_equal(op: str) -> None:
         assert ((got >= 0) & (got < 1)).all()
 
 
-@pytest.mark.parametrize("op", [pytest.param("normals", marks=[pytest.mark.covers(op, "fp32") for op in ("tl.randn", "tl.randn4x")])])  # fmt: skip
+@pytest.mark.parametrize(
+    "op",
+    [
+        pytest.param(
+            "normals", marks=[pytest.mark.covers(op, "fp32") for op in ("tl.randn", "tl.randn4x")]
+        )
+    ],
+)
 def test_normal_floats_follow_box_and_muller(op: str) -> None:
     offsets = np.arange(COUNT, dtype=np.int32) * 17
     for seed in SEEDS:
@@ -142,7 +162,9 @@ def philox_kernel(c_ptr, y_ptr, seed, N: tl.constexpr):
     tl.store(y_ptr + 3 * N + at, d)
 
 
-@pytest.mark.parametrize("dtype", [covered("tl.philox", d, args=(d,)) for d in ("uint32", "uint64")])
+@pytest.mark.parametrize(
+    "dtype", [covered("tl.philox", d, args=(d,)) for d in ("uint32", "uint64")]
+)
 def test_philox_of_both_widths(dtype: str) -> None:
     bits = int(dtype[4:])
     c = np.arange(COUNT, dtype=dtype) * ((1 << (bits - 2)) // 77)

@@ -188,7 +188,9 @@ def extremes(x: Array, dtype: str, left: bool) -> tuple[Array, Array]:
     return array(values), array(places)
 
 
-@pytest.mark.parametrize("dtype", [covered("tl.max(return_indices)", d, args=(d,)) for d in (*FLOATS, "int32", "uint8")])  # fmt: skip
+@pytest.mark.parametrize(
+    "dtype", [covered("tl.max(return_indices)", d, args=(d,)) for d in (*FLOATS, "int32", "uint8")]
+)
 def test_ties_go_to_the_leftmost(dtype: str) -> None:
     x = np.random.default_rng(45).integers(0, 3, (16, 64)).astype(FORMATS[dtype].numpy)
     values, places = extremes(x, dtype, left=True)
@@ -205,7 +207,7 @@ def test_without_tie_breaking_the_index_still_points_at_the_value() -> None:
 
 
 def test_value_and_index_agree_in_the_presence_of_nans() -> None:
-    """Which element wins among NaNs depends on the order; that the pair belongs together does not."""
+    """Which element wins among NaNs depends on the order; that the pair agrees does not."""
     x = float_edges("fp32", 16 * 32, 47).reshape(16, 32)
     x[3] = np.nan
     values, places = extremes(x, "fp32", left=True)
@@ -255,7 +257,9 @@ def custom_kernel(
     out = tl.arange(0, SIZE)
     tl.store(p_ptr + out, tl.reduce(x, AXIS, product_of))
     tl.store(l_ptr + out, tl.reduce(x, AXIS, larger_by_size))
-    mean, m2, count = tl.reduce((x, tl.zeros_like(x), tl.full((A, B), 1.0, x.dtype)), AXIS, merge_moments)
+    mean, m2, count = tl.reduce(
+        (x, tl.zeros_like(x), tl.full((A, B), 1.0, x.dtype)), AXIS, merge_moments
+    )
     tl.store(m_ptr + out, mean)
     tl.store(v_ptr + out, m2 / count)
 
@@ -266,10 +270,7 @@ CUSTOM = ("tl.reduce (own function)", "tl.reduce (tuple)")
 @pytest.mark.parametrize("axis", [0, 1])
 @pytest.mark.parametrize(
     "dtype",
-    [
-        pytest.param(d, marks=[pytest.mark.covers(op, d) for op in CUSTOM])
-        for d in ("fp32", "fp64")
-    ],
+    [pytest.param(d, marks=[pytest.mark.covers(op, d) for op in CUSTOM]) for d in ("fp32", "fp64")],
 )
 def test_custom_and_tuple_reductions(dtype: str, axis: int) -> None:
     x = round_to(np.random.default_rng(49).uniform(0.5, 1.5, (16, 32)), dtype)
@@ -280,7 +281,9 @@ def test_custom_and_tuple_reductions(dtype: str, axis: int) -> None:
     eps = 2.0 ** -(FORMATS[dtype].digits - 1)
     products, larger, mean, variance = (array(o) for o in outs)
     np.testing.assert_allclose(products, x.prod(axis), rtol=16 * eps)
-    furthest = np.take_along_axis(x, np.expand_dims(np.abs(x).argmax(axis), axis), axis).squeeze(axis)
+    furthest = np.take_along_axis(x, np.expand_dims(np.abs(x).argmax(axis), axis), axis).squeeze(
+        axis
+    )
     assert_same(larger, furthest)
     np.testing.assert_allclose(mean, x.mean(axis), rtol=32 * eps, atol=16 * eps)
     np.testing.assert_allclose(variance, x.var(axis), rtol=32 * eps)

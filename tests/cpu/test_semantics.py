@@ -46,7 +46,9 @@ def nan_pairs() -> tuple[Array, Array]:
     return x.ravel(), y.ravel()
 
 
-@pytest.mark.parametrize("dtype", [covered("propagate_nan of minimum, maximum", d, args=(d,)) for d in FLOATS])
+@pytest.mark.parametrize(
+    "dtype", [covered("propagate_nan of minimum, maximum", d, args=(d,)) for d in FLOATS]
+)
 def test_minimum_and_maximum_follow_their_nan_rule(dtype: str) -> None:
     x, y = nan_pairs()
     rows = {
@@ -63,7 +65,9 @@ def test_minimum_and_maximum_follow_their_nan_rule(dtype: str) -> None:
 @pytest.mark.parametrize("dtype", [covered("propagate_nan of clamp", d, args=(d,)) for d in FLOATS])
 def test_clamp_follows_its_nan_rule(dtype: str) -> None:
     """A NaN value stays NaN under ALL and becomes the lower bound under NONE."""
-    x = np.array([np.nan, -np.inf, -5.0, -1.0, -0.25, 0.0, 0.25, 2.0, 5.0, np.inf, np.nan, 1, 3, -3, 9, -9])
+    x = np.array(
+        [np.nan, -np.inf, -5.0, -1.0, -0.25, 0.0, 0.25, 2.0, 5.0, np.inf, np.nan, 1, 3, -3, 9, -9]
+    )
     rows = {
         rule: Row(f"tl.clamp(x, -1.0, 2.0, propagate_nan=tl.PropagateNan.{rule})", dtype)
         for rule in ("ALL", "NONE")
@@ -88,7 +92,9 @@ def test_comparisons_with_nan_are_false_but_for_inequality(dtype: str) -> None:
 # -- rounding of halves ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", [covered("rounding after each operation", d, args=(d,)) for d in ("fp16", "bf16")])
+@pytest.mark.parametrize(
+    "dtype", [covered("rounding after each operation", d, args=(d,)) for d in ("fp16", "bf16")]
+)
 def test_halves_are_rounded_after_every_operation(dtype: str) -> None:
     rng = np.random.default_rng(141)
     x, y, z = (round_to(rng.normal(size=256) * 8, dtype) for _ in range(3))
@@ -166,11 +172,16 @@ def fp8_decode(code: int, dtype: str) -> float:
     return sign * (mantissa + (exponent > 0) * (1 << mantissa_bits)) * scale
 
 
-@pytest.mark.parametrize("dtype", [covered("fp8 decoding, all 256 codes", d, args=(d,)) for d in FP8])
+@pytest.mark.parametrize(
+    "dtype", [covered("fp8 decoding, all 256 codes", d, args=(d,)) for d in FP8]
+)
 def test_every_fp8_code_decodes_exactly(dtype: str) -> None:
     codes = torch.arange(256, dtype=torch.uint8).view(FORMATS[dtype].torch)
     want = np.array([fp8_decode(code, dtype) for code in range(256)])
-    rows = {t: Row(f"x.to({n})", t) for t, n in (("fp16", "tl.float16"), ("bf16", "tl.bfloat16"), ("fp32", "tl.float32"))}
+    rows = {
+        t: Row(f"x.to({n})", t)
+        for t, n in (("fp16", "tl.float16"), ("bf16", "tl.bfloat16"), ("fp32", "tl.float32"))
+    }
     found = evaluate({"x": codes}, rows)
     for target in rows:
         assert_same_bits(array(result(found, target)), want)
@@ -178,7 +189,11 @@ def test_every_fp8_code_decodes_exactly(dtype: str) -> None:
 
 @pytest.mark.parametrize(
     ("source", "dtype"),
-    [covered(f"fp8 encoding to {d}, every tie", s, args=(s, d)) for d in FP8 for s in ("fp32", "fp16", "bf16")],
+    [
+        covered(f"fp8 encoding to {d}, every tie", s, args=(s, d))
+        for d in FP8
+        for s in ("fp32", "fp16", "bf16")
+    ],
 )
 def test_fp8_encoding_rounds_to_nearest_even(source: str, dtype: str) -> None:
     """Every fp8 number, every midpoint, and the source's numbers just beside the midpoints."""
@@ -188,7 +203,10 @@ def test_fp8_encoding_rounds_to_nearest_even(source: str, dtype: str) -> None:
     step = 2.0 ** (2 - FORMATS[source].digits)
     points = np.concatenate([numbers, middles, middles * (1 + step), middles * (1 - step)])
     points = np.resize(round_to(np.concatenate([points, -points]), source), 1024)
-    found = evaluate({"x": tensor(points, source)}, {"fp8": Row(f"x.to(tl.{'float8e4nv' if dtype == 'fp8e4nv' else 'float8e5'})", dtype)})
+    found = evaluate(
+        {"x": tensor(points, source)},
+        {"fp8": Row(f"x.to({FORMATS[dtype].source})", dtype)},
+    )
     assert_same_bits(array(result(found, "fp8")), round_to(points, dtype))
 
 
@@ -198,7 +216,11 @@ def test_fp8_saturates_above_its_largest_number(dtype: str) -> None:
     largest = FORMATS[dtype].largest
     x = np.array([largest, largest * 1.01, largest * 1.5, largest * 100, np.inf, np.nan, 1.0, 0.0])
     x = round_to(np.concatenate([x, -x]), "fp32")
-    found = evaluate({"x": tensor(x, "fp32")}, {"fp8": Row(f"x.to(tl.{'float8e4nv' if dtype == 'fp8e4nv' else 'float8e5'})", dtype)}, block=16)
+    found = evaluate(
+        {"x": tensor(x, "fp32")},
+        {"fp8": Row(f"x.to({FORMATS[dtype].source})", dtype)},
+        block=16,
+    )
     want = np.where(np.isnan(x), np.nan, round_to(np.clip(x, -largest, largest), dtype))
     assert_same(array(result(found, "fp8")), want)
 
@@ -216,7 +238,9 @@ def test_division_cuts_towards_zero_for_all_signs(dtype: str) -> None:
         {"q": Row("x // y", dtype), "r": Row("x % y", dtype)},
         block=16,
     )
-    assert_same(array(result(found, "q")), [3, -3, -3, 3, 2, 2, 0, 0, 0, 0, 14, -14, -12, 12, 1, -1])
+    assert_same(
+        array(result(found, "q")), [3, -3, -3, 3, 2, 2, 0, 0, 0, 0, 14, -14, -12, 12, 1, -1]
+    )
     assert_same(array(result(found, "r")), [1, -1, 1, -1, 0, 0, 1, -1, 0, 0, 2, -2, 7, -7, 0, 0])
 
 
@@ -225,8 +249,8 @@ def divide_kernel(x_ptr, y_ptr, q_ptr, r_ptr, N: tl.constexpr):
     at = tl.arange(0, N)
     x = tl.load(x_ptr + at)
     y = tl.load(y_ptr + at)
-    tl.store(q_ptr + at, tl.where(y == 0, 77, x // y))
-    tl.store(r_ptr + at, tl.where(y == 0, 77, x % y))
+    tl.store(q_ptr + at, x // y)
+    tl.store(r_ptr + at, x % y)
 
 
 @pytest.mark.parametrize("dtype", [*SIGNED, "uint32"])
@@ -241,11 +265,12 @@ def test_dividing_by_zero_or_overflowing_kills_nobody(dtype: str) -> None:
     def work() -> None:
         q, r = empty(16, dtype), empty(16, dtype)
         divide_kernel[(1,)](tensor(x, dtype), tensor(y, dtype), q, r, N=16)
-        defined = (y != 0) & ~((x == np.iinfo(kind).min) & (y == kind.type(-1 if dtype in SIGNED else 1)))
+        defined = (y != 0) & ~(
+            (x == np.iinfo(kind).min) & (y == kind.type(-1 if dtype in SIGNED else 1))
+        )
         safe = np.where(y == 0, 1, y).astype(kind)
         assert_same(array(q)[defined], (x // safe)[defined])
         assert_same(array(r)[defined], (x % safe)[defined])
-        assert_same(array(q)[y == 0], np.full((y == 0).sum(), 77))
 
     survives(work)
 
@@ -288,7 +313,13 @@ def masked_copy_kernel(x_ptr, y_ptr, n, N: tl.constexpr):
     tl.store(y_ptr + N + at, x + 1, mask=at < n)
 
 
-@pytest.mark.parametrize("dtype", [covered("masks at every boundary", d, args=(d,)) for d in ("int8", "int32", "int64", "fp16", "bf16", "fp32", "fp64")])  # fmt: skip
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        covered("masks at every boundary", d, args=(d,))
+        for d in ("int8", "int32", "int64", "fp16", "bf16", "fp32", "fp64")
+    ],
+)
 def test_masks_hold_at_every_boundary(dtype: str) -> None:
     size = 64
     x = np.arange(size) % 100
@@ -437,7 +468,9 @@ def nowhere_kernel(address, y_ptr, n, N: tl.constexpr):
     tl.atomic_add(x_ptr + at, x, mask=at < n)
 
 
-@pytest.mark.parametrize("op", [covered("masked-off lanes on unmapped memory", "fp32", args=("m",))])
+@pytest.mark.parametrize(
+    "op", [covered("masked-off lanes on unmapped memory", "fp32", args=("m",))]
+)
 def test_pointers_to_nowhere_under_a_false_mask(op: str) -> None:
     def work() -> None:
         y = empty(32, "fp32")

@@ -287,9 +287,7 @@ def persistent_matmul_kernel(
             )
             total = tl.dot(a, b, total)
         inside = (rows[:, None] < M) & (columns[None, :] < N)
-        tl.store(
-            c_ptr + rows[:, None] * N + columns[None, :], total.to(tl.float16), mask=inside
-        )
+        tl.store(c_ptr + rows[:, None] * N + columns[None, :], total.to(tl.float16), mask=inside)
 
 
 @pytest.mark.parametrize("programs", [1, 3])

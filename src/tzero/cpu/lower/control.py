@@ -157,6 +157,7 @@ def for_(lowering: Lowering, op: Op) -> None:
     counter, args = block.args[0], block.args[1:]
     ends = block.ops[-1].operands
     low, high, by = (lowering.scalar(v) for v in op.operands[:3])
+    lowering.before_loop(op)
     slots: list[Slot] = []
     moved: list[tuple[str, Value]] = []
     carried: list[Value] = []

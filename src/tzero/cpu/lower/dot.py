@@ -12,8 +12,9 @@ from tzero.cpu.lower.code import Buffer
 from tzero.cpu.lower.control import fits_in_place
 from tzero.cpu.lower.elementwise import elementwise
 from tzero.cpu.lower.elems import ELEMS, FP8
+from tzero.cpu.lower.poly import ONE
 from tzero.cpu.lower.tiles import Body, Index, Map, Ref, Stored, Tile, Uniform, opaque
-from tzero.cpu.ttir import Op, Type, Value
+from tzero.cpu.ttir import Op, Type, Value, blocks, walk
 
 if TYPE_CHECKING:
     from tzero.cpu.lower.lowering import Lowering
@@ -23,12 +24,37 @@ _CTYPES = {"f32": "float", "f64": "double", "i32": "uint32_t"}
 
 def dot(lowering: Lowering, op: Op) -> None:
     """`d = a @ b + c`."""
-    a, b, c = (lowering.tile(v) for v in op.operands)
-    kind = _kind(lowering, op, a.type.elem, op.result.type.elem)
-    _product(lowering, op, _as(a, kind), _as(b, kind), c, kind)
+    kind = _kind(lowering, op)
+    a, b = _operand(lowering, op, 0, kind), _operand(lowering, op, 1, kind)
+    _product(lowering, op, a, b, lowering.tile(op.operands[2]), kind)
 
 
-def _kind(lowering: Lowering, op: Op, operand: str, result: str) -> str:
+def stage_ahead(lowering: Lowering, loop: Op) -> None:
+    """Stage operands of products in a loop before it, where they do not change inside."""
+    inside = {value for block in blocks(loop) for op in block.ops for value in op.results}
+    inside |= {value for block in blocks(loop) for value in block.args}
+    for op in walk(loop.regions[0]):
+        if op.name == "tt.dot":
+            for k in range(2):
+                value = op.operands[k]
+                if value not in inside and (value, k) not in lowering.staged:
+                    tile = _as(lowering.tile(value), _kind(lowering, op))
+                    stage = _staged if k == 0 else _rows_staged
+                    lowering.staged[value, k] = stage(lowering, tile)
+
+
+def _operand(lowering: Lowering, op: Op, k: int, kind: str) -> Stored:
+    """A product's operand in the buffer it is read from."""
+    ahead = lowering.staged.get((op.operands[k], k))
+    if ahead is not None and ahead.type.elem == kind:
+        return ahead
+    tile = _as(lowering.tile(op.operands[k]), kind)
+    return _staged(lowering, tile) if k == 0 else _rows_staged(lowering, tile)
+
+
+def _kind(lowering: Lowering, op: Op) -> str:
+    """The element type in which a product is computed."""
+    operand, result = op.operands[0].type.elem, op.result.type.elem
     if result in ("f64", "i32"):
         return result
     if result in ("f32", "f16", "bf16") and (operand in FP8 or ELEMS[operand].is_float):
@@ -47,11 +73,12 @@ def _as(tile: Tile, kind: str) -> Tile:
     return Map(type_, [tile], lambda a: f"({ELEMS[kind].carried}){a}", 1)
 
 
-def _product(lowering: Lowering, op: Op, a: Tile, b: Tile, c: Tile, kind: str) -> None:
+def _product(
+    lowering: Lowering, op: Op, left: Stored, right: Stored, c: Tile, kind: str
+) -> None:
     lowering.include("dot.h")
     shape = op.result.type.shape
-    rows, columns, depth = shape[-2], shape[-1], a.type.shape[-1]
-    left, right = lowering.store(_unspread(a)), lowering.store(_unspread(b))
+    rows, columns, depth = shape[-2], shape[-1], left.type.shape[-1]
     out = _accumulator(lowering, op, c, kind)
     batches = shape[0] if len(shape) == 3 else 1
     head, shift = "", ("", "", "")
@@ -65,7 +92,7 @@ def _product(lowering: Lowering, op: Op, a: Tile, b: Tile, c: Tile, kind: str) -
         )
     ctype = _CTYPES[kind]
     lowering.emit(
-        f"{head}tz_dot_{kind}({rows}, {columns}, {depth}, (const {ctype} *)",
+        f"{head}tz_dot_{kind}({rows}, {columns}, {depth}, {_steps(left)}, (const {ctype} *)",
         left.buffer,
         f"{shift[0]}, (const {ctype} *)",
         right.buffer,
@@ -79,6 +106,50 @@ def _product(lowering: Lowering, op: Op, a: Tile, b: Tile, c: Tile, kind: str) -
         return
     elem = ELEMS[op.result.type.elem]
     lowering.env[op.result] = Map(op.result.type, [out], elem.rounded, 1)
+
+
+def _steps(left: Stored) -> str:
+    """Distances in A's buffer from row to row and from column to column."""
+    rows, depth = left.type.shape[-2:]
+    return f"{depth}, 1" if left.row_major else f"1, {rows}"
+
+
+def _staged(lowering: Lowering, tile: Tile) -> Stored:
+    """A tile in a buffer; the last two axes stay swapped where its source has them so."""
+    if isinstance(tile, Stored):
+        swapped = (*range(len(tile.order) - 2), len(tile.order) - 1, len(tile.order) - 2)
+        return tile if tile.order in ((*range(len(tile.order)),), swapped) else lowering.store(tile)
+    loops, index = lowering.index(tile.type.shape)
+    body = lowering.body()
+    value = body.raw(_unspread(tile), index)
+    order = tuple(range(len(tile.type.shape)))
+    steps = [at.factor(loop) for _, at in body.reads for loop in loops[-2:]]
+    if len(loops) > 1 and len(loops) == len(order) and steps == [ONE, *steps[1:2]]:
+        order = (*order[:-2], order[-1], order[-2])
+        loops[-2:] = loops[-1], loops[-2]
+    stored = Stored(tile.type, lowering.buffer(tile.type), order)
+    body.do(stored.buffer, "[", stored.offset(index), "] = ", value, ";")
+    lowering.run(loops, body)
+    return stored
+
+
+def _rows_staged(lowering: Lowering, tile: Tile) -> Stored:
+    """A tile in a row-major buffer, transposed by blocks where that is needed."""
+    staged = _staged(lowering, tile)
+    if staged.row_major:
+        return staged
+    out = Stored(tile.type, lowering.buffer(tile.type))
+    rows, columns = tile.type.shape[-2:]
+    batches = tile.type.numel // (rows * columns)
+    lowering.emit(
+        f"for (int64_t z = 0; z < {batches}; z++) tz_transpose_{tile.type.elem}(",
+        f"{columns}, {rows}, ",
+        staged.buffer,
+        f" + z * {rows * columns}, ",
+        out.buffer,
+        f" + z * {rows * columns});",
+    )
+    return out
 
 
 def _unspread(tile: Tile) -> Tile:
@@ -195,7 +266,8 @@ def dot_scaled(lowering: Lowering, op: Op) -> None:
             dims[axes.packed] *= 2
         held = lowering.store(_unspread(source))
         sides.append(_Scaled(tuple(dims), held, scale[0] if scale else None, form, axes))
-    _product(lowering, op, sides[0], sides[1], c[0], "f32")
+    left, right = _staged(lowering, sides[0]), _rows_staged(lowering, sides[1])
+    _product(lowering, op, left, right, c[0], "f32")
 
 
 HANDLERS = {"tt.dot": dot, "tt.dot_scaled": dot_scaled}

@@ -20,6 +20,7 @@ from tzero.cpu.lower.tiles import (
     LessEqual,
     Map,
     Product,
+    Quotient,
     Select,
     Sum,
     Widened,
@@ -41,14 +42,13 @@ class Elementwise(NamedTuple):
 COSTLY = 12
 """Cost of a division or a function: storing the result beats computing it twice."""
 
-MATH = "tz_math.h"
-
 _FLOAT_BINARY = {
     "arith.addf": "+",
     "arith.subf": "-",
     "arith.mulf": "*",
     "arith.divf": "/",
     "tt.precise_divf": "/",
+    "tt.approx_divf": "/",
 }
 _FLOAT_CALL = {
     "arith.maxnumf": "maxnum",
@@ -134,20 +134,22 @@ def _floats(op: Op) -> Elementwise | None:
     kind, rounded = source.suffix, source.rounded
     if name in _FLOAT_BINARY:
         sign = _FLOAT_BINARY[name]
-        return Elementwise(lambda a, b: rounded(f"{a} {sign} {b}"), COSTLY if sign == "/" else 1)
+        tile = Quotient if name != "tt.precise_divf" and sign == "/" and kind == "f32" else Map
+        cost = COSTLY if sign == "/" else 1
+        return Elementwise(lambda a, b: rounded(f"{a} {sign} {b}"), cost, tile)
     if name in _FLOAT_CALL:
         return Elementwise(lambda a, b: f"tz_{_FLOAT_CALL[name]}_{kind}({a}, {b})", 3)
     if name in _FLOAT_FUNCTION:
         function = _FLOAT_FUNCTION[name]
         cost = 1 if function in _CHEAP_FUNCTIONS else COSTLY
-        return Elementwise(lambda a: rounded(f"tz_{function}_{kind}({a})"), cost, Map, MATH)
+        return Elementwise(lambda a: rounded(f"tz_{function}_{kind}({a})"), cost)
     if name == "arith.negf":
         return Elementwise(lambda a: f"-{a}")
     if name == "arith.remf":
-        return Elementwise(lambda a, b: rounded(f"tz_rem_{kind}({a}, {b})"), COSTLY, Map, MATH)
+        return Elementwise(lambda a, b: rounded(f"tz_rem_{kind}({a}, {b})"), COSTLY)
     if name == "math.fma":
         fused = f"tz_fma_{kind}({{}}, {{}}, {{}})"
-        return Elementwise(lambda a, b, c: rounded(fused.format(a, b, c)), 1, Map, MATH)
+        return Elementwise(lambda a, b, c: rounded(fused.format(a, b, c)))
     if name == "math.absi":
         return Elementwise(lambda a: f"tz_abs_{op.operands[0].type.elem}({a})")
     if name == "tt.clampf":

@@ -16,8 +16,8 @@ from tzero.cpu.lower.code import Buffer, Line, Scope, Stmt
 from tzero.cpu.lower.elementwise import elementwise
 from tzero.cpu.lower.elems import ELEMS, literal
 from tzero.cpu.lower.poly import ZERO, Loop, Poly, flat
-from tzero.cpu.lower.schedule import schedule
-from tzero.cpu.lower.tiles import Body, Index, Names, Ref, Stored, Tile, Uniform, nest
+from tzero.cpu.lower.schedule import DIVISIONS, first_reader, schedule
+from tzero.cpu.lower.tiles import Body, Deferred, Index, Names, Ref, Stored, Tile, Uniform, nest
 from tzero.cpu.ttir import Block, Location, Module, Op, Type, Value, blocks
 from tzero.errors import UnsupportedOperation
 
@@ -76,6 +76,9 @@ class Lowering:
         self.blocks: dict[Value, Block] = {}
         self.unchecked: list[Location] = []
         self.work = 0
+        self.staged: dict[tuple[Value, int], Stored] = {}
+        self.deferred: dict[int, list[Deferred]] = {}
+        self.assumed: set[str] | None = None
         for function in module.functions.values():
             self.stored |= schedule(function.regions[0])
             for block in blocks(function):
@@ -136,7 +139,9 @@ class Lowering:
 
     def body(self) -> Body:
         """An empty loop body."""
-        return Body(self.names)
+        if self.assumed is None:
+            return Body(self.names)
+        return Body(self.names, assume_runs=True, runs=self.assumed)
 
     def index(self, shape_: Sequence[int]) -> tuple[list[Loop], Index]:
         """Fresh loops over a shape, and the index they make; dimensions of one have no loop."""
@@ -151,8 +156,8 @@ class Lowering:
     def store(self, tile: Tile, buffer: Buffer | None = None) -> Stored:
         """Put a tile into a buffer: the given one, its own, or a new one."""
         if buffer is None:
-            if isinstance(tile, Stored):
-                return tile if type(tile) is Stored else Stored(tile.type, tile.buffer)
+            if isinstance(tile, Stored) and tile.row_major:
+                return tile
             buffer = self.buffer(tile.type)
         loops, index = self.index(tile.type.shape)
         body = self.body()
@@ -171,7 +176,51 @@ class Lowering:
             self.run([], body)
             self.env[value] = Uniform(value.type, ref.text)
         else:
-            self.env[value] = self.store(tile) if value in self.stored else tile
+            self.env[value] = self._kept(value, tile) if value in self.stored else tile
+
+    def _kept(self, value: Value, tile: Tile) -> Stored:
+        """A stored tile; divided indices also learn at run time whether they are consecutive."""
+        reader = first_reader(value, self.stored)
+        if reader is not None:
+            return self.defer(tile, reader)
+        stored = self.store(tile)
+        if value.op is None or value.op.name not in DIVISIONS or len(value.type.shape) != 1:
+            return stored
+        run = self.variable("_Bool", "1")
+        loops, (at,) = self.index(value.type.shape)
+        body = self.body()
+        first = body.let("int64_t", stored.buffer, "[0]")
+        body.do(f"{run} &= ", stored.buffer, "[", at, "] == ", first, " + ", at, ";")
+        self.run(loops, body, simd=False)
+        return Stored(stored.type, stored.buffer, run=run)
+
+    def defer(self, tile: Tile, reader: Op) -> Stored:
+        """A tile that `reader` will store while it reads it."""
+        deferred = Deferred(tile, self.buffer(tile.type))
+        self.deferred.setdefault(id(reader), []).append(deferred)
+        return deferred
+
+    def settle(self, reader: Op) -> None:
+        """Say that `reader` has read everything it was to store."""
+        for deferred in self.deferred.pop(id(reader), []):
+            deferred.source = None
+
+    def assuming_runs(self, build: Callable[[], None]) -> None:
+        """Add what `build` emits; in two versions, where index tiles may turn out consecutive."""
+        fast: list[Stmt] = []
+        self.assumed = set()
+        try:
+            with self.into(fast):
+                build()
+            runs = sorted(self.assumed)
+        finally:
+            self.assumed = None
+        if not runs:
+            self.stmts += fast
+            return
+        self.stmts.append(Scope((f"if ({' && '.join(runs)}) ",), fast))
+        with self.scope("else "):
+            build()
 
     def site(self, op: Op, kind: str, message: str, argument: str = "") -> int:
         """Register a place where the program can stop."""
@@ -196,6 +245,10 @@ class Lowering:
         """Have the C text include a runtime header."""
         if header and header not in self.headers:
             self.headers.append(header)
+
+    def before_loop(self, loop: Op) -> None:
+        """Emit what a loop would otherwise do again in every turn."""
+        dot.stage_ahead(self, loop)
 
     # -- walking -------------------------------------------------------------------------------
 

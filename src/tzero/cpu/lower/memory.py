@@ -15,8 +15,9 @@ from tzero.cpu.lower.code import Nest
 from tzero.cpu.lower.elems import ELEMS, Elem, unsigned
 from tzero.cpu.lower.origin import origins
 from tzero.cpu.lower.poly import ONE, Loop, Poly, flat
+from tzero.cpu.lower.schedule import reads_again
 from tzero.cpu.lower.tiles import Body, Bound, Index, Ref, Stored, Tile, Uniform, nest
-from tzero.cpu.ttir import Op, Value
+from tzero.cpu.ttir import Op, Type, Value
 
 if TYPE_CHECKING:
     from tzero.cpu.lower.lowering import Lowering
@@ -89,11 +90,31 @@ class Access:
     def loops(self) -> tuple[list[Loop], Index]:
         """Loops over the access, the one that walks memory element by element innermost."""
         loops, index = self.lowering.index(self.shape)
+        step = self._unit(loops, index)
+        if step is not None:
+            loops.append(loops.pop(step))
+        return loops, index
+
+    def order(self) -> tuple[int, ...]:
+        """The order of axes in which a load keeps its tile: as it lies in memory."""
+        loops, index = self.lowering.index(self.shape)
+        step = self._unit(loops, index)
+        axes = list(range(len(self.shape)))
+        if step is not None:
+            axes.append(axes.pop([i.deps() for i in index].index(frozenset({loops[step]}))))
+        return tuple(axes)
+
+    def in_order(self) -> bool:
+        """Whether the last axis walks memory element by element."""
+        loops, index = self.lowering.index(self.shape)
+        _, offset = self.tile.address(index, self.lowering.body())
+        return bool(loops) and offset.factor(loops[-1]) == ONE
+
+    def _unit(self, loops: list[Loop], index: Index) -> int | None:
+        """Which loop walks memory element by element, if it is not the last that does."""
         _, offset = self.tile.address(index, self.lowering.body())
         steps = [offset.factor(loop) for loop in loops]
-        if ONE in steps and steps[-1] != ONE:
-            loops.append(loops.pop(steps.index(ONE)))
-        return loops, index
+        return steps.index(ONE) if ONE in steps and steps[-1] != ONE else None
 
     @property
     def simd(self) -> bool:
@@ -103,6 +124,10 @@ class Access:
 
 def masked(access: Access, mask: Tile | None, on: Lane, off: Lane | None) -> None:
     """Loops that run `on` for lanes under the mask and `off` for the others."""
+    access.lowering.assuming_runs(lambda: _masked(access, mask, on, off))
+
+
+def _masked(access: Access, mask: Tile | None, on: Lane, off: Lane | None) -> None:
     lowering = access.lowering
     loops, index = access.loops()
     body = lowering.body()
@@ -183,19 +208,49 @@ def load(lowering: Lowering, op: Op) -> None:
     if not type_.shape:
         _load_scalar(access, masks, others, op)
         return
-    buffer = lowering.buffer(type_)
+    if access.simd and access.in_order() and reads_again(op.result, lowering.stored):
+        lowering.env[op.result] = _Loaded(type_, access, masks, others)
+        return
+    stored = Stored(type_, lowering.buffer(type_), access.order())
     truth = " != 0" if type_.elem == "i1" else ""
 
     def on(body: Body, index: Index) -> None:
         text = access.element(body, index)
-        body.do(buffer, "[", flat(type_.shape, index), "] = ", *text, truth, ";")
+        body.do(stored.buffer, "[", stored.offset(index), "] = ", *text, truth, ";")
 
     def off(body: Body, index: Index) -> None:
         value = body.raw(others, index) if others is not None else Ref("0")
-        body.do(buffer, "[", flat(type_.shape, index), "] = ", value, ";")
+        body.do(stored.buffer, "[", stored.offset(index), "] = ", value, ";")
 
     masked(access, masks, on, off)
-    lowering.env[op.result] = Stored(type_, buffer)
+    lowering.env[op.result] = stored
+
+
+class _Loaded(Tile):
+    """Memory read where an element is wanted; lanes under a false mask are not touched."""
+
+    def __init__(
+        self, type_: Type, access: Access, mask: Tile | None, other: Tile | None
+    ) -> None:
+        super().__init__(type_, 1)
+        self.access, self.mask, self.other = access, mask, other
+
+    def raw(self, index: Index, body: Body) -> Ref:
+        """The bits in memory, or those of `other`."""
+        text = self.access.element(body, index)
+        truth = " != 0" if self.type.elem == "i1" else ""
+        if self.mask is None:
+            return body.let(self.elem.storage, *text, truth)
+        mask = body.at(self.mask, index)
+        other = body.raw(self.other, index) if self.other is not None else Ref("0")
+        return body.let(self.elem.storage, mask, " ? ", *text, truth, " : ", other)
+
+    def at(self, index: Index, body: Body) -> Ref:
+        """The value in memory, or `other`."""
+        bits = body.raw(self, index)
+        if not self.elem.narrow:
+            return bits
+        return body.let(self.elem.carried, self.elem.load(bits.text), deps=bits.deps)
 
 
 def _load_scalar(access: Access, mask: Tile | None, other: Tile | None, op: Op) -> None:
@@ -318,6 +373,28 @@ def _atomic(
     lowering.env[op.result] = Uniform(type_, text)
 
 
+def atomic_load(lowering: Lowering, op: Op) -> None:
+    """Read, atomically."""
+    order = _ORDERS[op.integer("sem")]
+    mask = lowering.tile(op.operands[1]) if len(op.operands) > 1 else None
+    _atomic(lowering, op, mask, lambda body, index: ("TZ_ATOMIC_LOAD(", f", {order})"))
+
+
+def atomic_store(lowering: Lowering, op: Op) -> None:
+    """Write, atomically."""
+    access = Access(lowering, op, op.operands[0], "atomic")
+    access.ordered = True
+    lowering.include("atomics.h")
+    value, order = lowering.tile(op.operands[1]), _ORDERS[op.integer("sem")]
+    mask = lowering.tile(op.operands[2]) if len(op.operands) > 2 else None
+
+    def on(body: Body, index: Index) -> None:
+        bits = body.raw(value, index)
+        body.do("TZ_ATOMIC_STORE(&", *access.element(body, index), f", {bits.text}, {order});")
+
+    masked(access, mask, on, None)
+
+
 def atomic_poll(lowering: Lowering, op: Op) -> None:
     """Wait until memory holds a value, or until a number of nanoseconds have passed."""
     access = Access(lowering, op, op.operands[0], "atomic")
@@ -338,5 +415,7 @@ HANDLERS = {
     "tt.store": store,
     "tt.atomic_rmw": atomic_rmw,
     "tt.atomic_cas": atomic_cas,
+    "tt.atomic_load": atomic_load,
+    "tt.atomic_store": atomic_store,
     "tt.atomic_poll": atomic_poll,
 }

@@ -15,6 +15,7 @@ from tzero.cpu.lower.code import Buffer, Stmt, full
 from tzero.cpu.lower.elementwise import elementwise
 from tzero.cpu.lower.elems import ELEMS, literal
 from tzero.cpu.lower.poly import ZERO, Loop, Poly, flat
+from tzero.cpu.lower.schedule import UNROLLED
 from tzero.cpu.lower.tiles import Body, Index, Ref, Stored, Tile, Uniform, nest
 from tzero.cpu.ttir import Block, Op, Type, Value
 
@@ -23,8 +24,10 @@ if TYPE_CHECKING:
 
 LANES = 64
 """Partial results of a reduction: enough for four vectors of sixteen floats."""
-UNROLLED = 4
-"""Longest axis that is combined where the result is read."""
+MANY_ROWS = 8
+"""Rows from which lanes are not folded row by row, but for all rows side by side."""
+ROW_LANES = 16
+"""Partial results of each of many rows."""
 
 
 def apply(lowering: Lowering, blocks: list[Block], args: Sequence[Ref], body: Body) -> list[Ref]:
@@ -98,7 +101,8 @@ def reduce(lowering: Lowering, op: Op) -> None:
     if axis == len(shape) - 1:
         _reduce_rows(lowering, op, tiles, outs)
     else:
-        _reduce_columns(lowering, op, tiles, outs)
+        _reduce_columns(lowering, op, tiles, outs, axis)
+    lowering.settle(op)
     for value, buffer in zip(op.results, outs, strict=True):
         if value.type.shape:
             lowering.env[value] = Stored(value.type, buffer)
@@ -109,65 +113,114 @@ def reduce(lowering: Lowering, op: Op) -> None:
         lowering.env[value] = Uniform(value.type, text)
 
 
-def _partials(lowering: Lowering, tiles: Sequence[Tile], lanes: int) -> list[Stored]:
+def _partials(lowering: Lowering, tiles: Sequence[Tile], shape: tuple[int, ...]) -> list[Stored]:
     """Buffers for partial results, in carried form: floats keep their precision between lanes."""
-    out = []
-    for tile in tiles:
-        type_ = Type((lanes,), _carried(tile.type.elem), tile.type.pointee)
-        out.append(Stored(type_, lowering.buffer(type_)))
-    return out
+    types = [Type(shape, _carried(t.type.elem), t.type.pointee) for t in tiles]
+    return [Stored(t, lowering.buffer(t)) for t in types]
 
 
 def _carried(name: str) -> str:
     return "f32" if ELEMS[name].narrow else name
 
 
-def _reduce_rows(lowering: Lowering, op: Op, tiles: Sequence[Tile], outs: Sequence[Buffer]) -> None:
-    """Along the last axis: lanes of partial results, then the lanes folded in halves."""
+def _reduce_rows(
+    lowering: Lowering, op: Op, tiles: Sequence[Tile], outs: Sequence[Buffer]
+) -> None:
+    """Along the last axis: lanes of partial results, then the lanes folded."""
+    shape = tiles[0].type.shape
+    count = tiles[0].type.numel // shape[-1]
+    lanes = min(LANES if count < MANY_ROWS else ROW_LANES, shape[-1])
+    rows, row = lowering.index(shape[:-1])
+    held = shape[:-1] if count >= MANY_ROWS else (1,) * (len(shape) - 1)
+    place = row if count >= MANY_ROWS else (ZERO,) * len(row)
+    partials = _partials(lowering, tiles, (*held, lanes))
+    stmts = _lanes(lowering, op, tiles, partials, row, place)
+    if count < MANY_ROWS:
+        stmts += _halves(lowering, op, partials)
+        last = lowering.body()
+        _results(last, op, outs, [last.raw(p, (*place, ZERO)) for p in partials], flat(held, row))
+        lowering.stmts += _wrapped(rows, stmts + nest([], last))
+        return
+    lowering.stmts += _wrapped(rows, stmts)
+    turned = [_Turned(p) for p in partials]
+    _reduce_columns(lowering, op, turned, outs, axis=0)
+
+
+class _Turned(Tile):
+    """Rows of lanes seen as lanes of rows, so that rows are folded side by side."""
+
+    def __init__(self, source: Stored) -> None:
+        shape = source.type.shape
+        super().__init__(Type((shape[-1], *shape[:-1]), source.type.elem, source.type.pointee))
+        self.source = source
+
+    def at(self, index: Index, body: Body) -> Ref:
+        """The element with its lane last."""
+        return body.at(self.source, (*index[1:], index[0]))
+
+
+def _lanes(
+    lowering: Lowering,
+    op: Op,
+    tiles: Sequence[Tile],
+    partials: Sequence[Stored],
+    row: Index,
+    place: Index,
+) -> list[Stmt]:
+    """Fold a row into its lanes; short rows in one go, long ones turn by turn."""
+    lanes, length = partials[0].type.shape[-1], tiles[0].type.shape[-1]
     block = op.regions[0]
-    length = tiles[0].type.shape[-1]
-    lanes = min(LANES, length)
-    rows, row = lowering.index(tiles[0].type.shape[:-1])
-    partials = _partials(lowering, tiles, lanes)
     lane = Loop(lowering.names.fresh("l"), lanes)
-    at = Poly.of(lane)
-    stmts: list[Stmt] = []
-
+    at = Poly.of(lane) if lanes > 1 else ZERO
+    loops = [lane] if lanes > 1 else []
+    turns = length // lanes
+    at_once = turns if turns <= UNROLLED else 1
     first = lowering.body()
-    for tile, partial in zip(tiles, partials, strict=True):
-        first.do(partial.buffer, "[", at, "] = ", first.at(tile, (*row, at)), ";")
-    stmts += nest([lane], first)
-
-    if length > lanes:
-        turn = Loop(lowering.names.fresh("c"), length // lanes - 1)
+    folded: list[Ref] = []
+    for k in range(at_once):
+        new = [first.at(t, (*row, at + Poly.of(k * lanes))) for t in tiles]
+        folded = apply(lowering, block, folded + new, first) if k else new
+    _keep(first, partials, (*place, at), folded)
+    stmts = nest(loops, first)
+    if turns > at_once:
+        turn = Loop(lowering.names.fresh("c"), turns - 1)
         body = lowering.body()
-        place = (Poly.of(turn) + Poly.of(1)).scaled(lanes) + at
-        old = [body.raw(p, (at,)) for p in partials]
-        new = [body.at(t, (*row, place)) for t in tiles]
-        for partial, ref in zip(partials, apply(lowering, block, old + new, body), strict=True):
-            body.do(partial.buffer, "[", at, "] = ", ref, ";")
-        stmts += nest([turn, lane], body)
+        old = [body.raw(p, (*place, at)) for p in partials]
+        here = (Poly.of(turn) + Poly.of(1)).scaled(lanes) + at
+        new = [body.at(t, (*row, here)) for t in tiles]
+        _keep(body, partials, (*place, at), apply(lowering, block, old + new, body))
+        stmts += nest([turn, *loops], body)
+    return stmts
 
-    half = lanes // 2
+
+def _keep(body: Body, partials: Sequence[Stored], index: Index, refs: Sequence[Ref]) -> None:
+    for partial, ref in zip(partials, refs, strict=True):
+        body.do(partial.buffer, "[", partial.offset(index), "] = ", ref, ";")
+
+
+def _halves(lowering: Lowering, op: Op, partials: Sequence[Stored]) -> list[Stmt]:
+    """Fold the lanes of one row: the upper half into the lower, until one is left."""
+    stmts: list[Stmt] = []
+    outer = (ZERO,) * (len(partials[0].type.shape) - 1)
+    half = partials[0].type.shape[-1] // 2
     while half:
         lane = Loop(lowering.names.fresh("l"), half)
         at = Poly.of(lane) if half > 1 else ZERO
         body = lowering.body()
-        left = [body.raw(p, (at,)) for p in partials]
-        right = [body.raw(p, (at + Poly.of(half),)) for p in partials]
-        for partial, ref in zip(partials, apply(lowering, block, left + right, body), strict=True):
-            body.do(partial.buffer, "[", at, "] = ", ref, ";")
+        left = [body.raw(p, (*outer, at)) for p in partials]
+        right = [body.raw(p, (*outer, at + Poly.of(half))) for p in partials]
+        refs = apply(lowering, op.regions[0], left + right, body)
+        _keep(body, partials, (*outer, at), refs)
         stmts += nest([lane] if half > 1 else [], body)
         half //= 2
+    return stmts
 
-    last = lowering.body()
-    for out, partial, value in zip(outs, partials, op.results, strict=True):
-        elem = ELEMS[value.type.elem]
-        ref = last.raw(partial, (ZERO,))
-        offset = flat(tiles[0].type.shape[:-1], row)
-        last.do(out, "[", offset, "] = ", elem.store(ref.text), ";")
-    stmts += nest([], last)
-    lowering.stmts += _wrapped(rows, stmts)
+
+def _results(
+    body: Body, op: Op, outs: Sequence[Buffer], refs: Sequence[Ref], offset: Poly
+) -> None:
+    for out, ref, value in zip(outs, refs, op.results, strict=True):
+        body.do(out, "[", offset, "] = ", ELEMS[value.type.elem].store(ref.text), ";")
 
 
 def _wrapped(loops: Sequence[Loop], stmts: list[Stmt]) -> list[Stmt]:
@@ -177,40 +230,31 @@ def _wrapped(loops: Sequence[Loop], stmts: list[Stmt]) -> list[Stmt]:
 
 
 def _reduce_columns(
-    lowering: Lowering, op: Op, tiles: Sequence[Tile], outs: Sequence[Buffer]
+    lowering: Lowering, op: Op, tiles: Sequence[Tile], outs: Sequence[Buffer], axis: int
 ) -> None:
     """Along another axis: whole rows folded into the first."""
-    axis, block, shape = op.integer("axis"), op.regions[0], tiles[0].type.shape
+    block, shape = op.regions[0], tiles[0].type.shape
     rest = shape[:axis] + shape[axis + 1 :]
-    totals = []
-    for tile in tiles:
-        type_ = Type(rest, _carried(tile.type.elem), tile.type.pointee)
-        totals.append(Stored(type_, lowering.buffer(type_)))
+    totals = _partials(lowering, tiles, rest)
     loops, index = lowering.index(rest)
     outer = loops[: sum(n > 1 for n in rest[:axis])]
     inner = loops[len(outer) :]
-    stmts: list[Stmt] = []
+
+    def at(position: Poly) -> Index:
+        return (*index[:axis], position, *index[axis:])
 
     first = lowering.body()
-    for tile, total in zip(tiles, totals, strict=True):
-        value = first.at(tile, (*index[:axis], ZERO, *index[axis:]))
-        first.do(total.buffer, "[", flat(rest, index), "] = ", value, ";")
-    stmts += nest(inner, first)
-
-    turn = Loop(lowering.names.fresh("c"), shape[axis] - 1)
-    place = (*index[:axis], Poly.of(turn) + Poly.of(1), *index[axis:])
-    body = lowering.body()
-    old = [body.raw(t, index) for t in totals]
-    new = [body.at(t, place) for t in tiles]
-    for total, ref in zip(totals, apply(lowering, block, old + new, body), strict=True):
-        body.do(total.buffer, "[", flat(rest, index), "] = ", ref, ";")
-    stmts += nest([turn, *inner], body)
-
+    _keep(first, totals, index, [first.at(t, at(ZERO)) for t in tiles])
+    stmts = nest(inner, first)
+    if shape[axis] > 1:
+        turn = Loop(lowering.names.fresh("c"), shape[axis] - 1)
+        body = lowering.body()
+        old = [body.raw(t, index) for t in totals]
+        new = [body.at(t, at(Poly.of(turn) + Poly.of(1))) for t in tiles]
+        _keep(body, totals, index, apply(lowering, block, old + new, body))
+        stmts += nest([turn, *inner], body)
     last = lowering.body()
-    for out, total, result in zip(outs, totals, op.results, strict=True):
-        ref = last.raw(total, index)
-        bits = ELEMS[result.type.elem].store(ref.text)
-        last.do(out, "[", flat(rest, index), "] = ", bits, ";")
+    _results(last, op, outs, [last.raw(t, index) for t in totals], flat(rest, index))
     stmts += nest(inner, last)
     lowering.stmts += _wrapped(outer, stmts)
 

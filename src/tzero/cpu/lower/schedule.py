@@ -23,6 +23,9 @@ VIEWS = {
     "tt.make_range",
     "tt.addptr",
 }
+DIVISIONS = {"arith.remsi", "arith.remui", "arith.divsi", "arith.divui"}
+"""Always stored: they end in addresses, which stay cheap when the lowering can look at all of the
+divided indices at once (see `Stored.run`)."""
 _LINEAR = {"arith.addi", "arith.subi", "arith.muli", "arith.extsi", "arith.index_cast"}
 _RUN_TIME_LOOPS = ("scf.for", "scf.while")
 DEAR = 8
@@ -37,7 +40,7 @@ def schedule(blocks: list[Block]) -> set[Value]:
     costs: dict[Value, int] = {}
     for op in ops:
         own = _own_cost(op)
-        if own is not None:
+        if own is not None and op.results[0].type.shape:
             total = min(own + sum(costs.get(v, 0) for v in op.operands), 1000)
             costs.update((r, total) for r in op.results)
     stored: set[Value] = set()
@@ -49,9 +52,16 @@ def schedule(blocks: list[Block]) -> set[Value]:
             found, dear = _consumers(value, op, stored, sinks)
             sinks[value] = found
             plain = value.type.elem != "ptr" and value.type.numel > 1
-            if plain and costs[value] >= dear and len(found) > 1:
-                stored.add(value)
+            if plain and (op.name in DIVISIONS or costs[value] >= dear and len(found) > 1):
+                stored.add(_behind_views(value))
     return stored
+
+
+def _behind_views(value: Value) -> Value:
+    """What a view shows: storing that is no more work, and serves other views of it."""
+    while value.op is not None and value.op.name in ("tt.broadcast", "tt.expand_dims"):
+        value = value.op.operands[0]
+    return value
 
 
 def _own_cost(op: Op) -> int | None:
@@ -82,6 +92,67 @@ def _consumers(
             found |= {-1, id(use)}
             dear = ROW_DEAR
     return found, dear
+
+
+UNROLLED = 4
+"""Longest axis that a reduction combines where its result is read."""
+
+_WRITES = {
+    "tt.store",
+    "tt.atomic_rmw",
+    "tt.atomic_cas",
+    "tt.atomic_store",
+    "tt.atomic_load",  # orders what follows it
+    "tt.atomic_poll",
+    "tt.call",
+}
+
+
+def first_reader(value: Value, stored: set[Value]) -> Op | None:
+    """The reduction that reads every element of a value once, before anything else reads it."""
+    readers = _readers(value, stored)
+    if not readers:
+        return None
+    _, reader = min(readers, key=lambda r: r[0])
+    shape = value.type.shape
+    if reader.name != "tt.reduce" or reader.integer("axis") != len(shape) - 1:
+        return None
+    return reader if shape[-1] > UNROLLED else None
+
+
+def reads_again(value: Value, stored: set[Value]) -> bool:
+    """Whether a load can be left to its few readers: no write may come before they have read."""
+    readers = _readers(value, stored)
+    if not readers or len(readers) > 2 or value.op is None or value.op.block is None:
+        return False
+    if not all(op.name == "tt.reduce" or elementwise(op) is not None for _, op in readers):
+        return False  # others copy it as it is, which the load itself does best
+    ops = value.op.block.ops
+    last = max(place for place, _ in readers)
+    return not any(
+        op.name in _WRITES or op.regions and op.name not in ("tt.reduce", "tt.scan")
+        for op in ops[ops.index(value.op) + 1 : last + 1]
+    )
+
+
+def _readers(value: Value, stored: set[Value]) -> list[tuple[int, Op]]:
+    """Who computes a value's elements, with their places in its block; nothing where one reads
+    it in another block or through a view."""
+    if value.op is None or value.op.block is None:
+        return []
+    block = value.op.block
+    place = {id(op): k for k, op in enumerate(block.ops)}
+    readers: list[tuple[int, Op]] = []
+    todo = [value]
+    while todo:
+        for use in todo.pop().uses:
+            if use.block is not block or use.name in VIEWS:
+                return []
+            if elementwise(use) is not None and use.result not in stored:
+                todo.append(use.result)
+            else:
+                readers.append((place[id(use)], use))
+    return readers
 
 
 def _repeats_rows(op: Op) -> bool:

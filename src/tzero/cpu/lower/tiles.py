@@ -52,6 +52,8 @@ class Body:
     items: list[tuple[Stmt, frozenset[Loop] | None]] = field(default_factory=list)
     memo: dict[tuple[int, Index, str], Ref] = field(default_factory=dict)
     keep: list[Tile] = field(default_factory=list)
+    assume_runs: bool = False
+    runs: set[str] = field(default_factory=set)
     reads: list[tuple[Buffer, Poly]] = field(default_factory=list)
 
     def let(
@@ -184,11 +186,37 @@ class Uniform(Tile):
 
 
 class Stored(Tile):
-    """A tile in a buffer, row-major, as stored bits."""
+    """A tile in a buffer, as stored bits.
 
-    def __init__(self, type_: Type, buffer: Buffer) -> None:
+    The buffer is row-major over the axes in `order`. For a tile of indices, `run` may name a C
+    variable that is true when they follow one another by one; where a body assumes so, and says
+    in `Body.runs` that it did, they stay a polynomial.
+    """
+
+    def __init__(
+        self, type_: Type, buffer: Buffer, order: tuple[int, ...] = (), run: str = ""
+    ) -> None:
         super().__init__(type_)
         self.buffer = buffer
+        self.order = order or tuple(range(len(type_.shape)))
+        self.run = run
+
+    @property
+    def row_major(self) -> bool:
+        """Whether the buffer's order is the tile's."""
+        return self.order == tuple(range(len(self.order)))
+
+    def offset(self, index: Index) -> Poly:
+        """Where in the buffer an element is."""
+        shape = tuple(self.type.shape[k] for k in self.order)
+        return flat(shape, tuple(index[k] for k in self.order))
+
+    def linear(self, index: Index, body: Body) -> Poly:
+        """The first index plus the position, where the body may assume it."""
+        if not (self.run and body.assume_runs):
+            return super().linear(index, body)
+        body.runs.add(self.run)
+        return opaque(body.let("int64_t", self.buffer, "[0]")) + index[0]
 
     def at(self, index: Index, body: Body) -> Ref:
         """Read and convert."""
@@ -199,13 +227,39 @@ class Stored(Tile):
 
     def raw(self, index: Index, body: Body) -> Ref:
         """Read."""
-        return self.element(flat(self.type.shape, index), body)
+        return self.element(self.offset(index), body)
 
     def element(self, offset: Poly, body: Body) -> Ref:
         """Read at a row-major offset."""
         body.reads.append((self.buffer, offset))
         ctype = "_Bool" if self.type.elem == "i1" else self.elem.storage
         return body.let(ctype, self.buffer, "[", offset, "]")
+
+
+class Deferred(Stored):
+    """A tile that its first reader puts into the buffer, element by element, as it reads them.
+
+    The lowering defers only where that reader asks for every element once (`first_reader`).
+    """
+
+    def __init__(self, source: Tile, buffer: Buffer) -> None:
+        super().__init__(source.type, buffer)
+        self.source: Tile | None = source
+
+    def at(self, index: Index, body: Body) -> Ref:
+        """The element, stored on the way if it is not yet."""
+        if self.source is None:
+            return super().at(index, body)
+        body.raw(self, index)
+        return body.at(self.source, index)
+
+    def raw(self, index: Index, body: Body) -> Ref:
+        """The element's bits, stored on the way if they are not yet."""
+        if self.source is None:
+            return super().raw(index, body)
+        bits = body.raw(self.source, index)
+        body.do(self.buffer, "[", self.offset(index), "] = ", bits, ";")
+        return bits
 
 
 class Range(Tile):
@@ -253,14 +307,10 @@ class View(Tile):
         return self.source.conditions(self.remap(index, body), body, inner)
 
 
-class Reshaped(Stored):
-    """A buffer under another shape of as many elements."""
-
-
 def reshaped(type_: Type, source: Tile) -> Tile | None:
     """A reshape without copying; None where the source must be stored first."""
     if isinstance(source, Stored):
-        return Reshaped(type_, source.buffer)
+        return Stored(type_, source.buffer) if source.row_major else None
     probe = tuple(Poly.of(Loop(f"probe{k}", n)) for k, n in enumerate(type_.shape))
     if unflat(source.type.shape, flat(type_.shape, probe)) is None:
         return None
@@ -295,6 +345,22 @@ class Map(Tile):
         refs = [body.at(t, index) for t in self.operands]
         deps = frozenset[Loop]().union(*(r.deps for r in refs))
         return body.let(self.elem.carried, self.text(*(r.text for r in refs)), deps=deps)
+
+
+class Quotient(Map):
+    """Division of f32. Where the divisor stays while the dividend changes, as in a softmax, it
+    becomes a product with the reciprocal: within 2 ulp, as `/` is on a GPU; `tl.div_rn` is
+    another operation. The scale keeps the reciprocal of huge and tiny divisors finite."""
+
+    def at(self, index: Index, body: Body) -> Ref:
+        """The quotient."""
+        above, below = (body.at(t, index) for t in self.operands)
+        if below.deps >= above.deps:
+            return super().at(index, body)
+        scale = body.let("float", "tz_divisor_scale(", below, ")")
+        inverse = body.let("float", "1.0f / (", below, " * ", scale, ")")
+        text = self.elem.rounded(f"{above.text} * {inverse.text} * {scale.text}")
+        return body.let(self.elem.carried, text, deps=above.deps | below.deps)
 
 
 class Select(Map):

@@ -1,10 +1,23 @@
-/* Atomics that C's builtins do not spell directly. Every macro yields the old bits. */
+/* Atomics that C's builtins do not spell directly. Those with a value yield the old bits. */
 #ifndef TZ_ATOMICS_H
 #define TZ_ATOMICS_H
 
 /* What a failed compare-and-swap may promise under each order. */
 #define TZ_FAILED(order) \
     ((order) == __ATOMIC_RELAXED || (order) == __ATOMIC_RELEASE ? __ATOMIC_RELAXED : __ATOMIC_ACQUIRE)
+
+#define TZ_ATOMIC_LOAD(p, order)                 \
+    ({                                           \
+        __typeof__(*(p)) tz_old;                 \
+        __atomic_load((p), &tz_old, (order));    \
+        tz_old;                                  \
+    })
+
+#define TZ_ATOMIC_STORE(p, bits, order)          \
+    do {                                         \
+        __typeof__(*(p)) tz_new = (bits);        \
+        __atomic_store((p), &tz_new, (order));   \
+    } while (0)
 
 #define TZ_ATOMIC_XCHG(p, bits, order)                      \
     ({                                                      \

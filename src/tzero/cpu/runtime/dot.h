@@ -1,4 +1,5 @@
-/* C[M,N] += A[M,K] B[K,N], all row-major in the program's own memory. M, N and K are constants at
+/* C[M,N] += A[M,K] B[K,N] in the program's own memory; B and C are row-major, A has any steps
+ * from row to row (ar) and from column to column (ac). Sizes and steps are constants at
  * every call, so that the loops below unroll into blocks of registers: ROWS rows of A times VECTORS
  * vectors of B, which leaves the fused multiply-adds waiting for nothing. */
 #ifndef TZ_DOT_H
@@ -20,8 +21,8 @@
     typedef T NAME##_vector __attribute__((vector_size(TZ_VECTOR_BYTES), aligned(sizeof(T)),    \
                                            may_alias));                                         \
     static inline __attribute__((always_inline, unused)) void NAME##_block(                     \
-        const int rows, const int vectors, const int N, const int K, const T *A, const T *B,    \
-        T *C)                                                                                   \
+        const int rows, const int vectors, const int N, const int K, const int ar,              \
+        const int ac, const T *A, const T *B, T *C)                                                                                   \
     {                                                                                           \
         enum { WIDTH = TZ_VECTOR_BYTES / sizeof(T) };                                           \
         NAME##_vector sum[TZ_ROWS][TZ_VECTORS];                                                 \
@@ -34,14 +35,15 @@
                 b[v] = *(const NAME##_vector *)(B + k * N + v * WIDTH);                         \
             _Pragma("GCC unroll 8") for (int r = 0; r < rows; r++)                              \
                 _Pragma("GCC unroll 2") for (int v = 0; v < vectors; v++)                       \
-                    sum[r][v] += A[r * K + k] * b[v];                                           \
+                    sum[r][v] += A[r * ar + k * ac] * b[v];                                          \
         }                                                                                       \
         _Pragma("GCC unroll 8") for (int r = 0; r < rows; r++)                                  \
             _Pragma("GCC unroll 2") for (int v = 0; v < vectors; v++)                           \
                 *(NAME##_vector *)(C + r * N + v * WIDTH) = sum[r][v];                          \
     }                                                                                           \
     static inline __attribute__((always_inline, unused)) void NAME(                             \
-        const int M, const int N, const int K, const T *A, const T *B, T *C)                    \
+        const int M, const int N, const int K, const int ar, const int ac, const T *A,          \
+        const T *B, T *C)                                                                       \
     {                                                                                           \
         enum { WIDTH = TZ_VECTOR_BYTES / sizeof(T) };                                           \
         const int vectors = N % (WIDTH * TZ_VECTORS) == 0 ? TZ_VECTORS : 1;                     \
@@ -50,13 +52,29 @@
             for (int i = 0; i < M; i++)                                                         \
                 for (int k = 0; k < K; k++)                                                     \
                     for (int j = 0; j < N; j++)                                                 \
-                        C[i * N + j] += A[i * K + k] * B[k * N + j];                            \
+                        C[i * N + j] += A[i * ar + k * ac] * B[k * N + j];                      \
             return;                                                                             \
         }                                                                                       \
         for (int j = 0; j < N; j += vectors * WIDTH)                                            \
             for (int i = 0; i < M; i += rows)                                                   \
-                NAME##_block(rows, vectors, N, K, A + i * K, B + j, C + i * N + j);             \
+                NAME##_block(rows, vectors, N, K, ar, ac, A + i * ar, B + j, C + i * N + j);    \
     }
+
+/* to[columns,rows] = from[rows,columns]^T, by blocks that stay in the first-level cache lines. */
+#define TZ_TRANSPOSE(NAME, T)                                                                   \
+    static inline __attribute__((always_inline, unused)) void NAME(                             \
+        const int rows, const int columns, const T *from, T *to)                                \
+    {                                                                                           \
+        enum { BLOCK = 16 };                                                                    \
+        for (int i = 0; i < rows; i += BLOCK)                                                   \
+            for (int j = 0; j < columns; j++)                                                   \
+                for (int k = 0; k < (rows < BLOCK ? rows : BLOCK); k++)                         \
+                    to[j * rows + i + k] = from[(i + k) * columns + j];                         \
+    }
+
+TZ_TRANSPOSE(tz_transpose_f32, float)
+TZ_TRANSPOSE(tz_transpose_f64, double)
+TZ_TRANSPOSE(tz_transpose_i32, int32_t)
 
 TZ_DOT(tz_dot_f32, float)
 TZ_DOT(tz_dot_f64, double)

@@ -26,6 +26,13 @@ static inline __attribute__((unused)) int64_t tz_max_i64(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
+/* A power of two that brings a divisor to where its reciprocal is a normal number. */
+static inline __attribute__((unused)) float tz_divisor_scale(float x)
+{
+    const float size = __builtin_fabsf(x);
+    return size > 0x1p125f ? 0x1p-4f : size < 0x1p-125f ? 0x1p25f : 1.0f;
+}
+
 static inline __attribute__((unused)) int tz_stopped(const tz_launch *launch)
 {
     return __atomic_load_n(&launch->status->raised, __ATOMIC_RELAXED);

@@ -45,7 +45,6 @@ TZ_NV_UNARY(asin)
 TZ_NV_UNARY(asinh)
 TZ_NV_UNARY(atan)
 TZ_NV_UNARY(atanh)
-TZ_NV_UNARY(cbrt)
 TZ_NV_UNARY(cosh)
 TZ_NV_UNARY(erfc)
 TZ_NV_UNARY(expm1)
@@ -82,7 +81,23 @@ TZ_FN double tz_nv_lgamma(double x) { int sign; return lgamma_r(x, &sign); }
 TZ_NV_WIDE(lgamma)
 TZ_FN double tz_nv_exp10(double x) { return __builtin_pow(10.0, x); }
 TZ_NV_WIDE(exp10)
-TZ_FN double tz_nv_rcbrt(double x) { return 1.0 / __builtin_cbrt(x); }
+/* libm's root is off by an ulp or more; one step of Newton's method with an exact residual mends
+ * it. Zeros, infinities and NaNs are their own roots, and a step would spoil them. */
+TZ_FN double tz_nv_cbrt(double x)
+{
+    double r = __builtin_cbrt(x), square = r * r;
+    double rest = __builtin_fma(square, r, __builtin_fma(r, r, -square) * r - x);
+    double step = rest / (3.0 * square);
+    return r != 0.0 && __builtin_isfinite(r) ? r - step : r;
+}
+
+TZ_FN double tz_nv_rcbrt(double x)
+{
+    double r = tz_nv_cbrt(x), inverse = 1.0 / r;
+    double better = __builtin_fma(__builtin_fma(-r, inverse, 1.0), inverse, inverse);
+    return r != 0.0 && __builtin_isfinite(r) ? better : inverse;
+}
+TZ_NV_WIDE(cbrt)
 TZ_NV_WIDE(rcbrt)
 TZ_FN double tz_nv_powi(double x, int32_t n) { return __builtin_pow(x, (double)n); }
 TZ_FN float tz_nv_powif(float x, int32_t n) { return (float)tz_nv_powi((double)x, n); }

@@ -152,8 +152,12 @@ add(Entry("pow", {"fp32": (("fp32", "fp32"), "fp32"), "fp64": (("fp64", "fp64"),
 _ORDERED = {t: (("int32", t), t) for t in FLOAT_TYPES}
 _ORDER = Domain(0, 5, integer=True)
 _BOUND = {"fp32": 40.0, "fp64": 40.0}
-add(Entry("jn", _ORDERED, lambda n, v: mpmath.besselj(n, v), (_ORDER, Domain(0.1, 20)), _BOUND, 0.1))
-add(Entry("yn", _ORDERED, lambda n, v: mpmath.bessely(n, v), (_ORDER, Domain(0.5, 20)), _BOUND, 0.1))
+add(
+    Entry("jn", _ORDERED, lambda n, v: mpmath.besselj(n, v), (_ORDER, Domain(0.1, 20)), _BOUND, 0.1)
+)
+add(
+    Entry("yn", _ORDERED, lambda n, v: mpmath.bessely(n, v), (_ORDER, Domain(0.5, 20)), _BOUND, 0.1)
+)
 _SCALED = {t: ((t, "int32"), t) for t in FLOAT_TYPES}
 _SCALE = (Domain(-4, 4), Domain(-160, 130, integer=True))
 for _name in ("ldexp", "scalbn"):
@@ -199,12 +203,21 @@ def _root(mode: str) -> Callable[..., float]:
 for _mode in ROUNDINGS:
     for _name, (_count, _operation) in ARITHMETIC.items():
         _domains = (_WIDE, Domain(-1e3, 1e3), Domain(-1e3, 1e3))[:_count]
-        add(Entry(f"{_name}_{_mode}", floats(_count), _in_mode(_operation, _mode), _domains, typed=True))
+        add(
+            Entry(
+                f"{_name}_{_mode}",
+                floats(_count),
+                _in_mode(_operation, _mode),
+                _domains,
+                typed=True,
+            )
+        )
     add(Entry(f"sqrt_{_mode}", floats(), _root(_mode), (_WIDE,), typed=True))
     add(Entry(f"double2float_{_mode}", {"fp64": (("fp64",), "fp32")},
               _in_mode(lambda v: v, _mode), (Domain(-1e3, 1e3),), typed=True))  # fmt: skip
 add(Entry("rsqrt_rn", {"fp32": (("fp32",), "fp32")},
-          lambda v, dtype: rounded(exact(1 / mpmath.sqrt(v)), dtype), (_WIDE,), typed=True))  # fmt: skip
+          lambda v, dtype: rounded(exact(1 / mpmath.sqrt(v)), dtype), (_WIDE,),
+          typed=True))  # fmt: skip
 add(Entry("fma", floats(3), _in_mode(ARITHMETIC["fma"][1], "rn"),
           (_WIDE, Domain(-1e3, 1e3), Domain(-1e3, 1e3)), typed=True))  # fmt: skip
 
@@ -264,9 +277,14 @@ add(Entry("saturatef", {"fp32": (("fp32",), "fp32")}, lambda v: min(max(v, 0), 1
 _PAIR = (Domain(-1e3, 1e3), Domain(-20, 20))
 _EXACT = {"fp32": 0.0, "fp64": 0.0}
 add(Entry("copysign", floats(2), lambda a, b: abs(a) * (-1 if b < 0 else 1), _PAIR, _EXACT))
-add(Entry("fdim", floats(2), lambda a, b, dtype: rounded(max(exact(a) - exact(b), Fraction(0)), dtype),
+add(Entry("fdim", floats(2),
+          lambda a, b, dtype: rounded(max(exact(a) - exact(b), Fraction(0)), dtype),
           _PAIR, typed=True))  # fmt: skip
-add(Entry("fmod", floats(2), lambda a, b: mpmath.fmod(abs(a), abs(b)) * mpmath.sign(a), _PAIR, _EXACT))
+add(
+    Entry(
+        "fmod", floats(2), lambda a, b: mpmath.fmod(abs(a), abs(b)) * mpmath.sign(a), _PAIR, _EXACT
+    )
+)
 add(Entry("remainder", floats(2), lambda a, b: a - b * round(exact(a) / exact(b)), _PAIR, _EXACT))
 
 
@@ -311,15 +329,37 @@ def byte_perm(x: int, y: int, s: int, dtype: str) -> int:
 
 integers("clz", lambda v, dtype: width(dtype) - unsigned(v, width(dtype)).bit_length(), 1,
          "int32", "int64", result="int32")  # fmt: skip
-integers("popc", lambda v, dtype: unsigned(v, width(dtype)).bit_count(), 1, "int32", "int64", result="int32")
+integers(
+    "popc",
+    lambda v, dtype: unsigned(v, width(dtype)).bit_count(),
+    1,
+    "int32",
+    "int64",
+    result="int32",
+)
 integers("ffs", lambda v, dtype: (v & -v).bit_length(), 1, "int32", "int64", result="int32")
-integers("brev", lambda v, dtype: int(f"{unsigned(v, width(dtype)):0{width(dtype)}b}"[::-1], 2), 1, "int32", "int64")
-integers("mulhi", lambda a, b, dtype: (a * b) >> width(dtype), 2, "int32", "uint32", "int64", "uint64")
-integers("mul24", lambda a, b, dtype: low_bits(a, 24, dtype[0] == "i") * low_bits(b, 24, dtype[0] == "i"), 2, "int32", "uint32")
+integers(
+    "brev",
+    lambda v, dtype: int(f"{unsigned(v, width(dtype)):0{width(dtype)}b}"[::-1], 2),
+    1,
+    "int32",
+    "int64",
+)
+integers(
+    "mulhi", lambda a, b, dtype: (a * b) >> width(dtype), 2, "int32", "uint32", "int64", "uint64"
+)
+integers(
+    "mul24",
+    lambda a, b, dtype: low_bits(a, 24, dtype[0] == "i") * low_bits(b, 24, dtype[0] == "i"),
+    2,
+    "int32",
+    "uint32",
+)
 integers("hadd", lambda a, b, dtype: (a + b) >> 1, 2, "int32", "uint32")
 integers("rhadd", lambda a, b, dtype: (a + b + 1) >> 1, 2, "int32", "uint32")
 integers("byte_perm", byte_perm, 3, "int32")
-add(Entry("sad", {"int32": (("int32", "int32", "uint32"), "int32"), "uint32": (("uint32",) * 3, "uint32")},
+add(Entry("sad", {"int32": (("int32", "int32", "uint32"), "int32"),
+                  "uint32": (("uint32",) * 3, "uint32")},
           lambda a, b, c, dtype: abs(a - b) + c, (_ANY32,) * 3, typed=True))  # fmt: skip
 
 

@@ -1,0 +1,10 @@
+"""Every measurement, by its id. Ids are stable: later tiers and records of other days use them."""
+
+from __future__ import annotations
+
+from bench.rows import compiling, launching, running
+from bench.rows.row import Case, Row
+
+__all__ = ["ROWS", "Case", "Row"]
+
+ROWS: tuple[Row, ...] = (*running.ROWS, *compiling.ROWS, *launching.ROWS)

@@ -1,0 +1,42 @@
+"""What a measurement is made of.
+
+A row is known before anything is imported or allocated; its case, with tensors and functions, is
+made when its turn comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from bench.measure import Call
+from bench.record import Target
+
+__all__ = ["Case", "Row"]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """The contenders of a row, ready to run, and ``check``, which raises if one of them is wrong.
+
+    ``calls`` and ``rounds`` are set where a call cannot simply be repeated: compiling, say.
+    """
+
+    contenders: Mapping[str, Call]
+    check: Callable[[], None]
+    calls: int | None = None
+    rounds: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One measurement: ``subject`` is timed, against ``baseline`` where there is one."""
+
+    id: str
+    title: str
+    make: Callable[[], Case]
+    subject: str = "triton"
+    baseline: str | None = "torch"
+    unit: str = "ms"
+    target: Target | None = None
+    interpreted: bool = True

@@ -1,0 +1,228 @@
+"""The benchmark's own code: ratios known beforehand are found, and records survive the file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bench import record, table
+from bench.__main__ import chosen, measure, options
+from bench.measure import Effort, Spread, compare, spread
+from bench.record import Record, Result, Target
+from bench.rows.row import Case, Row
+
+
+class FakeClock:
+    """A clock that only moves when a contender works; ``speed`` is how busy the machine is."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.speed = 1.0
+        self.calls: list[str] = []
+
+    def __call__(self) -> float:
+        return self.now
+
+    def contender(self, name: str, seconds: float) -> Callable[[], None]:
+        def work() -> None:
+            self.calls.append(name)
+            self.now += seconds * self.speed
+
+        return work
+
+
+def test_known_costs_give_known_ratios() -> None:
+    clock = FakeClock()
+    contenders = {"slow": clock.contender("slow", 3.0), "fast": clock.contender("fast", 2.0)}
+    found = compare(contenders, baseline="fast", effort=Effort(5, 0.01), clock=clock)
+    assert found.seconds["slow"] == Spread(3.0, 3.0, 3.0, 5)
+    assert found.seconds["fast"].median == 2.0
+    assert found.ratios == {"slow": Spread(1.5, 1.5, 1.5, 5)}
+
+
+def test_ratio_is_steady_while_the_machine_is_not() -> None:
+    clock = FakeClock()
+    rounds = iter([1.0, 9.0, 2.0, 30.0, 4.0])
+    slow, fast = clock.contender("slow", 4.0), clock.contender("fast", 1.0)
+
+    def pace() -> None:
+        # Both contenders of a round see the same machine; the next round sees another.
+        if len(clock.calls) % 2 == 0:
+            clock.speed = next(rounds)
+
+    def paced(work: Callable[[], None]) -> Callable[[], None]:
+        def run() -> None:
+            pace()
+            work()
+
+        return run
+
+    found = compare(
+        {"slow": paced(slow), "fast": paced(fast)},
+        baseline="fast",
+        effort=Effort(5, 0.01),
+        calls=1,
+        clock=clock,
+    )
+    assert found.ratios["slow"] == Spread(4.0, 4.0, 4.0, 5)
+    assert found.seconds["fast"].q1 < found.seconds["fast"].q3
+
+
+def test_contenders_take_turns_at_being_first() -> None:
+    clock = FakeClock()
+    contenders = {name: clock.contender(name, 1.0) for name in "abc"}
+    compare(contenders, effort=Effort(4, 0.01), calls=1, clock=clock)
+    assert "".join(clock.calls) == "abcbcacababc"
+
+
+def test_short_calls_are_repeated_until_a_sample_is_long_enough() -> None:
+    clock = FakeClock()
+    contenders = {"tiny": clock.contender("tiny", 0.001), "long": clock.contender("long", 5.0)}
+    found = compare(contenders, baseline="long", effort=Effort(1, 0.1), clock=clock)
+    # 1 + 2 + 4 ... + 128 calls to find out, then one sample; the long one needs a single call.
+    assert clock.calls.count("tiny") == 255 + 128
+    assert clock.calls.count("long") == 2
+    assert found.seconds["tiny"].median == pytest.approx(0.001)
+    assert found.ratios["tiny"].median == pytest.approx(0.0002)
+
+
+def test_baseline_must_be_a_contender() -> None:
+    with pytest.raises(ValueError, match="'torch' is not among a"):
+        compare({"a": lambda: None}, baseline="torch", effort=Effort(1, 0.0))
+
+
+def test_spread_is_median_and_quartiles() -> None:
+    assert spread([4.0, 1.0, 3.0, 2.0, 5.0]) == Spread(3.0, 2.0, 4.0, 5)
+    assert spread([7.0]) == Spread(7.0, 7.0, 7.0, 1)
+    assert Spread(2.0, 1.0, 3.0, 9).scaled(10) == Spread(20.0, 10.0, 30.0, 9)
+
+
+def result(row_id: str, ratio: float, target: Target | None, **more: object) -> Result:
+    facts = {
+        "id": row_id,
+        "title": "a row",
+        "subject": "triton",
+        "baseline": "torch",
+        "unit": "ms",
+        "target": target,
+        "seconds": {
+            "triton": Spread(0.002 * ratio, 0.001, 0.003, 5),
+            "torch": Spread(0.002, 0.002, 0.002, 5),
+        },
+        "ratios": {"triton": Spread(ratio, ratio - 0.1, ratio + 0.1, 5)},
+    }
+    return Result(**{**facts, **more})  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def example() -> Record:
+    interpreted = {
+        "triton": Spread(0.001, 0.001, 0.001, 5),
+        "interpreter": Spread(0.5, 0.5, 0.5, 3),
+    }
+    return Record(
+        when="2025-01-01T00:00:00+00:00",
+        machine={"cpu": "a processor", "cores": 2, "system": "Linux", "load_at_start": 0.5},
+        versions={"torch": "2.13.0", "triton": "3.6.0"},
+        threads=2,
+        quick=False,
+        rows=(
+            result("kept", 1.25, Target("ratio", 1.3)),
+            result("missed", 1.35, Target("ratio", 1.3), notes=("a reason",)),
+            result("timed", 1.0, Target("seconds", 0.0015), ratios={}, seconds=interpreted),
+            result("free", 2.0, None),
+        ),
+    )
+
+
+def test_verdict_compares_with_the_target(example: Record) -> None:
+    assert [row.verdict for row in example.rows] == ["pass", "miss", "pass", ""]
+
+
+def test_record_survives_the_file(example: Record, tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    record.write(example, path)
+    assert record.read(path) == example
+    content = json.loads(path.read_text())
+    assert content["schema"] == record.SCHEMA
+    assert [row["verdict"] for row in content["rows"]] == ["pass", "miss", "pass", ""]
+
+
+def test_record_of_another_schema_is_refused(example: Record, tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    record.write(example, path)
+    path.write_text(path.read_text().replace('"schema": 1', '"schema": 99'))
+    with pytest.raises(ValueError, match="schema 99; this reads 1"):
+        record.read(path)
+
+
+def test_table_shows_every_row_with_its_verdict(example: Record) -> None:
+    text = table.markdown(example)
+    lines = {line.split(" | ")[0].strip("| "): line for line in text.splitlines()}
+    assert "1.25 (1.15–1.35) | ≤ 1.3 | pass" in lines["kept"]
+    assert "2.7 ms | 2 ms | 1.35" in lines["missed"]
+    assert "fails" in lines["missed"]
+    assert "≤ 1.5 ms | pass | 500×" in lines["timed"]
+    assert "a processor" in text
+    assert "triton 3.6.0" in text
+    assert "missed: a reason" in text
+
+
+def test_machine_and_versions_are_recorded() -> None:
+    assert record.machine().keys() >= {"cpu", "cores", "system", "load_at_start"}
+    found = record.versions("gcc 12")
+    assert found["compiler"] == "gcc 12"
+    assert found.keys() >= {"python", "torch", "triton", "tzero"}
+
+
+def make_row(row_id: str, case: Case) -> Row:
+    return Row(row_id, "a row", lambda: case)
+
+
+def test_rows_are_chosen_by_pattern_or_part() -> None:
+    case = Case({}, lambda: None)
+    rows = [make_row(name, case) for name in ("cpu.add", "cpu.softmax", "launch.2")]
+    assert chosen(rows, None) == rows
+    assert [row.id for row in chosen(rows, "cpu.*")] == ["cpu.add", "cpu.softmax"]
+    assert [row.id for row in chosen(rows, "max")] == ["cpu.softmax"]
+    with pytest.raises(SystemExit, match=r"cpu\.add, cpu\.softmax, launch\.2"):
+        chosen(rows, "gpu")
+
+
+def test_wrong_results_are_not_timed() -> None:
+    calls: list[str] = []
+
+    def check() -> None:
+        raise AssertionError("wrong")
+
+    case = Case({"triton": lambda: calls.append("timed"), "torch": lambda: None}, check)
+    with pytest.raises(AssertionError, match="wrong"):
+        measure(make_row("cpu.wrong", case), Effort(1, 0.0))
+    assert not calls
+
+
+def test_options() -> None:
+    given = options(["--quick", "--only", "cpu.*", "--json", "out.json"])
+    assert (given.quick, given.only, given.json) == (True, "cpu.*", Path("out.json"))
+
+
+def test_ids_are_the_ones_that_were_published() -> None:
+    from bench.rows import ROWS
+
+    assert [row.id for row in ROWS] == [
+        "cpu.add.4M.f32",
+        "cpu.softmax.1024x4096.f32",
+        "cpu.layernorm.1024x1000.f32",
+        "cpu.matmul.512.f32",
+        "cpu.attention.causal.1x4x512x64.f16",
+        "cpu.compile.small",
+        "cpu.compile.sort.16x64",
+        "launch.triton.2",
+        "launch.triton.8",
+        "launch.triton.16",
+    ]
+    targets = {row.id: row.target.at_most for row in ROWS if row.target is not None}
+    assert list(targets.values()) == [1.3, 1.0, 1.5, 2.0, 0.6, 0.25, 2.0]
