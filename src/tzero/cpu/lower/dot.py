@@ -13,7 +13,7 @@ from tzero.cpu.lower.control import fits_in_place
 from tzero.cpu.lower.elementwise import elementwise
 from tzero.cpu.lower.elems import ELEMS, FP8
 from tzero.cpu.lower.poly import ONE
-from tzero.cpu.lower.tiles import Body, Index, Map, Ref, Stored, Tile, Uniform, opaque
+from tzero.cpu.lower.tiles import Body, Index, Map, Narrowed, Ref, Stored, Tile, Uniform, opaque
 from tzero.cpu.ttir import Op, Type, Value, blocks, walk
 
 if TYPE_CHECKING:
@@ -70,12 +70,14 @@ def _as(tile: Tile, kind: str) -> Tile:
     type_ = Type(tile.type.shape, kind)
     if name in FP8:
         return Map(type_, [tile], lambda a: f"tz_{FP8[name]}_to_f32({a})", 2)
-    return Map(type_, [tile], lambda a: f"({ELEMS[kind].carried}){a}", 1)
+    return _Wide(type_, [tile], lambda a: f"({ELEMS[kind].carried}){a}", 1)
 
 
-def _product(
-    lowering: Lowering, op: Op, left: Stored, right: Stored, c: Tile, kind: str
-) -> None:
+class _Wide(Map):
+    """A narrower tile in the type of the product."""
+
+
+def _product(lowering: Lowering, op: Op, left: Stored, right: Stored, c: Tile, kind: str) -> None:
     lowering.include("dot.h")
     shape = op.result.type.shape
     rows, columns, depth = shape[-2], shape[-1], left.type.shape[-1]
@@ -116,6 +118,9 @@ def _steps(left: Stored) -> str:
 
 def _staged(lowering: Lowering, tile: Tile) -> Stored:
     """A tile in a buffer; the last two axes stay swapped where its source has them so."""
+    whole = _converted_whole(lowering, tile)
+    if whole is not None:
+        return whole
     if isinstance(tile, Stored):
         swapped = (*range(len(tile.order) - 2), len(tile.order) - 1, len(tile.order) - 2)
         return tile if tile.order in ((*range(len(tile.order)),), swapped) else lowering.store(tile)
@@ -131,6 +136,23 @@ def _staged(lowering: Lowering, tile: Tile) -> Stored:
     body.do(stored.buffer, "[", stored.offset(index), "] = ", value, ";")
     lowering.run(loops, body)
     return stored
+
+
+def _converted_whole(lowering: Lowering, tile: Tile) -> Stored | None:
+    """A stored f16 tile as f32, or a stored f32 tile rounded to f16, by the machine's own
+    conversions."""
+    if not isinstance(tile, _Wide):
+        return None
+    source, convert = tile.operands[0], "widen_f16"
+    if isinstance(source, Narrowed) and source.type.elem == "f16":
+        source, convert = source.operands[0], "round_all_f16"
+    wanted = "f16" if convert == "widen_f16" else "f32"
+    if not isinstance(source, Stored) or source.type.elem != wanted:
+        return None
+    out = Stored(tile.type, lowering.buffer(tile.type), source.order)
+    count = source.type.numel
+    lowering.emit(f"tz_{convert}({count}, ", source.buffer, ", ", out.buffer, ");")
+    return out
 
 
 def _rows_staged(lowering: Lowering, tile: Tile) -> Stored:

@@ -19,6 +19,7 @@ from tzero.cpu.lower.tiles import (
     GreaterEqual,
     LessEqual,
     Map,
+    Narrowed,
     Product,
     Quotient,
     Select,
@@ -228,7 +229,9 @@ def _casts(op: Op) -> Elementwise | None:
         return Elementwise(_to_integer(source, target, name == "arith.fptoui"), 3)
     if name in ("arith.extf", "arith.truncf", "tt.fp_to_fp"):
         toward_zero = name == "tt.fp_to_fp" and op.attrs.get("rounding", "1 ").startswith("0")
-        return Elementwise(_float_to_float(source, target, toward_zero), 2)
+        nearest = source == "f32" and not toward_zero
+        tile = Narrowed if nearest else Map
+        return Elementwise(_float_to_float(source, target, toward_zero), 2, tile)
     return None
 
 

@@ -33,6 +33,10 @@ HANDLERS: dict[str, Handler] = {
 }
 
 
+LONGEST = 250
+"""Cost from which a tile is stored whoever reads it: C expressions must not grow without end."""
+
+
 @dataclass(frozen=True, slots=True)
 class Site:
     """A place in the source where a program can stop: kind, message, location, argument."""
@@ -166,6 +170,13 @@ class Lowering:
         self.run(loops, body)
         return Stored(tile.type, buffer)
 
+    def stored_for(self, op: Op, value: Value) -> Stored:
+        """A value's tile in a buffer. Later readers share it, unless they may run without `op`."""
+        stored = self.store(self.tile(value))
+        if value.op is not None and value.op.block is op.block:
+            self.env[value] = stored
+        return stored
+
     def bind(self, value: Value, tile: Tile) -> None:
         """Say what a result is; it is computed now if it is a scalar or scheduled for storing."""
         if isinstance(tile, (Uniform, Stored)):
@@ -176,7 +187,8 @@ class Lowering:
             self.run([], body)
             self.env[value] = Uniform(value.type, ref.text)
         else:
-            self.env[value] = self._kept(value, tile) if value in self.stored else tile
+            keep = value in self.stored or (tile.cost > LONGEST and tile.type.elem != "ptr")
+            self.env[value] = self._kept(value, tile) if keep else tile
 
     def _kept(self, value: Value, tile: Tile) -> Stored:
         """A stored tile; divided indices also learn at run time whether they are consecutive."""

@@ -229,9 +229,7 @@ def load(lowering: Lowering, op: Op) -> None:
 class _Loaded(Tile):
     """Memory read where an element is wanted; lanes under a false mask are not touched."""
 
-    def __init__(
-        self, type_: Type, access: Access, mask: Tile | None, other: Tile | None
-    ) -> None:
+    def __init__(self, type_: Type, access: Access, mask: Tile | None, other: Tile | None) -> None:
         super().__init__(type_, 1)
         self.access, self.mask, self.other = access, mask, other
 

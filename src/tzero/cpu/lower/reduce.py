@@ -15,7 +15,7 @@ from tzero.cpu.lower.code import Buffer, Stmt, full
 from tzero.cpu.lower.elementwise import elementwise
 from tzero.cpu.lower.elems import ELEMS, literal
 from tzero.cpu.lower.poly import ZERO, Loop, Poly, flat
-from tzero.cpu.lower.schedule import UNROLLED
+from tzero.cpu.lower.schedule import DEAR, UNROLLED
 from tzero.cpu.lower.tiles import Body, Index, Ref, Stored, Tile, Uniform, nest
 from tzero.cpu.ttir import Block, Op, Type, Value
 
@@ -74,7 +74,7 @@ class _Combined(Tile):
     """One result of a reduction over a short axis, combined on demand."""
 
     def __init__(self, lowering: Lowering, op: Op, which: int, tiles: Sequence[Tile]) -> None:
-        super().__init__(op.results[which].type, 4 + 2 * sum(t.cost for t in tiles))
+        super().__init__(op.results[which].type, DEAR // 2 + 2 * sum(t.cost for t in tiles))
         self.lowering, self.op, self.which, self.tiles = lowering, op, which, tiles
 
     def at(self, index: Index, body: Body) -> Ref:
@@ -94,6 +94,11 @@ def reduce(lowering: Lowering, op: Op) -> None:
     tiles = [lowering.tile(v) for v in op.operands]
     shape = tiles[0].type.shape
     if shape[axis] <= UNROLLED and op.results[0].type.shape:
+        # Every element is asked for once per place on the axis, and again by the next such step.
+        tiles = [
+            lowering.stored_for(op, v) if t.cost >= DEAR else t
+            for v, t in zip(op.operands, tiles, strict=True)
+        ]
         for k, value in enumerate(op.results):
             lowering.bind(value, _Combined(lowering, op, k, tiles))
         return
@@ -123,9 +128,7 @@ def _carried(name: str) -> str:
     return "f32" if ELEMS[name].narrow else name
 
 
-def _reduce_rows(
-    lowering: Lowering, op: Op, tiles: Sequence[Tile], outs: Sequence[Buffer]
-) -> None:
+def _reduce_rows(lowering: Lowering, op: Op, tiles: Sequence[Tile], outs: Sequence[Buffer]) -> None:
     """Along the last axis: lanes of partial results, then the lanes folded."""
     shape = tiles[0].type.shape
     count = tiles[0].type.numel // shape[-1]
@@ -216,9 +219,7 @@ def _halves(lowering: Lowering, op: Op, partials: Sequence[Stored]) -> list[Stmt
     return stmts
 
 
-def _results(
-    body: Body, op: Op, outs: Sequence[Buffer], refs: Sequence[Ref], offset: Poly
-) -> None:
+def _results(body: Body, op: Op, outs: Sequence[Buffer], refs: Sequence[Ref], offset: Poly) -> None:
     for out, ref, value in zip(outs, refs, op.results, strict=True):
         body.do(out, "[", offset, "] = ", ELEMS[value.type.elem].store(ref.text), ";")
 

@@ -52,7 +52,7 @@ def schedule(blocks: list[Block]) -> set[Value]:
             found, dear = _consumers(value, op, stored, sinks)
             sinks[value] = found
             plain = value.type.elem != "ptr" and value.type.numel > 1
-            if plain and (op.name in DIVISIONS or costs[value] >= dear and len(found) > 1):
+            if plain and (op.name in DIVISIONS or (costs[value] >= dear and len(found) > 1)):
                 stored.add(_behind_views(value))
     return stored
 
@@ -130,7 +130,7 @@ def reads_again(value: Value, stored: set[Value]) -> bool:
     ops = value.op.block.ops
     last = max(place for place, _ in readers)
     return not any(
-        op.name in _WRITES or op.regions and op.name not in ("tt.reduce", "tt.scan")
+        op.name in _WRITES or (op.regions and op.name not in ("tt.reduce", "tt.scan"))
         for op in ops[ops.index(value.op) + 1 : last + 1]
     )
 

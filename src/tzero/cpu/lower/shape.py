@@ -83,8 +83,7 @@ def reshape(lowering: Lowering, op: Op) -> None:
         return
     tile = reshaped(op.result.type, source)
     if tile is None:
-        source = lowering.env[op.operands[0]] = lowering.store(source)
-        tile = reshaped(op.result.type, source)
+        tile = reshaped(op.result.type, lowering.stored_for(op, op.operands[0]))
         assert tile is not None, "a stored tile can always be reshaped"
     lowering.bind(op.result, tile)
 
@@ -189,7 +188,7 @@ def gather(lowering: Lowering, op: Op) -> None:
         lowering.env[op.result] = Uniform(op.result.type, source.text)
         return
     picks = lowering.tile(op.operands[1])
-    stored = lowering.store(source)
+    stored = lowering.stored_for(op, op.operands[0])
     lowering.bind(op.result, _Gathered(op.result.type, stored, picks, op.integer("axis")))
 
 

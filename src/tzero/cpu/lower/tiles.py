@@ -409,6 +409,10 @@ class Widened(Map):
         return self.operands[0].linear(index, body)
 
 
+class Narrowed(Map):
+    """f32 rounded to a narrower float."""
+
+
 class Offset(Tile):
     """Pointers plus element offsets."""
 
