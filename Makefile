@@ -50,10 +50,10 @@ types: $(VENV)/.ready-dev
 
 # TZERO_CPU=1: these tests are about the CPU backend, also on a machine that has a GPU.
 test-all: $(VENV)/.ready-dev
-	TZERO_CPU=1 $(BIN)/python -m pytest -n 2 -m 'not gpu and not soak' $(TEST_ARGS)
+	TZERO_CPU=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m 'not gpu and not soak' $(TEST_ARGS)
 
 test-newest: $(NEWEST)/.ready-dev
-	TZERO_CPU=1 $(NEWEST)/bin/python -m pytest -n 2 -m 'not gpu and not soak' tests/cpu $(TEST_ARGS)
+	TZERO_CPU=1 $(NEWEST)/bin/python -m pytest -n 2 --dist loadfile -m 'not gpu and not soak' tests/cpu $(TEST_ARGS)
 
 test-gpu: $(VENV)/.ready-dev
 	$(BIN)/python -m pytest -m 'gpu and not soak' $(TEST_ARGS)

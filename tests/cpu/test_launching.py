@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import faulthandler
 import linecache
-import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -144,10 +145,12 @@ def test_many_python_threads_compile_and_launch_at_once() -> None:
 
 
 def with_deadline(work: Callable[[], None]) -> Callable[[], None]:
+    """The work, and an end with every thread's traceback where it would hang."""
+
     def run() -> None:
-        signal.alarm(60)
+        faulthandler.dump_traceback_later(60, exit=True, file=sys.__stderr__)
         work()
-        signal.alarm(0)
+        faulthandler.cancel_dump_traceback_later()
 
     return run
 
