@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-ADD_BLOCK = 4096
+ADD_BLOCK = 1024
 LAUNCH_BLOCK = 1024
 
 
@@ -173,7 +173,7 @@ def matmul(
     a: Tensor,
     b: Tensor,
     activation: object = None,
-    blocks: tuple[int, int, int] = (64, 64, 32),
+    blocks: tuple[int, int, int] = (64, 64, 64),
     group: int = 4,
     out: Tensor | None = None,
 ) -> Tensor:

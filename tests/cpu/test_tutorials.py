@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 import triton
@@ -197,7 +198,8 @@ def test_libdevice_function(dtype: torch.dtype) -> None:
     x = torch.rand(3000, dtype=dtype) * 2 - 1
     out = torch.empty_like(x)
     asin_kernel[(triton.cdiv(3000, 1024),)](x, out, 3000, BLOCK=1024)
-    torch.testing.assert_close(out, torch.asin(x))
+    # NumPy's, because now and then the first asin of a process that torch computes is imprecise.
+    torch.testing.assert_close(out, torch.from_numpy(np.arcsin(x.double().numpy())).to(dtype))
 
 
 @triton.jit

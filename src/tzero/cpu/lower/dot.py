@@ -161,6 +161,7 @@ def _rows_staged(lowering: Lowering, tile: Tile) -> Stored:
     if staged.row_major:
         return staged
     out = Stored(tile.type, lowering.buffer(tile.type))
+    lowering.include("transpose.h")
     rows, columns = tile.type.shape[-2:]
     batches = tile.type.numel // (rows * columns)
     lowering.emit(

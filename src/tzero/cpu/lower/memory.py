@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from tzero.cpu.lower.code import Nest
+from tzero.cpu.lower.code import Buffer, Nest
 from tzero.cpu.lower.elems import ELEMS, Elem, unsigned
 from tzero.cpu.lower.origin import origins
-from tzero.cpu.lower.poly import ONE, Loop, Poly, flat
-from tzero.cpu.lower.schedule import reads_again
-from tzero.cpu.lower.tiles import Body, Bound, Index, Ref, Stored, Tile, Uniform, nest
+from tzero.cpu.lower.poly import ONE, ZERO, Loop, Poly, flat
+from tzero.cpu.lower.schedule import feeds_store, first_reader, reads_again, stays_before
+from tzero.cpu.lower.tiles import Body, Index, Ref, Stored, Tile, Uniform, interval, nest
 from tzero.cpu.ttir import Op, Type, Value
 
 if TYPE_CHECKING:
@@ -140,11 +140,13 @@ def _masked(access: Access, mask: Tile | None, on: Lane, off: Lane | None) -> No
         _branches(access, mask, on, off, loops, index)
         return
     inner = loops[-1]
-    low, high = _interval(body, bounds, inner)
+    low, high = interval(body, bounds, inner)
     for start, end, lane in ((low, high, on), ("0", low, off), (high, str(inner.extent), off)):
         if lane is None or start == end:
             continue
         part = lowering.body()
+        if lane is on:
+            part.holds.append(mask)
         lane(part, index)
         for stmt in nest([inner], part, access.simd):
             if isinstance(stmt, Nest):
@@ -158,7 +160,7 @@ def _branches(
 ) -> None:
     body = access.lowering.body()
     body.do("if (", body.at(mask, index), ") {")
-    _inline(body, access, on, index)
+    _inline(body, access, on, index, mask)
     if off is not None:
         body.do("} else {")
         _inline(body, access, off, index)
@@ -166,35 +168,15 @@ def _branches(
     access.lowering.run(loops, body, access.simd)
 
 
-def _inline(body: Body, access: Access, lane: Lane, index: Index) -> None:
+def _inline(
+    body: Body, access: Access, lane: Lane, index: Index, holds: Tile | None = None
+) -> None:
     """A lane's statements, all inside the branch that guards them."""
     part = access.lowering.body()
+    if holds is not None:
+        part.holds.append(holds)
     lane(part, index)
     body.items += [(stmt, None) for stmt, _ in part.items]
-
-
-def _interval(body: Body, bounds: list[Bound | Ref], inner: Loop) -> tuple[str, str]:
-    """The part of the inner loop that conditions leave, as C text of its ends."""
-    low: list[Poly] = [b.limit for b in bounds if isinstance(b, Bound) and not b.upper]
-    high: list[Poly] = [b.limit for b in bounds if isinstance(b, Bound) and b.upper]
-    rows = [b.text for b in bounds if isinstance(b, Ref)]
-    start, end = "0", str(inner.extent)
-    if low:
-        start = body.names.fresh("low")
-        body.do(f"int64_t {start} = 0;")
-        for limit in low:
-            body.do(f"{start} = tz_max_i64({start}, ", limit, ");")
-        body.do(f"{start} = tz_min_i64({start}, {end});")
-    if high or rows:
-        name = body.names.fresh("high")
-        body.do(f"int64_t {name} = {end};")
-        for limit in high:
-            body.do(f"{name} = tz_min_i64({name}, ", limit, ");")
-        if rows:
-            body.do(f"if (!({' && '.join(rows)})) {name} = {start};")
-        body.do(f"{name} = tz_max_i64({name}, {start});")
-        end = name
-    return start, end
 
 
 def load(lowering: Lowering, op: Op) -> None:
@@ -208,8 +190,9 @@ def load(lowering: Lowering, op: Op) -> None:
     if not type_.shape:
         _load_scalar(access, masks, others, op)
         return
-    if access.simd and access.in_order() and reads_again(op.result, lowering.stored):
-        lowering.env[op.result] = _Loaded(type_, access, masks, others)
+    lazy = _lazily(access, masks, others, op)
+    if lazy is not None:
+        lowering.env[op.result] = lazy
         return
     stored = Stored(type_, lowering.buffer(type_), access.order())
     truth = " != 0" if type_.elem == "i1" else ""
@@ -226,6 +209,22 @@ def load(lowering: Lowering, op: Op) -> None:
     lowering.env[op.result] = stored
 
 
+def _lazily(access: Access, mask: Tile | None, other: Tile | None, op: Op) -> Tile | None:
+    """A load that its readers do, where that is as good as doing it here."""
+    lowering, value = access.lowering, op.result
+    if not access.simd or not access.in_order():
+        return None
+    loaded = _Loaded(value.type, access, mask, other)
+    if reads_again(value, lowering.stored):
+        return loaded
+    if feeds_store(value, lowering.stored):
+        return Fetched(loaded, lowering.buffer(value.type))
+    reader = first_reader(value, lowering.stored)
+    if reader is not None and stays_before(value, reader):
+        return lowering.defer(loaded, reader)
+    return None
+
+
 class _Loaded(Tile):
     """Memory read where an element is wanted; lanes under a false mask are not touched."""
 
@@ -240,6 +239,9 @@ class _Loaded(Tile):
         if self.mask is None:
             return body.let(self.elem.storage, *text, truth)
         mask = body.at(self.mask, index)
+        if mask.text == "1":
+            return body.let(self.elem.storage, *text, truth)
+        body.masks.append(self.mask)
         other = body.raw(self.other, index) if self.other is not None else Ref("0")
         return body.let(self.elem.storage, mask, " ? ", *text, truth, " : ", other)
 
@@ -249,6 +251,30 @@ class _Loaded(Tile):
         if not self.elem.narrow:
             return bits
         return body.let(self.elem.carried, self.elem.load(bits.text), deps=bits.deps)
+
+
+class Fetched(Stored):
+    """A load whose only reader is a store, which decides at run time: where their memory is the
+    same or lies apart, elements are read as they are written; else all are read before."""
+
+    def __init__(self, source: _Loaded, buffer: Buffer) -> None:
+        super().__init__(source.type, buffer)
+        self.source = source
+        self.staged = False
+
+    def at(self, index: Index, body: Body) -> Ref:
+        """The value, from memory or from the buffer."""
+        if self.staged:
+            return super().at(index, body)
+        body.fetched.append(self)
+        return body.at(self.source, index)
+
+    def raw(self, index: Index, body: Body) -> Ref:
+        """The bits, from memory or from the buffer."""
+        if self.staged:
+            return super().raw(index, body)
+        body.fetched.append(self)
+        return body.raw(self.source, index)
 
 
 def _load_scalar(access: Access, mask: Tile | None, other: Tile | None, op: Op) -> None:
@@ -282,7 +308,44 @@ def store(lowering: Lowering, op: Op) -> None:
         bits = body.raw(value, index)
         body.do(*access.element(body, index), " = ", bits, ";")
 
-    masked(access, mask, on, None)
+    loads = _fetched(lowering, value)
+    if not loads:
+        masked(access, mask, on, None)
+        return
+    apart = [_apart(access, load.source.access) for load in loads]
+    with lowering.scope(f"if ({' && '.join(apart)}) "):
+        masked(access, mask, on, None)
+    with lowering.scope("else "):
+        for load in loads:
+            lowering.store(load.source, load.buffer)
+            load.staged = True
+        masked(access, mask, on, None)
+
+
+def _fetched(lowering: Lowering, value: Tile) -> list[Fetched]:
+    """The loads that computing a tile would do."""
+    body = lowering.body()
+    body.raw(value, lowering.index(value.type.shape)[1])
+    found: list[Fetched] = []
+    for tile in body.fetched:
+        if isinstance(tile, Fetched) and tile not in found:
+            found.append(tile)
+    return found
+
+
+def _apart(store: Access, load: Access) -> str:
+    """C text: whether a store of a whole tile leaves a load's later elements alone."""
+    lowering = store.lowering
+    names = []
+    for access in (store, load):
+        body = lowering.body()
+        base, offset = access.tile.address((ZERO,), body)
+        pointer = body.let("char *", base, f" + {access.elem.size} * (", offset, ")")
+        lowering.run([], body)
+        names.append(pointer.text)
+    size = max(store.elem.size, load.elem.size) * store.shape[0]
+    same = f"{names[0]} == {names[1]} || " if store.elem.size == load.elem.size else ""
+    return f"({same}tz_apart({names[0]}, {names[1]}, {size}))"
 
 
 _FETCH = {1: "and", 2: "or", 3: "xor", 4: "add"}

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tzero.cpu.lower import control
-from tzero.cpu.lower.code import Buffer, Stmt, full
+from tzero.cpu.lower.code import Buffer, Nest, Stmt, full
 from tzero.cpu.lower.elementwise import elementwise
 from tzero.cpu.lower.elems import ELEMS, literal
 from tzero.cpu.lower.poly import ZERO, Loop, Poly, flat
 from tzero.cpu.lower.schedule import DEAR, UNROLLED
-from tzero.cpu.lower.tiles import Body, Index, Ref, Stored, Tile, Uniform, nest
+from tzero.cpu.lower.tiles import Body, Index, Ref, Stored, Tile, Uniform, interval, nest
 from tzero.cpu.ttir import Block, Op, Type, Value
 
 if TYPE_CHECKING:
@@ -145,8 +145,20 @@ def _reduce_rows(lowering: Lowering, op: Op, tiles: Sequence[Tile], outs: Sequen
         lowering.stmts += _wrapped(rows, stmts + nest([], last))
         return
     lowering.stmts += _wrapped(rows, stmts)
-    turned = [_Turned(p) for p in partials]
+    turned = [_turned(lowering, p, count) for p in partials]
     _reduce_columns(lowering, op, turned, outs, axis=0)
+
+
+def _turned(lowering: Lowering, partial: Stored, rows: int) -> Tile:
+    """Rows of lanes as lanes of rows: copied so where the machine is quick at it."""
+    lanes = partial.type.shape[-1]
+    view = _Turned(partial)
+    if partial.type.elem != "f32" or lanes % 16 or rows % 16:
+        return view
+    lowering.include("transpose.h")
+    copy = Stored(view.type, lowering.buffer(view.type))
+    lowering.emit(f"tz_transpose_f32({rows}, {lanes}, ", partial.buffer, ", ", copy.buffer, ");")
+    return copy
 
 
 class _Turned(Tile):
@@ -185,15 +197,58 @@ def _lanes(
         folded = apply(lowering, block, folded + new, first) if k else new
     _keep(first, partials, (*place, at), folded)
     stmts = nest(loops, first)
-    if turns > at_once:
-        turn = Loop(lowering.names.fresh("c"), turns - 1)
-        body = lowering.body()
+    if turns == at_once:
+        return stmts
+
+    def rest(turn: Loop, body: Body) -> list[Stmt]:
         old = [body.raw(p, (*place, at)) for p in partials]
         here = (Poly.of(turn) + Poly.of(1)).scaled(lanes) + at
         new = [body.at(t, (*row, here)) for t in tiles]
         _keep(body, partials, (*place, at), apply(lowering, block, old + new, body))
-        stmts += nest([turn, *loops], body)
+        return nest([turn, *loops], body)
+
+    turn = Loop(lowering.names.fresh("c"), turns - 1)
+    probe = lowering.body()
+    general = rest(turn, probe)
+    bound = _unmasked_turns(lowering, probe.masks, row, length, lanes)
+    if bound is None:
+        return stmts + general
+    prologue, mask, full_turns = bound
+    plain = lowering.body()
+    plain.holds.append(mask)
+    return (
+        stmts
+        + prologue
+        + _between("0", full_turns, rest(turn, plain))
+        + _between(full_turns, str(turns - 1), general)
+    )
+
+
+def _between(low: str, high: str, stmts: list[Stmt]) -> list[Stmt]:
+    """The same statements, their outermost loop from `low` to `high`."""
+    for stmt in stmts:
+        if isinstance(stmt, Nest):
+            stmt.low, stmt.high = (low,), (high,)
     return stmts
+
+
+def _unmasked_turns(
+    lowering: Lowering, masks: Sequence[Tile], row: Index, length: int, lanes: int
+) -> tuple[list[Stmt], Tile, str] | None:
+    """How many turns after the first lie wholly under the one mask of a row's loads."""
+    if not masks or any(m is not masks[0] for m in masks):
+        return None
+    inner = Loop(lowering.names.fresh("j"), length)
+    body = lowering.body()
+    conditions = masks[0].conditions((*row, Poly.of(inner)), body, inner)
+    if conditions is None:
+        return None
+    low, high = interval(body, conditions, inner)
+    if low != "0":
+        return None
+    name = lowering.names.fresh("full")
+    body.do(f"int64_t const {name} = tz_max_i64({high} / {lanes} - 1, 0);")
+    return nest([], body), masks[0], name
 
 
 def _keep(body: Body, partials: Sequence[Stored], index: Index, refs: Sequence[Ref]) -> None:

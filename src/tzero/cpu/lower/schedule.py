@@ -123,15 +123,38 @@ def first_reader(value: Value, stored: set[Value]) -> Op | None:
 def reads_again(value: Value, stored: set[Value]) -> bool:
     """Whether a load can be left to its few readers: no write may come before they have read."""
     readers = _readers(value, stored)
-    if not readers or len(readers) > 2 or value.op is None or value.op.block is None:
+    if not 1 <= len(readers) <= 2:
         return False
     if not all(op.name == "tt.reduce" or elementwise(op) is not None for _, op in readers):
         return False  # others copy it as it is, which the load itself does best
-    ops = value.op.block.ops
-    last = max(place for place, _ in readers)
-    return not any(
+    return not _written(value, max(place for place, _ in readers) + 1)
+
+
+def feeds_store(value: Value, stored: set[Value]) -> bool:
+    """Whether one store is all that reads a load, and the first write after it."""
+    readers = _readers(value, stored)
+    if len({id(op) for _, op in readers}) != 1 or len(value.type.shape) != 1:
+        return False
+    place, op = readers[0]
+    return op.name == "tt.store" and not _written(value, place)
+
+
+def stays_before(value: Value, reader: Op) -> bool:
+    """Whether a load may be done by a reader in its block: no write may lie between."""
+    return value.op is not None and not _written(value, _place(reader))
+
+
+def _place(op: Op) -> int:
+    assert op.block is not None
+    return op.block.ops.index(op)
+
+
+def _written(value: Value, end: int) -> bool:
+    """Whether memory may change between a value's operation and a place in its block."""
+    assert value.op is not None and value.op.block is not None
+    return any(
         op.name in _WRITES or (op.regions and op.name not in ("tt.reduce", "tt.scan"))
-        for op in ops[ops.index(value.op) + 1 : last + 1]
+        for op in value.op.block.ops[_place(value.op) + 1 : end]
     )
 
 

@@ -54,6 +54,9 @@ class Body:
     keep: list[Tile] = field(default_factory=list)
     assume_runs: bool = False
     runs: set[str] = field(default_factory=set)
+    fetched: list[Tile] = field(default_factory=list)
+    holds: list[Tile] = field(default_factory=list)  # masks known to be true wherever this runs
+    masks: list[Tile] = field(default_factory=list)  # masks that loads in this body ask
     reads: list[tuple[Buffer, Poly]] = field(default_factory=list)
 
     def let(
@@ -80,6 +83,8 @@ class Body:
         return self._once(tile, index, "raw")
 
     def _once(self, tile: Tile, index: Index, how: str) -> Ref:
+        if any(tile is mask for mask in self.holds):
+            return Ref("1")
         key = (id(tile), index, how)
         if key not in self.memo:
             self.memo[key] = tile.at(index, self) if how == "at" else tile.raw(index, self)
@@ -125,6 +130,30 @@ class Bound:
 
 
 Condition = Bound | Ref
+
+
+def interval(body: Body, bounds: Sequence[Condition], inner: Loop) -> tuple[str, str]:
+    """The part of the inner loop that conditions leave, as C text of its ends."""
+    low: list[Poly] = [b.limit for b in bounds if isinstance(b, Bound) and not b.upper]
+    high: list[Poly] = [b.limit for b in bounds if isinstance(b, Bound) and b.upper]
+    rows = [b.text for b in bounds if isinstance(b, Ref)]
+    start, end = "0", str(inner.extent)
+    if low:
+        start = body.names.fresh("low")
+        body.do(f"int64_t {start} = 0;")
+        for limit in low:
+            body.do(f"{start} = tz_max_i64({start}, ", limit, ");")
+        body.do(f"{start} = tz_min_i64({start}, {end});")
+    if high or rows:
+        name = body.names.fresh("high")
+        body.do(f"int64_t {name} = {end};")
+        for limit in high:
+            body.do(f"{name} = tz_min_i64({name}, ", limit, ");")
+        if rows:
+            body.do(f"if (!({' && '.join(rows)})) {name} = {start};")
+        body.do(f"{name} = tz_max_i64({name}, {start});")
+        end = name
+    return start, end
 
 
 class Tile:
@@ -411,6 +440,13 @@ class Widened(Map):
 
 class Narrowed(Map):
     """f32 rounded to a narrower float."""
+
+    def raw(self, index: Index, body: Body) -> Ref:
+        """The bits, without widening the rounded value again."""
+        if not self.elem.narrow:
+            return super().raw(index, body)
+        wide = body.at(self.operands[0], index)
+        return body.let(self.elem.storage, self.elem.store(wide.text), deps=wide.deps)
 
 
 class Offset(Tile):

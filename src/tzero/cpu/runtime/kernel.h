@@ -26,6 +26,11 @@ static inline __attribute__((unused)) int64_t tz_max_i64(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
+static inline __attribute__((unused)) int tz_apart(const char *p, const char *q, int64_t bytes)
+{
+    return (uintptr_t)p + bytes <= (uintptr_t)q || (uintptr_t)q + bytes <= (uintptr_t)p;
+}
+
 /* A power of two that brings a divisor to where its reciprocal is a normal number. */
 static inline __attribute__((unused)) float tz_divisor_scale(float x)
 {

@@ -32,7 +32,7 @@
 /* Each chunk is this fraction of a fair share of what is left: balanced, with few atomics. */
 #define CHUNKS_PER_SHARE 4
 /* How long an idle worker, or a caller waiting for the last chunk, spins before it sleeps. */
-#define SPIN_NS 10000
+#define SPIN_NS 100000
 #define MAX_WORKERS 1023
 #define MAX_COOPERATIVE 4096
 #define WORKER_STACK ((size_t)8 << 20)

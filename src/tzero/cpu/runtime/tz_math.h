@@ -24,22 +24,24 @@
 
 /* ---- exponentials ------------------------------------------------------------------------ */
 
-/* 2^n for an integer n in [-252, 254], as two factors: one alone has not the range, and
- * with two a subnormal product is rounded once. */
-TZ_FN float tz_scale_f32(float p, int32_t n)
+/* The same rounder with 254 on top: of the sum's low bits, halved, each half is the exponent of
+ * a factor, bias and all. */
+#define TZ_SCALE_ROUNDER (TZ_ROUNDER_F32 + 254.0f)
+
+/* p * 2^n for an integer n in [-252, 254], where t = n + TZ_SCALE_ROUNDER. There are two factors,
+ * as one alone has not the range, and a subnormal product is rounded once. */
+TZ_FN float tz_scale_f32(float p, float t)
 {
-    int32_t half = n >> 1;
-    float a = tz_from_bits_f32((uint32_t)(half + 127) << 23);
-    float b = tz_from_bits_f32((uint32_t)(n - half + 127) << 23);
-    return p * a * b;
+    uint32_t n = tz_bits_f32(t), half = n >> 1;
+    return p * tz_from_bits_f32(half << 23) * tz_from_bits_f32((n - half) << 23);
 }
 
-/* e^x = 2^n * e^r with |r| <= ln(2)/2. The high part of ln 2 has 15 bits, so its product
- * with n is exact even without a fused multiply-add. Error 2^-28.1. */
-TZ_FN float tz_exp_reduced_f32(float x, int32_t *n)
+/* e^x = 2^n * e^r with |r| <= ln(2)/2; t is n plus the rounder. The high part of ln 2 has 15
+ * bits, so its product with n is exact even without a fused multiply-add. Error 2^-28.1. */
+TZ_FN float tz_exp_reduced_f32(float x, float rounder, float *t)
 {
-    float t = tz_mad_f32(x, 0x1.715476p+0f, TZ_ROUNDER_F32);
-    float k = t - TZ_ROUNDER_F32;
+    *t = tz_mad_f32(x, 0x1.715476p+0f, rounder);
+    float k = *t - rounder;
     float r = tz_mad_f32(k, -0x1.62e4p-1f, x);
     r = tz_mad_f32(k, -0x1.7f7d1cp-20f, r);
     float p = 0x1.6a4b98p-10f;
@@ -47,42 +49,47 @@ TZ_FN float tz_exp_reduced_f32(float x, int32_t *n)
     p = tz_mad_f32(p, r, 0x1.5558bap-5f);
     p = tz_mad_f32(p, r, 0x1.55548cp-3f);
     p = tz_mad_f32(p, r, 0x1.fffffcp-2f);
-    *n = (int32_t)(tz_bits_f32(t) - tz_bits_f32(TZ_ROUNDER_F32));
     return tz_mad_f32(p, r * r, r) + 1.0f;
 }
 
+/* Arguments whose result is 0 are taken out before the scaling, not clamped: masked scores in a
+ * softmax are such, and a product that underflows costs a hundred times one that does not. */
 TZ_FN float tz_exp_f32(float x)
 {
-    int32_t n;
+    float t;
+    int none = x < -104.0f; /* below -103.98 is 0 */
+    x = none ? 0.0f : x;
     x = x > 89.0f ? 89.0f : x; /* above 88.73 overflows */
-    x = x < -104.0f ? -104.0f : x; /* below -103.98 is 0 */
-    float p = tz_exp_reduced_f32(x, &n);
-    return tz_scale_f32(p, n);
+    float p = tz_exp_reduced_f32(x, TZ_SCALE_ROUNDER, &t);
+    p = tz_scale_f32(p, t);
+    return none ? 0.0f : p;
 }
 
-/* e^x for x in [-87, 88]: one scaling step, no range checks; NaN stays NaN. */
+/* e^x for x in [-87, 88]: one factor, whose exponent is the sum's low bits; no range checks; NaN
+ * stays NaN. */
 TZ_FN float tz_exp_inner_f32(float x)
 {
-    int32_t n;
-    float p = tz_exp_reduced_f32(x, &n);
-    return p * tz_from_bits_f32((uint32_t)(n + 127) << 23);
+    float t;
+    float p = tz_exp_reduced_f32(x, TZ_ROUNDER_F32 + 127.0f, &t);
+    return p * tz_from_bits_f32(tz_bits_f32(t) << 23);
 }
 
 /* 2^x = 2^n * 2^r with |r| <= 1/2. Error 2^-28.2. */
 TZ_FN float tz_exp2_f32(float x)
 {
+    int none = x < -151.0f;
+    x = none ? 0.0f : x;
     x = x > 129.0f ? 129.0f : x;
-    x = x < -151.0f ? -151.0f : x;
-    float t = x + TZ_ROUNDER_F32;
-    float r = x - (t - TZ_ROUNDER_F32);
+    float t = x + TZ_SCALE_ROUNDER;
+    float r = x - (t - TZ_SCALE_ROUNDER);
     float p = 0x1.417e76p-13f;
     p = tz_mad_f32(p, r, 0x1.5f0abep-10f);
     p = tz_mad_f32(p, r, 0x1.3b2dd0p-7f);
     p = tz_mad_f32(p, r, 0x1.c6af78p-5f);
     p = tz_mad_f32(p, r, 0x1.ebfbdcp-3f);
     p = tz_mad_f32(p, r, 0x1.62e430p-1f);
-    p = tz_mad_f32(p, r, 1.0f);
-    return tz_scale_f32(p, (int32_t)(tz_bits_f32(t) - tz_bits_f32(TZ_ROUNDER_F32)));
+    p = tz_scale_f32(tz_mad_f32(p, r, 1.0f), t);
+    return none ? 0.0f : p;
 }
 
 /* ---- logarithms -------------------------------------------------------------------------- */
