@@ -11,10 +11,11 @@ from tzero.cpu.lower.poly import ZERO, Loop, Poly, Sym, flat, unflat
 from tzero.cpu.lower.tiles import Body, Names, Range, Stored, Uniform, nest, reshaped
 from tzero.cpu.ttir import Type
 
-I, J = Loop("i", 4), Loop("j", 8)
+ROW, COL = Loop("i", 4), Loop("j", 8)
 POLYS = st.recursive(
     st.one_of(
-        st.integers(-20, 20).map(Poly.of), st.sampled_from([Poly.of(x) for x in (I, J, Sym("s"))])
+        st.integers(-20, 20).map(Poly.of),
+        st.sampled_from([Poly.of(x) for x in (ROW, COL, Sym("s"))]),
     ),
     lambda inner: st.one_of(
         st.tuples(inner, inner).map(lambda p: p[0] + p[1]),
@@ -40,7 +41,7 @@ def test_polynomials_compute(a: Poly, b: Poly, i: int, j: int, s: int) -> None:
 
 @given(POLYS, st.integers(0, 3), st.integers(0, 7), st.integers(-9, 9))
 def test_the_factor_of_a_loop_is_what_a_step_adds(p: Poly, i: int, j: int, s: int) -> None:
-    factor = p.factor(J)
+    factor = p.factor(COL)
     if factor is not None:
         step = value(p, i=i, j=j + 1, s=s) - value(p, i=i, j=j, s=s)
         assert step == value(factor, i=i, j=j, s=s)
@@ -78,7 +79,7 @@ def copy(target: Buffer, source: Buffer, offset: Poly) -> Line:
 
 def test_rows_that_follow_one_another_become_one_loop() -> None:
     a, b = buffer("a", 32), buffer("b", 32)
-    stmts: list[Stmt] = [code.full(I, [code.full(J, [copy(a, b, flat((4, 8), index()))])])]
+    stmts: list[Stmt] = [code.full(ROW, [code.full(COL, [copy(a, b, flat((4, 8), index()))])])]
     code.collapse(stmts)
     (loop,) = stmts
     assert isinstance(loop, Nest) and loop.loop.extent == 32
@@ -87,15 +88,15 @@ def test_rows_that_follow_one_another_become_one_loop() -> None:
 
 def test_loops_stay_apart_where_one_index_cannot_serve_both() -> None:
     a, b = buffer("a", 32), buffer("b", 32)
-    turned = flat((8, 4), (Poly.of(J), Poly.of(I)))
+    turned = flat((8, 4), (Poly.of(COL), Poly.of(ROW)))
     line = Line((a, "[", flat((4, 8), index()), "] = ", b, "[", turned, "];"))
-    stmts: list[Stmt] = [code.full(I, [code.full(J, [line])])]
+    stmts: list[Stmt] = [code.full(ROW, [code.full(COL, [line])])]
     code.collapse(stmts)
     assert isinstance(stmts[0], Nest) and isinstance(stmts[0].body[0], Nest)
 
 
 def index() -> tuple[Poly, Poly]:
-    return Poly.of(I), Poly.of(J)
+    return Poly.of(ROW), Poly.of(COL)
 
 
 def slots(stmts: list[Stmt], *buffers: Buffer) -> list[str]:
@@ -105,7 +106,7 @@ def slots(stmts: list[Stmt], *buffers: Buffer) -> list[str]:
 
 def test_buffers_share_memory_once_the_first_is_no_longer_read() -> None:
     a, b, c = buffer("a"), buffer("b"), buffer("c")
-    at = Poly.of(I)
+    at = Poly.of(ROW)
     first, second, third = slots(
         [full_copy(b, a, at), full_copy(c, b, at), full_copy(b, c, at)], a, b, c
     )
@@ -113,18 +114,18 @@ def test_buffers_share_memory_once_the_first_is_no_longer_read() -> None:
 
 
 def full_copy(target: Buffer, source: Buffer, at: Poly) -> Nest:
-    return code.full(I, [copy(target, source, at)])
+    return code.full(ROW, [copy(target, source, at)])
 
 
 def test_a_loop_that_reads_and_writes_uses_two_places() -> None:
     a, b = buffer("a"), buffer("b")
-    first, second = slots([full_copy(b, a, Poly.of(I))], a, b)
+    first, second = slots([full_copy(b, a, Poly.of(ROW))], a, b)
     assert first != second
 
 
 def test_what_a_later_turn_reads_is_kept_through_the_loop() -> None:
     carried, inside, other = buffer("carried"), buffer("inside"), buffer("other")
-    at = Poly.of(I)
+    at = Poly.of(ROW)
     turn = Scope(
         ("for (;;) ",), [full_copy(inside, carried, at), full_copy(other, inside, at)], loops=True
     )
@@ -134,16 +135,16 @@ def test_what_a_later_turn_reads_is_kept_through_the_loop() -> None:
 
 def test_large_tiles_live_in_scratch_memory() -> None:
     a, b = buffer("a", 1 << 20), buffer("b", 1 << 20)
-    memory = code.place([full_copy(b, a, Poly.of(I))])
+    memory = code.place([full_copy(b, a, Poly.of(ROW))])
     assert memory.scratch == 2 * (4 << 20)
     assert all("scratch" in line for line in memory.declarations)
 
 
 def test_statements_move_out_of_loops_that_do_not_change_them() -> None:
     body = Body(Names())
-    row = body.let("int32_t", Poly.of(I))
-    body.do("use(", row, ", ", Poly.of(J), ");")
-    (outer,) = nest([I, J], body)
+    row = body.let("int32_t", Poly.of(ROW))
+    body.do("use(", row, ", ", Poly.of(COL), ");")
+    (outer,) = nest([ROW, COL], body)
     assert isinstance(outer, Nest)
     assert isinstance(outer.body[0], Line) and isinstance(outer.body[1], Nest)
 
@@ -152,7 +153,7 @@ def test_a_reshape_of_a_range_stays_a_polynomial() -> None:
     tile = reshaped(Type((4, 8), "i32"), Range(Type((32,), "i32"), 5))
     assert tile is not None
     linear = tile.linear(index(), Body(Names()))
-    assert linear == Poly.of(I).scaled(8) + Poly.of(J) + Poly.of(5)
+    assert linear == Poly.of(ROW).scaled(8) + Poly.of(COL) + Poly.of(5)
 
 
 def test_a_reshape_that_splits_an_index_wants_its_source_stored() -> None:
