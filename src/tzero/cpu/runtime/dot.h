@@ -61,8 +61,8 @@
     }
 
 /* f16 to f32, and f32 rounded to f16 and back, for whole tiles: the machine has instructions for
- * this that compilers do not find in loops over elements. */
-#if defined(__F16C__)
+ * this that gcc does not find in loops over elements. */
+#if defined(__F16C__) && !defined(__clang__)
 typedef short tz_halves __attribute__((vector_size(16), aligned(2), may_alias));
 typedef float tz_singles __attribute__((vector_size(32), aligned(4), may_alias));
 #define TZ_HALVES 8

@@ -52,17 +52,15 @@ TZ_FN float tz_exp_reduced_f32(float x, float rounder, float *t)
     return tz_mad_f32(p, r * r, r) + 1.0f;
 }
 
-/* Arguments whose result is 0 are taken out before the scaling, not clamped: masked scores in a
- * softmax are such, and a product that underflows costs a hundred times one that does not. */
+/* Arguments whose result is 0 are taken out before the scaling: masked scores in a softmax are
+ * such, and a product that underflows costs a hundred times one that does not. */
 TZ_FN float tz_exp_f32(float x)
 {
-    float t;
-    int none = x < -104.0f; /* below -103.98 is 0 */
-    x = none ? 0.0f : x;
-    x = x > 89.0f ? 89.0f : x; /* above 88.73 overflows */
-    float p = tz_exp_reduced_f32(x, TZ_SCALE_ROUNDER, &t);
+    float t, inside = x < -104.0f ? 0.0f : x;
+    float p = tz_exp_reduced_f32(inside, TZ_SCALE_ROUNDER, &t);
     p = tz_scale_f32(p, t);
-    return none ? 0.0f : p;
+    p = x > 0x1.62e42ep6f ? TZ_INF_F32 : p;
+    return x < -104.0f ? 0.0f : p;
 }
 
 /* e^x for x in [-87, 88]: one factor, whose exponent is the sum's low bits; no range checks; NaN
@@ -77,11 +75,9 @@ TZ_FN float tz_exp_inner_f32(float x)
 /* 2^x = 2^n * 2^r with |r| <= 1/2. Error 2^-28.2. */
 TZ_FN float tz_exp2_f32(float x)
 {
-    int none = x < -151.0f;
-    x = none ? 0.0f : x;
-    x = x > 129.0f ? 129.0f : x;
-    float t = x + TZ_SCALE_ROUNDER;
-    float r = x - (t - TZ_SCALE_ROUNDER);
+    float inside = x < -151.0f ? 0.0f : x;
+    float t = inside + TZ_SCALE_ROUNDER;
+    float r = inside - (t - TZ_SCALE_ROUNDER);
     float p = 0x1.417e76p-13f;
     p = tz_mad_f32(p, r, 0x1.5f0abep-10f);
     p = tz_mad_f32(p, r, 0x1.3b2dd0p-7f);
@@ -89,7 +85,8 @@ TZ_FN float tz_exp2_f32(float x)
     p = tz_mad_f32(p, r, 0x1.ebfbdcp-3f);
     p = tz_mad_f32(p, r, 0x1.62e430p-1f);
     p = tz_scale_f32(tz_mad_f32(p, r, 1.0f), t);
-    return none ? 0.0f : p;
+    p = x >= 128.0f ? TZ_INF_F32 : p;
+    return x < -151.0f ? 0.0f : p;
 }
 
 /* ---- logarithms -------------------------------------------------------------------------- */
