@@ -84,6 +84,8 @@ def collapse(stmts: list[Stmt]) -> None:
             inner = stmt.body[0]
             if not isinstance(inner, Nest) or not inner.whole:
                 break
+            if stmt.loop.ordered or inner.loop.ordered:
+                break
             if not all(_mergeable(p, stmt.loop, inner.loop) for p in _polys(inner.body)):
                 break
             merged = Loop(inner.loop.name, stmt.loop.extent * inner.loop.extent)
@@ -216,7 +218,8 @@ def text(stmts: Sequence[Stmt], memory: Memory, indent: int = 1) -> list[str]:
             lines.append(pad + joined(stmt.parts))
             continue
         if isinstance(stmt, Nest):
-            if stmt.simd and not any(isinstance(s, Nest) for s in stmt.body):
+            innermost = not any(isinstance(s, Nest) for s in stmt.body)
+            if stmt.simd and innermost and not stmt.loop.ordered:
                 lines.append(pad + "TZ_IVDEP")
             i = stmt.loop.name
             low, high = joined(stmt.low), joined(stmt.high)

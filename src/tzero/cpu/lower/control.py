@@ -157,7 +157,6 @@ def for_(lowering: Lowering, op: Op) -> None:
     counter, args = block.args[0], block.args[1:]
     ends = block.ops[-1].operands
     low, high, by = (lowering.scalar(v) for v in op.operands[:3])
-    lowering.before_loop(op)
     slots: list[Slot] = []
     moved: list[tuple[str, Value]] = []
     carried: list[Value] = []
@@ -178,13 +177,15 @@ def for_(lowering: Lowering, op: Op) -> None:
     cast = f"({unsigned(counter.type.elem)})" if op.flag("unsignedCmp") else ""
     turn = lowering.names.fresh("t")
     head = f"for (int64_t {turn} = {cast}{low}; {turn} < (int64_t){cast}{high}; {turn} += {by}) "
-    with lowering.scope(head, loops=True):
+    with lowering.around_loop(op), lowering.scope(head, loops=True):
         name = lowering.declare(ctype, f"({ctype}){turn}")
         lowering.env[counter] = Uniform(counter.type, name)
         lowering.ops(block.ops[:-1])
+        # A step may itself be carried: it is read before the slots change.
+        steps = [lowering.declare("int64_t", lowering.scalar(step)) for _, step in moved]
         assign(lowering, slots, [lowering.tile(v) for v in carried])
-        for distance, step in moved:
-            lowering.emit(f"{distance} += {lowering.scalar(step)};")
+        for (distance, _), by_turn in zip(moved, steps, strict=True):
+            lowering.emit(f"{distance} += {by_turn};")
 
 
 def _start(lowering: Lowering, slot: Slot, tile: Tile) -> None:

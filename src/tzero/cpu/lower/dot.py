@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from tzero.cpu.lower.code import Buffer
 from tzero.cpu.lower.control import fits_in_place
 from tzero.cpu.lower.elementwise import elementwise
-from tzero.cpu.lower.elems import ELEMS, FP8
+from tzero.cpu.lower.elems import ELEMS, FP8, literal
 from tzero.cpu.lower.poly import ONE
 from tzero.cpu.lower.tiles import Body, Index, Map, Narrowed, Ref, Stored, Tile, Uniform, opaque
 from tzero.cpu.ttir import Op, Type, Value, blocks, walk
@@ -19,6 +19,8 @@ from tzero.cpu.ttir import Op, Type, Value, blocks, walk
 if TYPE_CHECKING:
     from tzero.cpu.lower.lowering import Lowering
 
+_ZEROS = {literal("0", kind) for kind in ("i32", "f32", "f64", "f16")}
+"""Accumulators that the product need not read: adding to -0.0 would be another matter."""
 _CTYPES = {"f32": "float", "f64": "double", "i32": "uint32_t"}
 
 
@@ -81,7 +83,11 @@ def _product(lowering: Lowering, op: Op, left: Stored, right: Stored, c: Tile, k
     lowering.include("dot.h")
     shape = op.result.type.shape
     rows, columns, depth = shape[-2], shape[-1], left.type.shape[-1]
-    out = _accumulator(lowering, op, c, kind)
+    fresh = isinstance(c, Uniform) and c.text in _ZEROS
+    if fresh:
+        out = Stored(Type(shape, kind), lowering.buffer(Type(shape, kind)))
+    else:
+        out = _accumulator(lowering, op, c, kind)
     batches = shape[0] if len(shape) == 3 else 1
     head, shift = "", ("", "", "")
     if batches > 1:
@@ -93,8 +99,9 @@ def _product(lowering: Lowering, op: Op, left: Stored, right: Stored, c: Tile, k
             f" + {z} * {rows * columns}",
         )
     ctype = _CTYPES[kind]
+    sizes = f"{int(fresh)}, {rows}, {columns}, {depth}, {_steps(left)}"
     lowering.emit(
-        f"{head}tz_dot_{kind}({rows}, {columns}, {depth}, {_steps(left)}, (const {ctype} *)",
+        f"{head}tz_dot_{kind}({sizes}, (const {ctype} *)",
         left.buffer,
         f"{shift[0]}, (const {ctype} *)",
         right.buffer,

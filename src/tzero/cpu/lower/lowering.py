@@ -16,7 +16,7 @@ from tzero.cpu.lower.code import Buffer, Line, Scope, Stmt
 from tzero.cpu.lower.elementwise import elementwise
 from tzero.cpu.lower.elems import ELEMS, literal
 from tzero.cpu.lower.poly import ZERO, Loop, Poly, flat
-from tzero.cpu.lower.schedule import DIVISIONS, first_reader, schedule
+from tzero.cpu.lower.schedule import DIVISIONS, first_reader, schedule, stays_before
 from tzero.cpu.lower.tiles import Body, Deferred, Index, Names, Ref, Stored, Tile, Uniform, nest
 from tzero.cpu.ttir import Block, Location, Module, Op, Type, Value, blocks
 from tzero.errors import UnsupportedOperation
@@ -193,7 +193,7 @@ class Lowering:
     def _kept(self, value: Value, tile: Tile) -> Stored:
         """A stored tile; divided indices also learn at run time whether they are consecutive."""
         reader = first_reader(value, self.stored)
-        if reader is not None:
+        if reader is not None and stays_before(value, reader):
             return self.defer(tile, reader)
         stored = self.store(tile)
         if value.op is None or value.op.name not in DIVISIONS or len(value.type.shape) != 1:
@@ -258,9 +258,13 @@ class Lowering:
         if header and header not in self.headers:
             self.headers.append(header)
 
-    def before_loop(self, loop: Op) -> None:
-        """Emit what a loop would otherwise do again in every turn."""
+    @contextlib.contextmanager
+    def around_loop(self, loop: Op) -> Iterator[None]:
+        """Emit what a loop would otherwise do again in every turn; it holds inside the loop."""
+        before = dict(self.staged)
         dot.stage_ahead(self, loop)
+        yield
+        self.staged = before
 
     # -- walking -------------------------------------------------------------------------------
 

@@ -107,13 +107,13 @@ class Access:
     def in_order(self) -> bool:
         """Whether the last axis walks memory element by element."""
         loops, index = self.lowering.index(self.shape)
-        _, offset = self.tile.address(index, self.lowering.body())
-        return bool(loops) and offset.factor(loops[-1]) == ONE
+        base, offset = self.tile.address(index, self.lowering.body())
+        return bool(loops) and loops[-1] not in base.deps and offset.factor(loops[-1]) == ONE
 
     def _unit(self, loops: list[Loop], index: Index) -> int | None:
         """Which loop walks memory element by element, if it is not the last that does."""
-        _, offset = self.tile.address(index, self.lowering.body())
-        steps = [offset.factor(loop) for loop in loops]
+        base, offset = self.tile.address(index, self.lowering.body())
+        steps = [None if loop in base.deps else offset.factor(loop) for loop in loops]
         return steps.index(ONE) if ONE in steps and steps[-1] != ONE else None
 
     @property
@@ -146,7 +146,7 @@ def _masked(access: Access, mask: Tile | None, on: Lane, off: Lane | None) -> No
             continue
         part = lowering.body()
         if lane is on:
-            part.holds.append(mask)
+            part.holds.append((mask, index))
         lane(part, index)
         for stmt in nest([inner], part, access.simd):
             if isinstance(stmt, Nest):
@@ -174,7 +174,7 @@ def _inline(
     """A lane's statements, all inside the branch that guards them."""
     part = access.lowering.body()
     if holds is not None:
-        part.holds.append(holds)
+        part.holds.append((holds, index))
     lane(part, index)
     body.items += [(stmt, None) for stmt, _ in part.items]
 
@@ -308,24 +308,33 @@ def store(lowering: Lowering, op: Op) -> None:
         bits = body.raw(value, index)
         body.do(*access.element(body, index), " = ", bits, ";")
 
-    loads = _fetched(lowering, value)
-    if not loads:
-        masked(access, mask, on, None)
+    loads = _fetched(access, mask, on)
+    if loads and access.in_order():
+        apart = [_apart(access, load.source.access) for load in loads]
+        with lowering.scope(f"if ({' && '.join(apart)}) "):
+            masked(access, mask, on, None)
+        with lowering.scope("else "):
+            _stage(lowering, loads)
+            masked(access, mask, on, None)
         return
-    apart = [_apart(access, load.source.access) for load in loads]
-    with lowering.scope(f"if ({' && '.join(apart)}) "):
-        masked(access, mask, on, None)
-    with lowering.scope("else "):
-        for load in loads:
-            lowering.store(load.source, load.buffer)
-            load.staged = True
-        masked(access, mask, on, None)
+    _stage(lowering, loads)
+    masked(access, mask, on, None)
 
 
-def _fetched(lowering: Lowering, value: Tile) -> list[Fetched]:
-    """The loads that computing a tile would do."""
-    body = lowering.body()
-    body.raw(value, lowering.index(value.type.shape)[1])
+def _stage(lowering: Lowering, loads: list[Fetched]) -> None:
+    """Do loads before a store that may overwrite what they read."""
+    for load in loads:
+        lowering.store(load.source, load.buffer)
+        load.staged = True
+
+
+def _fetched(access: Access, mask: Tile | None, on: Lane) -> list[Fetched]:
+    """The loads that a store would do for its value, mask and addresses."""
+    body = access.lowering.body()
+    _, index = access.lowering.index(access.shape)
+    on(body, index)
+    if mask is not None:
+        body.at(mask, index)
     found: list[Fetched] = []
     for tile in body.fetched:
         if isinstance(tile, Fetched) and tile not in found:

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Loop:
-    """The index of a loop over `range(extent)`."""
+    """The index of a loop over `range(extent)`; where `ordered`, a turn needs the one before."""
 
     name: str
     extent: int
+    ordered: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -201,13 +201,13 @@ def _lanes(
         return stmts
 
     def rest(turn: Loop, body: Body) -> list[Stmt]:
-        old = [body.raw(p, (*place, at)) for p in partials]
+        old = [p.element(p.offset((*place, at)), body, frozenset({turn})) for p in partials]
         here = (Poly.of(turn) + Poly.of(1)).scaled(lanes) + at
         new = [body.at(t, (*row, here)) for t in tiles]
         _keep(body, partials, (*place, at), apply(lowering, block, old + new, body))
         return nest([turn, *loops], body)
 
-    turn = Loop(lowering.names.fresh("c"), turns - 1)
+    turn = Loop(lowering.names.fresh("c"), turns - 1, ordered=True)
     probe = lowering.body()
     general = rest(turn, probe)
     bound = _unmasked_turns(lowering, probe.masks, row, length, lanes)
@@ -215,7 +215,7 @@ def _lanes(
         return stmts + general
     prologue, mask, full_turns = bound
     plain = lowering.body()
-    plain.holds.append(mask)
+    plain.holds.append((mask, (*row, (Poly.of(turn) + Poly.of(1)).scaled(lanes) + at)))
     return (
         stmts
         + prologue
@@ -303,9 +303,9 @@ def _reduce_columns(
     _keep(first, totals, index, [first.at(t, at(ZERO)) for t in tiles])
     stmts = nest(inner, first)
     if shape[axis] > 1:
-        turn = Loop(lowering.names.fresh("c"), shape[axis] - 1)
+        turn = Loop(lowering.names.fresh("c"), shape[axis] - 1, ordered=True)
         body = lowering.body()
-        old = [body.raw(t, index) for t in totals]
+        old = [t.element(flat(rest, index), body, within=frozenset({turn})) for t in totals]
         new = [body.at(t, at(Poly.of(turn) + Poly.of(1))) for t in tiles]
         _keep(body, totals, index, apply(lowering, block, old + new, body))
         stmts += nest([turn, *inner], body)
@@ -336,15 +336,14 @@ def scan(lowering: Lowering, op: Op) -> None:
         first.do(out.buffer, "[", flat(shape, at(ZERO)), "] = ", value, ";")
     stmts = nest(inner, first)
     if shape[axis] > 1:
-        turn = Loop(lowering.names.fresh("c"), shape[axis] - 1)
+        turn = Loop(lowering.names.fresh("c"), shape[axis] - 1, ordered=True)
         body = lowering.body()
         old = [body.at(o, at(Poly.of(turn))) for o in outs]
         new = [body.at(t, at(Poly.of(turn) + Poly.of(1))) for t in tiles]
         for out, ref in zip(outs, apply(lowering, block, old + new, body), strict=True):
             place = flat(shape, at(Poly.of(turn) + Poly.of(1)))
             body.do(out.buffer, "[", place, "] = ", out.elem.store(ref.text), ";")
-        carried = nest([turn, *inner], body, simd=bool(inner))
-        stmts += carried
+        stmts += nest([turn, *inner], body)
     lowering.stmts += _wrapped(outer, stmts)
     lowering.env.update(zip(op.results, outs, strict=True))
 

@@ -125,9 +125,17 @@ def reads_again(value: Value, stored: set[Value]) -> bool:
     readers = _readers(value, stored)
     if not 1 <= len(readers) <= 2:
         return False
-    if not all(op.name == "tt.reduce" or elementwise(op) is not None for _, op in readers):
-        return False  # others copy it as it is, which the load itself does best
+    if not all(_reads_at_once(op) or elementwise(op) is not None for _, op in readers):
+        return False  # others read later, or copy it as it is, which the load itself does best
     return not _written(value, max(place for place, _ in readers) + 1)
+
+
+def _reads_at_once(op: Op) -> bool:
+    """Whether an operation is a reduction that is done where it stands."""
+    if op.name != "tt.reduce":
+        return False
+    short = op.operands[0].type.shape[op.integer("axis")] <= UNROLLED
+    return not (short and op.results[0].type.shape)
 
 
 def feeds_store(value: Value, stored: set[Value]) -> bool:

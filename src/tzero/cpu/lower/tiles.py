@@ -55,7 +55,7 @@ class Body:
     assume_runs: bool = False
     runs: set[str] = field(default_factory=set)
     fetched: list[Tile] = field(default_factory=list)
-    holds: list[Tile] = field(default_factory=list)  # masks known to be true wherever this runs
+    holds: list[tuple[Tile, Index]] = field(default_factory=list)  # masks known to be true here
     masks: list[Tile] = field(default_factory=list)  # masks that loads in this body ask
     reads: list[tuple[Buffer, Poly]] = field(default_factory=list)
 
@@ -83,7 +83,7 @@ class Body:
         return self._once(tile, index, "raw")
 
     def _once(self, tile: Tile, index: Index, how: str) -> Ref:
-        if any(tile is mask for mask in self.holds):
+        if any(tile is mask and index == place for mask, place in self.holds):
             return Ref("1")
         key = (id(tile), index, how)
         if key not in self.memo:
@@ -258,11 +258,11 @@ class Stored(Tile):
         """Read."""
         return self.element(self.offset(index), body)
 
-    def element(self, offset: Poly, body: Body) -> Ref:
-        """Read at a row-major offset."""
+    def element(self, offset: Poly, body: Body, within: frozenset[Loop] = frozenset()) -> Ref:
+        """Read at a row-major offset, anew in every turn of the loops in `within`."""
         body.reads.append((self.buffer, offset))
         ctype = "_Bool" if self.type.elem == "i1" else self.elem.storage
-        return body.let(ctype, self.buffer, "[", offset, "]")
+        return body.let(ctype, self.buffer, "[", offset, "]", deps=within)
 
 
 class Deferred(Stored):
