@@ -272,7 +272,7 @@ class Lowering:
         """Lower one operation."""
         for value in op.results:
             if value.type.elem not in ELEMS:
-                raise self.unsupported(op, f"the CPU backend has no values of type {value.type}")
+                raise self.unsupported(op, f"The CPU backend has no values of type {value.type}.")
         handler = HANDLERS.get(op.name)
         if handler is not None:
             handler(self, op)
@@ -303,7 +303,8 @@ def _constant(lowering: Lowering, op: Op) -> Uniform:
     if value.startswith("dense<"):
         value = value[len("dense<") : value.rindex(">")]
     if value.startswith("["):
-        raise lowering.unsupported(op, "constants whose elements differ are not supported")
+        why = "Constants whose elements differ are not supported; load them from memory."
+        raise lowering.unsupported(op, why)
     return Uniform(type_, literal(value, type_.elem))
 
 

@@ -1,9 +1,10 @@
 """Loads, stores and atomics.
 
-A load is done where it stands, into a buffer: later stores must not be seen by it. A mask that
-bounds the inner loop (`offsets < n`) becomes the loop's bounds; other masks become branches, so
-masked-off lanes never touch memory. In checked mode every access is preceded by a test against
-the byte range of the argument its pointer came from.
+A load is done where it stands, into a buffer: later stores must not be seen by it. Where nothing is
+written before its readers have read, it is left to them (`_lazily`). A mask that bounds the inner
+loop (`offsets < n`) becomes the loop's bounds; other masks become branches, so masked-off lanes
+never touch memory. In checked mode every access is preceded by a test against the byte range of the
+argument its pointer came from.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Access:
     def __init__(self, lowering: Lowering, op: Op, pointer: Value, what: str) -> None:
         pointee = pointer.type.pointee
         if pointee not in ELEMS:
-            raise lowering.unsupported(op, f"pointers to {pointee} are not supported")
+            raise lowering.unsupported(op, f"There are no pointers to {pointee} on the CPU.")
         self.lowering, self.op = lowering, op
         self.tile = lowering.tile(pointer)
         self.elem: Elem = ELEMS[pointee]

@@ -160,7 +160,9 @@ def addptr(lowering: Lowering, op: Op) -> None:
     pointer, offset = (lowering.tile(v) for v in op.operands)
     item = ELEMS[pointer.type.pointee].size if pointer.type.pointee in ELEMS else 0
     if not item:
-        raise lowering.unsupported(op, f"pointers to {pointer.type.pointee} are not supported")
+        raise lowering.unsupported(
+            op, f"There are no pointers to {pointer.type.pointee} on the CPU."
+        )
     if isinstance(pointer, Uniform) and isinstance(offset, Uniform):
         text = lowering.declare("char *", f"{pointer.text} + {item} * (int64_t)({offset.text})")
         lowering.env[op.result] = Uniform(op.result.type, text)
