@@ -18,9 +18,11 @@ Leaves: the public names below. Importing tzero does no work, starts nothing, an
 torch nor triton: Triton imports ``tzero.cpu`` while it is itself being imported.
 """
 
+from tzero.config import Config
 from tzero.errors import (
     CompilerFailed,
     CompilerMissing,
+    InvalidConfig,
     InvalidSetting,
     KernelAssertion,
     OutOfBounds,
@@ -33,6 +35,8 @@ __version__ = "0.1.0"
 __all__ = [
     "CompilerFailed",
     "CompilerMissing",
+    "Config",
+    "InvalidConfig",
     "InvalidSetting",
     "KernelAssertion",
     "OutOfBounds",

@@ -9,7 +9,8 @@
         ├── CompilerFailed         the C compiler refused a kernel
         ├── KernelAssertion        tl.device_assert was false     (also an AssertionError)
         ├── OutOfBounds            checked mode caught an access  (also an IndexError)
-        └── InvalidSetting         a variable or override is wrong (also a ValueError)
+        ├── InvalidSetting         a variable or override is wrong (also a ValueError)
+        └── InvalidConfig          a Config holds what it cannot   (also a ValueError)
 
 Enters: the facts of one failure, as keyword arguments. Leaves: an exception whose message says
 what happened, where, and what to do, and which keeps the facts as attributes. It must not know
@@ -28,6 +29,7 @@ from typing import Any
 __all__ = [
     "CompilerFailed",
     "CompilerMissing",
+    "InvalidConfig",
     "InvalidSetting",
     "KernelAssertion",
     "OutOfBounds",
@@ -219,6 +221,22 @@ class InvalidSetting(TzeroError, ValueError):
         self.allowed = allowed
         super().__init__(
             f"{name} is {value!r}; allowed: {allowed}. Set it to one of these, or unset it."
+        )
+
+
+class InvalidConfig(TzeroError, ValueError):
+    """A :class:`tzero.Config` was given a name or a value that it cannot hold.
+
+    >>> print(InvalidConfig(name="BLOCK", value={1, 2}, allowed="a number"))
+    a Config cannot hold BLOCK={1, 2}; allowed: a number. Give it one of these.
+    """
+
+    def __init__(self, *, name: str, value: object, allowed: str) -> None:
+        self.name = name
+        self.value = value
+        self.allowed = allowed
+        super().__init__(
+            f"a Config cannot hold {name}={value!r}; allowed: {allowed}. Give it one of these."
         )
 
 

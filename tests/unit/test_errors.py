@@ -53,6 +53,11 @@ EACH: list[tuple[TzeroError, list[str], str]] = [
         ["TZERO_CPU", "'2'", "'0' or '1'"],
         "unset it",
     ),
+    (
+        errors.InvalidConfig(name="BLOCK", value=[], allowed="a number"),
+        ["BLOCK", "[]", "a number"],
+        "Give it",
+    ),
 ]
 ERRORS = [error for error, _, _ in EACH]
 

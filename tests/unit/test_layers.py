@@ -19,8 +19,10 @@ SOURCE = Path(tzero.__file__).parent
 MAY_IMPORT: dict[str, frozenset[str]] = {
     "errors": frozenset(),
     "settings": frozenset({"errors"}),
+    "events": frozenset(),
+    "config": frozenset({"errors"}),
     "cpu": frozenset({"errors", "settings"}),
-    "tzero": frozenset({"errors"}),
+    "tzero": frozenset({"errors", "config"}),
 }
 
 MODULES = sorted(SOURCE.rglob("*.py"))

@@ -17,7 +17,17 @@ from tzero.cpu.lower.elems import ELEMS, Elem, unsigned
 from tzero.cpu.lower.origin import origins
 from tzero.cpu.lower.poly import ONE, ZERO, Loop, Poly, flat
 from tzero.cpu.lower.schedule import feeds_store, first_reader, reads_again, stays_before
-from tzero.cpu.lower.tiles import Body, Index, Ref, Stored, Tile, Uniform, interval, nest
+from tzero.cpu.lower.tiles import (
+    Body,
+    Index,
+    Ref,
+    Stored,
+    Tile,
+    Uniform,
+    conditions,
+    interval,
+    nest,
+)
 from tzero.cpu.ttir import Op, Type, Value
 
 if TYPE_CHECKING:
@@ -136,7 +146,7 @@ def _masked(access: Access, mask: Tile | None, on: Lane, off: Lane | None) -> No
         on(body, index)
         lowering.run(loops, body, access.simd)
         return
-    bounds = mask.conditions(index, body, loops[-1]) if loops else None
+    bounds = conditions(mask, index, body, loops[-1]) if loops else None
     if bounds is None:
         _branches(access, mask, on, off, loops, index)
         return

@@ -16,7 +16,17 @@ from tzero.cpu.lower.elementwise import elementwise
 from tzero.cpu.lower.elems import ELEMS, literal
 from tzero.cpu.lower.poly import ZERO, Loop, Poly, flat
 from tzero.cpu.lower.schedule import DEAR, UNROLLED
-from tzero.cpu.lower.tiles import Body, Index, Ref, Stored, Tile, Uniform, interval, nest
+from tzero.cpu.lower.tiles import (
+    Body,
+    Index,
+    Ref,
+    Stored,
+    Tile,
+    Uniform,
+    conditions,
+    interval,
+    nest,
+)
 from tzero.cpu.ttir import Block, Op, Type, Value
 
 if TYPE_CHECKING:
@@ -240,10 +250,10 @@ def _unmasked_turns(
         return None
     inner = Loop(lowering.names.fresh("j"), length)
     body = lowering.body()
-    conditions = masks[0].conditions((*row, Poly.of(inner)), body, inner)
-    if conditions is None:
+    bounds = conditions(masks[0], (*row, Poly.of(inner)), body, inner)
+    if bounds is None:
         return None
-    low, high = interval(body, conditions, inner)
+    low, high = interval(body, bounds, inner)
     if low != "0":
         return None
     name = lowering.names.fresh("full")

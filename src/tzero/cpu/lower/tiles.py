@@ -132,6 +132,19 @@ class Bound:
 Condition = Bound | Ref
 
 
+def conditions(mask: Tile, index: Index, body: Body, inner: Loop) -> list[Condition] | None:
+    """What a mask asks of a loop, for a body that stands outside it.
+
+    On the way to the answer statements may be made that belong inside the loop; they are left.
+    """
+    scratch = Body(body.names, assume_runs=body.assume_runs, runs=body.runs)
+    found = mask.conditions(index, scratch, inner)
+    if found is None or any(deps is None for _, deps in scratch.items):
+        return None
+    body.items += [item for item in scratch.items if inner not in (item[1] or ())]
+    return found
+
+
 def interval(body: Body, bounds: Sequence[Condition], inner: Loop) -> tuple[str, str]:
     """The part of the inner loop that conditions leave, as C text of its ends."""
     low: list[Poly] = [b.limit for b in bounds if isinstance(b, Bound) and not b.upper]

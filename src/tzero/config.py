@@ -1,0 +1,144 @@
+"""Config: the tunable choices of a kernel, as one frozen value.
+
+Enters: names and values that JSON can hold. Leaves: a mapping that unpacks into a launch, compares
+and hashes by content, and prints as the code that makes it. It must not know what the names mean.
+
+    >>> config = Config(BLOCK=128, num_warps=4)
+    >>> config.BLOCK, config["num_warps"]
+    (128, 4)
+    >>> dict(**config)
+    {'BLOCK': 128, 'num_warps': 4}
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from tzero.errors import InvalidConfig
+
+__all__ = ["Config"]
+
+
+class Config(Mapping[str, Any]):
+    """The choices of one variant of a kernel.
+
+    Values are None, booleans, numbers, strings, and lists and mappings of these; lists become
+    tuples and mappings become configs, so that a config never changes. Equal means equal in type
+    too: ``1``, ``1.0`` and ``True`` make three different configs, and so do ``0.0`` and ``-0.0``.
+
+    >>> Config(BLOCK=64) == Config(BLOCK=64), Config(BLOCK=1) == Config(BLOCK=True)
+    (True, False)
+    >>> Config(BLOCK=64, stages=(2, 3))
+    Config(BLOCK=64, stages=(2, 3))
+    """
+
+    __slots__ = ("_hash", "_values")
+    _values: dict[str, Any]
+    _hash: int
+
+    def __init__(self, values: Mapping[str, Any] | None = None, /, **named: Any) -> None:
+        merged = {**(values or {}), **named}
+        frozen = {name: _frozen(merged[name], name) for name in merged}
+        for name in frozen:
+            if not isinstance(name, str) or not name.isidentifier():
+                raise InvalidConfig(
+                    name=str(name), value=merged[name], allowed="a name that Python can spell"
+                )
+        object.__setattr__(self, "_values", frozen)
+        object.__setattr__(self, "_hash", hash(_identity(self)))
+
+    def __getitem__(self, name: str) -> Any:
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # copying and pickling look for methods that are not here
+            raise AttributeError(name)
+        try:
+            return self._values[name]
+        except KeyError:
+            known = ", ".join(self._values) or "nothing"
+            raise AttributeError(f"this config has no {name!r}; it has {known}.") from None
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(
+            f"a Config does not change; make another one: Config(config, {name}={value!r})."
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Config) and _identity(self) == _identity(other)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __repr__(self) -> str:
+        return f"Config({', '.join(f'{k}={v!r}' for k, v in self._values.items())})"
+
+    def __reduce__(self) -> tuple[type[Config], tuple[dict[str, Any]]]:
+        return Config, (dict(self._values),)
+
+    def to_json(self) -> str:
+        """This config as one line of JSON, names in order, the same for equal configs.
+
+        >>> Config(num_warps=4, BLOCK=128).to_json()
+        '{"BLOCK": 128, "num_warps": 4}'
+        """
+        return json.dumps(_plain(self), sort_keys=True, allow_nan=True)
+
+    @staticmethod
+    def from_json(text: str) -> Config:
+        """The config that a line of JSON holds.
+
+        >>> Config.from_json('{"BLOCK": 128, "order": [1, 0]}')
+        Config(BLOCK=128, order=(1, 0))
+        """
+        try:
+            values = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise InvalidConfig(
+                name="JSON", value=text, allowed=f"an object of JSON ({error})"
+            ) from error
+        if not isinstance(values, dict):
+            raise InvalidConfig(name="JSON", value=text, allowed="an object of JSON")
+        return Config(values)
+
+
+def _frozen(value: Any, name: str) -> Any:
+    """A value that cannot change, of the kinds that JSON has."""
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if isinstance(value, (list, tuple)):
+        return tuple(_frozen(item, name) for item in value)
+    if isinstance(value, Mapping):
+        return value if isinstance(value, Config) else Config(value)
+    raise InvalidConfig(
+        name=name,
+        value=value,
+        allowed="None, a boolean, a number, a string, or a list or mapping of these",
+    )
+
+
+def _identity(value: Any) -> Any:
+    """A hashable stand-in that tells apart what `==` does not, and finds NaN equal to itself."""
+    if isinstance(value, Config):
+        items = value._values.items()
+        return (Config, frozenset((name, _identity(item)) for name, item in items))
+    if isinstance(value, tuple):
+        return (tuple, *(_identity(item) for item in value))
+    if isinstance(value, float):
+        return (float, "nan" if math.isnan(value) else value.hex())
+    return (type(value), value)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Config):
+        return {name: _plain(item) for name, item in value._values.items()}
+    return [_plain(item) for item in value] if isinstance(value, tuple) else value

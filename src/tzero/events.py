@@ -1,0 +1,114 @@
+"""What happens to calls, for whoever wants to know: hits, misses, refusals, compiles, launches.
+
+::
+
+    kernel ──emit──► observers (in the order they came)
+                └──► the logger "tzero"
+
+Enters: an event. Leaves: the event, at every observer and in the log. It must not know what a
+kernel is. Nobody pays for events that nobody watches: callers on a hot path ask `watched` first.
+
+    >>> seen = []
+    >>> with observe(seen.append):
+    ...     emit(Event("refusal", "matmul", "the host function reads a tensor's value"))
+    >>> seen[0].kind, seen[0].kernel
+    ('refusal', 'matmul')
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Literal
+
+__all__ = ["Event", "Kind", "Observer", "emit", "observe", "watched"]
+
+Kind = Literal["hit", "miss", "refusal", "compile", "launch"]
+
+_LEVELS: Mapping[Kind, int] = {
+    "hit": logging.DEBUG,
+    "launch": logging.DEBUG,
+    "miss": logging.INFO,
+    "compile": logging.INFO,
+    "refusal": logging.WARNING,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One thing that happened to one kernel, and why.
+
+    >>> print(Event("miss", "add", "argument 'x' has dtype torch.float16"))
+    add: miss: argument 'x' has dtype torch.float16
+    """
+
+    kind: Kind
+    kernel: str
+    reason: str = ""
+    facts: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+
+    def __str__(self) -> str:
+        return f"{self.kernel}: {self.kind}{': ' + self.reason if self.reason else ''}"
+
+
+Observer = Callable[[Event], None]
+
+_logger = logging.getLogger("tzero")
+_change = threading.Lock()  # protects replacing `_observers`; reading it takes none
+_observers: tuple[Observer, ...] = ()
+
+
+def watched() -> bool:
+    """Whether anyone would see an event of a hit or a launch.
+
+    >>> with observe(print):
+    ...     watched()
+    True
+    """
+    return bool(_observers) or _logger.isEnabledFor(logging.DEBUG)
+
+
+def emit(event: Event) -> None:
+    """Tell observers, in the order they came, and the log. An observer's exception is the
+    caller's: an observer that fails must not go unnoticed.
+
+    >>> emit(Event("hit", "add"))
+    """
+    _logger.log(_LEVELS[event.kind], "%s", event)
+    for observer in _observers:
+        observer(event)
+
+
+@contextmanager
+def observe(observer: Observer) -> Iterator[None]:
+    """Have every event of every thread given to an observer, until the block ends.
+
+    >>> with observe(lambda event: print(event)):
+    ...     emit(Event("compile", "softmax", "1 of 2"))
+    softmax: compile: 1 of 2
+    """
+    global _observers
+    entry = _Entry(observer)
+    with _change:
+        _observers = (*_observers, entry)
+    try:
+        yield
+    finally:
+        with _change:
+            _observers = tuple(each for each in _observers if each is not entry)
+
+
+class _Entry:
+    """One registration: the same observer may be there twice."""
+
+    __slots__ = ("observer",)
+
+    def __init__(self, observer: Observer) -> None:
+        self.observer = observer
+
+    def __call__(self, event: Event) -> None:
+        self.observer(event)
