@@ -302,6 +302,24 @@ def test_a_mask_holds_where_its_condition_holds(condition: Any) -> None:
         assert torch.equal(out, expected), (low, high)
 
 
+@triton.jit
+def index_in_mask_kernel(x_ptr, out_ptr, n, R: tl.constexpr, C: tl.constexpr):
+    columns = tl.arange(0, C)[None, :]
+    at = tl.arange(0, R)[:, None] * C + columns
+    x = tl.load(x_ptr + at)
+    first = tl.argmax(x, axis=0)[None, :] == 0
+    tl.store(out_ptr + at, tl.load(x_ptr + at, mask=(columns >= n) & first, other=77.0))
+
+
+@pytest.mark.parametrize("rows", [1, 2, 8])
+def test_a_bound_and_the_index_of_a_maximum_in_one_mask(rows: int) -> None:
+    """Along an axis of extent one the index is a constant, and its operand is still a tile."""
+    x, out = whole(rows, 16), torch.zeros(rows, 16)
+    index_in_mask_kernel[(1,)](x, out, 3, R=rows, C=16)
+    mask = (torch.arange(16) >= 3) & (x.amax(0) == x[0])
+    assert torch.equal(out, torch.where(mask, x, 77.0))
+
+
 # -- operands, pointers and offsets from one place to another -------------------------------------
 
 

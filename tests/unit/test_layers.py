@@ -21,6 +21,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "settings": frozenset({"errors"}),
     "events": frozenset(),
     "config": frozenset({"errors"}),
+    "key": frozenset({"errors"}),
     "cpu": frozenset({"errors", "settings"}),
     "tzero": frozenset({"errors", "config"}),
 }

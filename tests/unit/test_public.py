@@ -14,6 +14,7 @@ import tzero
 import tzero.config
 import tzero.errors
 import tzero.events
+import tzero.key
 import tzero.settings
 
 ERRORS = [
@@ -31,6 +32,7 @@ PUBLIC = {
     tzero.config: ["Config"],
     tzero.errors: ERRORS,
     tzero.events: ["Event", "Kind", "Observer", "emit", "observe", "watched"],
+    tzero.key: ["Key", "Options", "UnsupportedType", "constant", "difference", "part", "text"],
     tzero.settings: ["Changes", "Settings", "current", "override", "read"],
 }
 NAMES = [(module, name) for module, names in PUBLIC.items() for name in names]
