@@ -26,7 +26,7 @@ import enum
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, NoneType
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -207,9 +207,8 @@ class Same:
         return f"Same({self.value!r})"
 
 
-def _type(value: Any, _: Options) -> Hashable:
-    kind: Hashable = type(value)
-    return kind
+def _type(value: object, _: Options) -> Hashable:
+    return cast("Hashable", type(value))
 
 
 def _itself(value: Hashable, _: Options) -> Hashable:
