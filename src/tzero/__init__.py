@@ -15,14 +15,22 @@ import of tzero is needed, Triton finds the backend by itself::
     double[(triton.cdiv(1000, 256),)](x, y, 1000, BLOCK=256)
 
 Leaves: the public names below. Importing tzero does no work, starts nothing, and imports neither
-torch nor triton: Triton imports ``tzero.cpu`` while it is itself being imported.
+torch nor triton: Triton imports ``tzero.cpu`` while it is itself being imported. Names that need
+torch are brought in when they are first asked for.
 """
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from tzero.config import Config
 from tzero.errors import (
     CompilerFailed,
     CompilerMissing,
+    InvalidArgument,
     InvalidConfig,
+    InvalidKernel,
     InvalidSetting,
     KernelAssertion,
     OutOfBounds,
@@ -30,17 +38,48 @@ from tzero.errors import (
     UnsupportedOperation,
 )
 
+if TYPE_CHECKING:
+    from tzero.bind import BoundKernel
+    from tzero.dispatch import ConstExpr, Kernel, kernel
+    from tzero.specializing import specialize
+
 __version__ = "0.1.0"
 
 __all__ = [
+    "BoundKernel",
     "CompilerFailed",
     "CompilerMissing",
     "Config",
+    "ConstExpr",
+    "InvalidArgument",
     "InvalidConfig",
+    "InvalidKernel",
     "InvalidSetting",
+    "Kernel",
     "KernelAssertion",
     "OutOfBounds",
     "TzeroError",
     "UnsupportedOperation",
     "__version__",
+    "kernel",
+    "specialize",
 ]
+
+_ROOMS = {
+    "BoundKernel": "tzero.bind",
+    "ConstExpr": "tzero.dispatch",
+    "Kernel": "tzero.dispatch",
+    "kernel": "tzero.dispatch",
+    "specialize": "tzero.specializing",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _ROOMS:
+        raise AttributeError(f"module 'tzero' has no attribute {name!r}")
+    value = globals()[name] = getattr(importlib.import_module(_ROOMS[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_ROOMS})

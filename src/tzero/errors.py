@@ -10,7 +10,9 @@
         ├── KernelAssertion        tl.device_assert was false     (also an AssertionError)
         ├── OutOfBounds            checked mode caught an access  (also an IndexError)
         ├── InvalidSetting         a variable or override is wrong (also a ValueError)
-        └── InvalidConfig          a Config holds what it cannot   (also a ValueError)
+        ├── InvalidConfig          a Config holds what it cannot   (also a ValueError)
+        ├── InvalidKernel          a function or option no kernel can have (also a TypeError)
+        └── InvalidArgument        a call with arguments no kernel takes   (also a TypeError)
 
 Enters: the facts of one failure, as keyword arguments. Leaves: an exception whose message says
 what happened, where, and what to do, and which keeps the facts as attributes. It must not know
@@ -29,7 +31,9 @@ from typing import Any
 __all__ = [
     "CompilerFailed",
     "CompilerMissing",
+    "InvalidArgument",
     "InvalidConfig",
+    "InvalidKernel",
     "InvalidSetting",
     "KernelAssertion",
     "OutOfBounds",
@@ -238,6 +242,40 @@ class InvalidConfig(TzeroError, ValueError):
         super().__init__(
             f"a Config cannot hold {name}={value!r}; allowed: {allowed}. Give it one of these."
         )
+
+
+class InvalidKernel(TzeroError, TypeError):
+    """A host function, or an option of :func:`tzero.kernel`, cannot be made a kernel of.
+
+    >>> print(InvalidKernel(kernel="add", problem="it takes *tensors",
+    ...                     advice="Name every parameter."))
+    add cannot be a kernel: it takes *tensors. Name every parameter.
+    """
+
+    def __init__(self, *, kernel: str, problem: str, advice: str) -> None:
+        self.kernel = kernel
+        self.problem = problem
+        self.advice = advice
+        super().__init__(f"{kernel} cannot be a kernel: {problem}. {advice}")
+
+
+class InvalidArgument(TzeroError, TypeError):
+    """A kernel was called with an argument, or a number of arguments, that it does not take.
+
+    >>> print(InvalidArgument(kernel="add", argument="y", problem="is on cuda:1, but 'x' on cuda:0",
+    ...                       advice="Move one of them."))
+    add: argument 'y' is on cuda:1, but 'x' on cuda:0. Move one of them.
+    """
+
+    def __init__(
+        self, *, kernel: str, problem: str, advice: str, argument: str | None = None
+    ) -> None:
+        self.kernel = kernel
+        self.argument = argument
+        self.problem = problem
+        self.advice = advice
+        subject = "" if argument is None else f"argument {argument!r} "
+        super().__init__(f"{kernel}: {subject}{problem}. {advice}")
 
 
 def _subject(kernel: str | None) -> str:

@@ -1,13 +1,15 @@
 """Every environment variable tzero reads, in one table; nothing else in tzero reads one.
 
-=========================  ======================  ==============================================
-variable                   value                   meaning
-=========================  ======================  ==============================================
-``TZERO_CPU``              ``''``, ``0`` or ``1``  Triton's CPU backend: where no GPU is active,
-                                                   never, or always
-``TZERO_CPU_CHECK``        ``''``, ``0`` or ``1``  check each load and store against its tensor
-``TZERO_CC``, else ``CC``  a command               the C compiler; ``''``: search for one
-=========================  ======================  ==============================================
+=============================  ======================  ==========================================
+variable                       value                   meaning
+=============================  ======================  ==========================================
+``TZERO_CPU``                  ``''``, ``0`` or ``1``  Triton's CPU backend: where no GPU is
+                                                       active, never, or always
+``TZERO_CPU_CHECK``            ``''``, ``0`` or ``1``  check each load and store against its
+                                                       tensor
+``TZERO_CC``, else ``CC``      a command               the C compiler; ``''``: search for one
+``TZERO_MAX_SPECIALIZATIONS``  a number                bound kernels that one kernel keeps
+=============================  ======================  ==========================================
 
 Enters: an environment. Leaves: one frozen :class:`Settings`, read at the first :func:`current` and
 kept, so that a later change of the environment cannot make two halves of a program disagree. It
@@ -50,6 +52,9 @@ class Settings:
     cc: tuple[str, ...] | None = None
     """The C compiler's command, split into words; ``None``: search for one."""
 
+    max_specializations: int = 1024
+    """How many bound kernels a kernel keeps; the least recently used goes first."""
+
     def __post_init__(self) -> None:
         for variable in _TABLE:
             value = getattr(self, variable.field)
@@ -65,6 +70,14 @@ def _switch(text: str) -> bool | None:
     if text not in ("", "0", "1"):
         raise _Malformed
     return text == "1" if text else None
+
+
+def _bound(text: str) -> int:
+    if not text:
+        return 1024
+    if not text.isdecimal() or int(text) < 1:
+        raise _Malformed
+    return int(text)
 
 
 def _flag(text: str) -> bool:
@@ -120,6 +133,14 @@ _TABLE = (
         allowed="a command in shell quoting, such as 'clang-19' or 'ccache gcc'",
         accepts=_is_command,
         values="None or a tuple of words, such as ('ccache', 'gcc')",
+    ),
+    _Variable(
+        field="max_specializations",
+        names=("TZERO_MAX_SPECIALIZATIONS",),
+        parse=_bound,
+        allowed="'' (1024) or a whole number from 1",
+        accepts=lambda value: type(value) is int and value >= 1,
+        values="a whole number from 1",
     ),
 )
 
@@ -191,6 +212,7 @@ class Changes(TypedDict, total=False):
     cpu: bool | None
     cpu_check: bool
     cc: tuple[str, ...] | None
+    max_specializations: int
 
 
 @contextmanager

@@ -58,6 +58,21 @@ EACH: list[tuple[TzeroError, list[str], str]] = [
         ["BLOCK", "[]", "a number"],
         "Give it",
     ),
+    (
+        errors.InvalidKernel(kernel="k", problem="it takes *xs", advice="Name them."),
+        ["k ", "*xs"],
+        "Name them.",
+    ),
+    (
+        errors.InvalidArgument(kernel="k", argument="x", problem="is a set", advice="Pass a list."),
+        ["k: ", "'x'", "is a set"],
+        "Pass a list.",
+    ),
+    (
+        errors.InvalidArgument(kernel="k", problem="missing 'y'", advice="It takes x, y."),
+        ["k: missing 'y'"],
+        "It takes",
+    ),
 ]
 ERRORS = [error for error, _, _ in EACH]
 

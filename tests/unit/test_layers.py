@@ -22,8 +22,14 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "events": frozenset(),
     "config": frozenset({"errors"}),
     "key": frozenset({"errors"}),
+    "device": frozenset(),
+    "bind": frozenset({"config", "key"}),
+    "specializing": frozenset({"bind", "errors", "key"}),
+    "dispatch": frozenset(
+        {"bind", "config", "device", "errors", "events", "key", "settings", "specializing"}
+    ),
     "cpu": frozenset({"errors", "settings"}),
-    "tzero": frozenset({"errors", "config"}),
+    "tzero": frozenset({"errors", "config", "bind", "dispatch", "specializing"}),
 }
 
 MODULES = sorted(SOURCE.rglob("*.py"))

@@ -11,16 +11,22 @@ from types import FunctionType, ModuleType
 import pytest
 
 import tzero
+import tzero.bind
 import tzero.config
+import tzero.device
+import tzero.dispatch
 import tzero.errors
 import tzero.events
 import tzero.key
 import tzero.settings
+import tzero.specializing
 
 ERRORS = [
     "CompilerFailed",
     "CompilerMissing",
+    "InvalidArgument",
     "InvalidConfig",
+    "InvalidKernel",
     "InvalidSetting",
     "KernelAssertion",
     "OutOfBounds",
@@ -28,7 +34,20 @@ ERRORS = [
     "UnsupportedOperation",
 ]
 PUBLIC = {
-    tzero: [*ERRORS, "Config", "__version__"],
+    tzero: [
+        *ERRORS,
+        "BoundKernel",
+        "Config",
+        "ConstExpr",
+        "Kernel",
+        "__version__",
+        "kernel",
+        "specialize",
+    ],
+    tzero.bind: ["BoundKernel"],
+    tzero.device: ["capability"],
+    tzero.dispatch: ["ConstExpr", "Explanation", "Kernel", "Stats", "kernel"],
+    tzero.specializing: ["Extra", "NotInKernel", "specialize"],
     tzero.config: ["Config"],
     tzero.errors: ERRORS,
     tzero.events: ["Event", "Kind", "Observer", "emit", "observe", "watched"],

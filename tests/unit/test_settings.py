@@ -31,6 +31,8 @@ def test_an_empty_environment_gives_the_defaults() -> None:
         ({"TZERO_CC": "ccache gcc -m64"}, "cc", ("ccache", "gcc", "-m64")),
         ({"TZERO_CC": "'/opt/my tools/cc'"}, "cc", ("/opt/my tools/cc",)),
         ({"CC": "clang"}, "cc", ("clang",)),
+        ({"TZERO_MAX_SPECIALIZATIONS": "7"}, "max_specializations", 7),
+        ({"TZERO_MAX_SPECIALIZATIONS": " "}, "max_specializations", 1024),
         ({"TZERO_CC": "gcc", "CC": "clang"}, "cc", ("gcc",)),
         ({"TZERO_CC": "", "CC": "clang"}, "cc", ("clang",)),
         ({"TZERO_CC": " ", "CC": ""}, "cc", None),
@@ -47,6 +49,9 @@ def test_a_variable_sets_its_field(environ: dict[str, str], field: str, value: o
         ("TZERO_CPU_CHECK", "2", "'1' (on)"),
         ("TZERO_CC", "gcc 'unclosed", "a command"),
         ("CC", 'gcc "', "a command"),
+        ("TZERO_MAX_SPECIALIZATIONS", "0", "a whole number"),
+        ("TZERO_MAX_SPECIALIZATIONS", "-3", "a whole number"),
+        ("TZERO_MAX_SPECIALIZATIONS", "many", "a whole number"),
     ],
 )
 def test_a_wrong_value_names_variable_value_and_what_is_allowed(
