@@ -443,3 +443,62 @@ def test_scans_of_narrow_tiles_carry_from_row_to_row(
     with settings.override(cc=command):
         scan[(1,)](x, out, REVERSE=reverse, R=64, C=columns)
     assert torch.equal(out, x.flip(0).cumsum(0).flip(0) if reverse else x.cumsum(0))
+
+
+# -- code that grows ------------------------------------------------------------------------------
+
+
+@triton.jit
+def squares_kernel(x_ptr, out_ptr, TURNS: tl.constexpr, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    y = tl.load(x_ptr + at)
+    for _ in tl.static_range(TURNS):
+        y = y * y * 0.5 + 0.25
+    tl.store(out_ptr + at, y)
+
+
+@pytest.mark.parametrize("turns", [40, 300])
+def test_long_chains_of_operations_compile(turns: int) -> None:
+    x, out = torch.rand(32, dtype=torch.float64), torch.empty(32, dtype=torch.float64)
+    squares_kernel[(1,)](x, out, TURNS=turns, BLOCK=32)
+    wanted = x.clone()
+    for _ in range(turns):
+        wanted = wanted * wanted * 0.5 + 0.25
+    torch.testing.assert_close(out, wanted)
+
+
+@triton.jit
+def steps_kernel(x_ptr, out_ptr, step, TURNS: tl.constexpr, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    pointers = x_ptr + at
+    places = at
+    total = tl.zeros((BLOCK,), tl.float32)
+    for _ in tl.static_range(TURNS):
+        total += tl.load(pointers) + tl.load(x_ptr + places)
+        pointers += step
+        places += step
+    tl.store(out_ptr + at, total)
+
+
+@pytest.mark.parametrize("turns", [10, 150])
+def test_long_walks_of_pointers_and_places_compile(turns: int) -> None:
+    x, out = torch.rand(16 + 2 * turns), torch.empty(16)
+    steps_kernel[(1,)](x, out, 2, TURNS=turns, BLOCK=16)
+    rows = torch.stack([x[2 * k : 2 * k + 16] for k in range(turns)])
+    torch.testing.assert_close(out, 2 * rows.sum(0))
+
+
+@triton.jit
+def narrow_places_kernel(place_ptr, x_ptr, out_ptr, MIDDLE: tl.constexpr, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    place = tl.load(place_ptr + at)
+    tl.store(out_ptr + at, tl.load(x_ptr + MIDDLE + (place + place)))
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int16])
+def test_narrow_integers_wrap_also_in_addresses(dtype: torch.dtype) -> None:
+    limit = torch.iinfo(dtype).max
+    places = torch.tensor([limit, limit // 2 + 6, -limit - 1, 3], dtype=dtype)
+    x, out = torch.arange(2.0 * limit + 4), torch.empty(4)
+    narrow_places_kernel[(1,)](places, x, out, MIDDLE=limit + 1, BLOCK=4)
+    assert torch.equal(out, x[(places + places).long() + limit + 1])

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from tzero.cpu.lower.code import Buffer
 from tzero.cpu.lower.elems import ELEMS, unsigned
 from tzero.cpu.lower.poly import Poly, Sym, flat
-from tzero.cpu.lower.tiles import Body, Index, Ref, Stored, Tile, Uniform
+from tzero.cpu.lower.tiles import INDEX_BYTES, Body, Index, Ref, Stored, Tile, Uniform
 from tzero.cpu.ttir import Block, Op, Type, Value
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class _Moved(Tile):
     """A tile plus a distance that is the same for every element and changes from turn to turn."""
 
     def __init__(self, start: Tile, distance: str) -> None:
-        super().__init__(start.type, start.cost)
+        super().__init__(start.type, start.cost, depth=start.depth + 1)
         self.start, self.distance = start, distance
         self.item = ELEMS[start.type.pointee].size if start.type.elem == "ptr" else 0
 
@@ -140,7 +140,7 @@ def _step(arg: Value, result: Value, block: Block) -> Value | None:
     op = result.op
     if op is None or op.block is not block or op.name not in ("tt.addptr", "arith.addi"):
         return None
-    if not arg.type.shape or arg.type.elem == "i1" or arg not in op.operands:
+    if not arg.type.shape or ELEMS[arg.type.elem].size < INDEX_BYTES or arg not in op.operands:
         return None
     step = op.operands[1] if op.operands[0] is arg else op.operands[0]
     return step if step is not arg and _is_uniform(step) else None

@@ -35,6 +35,8 @@ HANDLERS: dict[str, Handler] = {
 
 LONGEST = 250
 """Cost from which a tile is stored whoever reads it: C expressions must not grow without end."""
+DEEPEST = 40
+"""Depth from which it is: asking for an element takes a few Python frames for each level."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +189,7 @@ class Lowering:
             self.run([], body)
             self.env[value] = Uniform(value.type, ref.text)
         else:
-            keep = value in self.stored or (tile.cost > LONGEST and tile.type.elem != "ptr")
+            keep = value in self.stored or tile.cost > LONGEST or tile.depth > DEEPEST
             self.env[value] = self._kept(value, tile) if keep else tile
 
     def _kept(self, value: Value, tile: Tile) -> Stored:

@@ -84,7 +84,8 @@ class _Combined(Tile):
     """One result of a reduction over a short axis, combined on demand."""
 
     def __init__(self, lowering: Lowering, op: Op, which: int, tiles: Sequence[Tile]) -> None:
-        super().__init__(op.results[which].type, DEAR // 2 + 2 * sum(t.cost for t in tiles))
+        cost = DEAR // 2 + 2 * sum(t.cost for t in tiles)
+        super().__init__(op.results[which].type, cost, depth=2 + max(t.depth for t in tiles))
         self.lowering, self.op, self.which, self.tiles = lowering, op, which, tiles
 
     def at(self, index: Index, body: Body) -> Ref:

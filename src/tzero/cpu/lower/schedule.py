@@ -113,7 +113,7 @@ def first_reader(value: Value, stored: set[Value]) -> Op | None:
     readers = _readers(value, stored)
     if not readers:
         return None
-    _, reader = min(readers, key=lambda r: r[0])
+    reader = readers[0][1]
     shape = value.type.shape
     if reader.name != "tt.reduce" or reader.integer("axis") != len(shape) - 1:
         return None
@@ -127,7 +127,7 @@ def reads_again(value: Value, stored: set[Value]) -> bool:
         return False
     if not all(_reads_at_once(op) or elementwise(op) is not None for _, op in readers):
         return False  # others read later, or copy it as it is, which the load itself does best
-    return not _written(value, max(place for place, _ in readers) + 1)
+    return not _written(value, readers[-1][0] + 1)
 
 
 def _reads_at_once(op: Op) -> bool:
@@ -141,7 +141,7 @@ def _reads_at_once(op: Op) -> bool:
 def feeds_store(value: Value, stored: set[Value]) -> bool:
     """Whether one store is all that reads a load, and the first write after it."""
     readers = _readers(value, stored)
-    if len({id(op) for _, op in readers}) != 1 or len(value.type.shape) != 1:
+    if len(readers) != 1 or len(value.type.shape) != 1:
         return False
     place, op = readers[0]
     return op.name == "tt.store" and not _written(value, place)
@@ -173,17 +173,19 @@ def _readers(value: Value, stored: set[Value]) -> list[tuple[int, Op]]:
         return []
     block = value.op.block
     place = {id(op): k for k, op in enumerate(block.ops)}
-    readers: list[tuple[int, Op]] = []
+    readers: dict[int, Op] = {}
+    seen = {value}
     todo = [value]
     while todo:
         for use in todo.pop().uses:
             if use.block is not block or use.name in VIEWS:
                 return []
-            if elementwise(use) is not None and use.result not in stored:
+            if elementwise(use) is None or use.result in stored:
+                readers[place[id(use)]] = use
+            elif use.result not in seen:
+                seen.add(use.result)
                 todo.append(use.result)
-            else:
-                readers.append((place[id(use)], use))
-    return readers
+    return sorted(readers.items())
 
 
 def _repeats_rows(op: Op) -> bool:

@@ -102,7 +102,9 @@ class _Joined(Tile):
     """Two tiles interleaved along a new last dimension."""
 
     def __init__(self, type_: Type, parts: tuple[Tile, Tile]) -> None:
-        super().__init__(type_, 1 + sum(p.cost for p in parts))
+        super().__init__(
+            type_, 1 + sum(p.cost for p in parts), depth=1 + max(p.depth for p in parts)
+        )
         self.parts = parts
 
     def at(self, index: Index, body: Body) -> Ref:
@@ -167,6 +169,15 @@ def addptr(lowering: Lowering, op: Op) -> None:
         text = lowering.declare("char *", f"{pointer.text} + {item} * (int64_t)({offset.text})")
         lowering.env[op.result] = Uniform(op.result.type, text)
         return
+    if (
+        isinstance(offset, Uniform)
+        and isinstance(pointer, Offset)
+        and isinstance(pointer.pointer, Uniform)
+    ):  # moved by the same amount everywhere: so is the base
+        moved = f"{pointer.pointer.text} + {item} * (int64_t)({offset.text})"
+        base = Uniform(pointer.pointer.type, lowering.declare("char *", moved))
+        lowering.bind(op.result, Offset(op.result.type, base, pointer.offset, item))
+        return
     lowering.bind(op.result, Offset(op.result.type, pointer, offset, item))
 
 
@@ -174,7 +185,7 @@ class _Gathered(Tile):
     """Elements of a stored tile picked along an axis by an index tile."""
 
     def __init__(self, type_: Type, source: Tile, picks: Tile, axis: int) -> None:
-        super().__init__(type_, 2 + picks.cost)
+        super().__init__(type_, 2 + picks.cost, depth=picks.depth + 1)
         self.source, self.picks, self.axis = source, picks, axis
 
     def at(self, index: Index, body: Body) -> Ref:

@@ -21,6 +21,9 @@ from tzero.cpu.lower.elems import ELEMS
 from tzero.cpu.lower.poly import ZERO, Loop, Poly, Sym, flat, unflat
 from tzero.cpu.ttir import Type
 
+INDEX_BYTES = 4
+"""Size of the smallest integers that indices are computed in."""
+
 Index = tuple[Poly, ...]
 Remap = Callable[[Index, "Body"], Index]
 
@@ -173,11 +176,15 @@ class Tile:
     """A tensor value; `cost` is a rough count of operations to compute one element.
 
     `operands` lists the tiles that decide every element alone; where all are uniform, so is this.
+    `depth` is how many tiles are asked, one by the other, for one element.
     """
 
-    def __init__(self, type_: Type, cost: int = 0, operands: Sequence[Tile] = ()) -> None:
+    def __init__(
+        self, type_: Type, cost: int = 0, operands: Sequence[Tile] = (), depth: int = 0
+    ) -> None:
         self.type = type_
         self.cost = cost
+        self.depth: int = max([depth, *(t.depth + 1 for t in operands)])
         self.operands = tuple(operands)
         self.elem = ELEMS[type_.elem]
 
@@ -324,7 +331,7 @@ class View(Tile):
     """Another tile seen through a change of index."""
 
     def __init__(self, type_: Type, source: Tile, remap: Remap) -> None:
-        super().__init__(type_, source.cost)
+        super().__init__(type_, source.cost, depth=source.depth + 1)
         self.source = source
         self.remap = remap
 
@@ -421,7 +428,9 @@ class Sum(Map):
     sign = 1
 
     def linear(self, index: Index, body: Body) -> Poly:
-        """The sum of the operands' polynomials."""
+        """The sum of the operands' polynomials; narrow integers wrap, so they have none."""
+        if self.elem.size < INDEX_BYTES:
+            return super().linear(index, body)
         a, b = (t.linear(index, body) for t in self.operands)
         return a + b.scaled(self.sign)
 
@@ -437,6 +446,8 @@ class Product(Map):
 
     def linear(self, index: Index, body: Body) -> Poly:
         """The product, if linear."""
+        if self.elem.size < INDEX_BYTES:
+            return super().linear(index, body)
         a, b = (t.linear(index, body) for t in self.operands)
         if a.deps() and b.deps():
             return opaque(body.at(self, index))
@@ -466,7 +477,9 @@ class Offset(Tile):
     """Pointers plus element offsets."""
 
     def __init__(self, type_: Type, pointer: Tile, offset: Tile, item: int) -> None:
-        super().__init__(type_, pointer.cost + offset.cost)
+        super().__init__(
+            type_, pointer.cost + offset.cost, depth=max(pointer.depth, offset.depth) + 1
+        )
         self.pointer, self.offset, self.item = pointer, offset, item
 
     def at(self, index: Index, body: Body) -> Ref:
