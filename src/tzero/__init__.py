@@ -74,7 +74,13 @@ _ROOMS = {
 }
 
 
+_OPEN = ("errors", "events", "key", "measure", "settings")
+"""Rooms that are public as a whole, as `tzero.measure`."""
+
+
 def __getattr__(name: str) -> Any:
+    if name in _OPEN:
+        return importlib.import_module(f"tzero.{name}")
     if name not in _ROOMS:
         raise AttributeError(f"module 'tzero' has no attribute {name!r}")
     value = globals()[name] = getattr(importlib.import_module(_ROOMS[name]), name)
@@ -82,4 +88,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_ROOMS})
+    return sorted({*globals(), *_ROOMS, *_OPEN})

@@ -9,8 +9,7 @@ from __future__ import annotations
 import inspect
 import textwrap
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from types import FunctionType
 from typing import Any, Generic, TypeVar, cast
 
@@ -106,15 +105,16 @@ class Call:
 _calls = threading.local()
 
 
-@contextmanager
-def entered(call: Call) -> Iterator[None]:
-    """Have `running` find a call in this thread until the block ends; calls nest."""
-    outer = getattr(_calls, "current", None)
+def enter(call: Call) -> Call | None:
+    """Have `running` find a call in this thread; returns what it found before, for `leave`."""
+    outer: Call | None = getattr(_calls, "current", None)
     _calls.current = call
-    try:
-        yield
-    finally:
-        _calls.current = outer
+    return outer
+
+
+def leave(outer: Call | None) -> None:
+    """Have `running` find what it found before `enter`."""
+    _calls.current = outer
 
 
 def running() -> Call | None:

@@ -19,8 +19,8 @@ from typing import Any, Generic, NamedTuple, TypeVar, overload
 
 import torch
 
-from tzero import events, settings
-from tzero.bind import BoundKernel, Call, entered
+from tzero import events, measure, settings
+from tzero.bind import BoundKernel, Call, enter, leave
 from tzero.config import Config
 from tzero.device import capability
 from tzero.errors import InvalidArgument, InvalidKernel
@@ -148,6 +148,9 @@ class Kernel(Generic[R]):
     def __call__(self, *args: Any, **kwargs: Any) -> R:
         if torch.compiler.is_compiling():
             return self._traced(args, kwargs)
+        record = measure.active()
+        if record is not None:
+            return self._measured(record, args, kwargs)
         if kwargs or len(args) != len(self._parameters):
             args = self._normalized(args, kwargs)
         base = self._base(args)
@@ -157,10 +160,36 @@ class Kernel(Generic[R]):
             bound = self._bound(base, args)
         elif events.watched():
             events.emit(events.Event("hit", self.name))
-        plain = tuple(a.value if type(a) is ConstExpr else a for a in args)
+        return self._run(base, bound, args)
+
+    def _run(self, base: tuple[Hashable, ...], bound: BoundKernel[R], args: tuple[Any, ...]) -> R:
+        plain = args
+        if any(type(a) is ConstExpr for a in args):
+            plain = tuple(a.value if type(a) is ConstExpr else a for a in args)
         specialize = functools.partial(self._specialize, base, bound, plain)
-        with entered(Call(bound.function, specialize)):
+        outer = enter(Call(bound.function, specialize))
+        try:
             return bound(*plain)
+        finally:
+            leave(outer)
+
+    def _measured(
+        self, record: measure.Record, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> R:
+        """The same call with every stage timed."""
+        with record.stage("call", self.name):
+            with record.stage("key", self.name):
+                args = self._normalized(args, kwargs)
+                base = self._base(args)
+            next(self._calls)
+            with record.stage("bind", self.name):
+                bound = self._found(base, args)
+                hit = bound is not None
+                bound = bound or self._bound(base, args)
+            if hit and events.watched():
+                events.emit(events.Event("hit", self.name))
+            with record.stage("run", self.name):
+                return self._run(base, bound, args)
 
     def _traced(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> R:
         """Under torch.compile the host function itself is traced."""
@@ -242,11 +271,12 @@ class Kernel(Generic[R]):
                 continue
             if kind is torch.Tensor and static:
                 parts.append((value.dtype, value.size(), value.stride()))
-            else:
-                parts.append(self._part(k, value))
-                if kind in _WITHOUT_TENSORS:
-                    continue
-            where = self._device(k, value, where)
+                if value.device != where:
+                    where = self._device(k, value, where)
+                continue
+            parts.append(self._part(k, value))
+            if kind not in _WITHOUT_TENSORS:
+                where = self._device(k, value, where)
         parts.append(capability(where) if where is not None else None)
         if self._custom is not None:
             parts.append(self._custom_part(args))

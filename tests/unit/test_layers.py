@@ -20,13 +20,24 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "errors": frozenset(),
     "settings": frozenset({"errors"}),
     "events": frozenset(),
+    "measure": frozenset(),
     "config": frozenset({"errors"}),
     "key": frozenset({"errors"}),
     "device": frozenset(),
     "bind": frozenset({"config", "key"}),
     "specializing": frozenset({"bind", "errors", "key"}),
     "dispatch": frozenset(
-        {"bind", "config", "device", "errors", "events", "key", "settings", "specializing"}
+        {
+            "bind",
+            "config",
+            "device",
+            "errors",
+            "events",
+            "key",
+            "measure",
+            "settings",
+            "specializing",
+        }
     ),
     "cpu": frozenset({"errors", "settings"}),
     "tzero": frozenset({"errors", "config", "bind", "dispatch", "specializing"}),

@@ -18,6 +18,7 @@ import tzero.dispatch
 import tzero.errors
 import tzero.events
 import tzero.key
+import tzero.measure
 import tzero.settings
 import tzero.specializing
 
@@ -52,6 +53,7 @@ PUBLIC = {
     tzero.errors: ERRORS,
     tzero.events: ["Event", "Kind", "Observer", "emit", "observe", "watched"],
     tzero.key: ["Key", "Options", "UnsupportedType", "constant", "difference", "part", "text"],
+    tzero.measure: ["Record", "Span", "active", "recording"],
     tzero.settings: ["Changes", "Settings", "current", "override", "read"],
 }
 NAMES = [(module, name) for module, names in PUBLIC.items() for name in names]

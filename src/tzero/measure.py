@@ -1,0 +1,143 @@
+"""Where the time of calls goes, stage by stage; free when nobody asks.
+
+Enters: stages, as the code passes through them. Leaves: a table, and a trace that Perfetto opens.
+It must not know what a stage means. A caller on a hot path asks `active` once; while nothing is
+recorded that is all it pays.
+
+    >>> with recording() as record:
+    ...     with record.stage("bind", "add"):
+    ...         pass
+    >>> record.count("bind", "add")
+    1
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+__all__ = ["Record", "Span", "active", "recording"]
+
+
+class Span(NamedTuple):
+    """One passage through a stage, in nanoseconds of a monotonic clock.
+
+    >>> Span("bind", "add", 5, 9, 1).nanoseconds
+    4
+    """
+
+    stage: str
+    kernel: str
+    start: int
+    end: int
+    thread: int
+
+    @property
+    def nanoseconds(self) -> int:
+        """How long it took."""
+        return self.end - self.start
+
+
+class Record:
+    """Everything that happened while it was open, on every thread.
+
+    ::
+
+        with tzero.measure.recording() as record:
+            add(x, y)
+        print(record)
+        record.write_trace("trace.json")   # open it at ui.perfetto.dev
+    """
+
+    def __init__(self) -> None:
+        self.spans: list[Span] = []  # appending is atomic; nothing else changes it
+
+    @contextmanager
+    def stage(self, name: str, kernel: str) -> Iterator[None]:
+        """Time a block; it counts also when it raises."""
+        start = time.perf_counter_ns()
+        try:
+            yield
+        finally:
+            end = time.perf_counter_ns()
+            self.spans.append(Span(name, kernel, start, end, threading.get_ident()))
+
+    def count(self, stage: str, kernel: str) -> int:
+        """How often a kernel passed through a stage."""
+        return sum(s.stage == stage and s.kernel == kernel for s in list(self.spans))
+
+    def __str__(self) -> str:
+        rows = [("kernel", "stage", "times", "total µs", "median µs")]
+        groups: dict[tuple[str, str], list[int]] = {}
+        for span in list(self.spans):
+            groups.setdefault((span.kernel, span.stage), []).append(span.nanoseconds)
+        for (kernel, stage), times in groups.items():
+            middle = sorted(times)[len(times) // 2]
+            total = sum(times)
+            rows.append(
+                (kernel, stage, str(len(times)), f"{total / 1e3:.1f}", f"{middle / 1e3:.2f}")
+            )
+        widths = [max(len(row[k]) for row in rows) for k in range(5)]
+        lines = []
+        for row in rows:
+            words = [row[k].ljust(widths[k]) for k in (0, 1)]
+            words += [row[k].rjust(widths[k]) for k in (2, 3, 4)]
+            lines.append("  ".join(words).rstrip())
+        return "\n".join(lines)
+
+    def write_trace(self, path: str | os.PathLike[str]) -> None:
+        """Write the spans as a trace in the form that Perfetto and Chrome open."""
+        events = [
+            {
+                "name": span.stage,
+                "cat": span.kernel,
+                "ph": "X",
+                "ts": span.start / 1e3,
+                "dur": span.nanoseconds / 1e3,
+                "pid": os.getpid(),
+                "tid": span.thread,
+                "args": {"kernel": span.kernel},
+            }
+            for span in list(self.spans)
+        ]
+        text = json.dumps({"traceEvents": events, "displayTimeUnit": "ns"})
+        Path(path).write_text(text, encoding="utf-8")
+
+
+_change = threading.Lock()  # protects replacing `_active`; reading it takes none
+_active: Record | None = None
+
+
+def active() -> Record | None:
+    """The record that is open, if one is.
+
+    >>> active() is None
+    True
+    """
+    return _active
+
+
+@contextmanager
+def recording() -> Iterator[Record]:
+    """Record the stages of every call on every thread, until the block ends. Blocks nest; the
+    innermost records.
+
+    >>> with recording() as record:
+    ...     active() is record
+    True
+    """
+    global _active
+    record = Record()
+    with _change:
+        outer, _active = _active, record
+    try:
+        yield record
+    finally:
+        with _change:
+            _active = outer

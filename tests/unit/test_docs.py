@@ -1,0 +1,40 @@
+"""The code in the pages runs, in order, and does what the page says."""
+
+from __future__ import annotations
+
+import linecache
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = ["docs/how-a-call-works.md", "docs/cpu.md", "README.md"]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_code_of_a_page_runs(page: str, capsys: pytest.CaptureFixture[str]) -> None:
+    text = (ROOT / page).read_text()
+    blocks = list(re.finditer(r"^```python\n(.*?)^```$", text, re.S | re.M))
+    assert blocks
+    # One file with the page's own line numbers, so that Triton can read its kernels' source and a
+    # failure names the line of the page.
+    kept = [
+        line if any(b.start(1) <= at < b.end(1) for b in blocks) else "\n"
+        for at, line in _lines(text)
+    ]
+    source = "".join(kept)
+    name = str(ROOT / page)
+    linecache.cache[name] = (len(source), None, kept, name)
+    try:
+        exec(compile(source, name, "exec"), {"__name__": "page", "__file__": name})
+    finally:
+        linecache.cache.pop(name, None)
+
+
+def _lines(text: str) -> list[tuple[int, str]]:
+    found, at = [], 0
+    for line in text.splitlines(keepends=True):
+        found.append((at, line))
+        at += len(line)
+    return found
