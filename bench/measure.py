@@ -6,6 +6,9 @@ each to the baseline, taken round by round. It must not know kernels, devices or
 A busy machine slows down everything for a while. The two sides of a ratio are therefore timed
 right after each other, the order changes from round to round, and the ratio is taken within a
 round before the median is taken over rounds.
+
+Contenders disturb one another: the threads of OpenMP, which torch uses, go on spinning for
+milliseconds after their last work. So each contender runs for a while, untimed, before its sample.
 """
 
 from __future__ import annotations
@@ -70,6 +73,7 @@ def compare(
     """Time the contenders in turns; ``calls`` per sample where given, else as many as fill one.
 
     Every contender has run before (its first call compiles), so the first round is like the rest.
+    Where `calls` is given a call cannot be repeated at will, and nothing runs untimed.
     """
     if baseline is not None and baseline not in contenders:
         raise ValueError(f"baseline {baseline!r} is not among {', '.join(contenders)}.")
@@ -82,6 +86,8 @@ def compare(
     for turn in range(effort.rounds):
         first = turn % len(names)
         for name in names[first:] + names[:first]:
+            if calls is None:
+                _sample(contenders[name], counts[name], clock)  # the other's threads come to rest
             samples[name].append(_sample(contenders[name], counts[name], clock))
     ratios = {
         name: spread([mine / theirs for mine, theirs in zip(times, samples[baseline], strict=True)])

@@ -82,9 +82,10 @@ def test_short_calls_are_repeated_until_a_sample_is_long_enough() -> None:
     clock = FakeClock()
     contenders = {"tiny": clock.contender("tiny", 0.001), "long": clock.contender("long", 5.0)}
     found = compare(contenders, baseline="long", effort=Effort(1, 0.1), clock=clock)
-    # 1 + 2 + 4 ... + 128 calls to find out, then one sample; the long one needs a single call.
-    assert clock.calls.count("tiny") == 255 + 128
-    assert clock.calls.count("long") == 2
+    # 1 + 2 + 4 ... + 128 calls to find out, then a run-in and one sample; the long one needs a
+    # single call for each.
+    assert clock.calls.count("tiny") == 255 + 2 * 128
+    assert clock.calls.count("long") == 3
     assert found.seconds["tiny"].median == pytest.approx(0.001)
     assert found.ratios["tiny"].median == pytest.approx(0.0002)
 
