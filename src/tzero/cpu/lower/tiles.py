@@ -12,6 +12,7 @@ base and an element offset (`address`), and a mask with the bounds it puts on a 
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -172,7 +173,7 @@ def interval(body: Body, bounds: Sequence[Condition], inner: Loop) -> tuple[str,
     return start, end
 
 
-class Tile:
+class Tile(ABC):
     """A tensor value; `cost` is a rough count of operations to compute one element.
 
     `operands` lists the tiles that decide every element alone; where all are uniform, so is this.
@@ -188,9 +189,9 @@ class Tile:
         self.operands = tuple(operands)
         self.elem = ELEMS[type_.elem]
 
+    @abstractmethod
     def at(self, index: Index, body: Body) -> Ref:
         """The carried value of one element; ask through `Body.at`, which remembers."""
-        raise NotImplementedError(type(self).__name__)
 
     def raw(self, index: Index, body: Body) -> Ref:
         """The stored bits of one element."""
