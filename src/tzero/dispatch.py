@@ -139,7 +139,8 @@ class Kernel(Generic[R]):
         self._custom = key
         self._lock = threading.RLock()  # protects everything below; lookups take none
         self._table: dict[tuple[Hashable, ...], BoundKernel[R] | _Family] = {}
-        self._calls, self._misses, self._evictions = itertools.count(), 0, 0
+        self._calls, self._looks = itertools.count(), 0  # a number is taken by every call and look
+        self._misses, self._evictions = 0, 0
         self._last_missed: Key | None = None
         self._changed: dict[int, int] = {}
 
@@ -234,7 +235,8 @@ class Kernel(Generic[R]):
     def stats(self) -> Stats:
         """Counts of calls, misses, live entries and evictions."""
         with self._lock:
-            calls = int(self._calls.__reduce__()[1][0])  # the next number: how many were taken
+            calls = next(self._calls) - self._looks  # taking a number is the only way to see it
+            self._looks += 1
             live = sum(isinstance(e, BoundKernel) for e in self._table.values())
             return Stats(calls, self._misses, live, self._evictions)
 
