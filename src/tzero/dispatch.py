@@ -387,8 +387,9 @@ class Kernel(Generic[R]):
         del self._table[oldest]
         self._evictions += 1
         if self._evictions == 1:
-            k = max(self._changed, key=lambda k: self._changed[k])
-            name = self._parameters[k] if k < len(self._parameters) else "the device or key="
+            beyond = len(self._parameters)  # keys may differ in no argument, only behind them
+            k = max(self._changed, key=lambda k: self._changed[k], default=beyond)
+            name = self._parameters[k] if k < beyond else "the device, key= or specialize"
             warnings.warn(
                 f"{self.name} has more than {bound} specializations, so old ones are dropped; "
                 f"{name!r} is what keeps changing. Pass static_shapes=False, or raise "

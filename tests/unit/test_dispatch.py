@@ -258,6 +258,18 @@ def test_the_least_recently_used_goes_and_the_warning_names_what_changes() -> No
             assert kernel.stats().misses == 5
 
 
+def test_the_bound_holds_where_only_a_specialized_value_changes() -> None:
+    def scaled(x: Any, n: Any) -> int:
+        return tzero.specialize(n)  # type: ignore[no-any-return]
+
+    kernel = tzero.kernel(scaled)
+    with settings.override(max_specializations=1):
+        kernel(X, 1)
+        with pytest.warns(UserWarning, match="scaled has more than 1.*specialize"):
+            assert kernel(X, 2) == 2
+    assert kernel.stats().entries == 1
+
+
 def test_explain_names_the_first_difference() -> None:
     kernel = tzero.kernel(weighted)
     assert not kernel.explain(X).hit

@@ -232,7 +232,7 @@ _FORMATS = {0: "f8E4M3FN", 1: "f8E5M2", 4: "e2m1", 5: "bf16", 6: "f16"}
 class _Scaled(Tile):
     """A block-scaled operand as f32: elements decoded, times the scale of their block.
 
-    `depth_axis` is the axis of the product's inner dimension; the scales run along their last.
+    `axes` says which axis is the product's inner dimension; the scales run along their last.
     """
 
     def __init__(
