@@ -11,13 +11,14 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import fnmatch
+import importlib.util
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bench import interpreter, record, table
-from bench.measure import Effort, compare, spread
+from bench.measure import Call, Comparison, Effort, compare, spread
 from bench.record import Record, Result
 from bench.rows.row import Row
 
@@ -49,17 +50,33 @@ def measure(row: Row, effort: Effort) -> Result:
         call()
     if case.rounds is not None:
         effort = dataclasses.replace(effort, rounds=min(effort.rounds, case.rounds))
-    found = compare(case.contenders, baseline=row.baseline, effort=effort, calls=case.calls)
+    if row.unit == "bytes":
+        found = gauge(case.contenders, effort.rounds)
+    else:
+        found = compare(
+            case.contenders,
+            baseline=row.baseline,
+            floor=row.floor,
+            effort=effort,
+            calls=case.calls,
+        )
     return Result(
         id=row.id,
         title=row.title,
         subject=row.subject,
         baseline=row.baseline,
+        floor=row.floor,
         unit=row.unit,
         target=row.target,
-        seconds=found.seconds,
+        values=found.seconds,
         ratios=found.ratios,
     )
+
+
+def gauge(contenders: Mapping[str, Call], rounds: int) -> Comparison:
+    """What contenders say of themselves, in turns."""
+    said = [{name: float(str(call())) for name, call in contenders.items()} for _ in range(rounds)]
+    return Comparison({name: spread([each[name] for each in said]) for name in contenders}, {})
 
 
 def with_interpreter(results: list[Result], rows: Sequence[Row]) -> list[Result]:
@@ -73,8 +90,8 @@ def with_interpreter(results: list[Result], rows: Sequence[Row]) -> list[Result]
             notes = (*result.notes, f"Triton's interpreter fails: {answer}")
             by_id[row_id] = dataclasses.replace(result, notes=notes)
         else:
-            seconds = {**result.seconds, "interpreter": spread(answer)}
-            by_id[row_id] = dataclasses.replace(result, seconds=seconds)
+            values = {**result.values, "interpreter": spread(answer)}
+            by_id[row_id] = dataclasses.replace(result, values=values)
     return list(by_id.values())
 
 
@@ -106,9 +123,13 @@ def main(arguments: Sequence[str]) -> None:
     machine = record.machine()
     results = []
     for number, row in enumerate(rows, 1):
+        if row.needs is not None and importlib.util.find_spec(row.needs) is None:
+            say(f"[{number}/{len(rows)}] {row.id}: left out, {row.needs} is not installed")
+            continue
         say(f"[{number}/{len(rows)}] {row.id}")
         results.append(measure(row, QUICK if given.quick else FULL))
-    results = with_interpreter(results, rows)
+    measured = {result.id for result in results}
+    results = with_interpreter(results, [row for row in rows if row.id in measured])
     finished = Record(
         when=record.now(),
         machine=machine,

@@ -48,7 +48,8 @@ class Effort:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Seconds per call by contender, and each one's ratio to the baseline (itself left out)."""
+    """Seconds per call by contender, and each one's ratio to the baseline (itself left out); with
+    a floor, the ratio of what is above it."""
 
     seconds: Mapping[str, Spread]
     ratios: Mapping[str, Spread]
@@ -66,6 +67,7 @@ def compare(
     contenders: Mapping[str, Call],
     *,
     baseline: str | None = None,
+    floor: str | None = None,
     effort: Effort,
     calls: int | None = None,
     clock: Clock = time.perf_counter,
@@ -75,8 +77,9 @@ def compare(
     Every contender has run before (its first call compiles), so the first round is like the rest.
     Where `calls` is given a call cannot be repeated at will, and nothing runs untimed.
     """
-    if baseline is not None and baseline not in contenders:
-        raise ValueError(f"baseline {baseline!r} is not among {', '.join(contenders)}.")
+    for role, name in (("baseline", baseline), ("floor", floor)):
+        if name is not None and name not in contenders:
+            raise ValueError(f"{role} {name!r} is not among {', '.join(contenders)}.")
     counts = {
         name: calls or _calls_to_fill(call, effort.sample_seconds, clock)
         for name, call in contenders.items()
@@ -89,10 +92,16 @@ def compare(
             if calls is None:
                 _sample(contenders[name], counts[name], clock)  # the other's threads come to rest
             samples[name].append(_sample(contenders[name], counts[name], clock))
+    below = samples[floor] if floor is not None else [0.0] * effort.rounds
     ratios = {
-        name: spread([mine / theirs for mine, theirs in zip(times, samples[baseline], strict=True)])
+        name: spread(
+            [
+                (mine - least) / (theirs - least)
+                for mine, theirs, least in zip(times, samples[baseline], below, strict=True)
+            ]
+        )
         for name, times in samples.items()
-        if baseline is not None and name != baseline
+        if baseline is not None and name not in (baseline, floor)
     }
     return Comparison({name: spread(times) for name, times in samples.items()}, ratios)
 

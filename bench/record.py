@@ -23,28 +23,30 @@ from bench.measure import Spread
 
 __all__ = ["SCHEMA", "Record", "Result", "Target", "machine", "read", "versions", "write"]
 
-SCHEMA = 1
+SCHEMA = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a row is to reach: its ratio to the baseline, or its seconds, at most so much."""
+    """What a row is to reach: its ratio to the baseline, or its value, at most so much."""
 
-    of: str  # "ratio" or "seconds"
+    of: str  # "ratio" or "value"
     at_most: float
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One row: seconds per call by contender, ratios to the baseline, and notes on what failed."""
+    """One row: seconds per call (or bytes) by contender, ratios to the baseline (above the floor,
+    where there is one), and notes on what failed."""
 
     id: str
     title: str
     subject: str
     baseline: str | None
-    unit: str  # what a table shows seconds in: "ms" or "us"
+    floor: str | None
+    unit: str  # what a table shows values in: "ms" or "us" for seconds, or "bytes"
     target: Target | None
-    seconds: Mapping[str, Spread]
+    values: Mapping[str, Spread]
     ratios: Mapping[str, Spread]
     notes: tuple[str, ...] = ()
 
@@ -53,7 +55,7 @@ class Result:
         """What the target is compared with."""
         if self.target is None:
             return None
-        of = self.ratios if self.target.of == "ratio" else self.seconds
+        of = self.ratios if self.target.of == "ratio" else self.values
         return of[self.subject].median
 
     @property
@@ -103,7 +105,7 @@ def _cpu_name() -> str:
 def versions(compiler: str) -> dict[str, str]:
     """What the measurements depend on and can be installed otherwise."""
     found = {"python": platform.python_version(), "compiler": compiler}
-    for name in ("tzero", "torch", "triton", "numpy"):
+    for name in ("tzero", "torch", "triton", "helion", "numpy"):
         try:
             found[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
@@ -133,7 +135,7 @@ def _result(row: dict[str, Any]) -> Result:
         **{
             **row,
             "target": None if target is None else Target(**target),
-            "seconds": {name: Spread(**each) for name, each in row["seconds"].items()},
+            "values": {name: Spread(**each) for name, each in row["values"].items()},
             "ratios": {name: Spread(**each) for name, each in row["ratios"].items()},
             "notes": tuple(row["notes"]),
         }

@@ -12,8 +12,8 @@ from bench.record import Record, Result
 
 __all__ = ["markdown", "show"]
 
-COLUMNS = ("id", "triton", "torch", "ratio (quartiles)", "target", "", "interpreter")
-_UNITS = {"ms": 1e3, "us": 1e6}
+COLUMNS = ("id", "measured", "against", "ratio (quartiles)", "target", "", "beside them")
+_UNITS = {"ms": 1e3, "us": 1e6, "bytes": 1.0}
 
 
 def cells(row: Result) -> tuple[str, ...]:
@@ -21,21 +21,18 @@ def cells(row: Result) -> tuple[str, ...]:
     ratio = row.ratios.get(row.subject)
     return (
         row.id,
-        _time(row, row.subject),
-        _time(row, "torch"),
+        _value(row, row.subject),
+        "" if row.baseline is None else _value(row, row.baseline),
         "" if ratio is None else _with_quartiles(ratio),
         _target(row),
         row.verdict,
-        _interpreter(row),
+        _others(row),
     )
 
 
-def _time(row: Result, contender: str) -> str:
-    found = row.seconds.get(contender)
-    if found is None:
-        return ""
-    scaled = found.scaled(_UNITS[row.unit])
-    return f"{_number(scaled.median)} {row.unit.replace('u', 'µ')}"
+def _value(row: Result, contender: str) -> str:
+    scaled = row.values[contender].scaled(_UNITS[row.unit])
+    return f"{contender} {_number(scaled.median)} {row.unit.replace('us', 'µs')}"
 
 
 def _with_quartiles(value: Spread) -> str:
@@ -50,11 +47,16 @@ def _target(row: Result) -> str:
     return f"≤ {row.target.at_most * _UNITS[row.unit]:g} {row.unit}"
 
 
-def _interpreter(row: Result) -> str:
-    found = row.seconds.get("interpreter")
-    if found is None:
-        return "fails" if row.notes else ""
-    return f"{found.median / row.seconds[row.subject].median:.0f}×"
+def _others(row: Result) -> str:
+    """The contenders that are neither measured nor compared with. Of the interpreter only the order
+    of magnitude is of interest."""
+    said = []
+    for name, value in row.values.items():
+        if name == "interpreter":
+            said.append(f"interpreter {value.median / row.values[row.subject].median:.0f}×")
+        elif name not in (row.subject, row.baseline):
+            said.append(_value(row, name))
+    return ", ".join([*said, *(["interpreter fails"] if row.notes else [])])
 
 
 def _number(value: float) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from bench.rows import compiling, launching, running
+from bench.rows import compiling, keying, launching, running
 from bench.rows.row import Case, Row
 
 __all__ = ["ROWS", "Case", "Row"]
 
-ROWS: tuple[Row, ...] = (*running.ROWS, *compiling.ROWS, *launching.ROWS)
+ROWS: tuple[Row, ...] = (*running.ROWS, *compiling.ROWS, *keying.ROWS, *launching.ROWS)

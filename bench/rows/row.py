@@ -30,13 +30,17 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One measurement: ``subject`` is timed, against ``baseline`` where there is one."""
+    """One measurement: ``subject`` is timed, against ``baseline`` where there is one. With a
+    ``floor``, what both take above that contender is compared. Where the unit is bytes, contenders
+    return how many, and nothing is timed. ``needs`` is a package without which it is left out."""
 
     id: str
     title: str
     make: Callable[[], Case]
     subject: str = "triton"
     baseline: str | None = "torch"
+    floor: str | None = None
     unit: str = "ms"
     target: Target | None = None
     interpreted: bool = True
+    needs: str | None = None

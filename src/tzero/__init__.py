@@ -40,7 +40,8 @@ from tzero.errors import (
 
 if TYPE_CHECKING:
     from tzero.bind import BoundKernel
-    from tzero.dispatch import ConstExpr, Kernel, kernel
+    from tzero.dispatch import Kernel, kernel
+    from tzero.extract import ConstExpr
     from tzero.specializing import specialize
 
 __version__ = "0.1.0"
@@ -67,7 +68,7 @@ __all__ = [
 
 _ROOMS = {
     "BoundKernel": "tzero.bind",
-    "ConstExpr": "tzero.dispatch",
+    "ConstExpr": "tzero.extract",
     "Kernel": "tzero.dispatch",
     "kernel": "tzero.dispatch",
     "specialize": "tzero.specializing",

@@ -6,13 +6,15 @@ of the host function. It must not know how keys are made or where bound kernels 
 
 from __future__ import annotations
 
+import functools
 import inspect
 import textwrap
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from types import FunctionType
 from typing import Any, Generic, TypeVar, cast
 
+from tzero import settings
 from tzero.config import Config
 from tzero.key import Key
 
@@ -29,6 +31,8 @@ class BoundKernel(Generic[R]):
         bound = add.bind((x, y))
         bound.set_config(tzero.Config(BLOCK=256))
         out = bound(x, y)
+
+    `settings` are those that were in force when it was bound.
     """
 
     def __init__(
@@ -43,9 +47,11 @@ class BoundKernel(Generic[R]):
         self.name = name
         self.key = key
         self.function = _copied(function)
+        self.settings = settings.current()
         self.last_used = 0
-        self._config = config
+        self.has_constants = any(p[0] == "constant" for p in key if isinstance(p, tuple) and p)
         self._takes_config = takes_config
+        self._set(config)
 
     @property
     def config(self) -> Config | None:
@@ -54,12 +60,16 @@ class BoundKernel(Generic[R]):
 
     def set_config(self, config: Config) -> None:
         """Make later calls with another configuration."""
+        self._set(config)
+
+    def _set(self, config: Config | None) -> None:
         self._config = config
+        self.call = (
+            functools.partial(self.function, config=config) if self._takes_config else self.function
+        )
 
     def __call__(self, *args: Any) -> R:
-        if self._takes_config:
-            return self.function(*args, config=self._config)
-        return self.function(*args)
+        return self.call(*args)
 
     def to_code(self) -> str:
         """What runs: the host function's source, under its key and configuration."""
@@ -92,31 +102,17 @@ def _copied(function: Callable[..., R]) -> Callable[..., R]:
     return cast("Callable[..., R]", copy)
 
 
-class Call:
-    """One host function that is running, for what it calls to find: see `running`."""
-
-    __slots__ = ("function", "specialize")
-
-    def __init__(self, function: Callable[..., Any], specialize: Callable[[Any], None]) -> None:
-        self.function = function
-        self.specialize = specialize
+Call = tuple[Callable[..., None], tuple[Hashable, ...], BoundKernel[Any], tuple[Any, ...]]
+"""One host function that is running, for what it calls to find (see `running`): what takes note of
+an extra, and what that wants before it: the raw key, the bound kernel, the arguments. A plain
+tuple, because every call makes one."""
 
 
-_calls = threading.local()
+class Running(threading.local):
+    """What this thread is in: `current` is the innermost host function of a kernel, or None. Who
+    enters one sets it, and sets it back."""
+
+    current: Call | None = None
 
 
-def enter(call: Call) -> Call | None:
-    """Have `running` find a call in this thread; returns what it found before, for `leave`."""
-    outer: Call | None = getattr(_calls, "current", None)
-    _calls.current = call
-    return outer
-
-
-def leave(outer: Call | None) -> None:
-    """Have `running` find what it found before `enter`."""
-    _calls.current = outer
-
-
-def running() -> Call | None:
-    """The innermost host function of a kernel that this thread is in."""
-    return getattr(_calls, "current", None)
+running = Running()

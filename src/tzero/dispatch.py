@@ -20,32 +20,17 @@ from typing import Any, Generic, NamedTuple, TypeVar, overload
 import torch
 
 from tzero import events, measure, settings
-from tzero.bind import BoundKernel, Call, enter, leave
+from tzero.bind import BoundKernel, running
 from tzero.config import Config
-from tzero.device import capability
 from tzero.errors import InvalidArgument, InvalidKernel
-from tzero.key import TABLE, Key, Options, UnsupportedType, constant, difference, part
+from tzero.extract import ConstExpr, Extractor, unwrapped
+from tzero.key import Key, Options, difference
 from tzero.specializing import Extra
 
-__all__ = ["ConstExpr", "Explanation", "Kernel", "Stats", "kernel"]
+__all__ = ["Explanation", "Kernel", "Stats", "kernel"]
 
 R = TypeVar("R")
-
-
-class ConstExpr:
-    """A value that code is made for: as an annotation of a parameter, or around an argument.
-
-    >>> ConstExpr(64)
-    ConstExpr(64)
-    """
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    def __repr__(self) -> str:
-        return f"ConstExpr({self.value!r})"
+Raw = tuple[Hashable, ...]
 
 
 class Stats(NamedTuple):
@@ -97,9 +82,10 @@ class _Family:
     def __init__(self, extras: tuple[Extra, ...]) -> None:
         self.extras = extras
 
-    def full(self, base: tuple[Hashable, ...], args: Sequence[Any]) -> tuple[Hashable, ...]:
+    def full(self, base: Raw, args: Sequence[Any]) -> Raw:
         """The key with the extras of some arguments."""
-        return (*base, *((extra, extra.of(args)) for extra in self.extras))
+        plain = unwrapped(args)
+        return (*base, *((extra, extra.of(plain)) for extra in self.extras))
 
 
 class Kernel(Generic[R]):
@@ -131,14 +117,15 @@ class Kernel(Generic[R]):
         self.options = options
         self.signature, self._takes_config = _signature(self.name, function)
         self._parameters = tuple(self.signature.parameters)
-        self._constants = tuple(
+        self._arity = len(self._parameters)
+        constants = tuple(
             p.annotation in (ConstExpr, "ConstExpr", "tzero.ConstExpr")
             for p in self.signature.parameters.values()
         )
+        self.extract = Extractor(self.name, self._parameters, constants, options, key)
         self._config = config
-        self._custom = key
         self._lock = threading.RLock()  # protects everything below; lookups take none
-        self._table: dict[tuple[Hashable, ...], BoundKernel[R] | _Family] = {}
+        self._table: dict[Raw, BoundKernel[R] | _Family] = {}
         self._calls, self._looks = itertools.count(), 0  # a number is taken by every call and look
         self._misses, self._evictions = 0, 0
         self._last_missed: Key | None = None
@@ -152,9 +139,9 @@ class Kernel(Generic[R]):
         record = measure.active()
         if record is not None:
             return self._measured(record, args, kwargs)
-        if kwargs or len(args) != len(self._parameters):
+        if kwargs or len(args) != self._arity:
             args = self._normalized(args, kwargs)
-        base = self._base(args)
+        base = self.extract.last(args)
         bound = self._found(base, args)
         next(self._calls)
         if bound is None:
@@ -163,16 +150,15 @@ class Kernel(Generic[R]):
             events.emit(events.Event("hit", self.name))
         return self._run(base, bound, args)
 
-    def _run(self, base: tuple[Hashable, ...], bound: BoundKernel[R], args: tuple[Any, ...]) -> R:
-        plain = args
-        if any(type(a) is ConstExpr for a in args):
-            plain = tuple(a.value if type(a) is ConstExpr else a for a in args)
-        specialize = functools.partial(self._specialize, base, bound, plain)
-        outer = enter(Call(bound.function, specialize))
+    def _run(self, base: Raw, bound: BoundKernel[R], args: tuple[Any, ...]) -> R:
+        if bound.has_constants:
+            args = unwrapped(args)
+        outer = running.current
+        running.current = (self._specialize, base, bound, args)
         try:
-            return bound(*plain)
+            return bound.call(*args)
         finally:
-            leave(outer)
+            running.current = outer
 
     def _measured(
         self, record: measure.Record, args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -181,7 +167,7 @@ class Kernel(Generic[R]):
         with record.stage("call", self.name):
             with record.stage("key", self.name):
                 args = self._normalized(args, kwargs)
-                base = self._base(args)
+                base = self.extract(args)
             next(self._calls)
             with record.stage("bind", self.name):
                 bound = self._found(base, args)
@@ -194,22 +180,24 @@ class Kernel(Generic[R]):
 
     def _traced(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> R:
         """Under torch.compile the host function itself is traced."""
-        plain = [a.value if type(a) is ConstExpr else a for a in args]
-        named = {k: a.value if type(a) is ConstExpr else a for k, a in kwargs.items()}
+        plain = unwrapped(args)
+        named = dict(zip(kwargs, unwrapped(tuple(kwargs.values())), strict=True))
         if self._takes_config:
             named["config"] = self._config
         return self.function(*plain, **named)
 
     def bind(self, args: Sequence[Any]) -> BoundKernel[R]:
         """The bound kernel that a call with these arguments uses."""
-        normal = self._normalized(tuple(args), {})
-        base = self._base(normal)
+        normal = args if type(args) is tuple else tuple(args)
+        if len(normal) != self._arity:
+            normal = self._normalized(normal, {})
+        base = self.extract.last(normal)
         return self._found(base, normal) or self._bound(base, normal)
 
     def key(self, args: Sequence[Any]) -> Key:
         """The key of a call with these arguments."""
         normal = self._normalized(tuple(args), {})
-        base = self._base(normal)
+        base = self.extract(normal)
         entry = self._table.get(base)
         return Key(entry.full(base, normal) if isinstance(entry, _Family) else base)
 
@@ -261,93 +249,17 @@ class Kernel(Generic[R]):
         found.apply_defaults()
         return tuple(found.arguments.values())
 
-    def _base(self, args: tuple[Any, ...]) -> tuple[Hashable, ...]:
-        """The key without extras, as a plain tuple."""
-        parts: list[Hashable] = []
-        where: torch.device | None = None
-        static = self.options.static_shapes
-        for k, value in enumerate(args):
-            kind = type(value)
-            if kind is ConstExpr or self._constants[k]:
-                parts.append(self._constant(k, value))
-                continue
-            if kind is torch.Tensor and static:
-                parts.append((value.dtype, value.size(), value.stride()))
-                if value.device != where:
-                    where = self._device(k, value, where)
-                continue
-            parts.append(self._part(k, value))
-            if kind not in _WITHOUT_TENSORS:
-                where = self._device(k, value, where)
-        parts.append(capability(where) if where is not None else None)
-        if self._custom is not None:
-            parts.append(self._custom_part(args))
-        return tuple(parts)
-
-    def _constant(self, k: int, value: Any) -> Hashable:
-        try:
-            return ("constant", constant(value.value if type(value) is ConstExpr else value))
-        except UnsupportedType as error:
-            raise self._refused(k, error) from error
-
-    def _part(self, k: int, value: Any) -> Hashable:
-        try:
-            return part(value, self.options)
-        except UnsupportedType as error:
-            raise self._refused(k, error) from error
-
-    def _refused(self, k: int, error: UnsupportedType) -> InvalidArgument:
-        return InvalidArgument(
-            kernel=self.name,
-            argument=self._parameters[k],
-            problem=f"is or holds a {error.kind}",
-            advice="Pass tensors, numbers, strings, None, dtypes, devices, functions, or lists, "
-            "tuples, dicts, named tuples and dataclasses of these.",
-        )
-
-    def _device(self, k: int, value: Any, where: torch.device | None) -> torch.device | None:
-        """The one device of all tensors so far."""
-        for tensor in _tensors(value):
-            device = tensor.device
-            if device.type == "meta":
-                raise InvalidArgument(
-                    kernel=self.name,
-                    argument=self._parameters[k],
-                    problem="is a meta tensor, which has no memory to run on",
-                    advice="Pass a tensor on a device.",
-                )
-            if where is not None and device != where:
-                raise InvalidArgument(
-                    kernel=self.name,
-                    argument=self._parameters[k],
-                    problem=f"is on {device}, but an argument before it is on {where}",
-                    advice="Move one of them: all tensors of a call are on one device.",
-                )
-            where = device
-        return where
-
-    def _custom_part(self, args: tuple[Any, ...]) -> Hashable:
-        assert self._custom is not None
-        result = self._custom(*(a.value if type(a) is ConstExpr else a for a in args))
-        try:
-            return ("key", constant(result))
-        except UnsupportedType as error:
-            raise InvalidArgument(
-                kernel=self.name,
-                problem=f"its key= function returned a {error.kind}, which cannot be hashed",
-                advice="Return numbers, strings, or tuples of these.",
-            ) from error
-
-    def _found(self, base: tuple[Hashable, ...], args: tuple[Any, ...]) -> BoundKernel[R] | None:
-        entry = self._table.get(base)
-        if isinstance(entry, _Family):
+    def _found(self, base: Raw, args: tuple[Any, ...]) -> BoundKernel[R] | None:
+        entry: Any = self._table.get(base)
+        if entry.__class__ is _Family:
             entry = self._table.get(entry.full(base, args))
-        if entry is None or isinstance(entry, _Family):
+        if entry is None:
             return None
         entry.last_used = self._misses
-        return entry
+        bound: BoundKernel[R] = entry  # nothing but bound kernels stands under full keys
+        return bound
 
-    def _bound(self, base: tuple[Hashable, ...], args: tuple[Any, ...]) -> BoundKernel[R]:
+    def _bound(self, base: Raw, args: tuple[Any, ...]) -> BoundKernel[R]:
         """Bind, unless another thread has by now."""
         with self._lock:
             found = self._found(base, args)
@@ -380,6 +292,8 @@ class Kernel(Generic[R]):
     def _evict(self) -> None:
         """Keep the table within its bound: what was used least recently goes."""
         bound = settings.current().max_specializations
+        if len(self._table) <= bound:
+            return
         live = [(k, e) for k, e in self._table.items() if isinstance(e, BoundKernel)]
         if len(live) <= bound:
             return
@@ -399,7 +313,7 @@ class Kernel(Generic[R]):
 
     def _specialize(
         self,
-        base: tuple[Hashable, ...],
+        base: Raw,
         bound: BoundKernel[R],
         args: tuple[Any, ...],
         extra: Extra,
@@ -423,27 +337,6 @@ class Kernel(Generic[R]):
             bound.key = Key(family.full(base, args))
             table[bound.key] = bound
             self._table = table
-
-
-_WITHOUT_TENSORS = frozenset(
-    kind
-    for kind in TABLE
-    if kind not in (torch.Tensor, torch.nn.Parameter, tuple, list, dict)
-    and not issubclass(kind, torch.Tensor)
-)
-
-
-def _tensors(value: Any) -> list[torch.Tensor]:
-    """The tensors that a value is or holds."""
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, (list, tuple)):
-        return [tensor for item in value for tensor in _tensors(item)]
-    if isinstance(value, dict):
-        return [tensor for item in value.values() for tensor in _tensors(item)]
-    if hasattr(value, "__dataclass_fields__"):
-        return [t for name in value.__dataclass_fields__ for t in _tensors(getattr(value, name))]
-    return []
 
 
 def _alike(one: Key, other: Key) -> int:

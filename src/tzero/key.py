@@ -47,13 +47,21 @@ dtypes, devices, functions, or lists, tuples, dicts, named tuples and dataclasse
     """
 
     def __init__(self, *, value: object) -> None:
-        self.kind = type(value).__name__
+        self.kind = _kind(value)
         article = "an" if self.kind[0] in "aeiouAEIOU" else "a"
         super().__init__(
             f"{article} {self.kind} cannot be an argument of a kernel. Pass tensors, numbers, "
             "strings, None, dtypes, devices, functions, or lists, tuples, dicts, named tuples and "
             "dataclasses of these."
         )
+
+
+def _kind(value: object) -> str:
+    if isinstance(value, torch.Tensor) and value.is_nested:
+        return "nested tensor"
+    if isinstance(value, torch.Tensor) and value.layout is not torch.strided:
+        return f"{str(value.layout).removeprefix('torch.')} tensor"
+    return type(value).__name__
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -112,7 +120,10 @@ def part(value: object, options: Options) -> Hashable:
     extractor = TABLE.get(type(value))
     if extractor is None:
         extractor = _by_kind(value)
-    return extractor(value, options)
+    try:
+        return extractor(value, options)
+    except RecursionError:  # it holds itself
+        raise UnsupportedType(value=value) from None
 
 
 def _by_kind(value: object) -> Extractor:
@@ -129,12 +140,16 @@ def _by_kind(value: object) -> Extractor:
 
 
 def _tensor(value: torch.Tensor, options: Options) -> Hashable:
+    if value.is_nested or value.layout is not torch.strided:
+        raise UnsupportedType(value=value)
     if options.static_shapes:
         return (value.dtype, value.size(), value.stride())
     return _bucketed(value, tuple(value.size()), value.stride(), options)
 
 
 def _symbolic_tensor(value: torch.Tensor, options: Options) -> Hashable:
+    if value.is_nested or value.layout is not torch.strided:
+        raise UnsupportedType(value=value)
     sizes = tuple(dimension(size) for size in value.size())
     strides = tuple(dimension(stride) for stride in value.stride())
     if options.static_shapes:
@@ -220,9 +235,9 @@ def _device(value: torch.device, _: Options) -> Hashable:
     if value.type in ("cpu", "meta"):
         return torch.device(value.type)
     index: int | None = value.index
-    if index is None:
+    if index is None and torch.accelerator.is_available():
         index = torch.accelerator.current_device_index()
-    return torch.device(value.type, index)
+    return value if index is None else torch.device(value.type, index)
 
 
 def _items(value: Sequence[object], options: Options) -> Hashable:
@@ -240,21 +255,27 @@ def _fields(value: Any, options: Options) -> Hashable:
     return (type(value), *((name, part(getattr(value, name), options)) for name in names))
 
 
-def _function(value: Any, options: Options) -> Hashable:
-    """A function is its code and what it closes over; two closures over equal values are one."""
-    cells = tuple(_cell(cell, options) for cell in value.__closure__ or ())
+def _function(value: Any, options: Options, within: tuple[Any, ...] = ()) -> Hashable:
+    """A function is its code and what it closes over; two closures over equal values are one. One
+    that closes over itself, or over one that it is `within`, counts there by how far out that is.
+    """
+    within = (*within, value)
+    cells = tuple(_cell(cell, options, within) for cell in value.__closure__ or ())
     defaults = tuple(constant(item) for item in value.__defaults__ or ())
     named = tuple((name, constant(item)) for name, item in (value.__kwdefaults__ or {}).items())
     return (FunctionType, value.__code__, cells, defaults, named, Same(value.__globals__))
 
 
-def _cell(cell: Any, options: Options) -> Hashable:
+def _cell(cell: Any, options: Options, within: tuple[Any, ...]) -> Hashable:
     try:
         content = cell.cell_contents
     except ValueError:  # a name that is assigned later
         return ("empty",)
     if isinstance(content, (bool, int, float, complex)):
         return constant(content)  # code reads it as a constant
+    if isinstance(content, FunctionType):
+        depth = next((k for k, outer in enumerate(within) if outer is content), None)
+        return _function(content, options, within) if depth is None else ("itself", depth)
     return part(content, options)
 
 
@@ -318,6 +339,11 @@ def constant(value: object) -> Hashable:
         return (kind, *(constant(item) for item in value))
     if isinstance(value, dict):
         return (kind, *((constant(k), constant(item)) for k, item in value.items()))
+    if isinstance(value, frozenset):
+        return (kind, frozenset(constant(item) for item in value))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        names = [field.name for field in dataclasses.fields(value)]
+        return (kind, *((name, constant(getattr(value, name))) for name in names))
     try:
         hash(value)
     except TypeError:

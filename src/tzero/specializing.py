@@ -12,6 +12,7 @@ known: that the arguments decide it. Then all of them join the key in full.
 from __future__ import annotations
 
 import ast
+import dataclasses
 import inspect
 import sys
 import textwrap
@@ -63,18 +64,28 @@ class Extra:
         """What this fact is for some arguments."""
         if self.kind == "argument":
             return constant(args[self.index])
+        value = args[self.index] if args else None
+        if self.kind == "size" and isinstance(value, torch.Tensor):
+            return int(value.size(self.dim))
         if self.kind == "size":
-            return int(args[self.index].size(self.dim))
+            return _in_full(value)  # something else that has sizes
         return tuple(_in_full(value) for value in args)
 
 
 def _in_full(value: Any) -> Hashable:
+    """Whatever a host function may compute a constant from, short of a tensor's contents."""
+    if type(value) in (torch.Tensor, torch.nn.Parameter):
+        place = (value.storage_offset(), value.data_ptr() % 64, value.requires_grad)
+        return (part(value, Options(static_shapes=True)), place)
     if isinstance(value, (bool, int, float, complex)):
         return constant(value)
     if isinstance(value, (list, tuple)):
         return (type(value), *(_in_full(item) for item in value))
     if isinstance(value, dict):
         return (type(value), *((constant(k), _in_full(item)) for k, item in value.items()))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        names = [field.name for field in dataclasses.fields(value)]
+        return (type(value), *((name, _in_full(getattr(value, name))) for name in names))
     return part(value, Options(static_shapes=True))
 
 
@@ -88,14 +99,14 @@ def specialize(value: T) -> T:
             block = tzero.specialize(n)  # calls with another n are bound anew
             ...
     """
-    call = running()
+    call = running.current
     if call is None:
         raise NotInKernel(what="specialize")
     if isinstance(value, torch.Tensor):
         raise TypeError("specialize takes a number or another constant, not a tensor.")
     constant(value)  # a value that cannot be a constant is refused here, by name
-    frame = sys._getframe(1)
-    call.specialize(_origin(frame, call.function))
+    note, base, bound, args = call
+    note(base, bound, args, _origin(sys._getframe(1), bound.function))
     return value
 
 
@@ -105,24 +116,24 @@ def _origin(frame: FrameType, function: Callable[..., Any]) -> Extra:
     if code is not getattr(function, "__code__", None):
         return Extra("everything")
     positions = list(code.co_positions())[frame.f_lasti // 2]
-    return _call_sites(code, function).get((positions[0], positions[2]), Extra("everything"))
+    return _call_sites(code, function).get(positions, Extra("everything"))
 
 
-_sites: dict[CodeType, dict[tuple[int | None, int | None], Extra]] = {}
+# First line, last line, first column, last column; begin and end, for `f(x).g(y)` is two calls that
+# begin in one place.
+Span = tuple[int | None, int | None, int | None, int | None]
+
+_sites: dict[CodeType, dict[Span, Extra]] = {}
 
 
-def _call_sites(
-    code: CodeType, function: Callable[..., Any]
-) -> dict[tuple[int | None, int | None], Extra]:
-    """Where a host function calls `specialize` on something simple: (line, column) to fact."""
+def _call_sites(code: CodeType, function: Callable[..., Any]) -> dict[Span, Extra]:
+    """Where a host function calls `specialize` on something simple."""
     if code not in _sites:
         _sites[code] = _read_sites(code, function)
     return _sites[code]
 
 
-def _read_sites(
-    code: CodeType, function: Callable[..., Any]
-) -> dict[tuple[int | None, int | None], Extra]:
+def _read_sites(code: CodeType, function: Callable[..., Any]) -> dict[Span, Extra]:
     try:
         lines, first = inspect.getsourcelines(function)
         source = "".join(lines)
@@ -137,12 +148,15 @@ def _read_sites(
         if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)
     }
     steady = {name: k for k, name in enumerate(names) if name not in assigned}
-    found: dict[tuple[int | None, int | None], Extra] = {}
+    found: dict[Span, Extra] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and len(node.args) == 1 and not node.keywords:
             extra = _simple(node.args[0], steady)
             if extra is not None:
-                found[node.lineno + first - 1, node.col_offset + indent] = extra
+                assert node.end_lineno is not None
+                assert node.end_col_offset is not None
+                lines_span = (node.lineno + first - 1, node.end_lineno + first - 1)
+                found[*lines_span, node.col_offset + indent, node.end_col_offset + indent] = extra
     return found
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bench import record, table
-from bench.__main__ import chosen, measure, options
+from bench.__main__ import chosen, gauge, measure, options
 from bench.measure import Effort, Spread, compare, spread
 from bench.record import Record, Result, Target
 from bench.rows.row import Case, Row
@@ -95,6 +95,25 @@ def test_baseline_must_be_a_contender() -> None:
         compare({"a": lambda: None}, baseline="torch", effort=Effort(1, 0.0))
 
 
+def test_above_a_floor_only_what_is_above_it_counts() -> None:
+    clock = FakeClock()
+    contenders = {
+        "bare": clock.contender("bare", 1.0),
+        "ours": clock.contender("ours", 1.5),
+        "theirs": clock.contender("theirs", 6.0),
+    }
+    found = compare(contenders, baseline="theirs", floor="bare", effort=Effort(3, 0.0), clock=clock)
+    assert found.ratios == {"ours": Spread(0.1, 0.1, 0.1, 3)}
+    with pytest.raises(ValueError, match="floor 'c' is not among bare, ours, theirs"):
+        compare(contenders, baseline="theirs", floor="c", effort=Effort(1, 0.0))
+
+
+def test_contenders_of_a_row_in_bytes_say_how_many() -> None:
+    said = iter([5, 7, 6])
+    found = gauge({"tzero": lambda: next(said)}, 3)
+    assert found.seconds["tzero"] == Spread(6.0, 5.5, 6.5, 3)
+
+
 def test_spread_is_median_and_quartiles() -> None:
     assert spread([4.0, 1.0, 3.0, 2.0, 5.0]) == Spread(3.0, 2.0, 4.0, 5)
     assert spread([7.0]) == Spread(7.0, 7.0, 7.0, 1)
@@ -107,9 +126,10 @@ def result(row_id: str, ratio: float, target: Target | None, **more: object) -> 
         "title": "a row",
         "subject": "triton",
         "baseline": "torch",
+        "floor": None,
         "unit": "ms",
         "target": target,
-        "seconds": {
+        "values": {
             "triton": Spread(0.002 * ratio, 0.001, 0.003, 5),
             "torch": Spread(0.002, 0.002, 0.002, 5),
         },
@@ -133,7 +153,14 @@ def example() -> Record:
         rows=(
             result("kept", 1.25, Target("ratio", 1.3)),
             result("missed", 1.35, Target("ratio", 1.3), notes=("a reason",)),
-            result("timed", 1.0, Target("seconds", 0.0015), ratios={}, seconds=interpreted),
+            result(
+                "timed",
+                1.0,
+                Target("value", 0.0015),
+                baseline=None,
+                ratios={},
+                values=interpreted,
+            ),
             result("free", 2.0, None),
         ),
     )
@@ -155,8 +182,8 @@ def test_record_survives_the_file(example: Record, tmp_path: Path) -> None:
 def test_record_of_another_schema_is_refused(example: Record, tmp_path: Path) -> None:
     path = tmp_path / "record.json"
     record.write(example, path)
-    path.write_text(path.read_text().replace('"schema": 1', '"schema": 99'))
-    with pytest.raises(ValueError, match="schema 99; this reads 1"):
+    path.write_text(path.read_text().replace('"schema": 2', '"schema": 99'))
+    with pytest.raises(ValueError, match="schema 99; this reads 2"):
         record.read(path)
 
 
@@ -164,9 +191,9 @@ def test_table_shows_every_row_with_its_verdict(example: Record) -> None:
     text = table.markdown(example)
     lines = {line.split(" | ")[0].strip("| "): line for line in text.splitlines()}
     assert "1.25 (1.15–1.35) | ≤ 1.3 | pass" in lines["kept"]
-    assert "2.7 ms | 2 ms | 1.35" in lines["missed"]
-    assert "fails" in lines["missed"]
-    assert "≤ 1.5 ms | pass | 500×" in lines["timed"]
+    assert "triton 2.7 ms | torch 2 ms | 1.35" in lines["missed"]
+    assert "interpreter fails" in lines["missed"]
+    assert "≤ 1.5 ms | pass | interpreter 500×" in lines["timed"]
     assert "a processor" in text
     assert "triton 3.6.0" in text
     assert "missed: a reason" in text
@@ -221,9 +248,17 @@ def test_ids_are_the_ones_that_were_published() -> None:
         "cpu.attention.causal.1x4x512x64.f16",
         "cpu.compile.small",
         "cpu.compile.sort.16x64",
+        *(f"key.{what}.{count}" for what in ("extract", "bind", "call") for count in (2, 8, 16)),
+        "key.entries.10000",
+        "key.measure.off",
+        "key.memory",
         "launch.triton.2",
         "launch.triton.8",
         "launch.triton.16",
     ]
     targets = {row.id: row.target.at_most for row in ROWS if row.target is not None}
-    assert list(targets.values()) == [1.3, 1.0, 1.5, 2.0, 0.6, 0.25, 2.0]
+    assert list(targets.values()) == [
+        *(1.3, 1.0, 1.5, 2.0, 0.6, 0.25, 2.0),
+        *[0.5] * 6,
+        *(1.15, 0.05, 4096),
+    ]

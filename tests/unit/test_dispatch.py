@@ -6,7 +6,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -193,6 +193,37 @@ def test_what_is_computed_counts_with_everything_it_may_come_from() -> None:
     kernel = tzero.kernel(halved)
     assert [kernel(X, n) for n in (4, 6, 4, 6)] == [2, 3, 2, 3]
     assert kernel.stats().misses == 2
+
+
+def test_what_a_tensor_is_besides_its_key_counts_where_it_is_computed_with() -> None:
+    @tzero.kernel
+    def aligned(x: torch.Tensor) -> int:
+        return tzero.specialize(x.data_ptr() % 16)
+
+    x = torch.zeros(64)
+    assert [aligned(x[k : k + 8]) for k in (0, 4, 1, 2)] == [
+        x[k:].data_ptr() % 16 for k in (0, 4, 1, 2)
+    ]
+    assert aligned.stats().entries == 4
+
+    @tzero.kernel
+    def trained(x: torch.Tensor) -> bool:
+        return tzero.specialize(not x.requires_grad)
+
+    assert trained(x) and not trained(x.clone().requires_grad_())
+    assert trained.stats().entries == 2
+
+
+def test_sizes_of_what_is_no_tensor_count_too() -> None:
+    class Shaped(NamedTuple):
+        shape: tuple[int, ...]
+
+    @tzero.kernel
+    def first(p: Shaped) -> int:
+        return tzero.specialize(p.shape[0])
+
+    assert [first(Shaped((n, 1))) for n in (2, 3, 2)] == [2, 3, 2]
+    assert first.stats().entries == 2
 
 
 def test_an_argument_that_is_assigned_is_not_taken_for_itself() -> None:

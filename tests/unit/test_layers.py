@@ -24,15 +24,16 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "config": frozenset({"errors"}),
     "key": frozenset({"errors"}),
     "device": frozenset(),
-    "bind": frozenset({"config", "key"}),
+    "extract": frozenset({"device", "errors", "key"}),
+    "bind": frozenset({"config", "key", "settings"}),
     "specializing": frozenset({"bind", "errors", "key"}),
     "dispatch": frozenset(
         {
             "bind",
             "config",
-            "device",
             "errors",
             "events",
+            "extract",
             "key",
             "measure",
             "settings",
@@ -40,7 +41,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
         }
     ),
     "cpu": frozenset({"errors", "settings"}),
-    "tzero": frozenset({"errors", "config", "bind", "dispatch", "specializing"}),
+    "tzero": frozenset({"errors", "config", "bind", "dispatch", "extract", "specializing"}),
 }
 
 MODULES = sorted(SOURCE.rglob("*.py"))

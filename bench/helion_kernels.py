@@ -1,0 +1,50 @@
+# mypy: allow-untyped-decorators
+"""Sums of 2, 8 and 16 tensors in Helion, with the one configuration that they are compared in.
+
+Apart from the rest because it needs Helion, which `pip install tzero[bench]` brings.
+"""
+
+from __future__ import annotations
+
+import helion
+import helion.language as hl
+import torch
+from torch import Tensor
+
+__all__ = ["SUMS"]
+
+_CONFIG = helion.Config(block_sizes=[128], num_warps=4, num_stages=2)
+
+
+@helion.kernel(config=_CONFIG)
+def add2(a: Tensor, b: Tensor) -> Tensor:
+    out = torch.empty_like(a)
+    for tile in hl.tile(out.size(0)):
+        out[tile] = a[tile] + b[tile]
+    return out
+
+
+@helion.kernel(config=_CONFIG)
+def add8(a: Tensor, b: Tensor, c: Tensor, d: Tensor, e: Tensor, f: Tensor, g: Tensor,
+         h: Tensor) -> Tensor:  # fmt: skip
+    out = torch.empty_like(a)
+    for tile in hl.tile(out.size(0)):
+        out[tile] = (
+            a[tile] + b[tile] + c[tile] + d[tile] + e[tile] + f[tile] + g[tile] + h[tile]
+        )  # fmt: skip
+    return out
+
+
+@helion.kernel(config=_CONFIG)
+def add16(a: Tensor, b: Tensor, c: Tensor, d: Tensor, e: Tensor, f: Tensor, g: Tensor, h: Tensor,
+          a2: Tensor, b2: Tensor, c2: Tensor, d2: Tensor, e2: Tensor, f2: Tensor, g2: Tensor,
+          h2: Tensor) -> Tensor:  # fmt: skip
+    out = torch.empty_like(a)
+    for tile in hl.tile(out.size(0)):
+        first = a[tile] + b[tile] + c[tile] + d[tile] + e[tile] + f[tile] + g[tile] + h[tile]
+        second = a2[tile] + b2[tile] + c2[tile] + d2[tile] + e2[tile] + f2[tile]
+        out[tile] = first + second + g2[tile] + h2[tile]
+    return out
+
+
+SUMS = {2: add2, 8: add8, 16: add16}

@@ -1,0 +1,244 @@
+"""What finding a bound kernel costs: reading the arguments, and the look into the table.
+
+Beside it, in the same process and on the same tensors, Helion's own: `_base_specialization_key` and
+`bind` of a kernel with as many tensors. Nothing is launched.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import tracemalloc
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import tzero
+from bench.record import Target
+from bench.rows.row import Case, Row
+from tzero import settings
+
+__all__ = ["ROWS"]
+
+N = 4096
+MANY = 10_000
+
+
+def _host(x: Tensor, y: Tensor) -> Tensor:
+    return x
+
+
+def _host8(a: Tensor, b: Tensor, c: Tensor, d: Tensor, e: Tensor, f: Tensor, g: Tensor,
+           h: Tensor) -> Tensor:  # fmt: skip
+    return a
+
+
+def _host16(a: Tensor, b: Tensor, c: Tensor, d: Tensor, e: Tensor, f: Tensor, g: Tensor,
+            h: Tensor, a2: Tensor, b2: Tensor, c2: Tensor, d2: Tensor, e2: Tensor, f2: Tensor,
+            g2: Tensor, h2: Tensor) -> Tensor:  # fmt: skip
+    return a
+
+
+_HOSTS = {2: _host, 8: _host8, 16: _host16}
+
+
+def _pair(count: int) -> tuple[tzero.Kernel[Tensor], Any, tuple[Tensor, ...]]:
+    """A kernel of tzero's, one of Helion's, both bound, and their arguments."""
+    from bench.helion_kernels import SUMS
+
+    inputs = tuple(torch.randn(N) for _ in range(count))
+    ours, theirs = tzero.kernel(_HOSTS[count]), SUMS[count]
+    ours.bind(inputs)
+    theirs.bind(inputs)
+    return ours, theirs, inputs
+
+
+def _extract(count: int) -> Case:
+    ours, theirs, inputs = _pair(count)
+
+    def check() -> None:
+        changed = (*inputs[:-1], inputs[-1].double())
+        assert ours.extract(inputs) == ours.key(inputs) != ours.extract(changed)
+
+    return Case(
+        {
+            "tzero": functools.partial(ours.extract, inputs),
+            "helion": functools.partial(theirs._base_specialization_key, inputs),
+        },
+        check,
+    )
+
+
+def _bind(count: int) -> Case:
+    ours, theirs, inputs = _pair(count)
+
+    def check() -> None:
+        changed = (*inputs[:-1], inputs[-1].double())
+        assert ours.bind(inputs) is ours.bind(tuple(inputs))
+        assert ours.bind(inputs) is not ours.bind(changed)
+        assert theirs.bind(inputs) is theirs.bind(tuple(inputs))
+
+    return Case(
+        {
+            "tzero": functools.partial(ours.bind, inputs),
+            "helion": functools.partial(theirs.bind, inputs),
+        },
+        check,
+    )
+
+
+def _call(count: int) -> Case:
+    inputs = tuple(torch.randn(N) for _ in range(count))
+    host = _HOSTS[count]
+    kernel = tzero.kernel(host)
+
+    def check() -> None:
+        assert kernel(*inputs) is inputs[0]
+
+    return Case(
+        {
+            "tzero": functools.partial(kernel, *inputs),
+            "the function alone": functools.partial(host, *inputs),
+        },
+        check,
+    )
+
+
+def _filled(entries: int) -> tzero.Kernel[Tensor]:
+    kernel = tzero.kernel(_host)
+    storage = torch.empty(1)
+    y = torch.randn(N)
+    with settings.override(max_specializations=MANY + 1):
+        for size in range(N, N + entries):
+            kernel.bind((storage.expand(size), y))
+    return kernel
+
+
+def _entries() -> Case:
+    x, y = torch.empty(1).expand(N), torch.randn(N)
+    many, one = _filled(MANY), _filled(1)
+
+    def check() -> None:
+        assert many.stats().entries == MANY
+        assert one.stats().entries == 1
+        many(x, y)
+        one(x, y)
+        assert many.stats().misses == MANY
+
+    return Case(
+        {"10,000": functools.partial(many, x, y), "one": functools.partial(one, x, y)}, check
+    )
+
+
+def _bytes_an_entry() -> float:
+    """What the allocators of Python hand out for another 1,000 entries, each."""
+    kernel = _filled(1)
+    storage = torch.empty(1)
+    y = torch.randn(N)
+    gc.collect()
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        for size in range(2 * N, 2 * N + 1000):
+            kernel.bind((storage.expand(size), y))
+        gc.collect()
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    return (after - before) / 1000
+
+
+def _memory() -> Case:
+    def check() -> None:
+        assert _bytes_an_entry() > 100
+
+    return Case({"tzero": _bytes_an_entry}, check, rounds=3)
+
+
+def _measure_off() -> Case:
+    """While nothing is recorded, one question is all that a hit pays for accounting."""
+    x, y = torch.randn(N), torch.randn(N)
+    kernel = tzero.kernel(_host)
+
+    def check() -> None:
+        with tzero.measure.recording() as record:
+            kernel(x, y)
+        assert record.count("bind", kernel.name) == 1
+        assert tzero.measure.active() is None
+
+    return Case({"the question": tzero.measure.active, "hit": lambda: kernel(x, y)}, check)
+
+
+ROWS = (
+    *(
+        Row(
+            f"key.extract.{count}",
+            f"the key of {count} tensors",
+            functools.partial(_extract, count),
+            subject="tzero",
+            baseline="helion",
+            unit="us",
+            target=Target("ratio", 0.5),
+            interpreted=False,
+            needs="helion",
+        )
+        for count in _HOSTS
+    ),
+    *(
+        Row(
+            f"key.bind.{count}",
+            f"the bound kernel of {count} tensors, found again",
+            functools.partial(_bind, count),
+            subject="tzero",
+            baseline="helion",
+            unit="us",
+            target=Target("ratio", 0.5),
+            interpreted=False,
+            needs="helion",
+        )
+        for count in _HOSTS
+    ),
+    *(
+        Row(
+            f"key.call.{count}",
+            f"a call with {count} tensors of a host function that does nothing",
+            functools.partial(_call, count),
+            subject="tzero",
+            baseline=None,
+            unit="us",
+            interpreted=False,
+        )
+        for count in _HOSTS
+    ),
+    Row(
+        "key.entries.10000",
+        "a call that hits one of 10,000 entries",
+        _entries,
+        subject="10,000",
+        baseline="one",
+        unit="us",
+        target=Target("ratio", 1.15),
+        interpreted=False,
+    ),
+    Row(
+        "key.measure.off",
+        "what accounting costs a hit while it is off",
+        _measure_off,
+        subject="the question",
+        baseline="hit",
+        unit="us",
+        target=Target("ratio", 0.05),
+        interpreted=False,
+    ),
+    Row(
+        "key.memory",
+        "memory of an entry",
+        _memory,
+        subject="tzero",
+        baseline=None,
+        unit="bytes",
+        target=Target("value", 4096),
+        interpreted=False,
+    ),
+)
