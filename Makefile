@@ -6,6 +6,8 @@
 #   VENV_ARGS='...'              more arguments for venv, such as --system-site-packages
 #   CONSTRAINTS=FILE             other pins than CI's
 #   BENCH_ARGS, TEST_ARGS        more arguments for `python -m bench` and pytest
+#   HERE=1                       bench, test-gpu and soak with $(PYTHON) itself and what it has: tzero is
+#                                built in place, and nothing is downloaded
 
 PYTHON ?= python3
 PIP_ARGS ?=
@@ -18,28 +20,39 @@ VENV := .venv
 NEWEST := .venv-newest
 BIN := $(VENV)/bin
 
+ifdef HERE
+PY := $(PYTHON)
+READY_BENCH := build/.ready-here
+READY_DEV := build/.ready-here
+else
+PY := $(BIN)/python
+READY_BENCH := $(VENV)/.ready-bench
+READY_DEV := $(VENV)/.ready-dev
+endif
+
 # What an editable install bakes in; Python sources are picked up as they are.
 BAKED := pyproject.toml setup.py src/tzero/__init__.py $(wildcard native/*.cpp native/*.h)
 
 # Warnings of the C++ compiler are errors in a build made here; TZERO_WERROR=0 takes that back.
 export TZERO_WERROR ?= 1
 
-.PHONY: help bench test lint types test-all test-newest test-gpu soak fix docs clean
+.PHONY: help bench test lint types tidy test-all sanitize test-newest test-gpu soak fix docs clean
 .NOTPARALLEL:
 
 help:
 	@echo 'make bench     build, and print the table of measurements for this machine'
 	@echo 'make test      lint, types, all tests that need no GPU, the cpu suite on the newest Triton'
 	@echo 'make fix       format, and repair what ruff can repair'
-	@echo 'make test-gpu  the tests that need a GPU'
+	@echo 'make test-gpu  the tests that need a GPU, and those of launches on it'
+	@echo 'make sanitize  the tests of native launches under AddressSanitizer and UBSan'
 	@echo 'make soak      the long tests'
 	@echo 'make docs      write the tables in docs/ that come from the tests'
 	@echo 'make clean     remove environments, builds and caches'
 
-bench: $(VENV)/.ready-bench
-	$(BIN)/python -m bench $(BENCH_ARGS)
+bench: $(READY_BENCH)
+	$(PY) -m bench $(BENCH_ARGS)
 
-test: lint types test-all test-newest
+test: lint types tidy test-all sanitize test-newest
 
 lint: $(VENV)/.ready-dev
 	$(BIN)/ruff format --check .
@@ -48,18 +61,45 @@ lint: $(VENV)/.ready-dev
 types: $(VENV)/.ready-dev
 	$(BIN)/mypy
 
+INCLUDE = $(shell $(BIN)/python -c 'import sysconfig; print(sysconfig.get_paths()["include"])')
+NATIVE_FLAGS = -std=c++17 -isystem $(INCLUDE) -DTZERO_VERSION='"0"'
+
+tidy: $(VENV)/.ready-dev
+	$(BIN)/clang-tidy --quiet native/*.cpp -- $(NATIVE_FLAGS)
+
+# The extension once more, instrumented. Python's own allocator would hide what is freed too early,
+# and what CPython keeps until its end is not ours to report.
+SANITIZED := build/sanitized/_native.so
+SANITIZERS := -fsanitize=address,undefined -fno-sanitize-recover=undefined
+RUNTIMES = $(foreach name,asan ubsan,$(shell $(CXX) -print-file-name=lib$(name).so))
+
+$(SANITIZED): $(wildcard native/*.cpp native/*.h) | $(VENV)/.ready-dev
+	@mkdir -p $(dir $@)
+	$(CXX) -O1 -g -fPIC -shared -Wall -Wextra -Werror $(NATIVE_FLAGS) $(SANITIZERS) native/*.cpp -o $@ -ldl
+
+sanitize: $(VENV)/.ready-dev
+	@if ! echo 'int main(){}' | $(CXX) -x c++ $(SANITIZERS) - -o /dev/null 2>/dev/null; then \
+		echo "SKIPPED: $(CXX) cannot link with the sanitizers (on Debian they come with g++)"; \
+	else \
+		$(MAKE) --no-print-directory $(SANITIZED) && \
+		LD_PRELOAD='$(RUNTIMES)' ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc TZERO_CPU=1 \
+		$(BIN)/python -m pytest -q -k native --native $(SANITIZED) \
+			tests/guards/test_rows.py tests/guards/test_fast_path.py; \
+	fi
+
 # TZERO_CPU=1: these tests are about the CPU backend, also on a machine that has a GPU.
 test-all: $(VENV)/.ready-dev
 	TZERO_CPU=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m 'not gpu and not soak' $(TEST_ARGS)
 
 test-newest: $(NEWEST)/.ready-dev
-	TZERO_CPU=1 $(NEWEST)/bin/python -m pytest -n 2 --dist loadfile -m 'not gpu and not soak' tests/cpu $(TEST_ARGS)
+	TZERO_CPU=1 $(NEWEST)/bin/python -m pytest -n 2 --dist loadfile -m 'not gpu and not soak' tests/cpu tests/guards $(TEST_ARGS)
 
-test-gpu: $(VENV)/.ready-dev
-	$(BIN)/python -m pytest -m 'gpu and not soak' $(TEST_ARGS)
+test-gpu: $(READY_DEV)
+	$(PY) -m pytest -m 'gpu and not soak' $(TEST_ARGS)
+	$(PY) -m pytest -m 'not soak' tests/guards $(TEST_ARGS)
 
-soak: $(VENV)/.ready-dev
-	TZERO_CPU=1 $(BIN)/python -m pytest -m 'soak and not gpu' $(TEST_ARGS)
+soak: $(READY_DEV)
+	TZERO_CPU=1 $(PY) -m pytest -m 'soak and not gpu' $(TEST_ARGS)
 
 fix: $(VENV)/.ready-dev
 	$(BIN)/ruff format .
@@ -100,6 +140,12 @@ $(VENV)/.ready-dev: $(VENV)/.ready-bench
 
 $(NEWEST)/.ready-dev: $(BAKED) constraints-newest.txt | $(NEWEST)/.made
 	$(call install,$(NEWEST),constraints-newest.txt,dev$(comma)zig)
+
+build/.ready-here: $(BAKED)
+	@mkdir -p build
+	$(PYTHON) -m pip install -q --no-deps --no-build-isolation --no-index -e .
+	@$(PYTHON) -c 'import tzero._native'
+	@touch $@
 
 comma := ,
 

@@ -6,6 +6,7 @@ development and CI, makes the compiler's warnings errors.
 
 import os
 import sys
+from glob import glob
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
@@ -37,7 +38,8 @@ setup(
     ext_modules=[
         Extension(
             "tzero._native",
-            sources=["native/module.cpp"],
+            sources=sorted(glob("native/*.cpp")),
+            depends=sorted(glob("native/*.h")),
             language="c++",
             extra_compile_args=[
                 "-std=c++17",

@@ -4,6 +4,7 @@ python -m bench                      every row
 python -m bench --only 'cpu.*'       the rows whose id matches
 python -m bench --quick              fewer rounds, for a first look
 python -m bench --json record.json   also write the record
+python -m bench --cuda               the rows about CUDA instead of those about the CPU
 """
 
 from __future__ import annotations
@@ -59,6 +60,7 @@ def measure(row: Row, effort: Effort) -> Result:
             floor=row.floor,
             effort=effort,
             calls=case.calls,
+            settle=case.settle,
         )
     return Result(
         id=row.id,
@@ -101,26 +103,29 @@ def options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--only", metavar="PATTERN", help="rows whose id matches, such as 'cpu.*'")
     parser.add_argument("--quick", action="store_true", help="fewer rounds")
     parser.add_argument("--json", metavar="FILE", type=Path, help="write the record there")
+    parser.add_argument("--cuda", action="store_true", help="the rows about CUDA")
     parser.add_argument("--list", action="store_true", help="say which rows there are")
     return parser.parse_args(arguments)
 
 
 def main(arguments: Sequence[str]) -> None:
     given = options(arguments)
-    # Before Triton is imported: these rows are about the CPU, also where there is a GPU.
-    os.environ.setdefault("TZERO_CPU", "1")
+    if not given.cuda:
+        # Before Triton is imported: these rows are about the CPU, also where there is a GPU.
+        os.environ.setdefault("TZERO_CPU", "1")
     import torch
 
     from bench.rows import ROWS
     from tzero.cpu import toolchain
 
-    rows = chosen(ROWS, given.only)
+    device = "cuda" if given.cuda else "cpu"
+    rows = chosen([row for row in ROWS if row.device == device], given.only)
     if given.list:
         print("\n".join(f"{row.id:40} {row.title}" for row in rows))
         return
     torch.manual_seed(0)
     torch.set_num_threads(THREADS)
-    machine = record.machine()
+    machine = record.machine(device)
     results = []
     for number, row in enumerate(rows, 1):
         if row.needs is not None and importlib.util.find_spec(row.needs) is None:

@@ -18,9 +18,21 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Comparison", "Effort", "Spread", "compare", "spread"]
+__all__ = ["Comparison", "Effort", "Loop", "Spread", "compare", "spread"]
 
 Call = Callable[[], object]
+
+
+class Loop:
+    """A contender that repeats itself so many times, without coming back to Python in between."""
+
+    def __init__(self, run: Callable[[int], None]) -> None:
+        self.run = run
+
+    def __call__(self) -> None:
+        self.run(1)
+
+
 Clock = Callable[[], float]
 
 
@@ -70,12 +82,14 @@ def compare(
     floor: str | None = None,
     effort: Effort,
     calls: int | None = None,
+    settle: Call = lambda: None,
     clock: Clock = time.perf_counter,
 ) -> Comparison:
     """Time the contenders in turns; ``calls`` per sample where given, else as many as fill one.
 
     Every contender has run before (its first call compiles), so the first round is like the rest.
-    Where `calls` is given a call cannot be repeated at will, and nothing runs untimed.
+    Where `calls` is given a call cannot be repeated at will, and nothing runs untimed. Before each
+    sample `settle` waits for whatever is still under way.
     """
     for role, name in (("baseline", baseline), ("floor", floor)):
         if name is not None and name not in contenders:
@@ -91,6 +105,7 @@ def compare(
         for name in names[first:] + names[:first]:
             if calls is None:
                 _sample(contenders[name], counts[name], clock)  # the other's threads come to rest
+            settle()
             samples[name].append(_sample(contenders[name], counts[name], clock))
     below = samples[floor] if floor is not None else [0.0] * effort.rounds
     ratios = {
@@ -107,6 +122,10 @@ def compare(
 
 
 def _sample(call: Call, calls: int, clock: Clock) -> float:
+    if isinstance(call, Loop):
+        start = clock()
+        call.run(calls)
+        return (clock() - start) / calls
     start = clock()
     for _ in range(calls):
         call()

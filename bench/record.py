@@ -82,15 +82,22 @@ def now() -> str:
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
-def machine() -> dict[str, Any]:
+def machine(device: str = "cpu") -> dict[str, Any]:
     """What the measurements depend on and nobody can change."""
     return {
+        **({"gpu": _gpu_name()} if device == "cuda" else {}),
         "cpu": _cpu_name(),
         "cores": os.cpu_count(),
         "architecture": platform.machine(),
         "system": f"{platform.system()} {platform.release()}",
         "load_at_start": round(os.getloadavg()[0], 2),
     }
+
+
+def _gpu_name() -> str:
+    import torch
+
+    return f"{torch.cuda.get_device_name()}, CUDA {torch.version.cuda}"
 
 
 def _cpu_name() -> str:

@@ -68,6 +68,7 @@ def heading(record: Record) -> list[str]:
     machine = record.machine
     cores = f"{machine['cores']} cores, {record.threads} threads"
     return [
+        *([machine["gpu"]] if "gpu" in machine else []),
         f"{machine['cpu']}, {cores}, {machine['system']}, load {machine['load_at_start']}",
         ", ".join(f"{name} {version}" for name, version in record.versions.items()),
         f"{'quick, ' if record.quick else ''}{record.when}",

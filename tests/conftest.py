@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
+import sys
+from pathlib import Path
+
 import pytest
 
 MARKERS = (
@@ -10,9 +14,24 @@ MARKERS = (
 )
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--native",
+        type=Path,
+        metavar="FILE",
+        help="this build of tzero._native instead of the installed one (see `make sanitize`)",
+    )
+
+
 def pytest_configure(config: pytest.Config) -> None:
     for marker in MARKERS:
         config.addinivalue_line("markers", marker)
+    path = config.getoption("native")
+    if path is not None:
+        spec = importlib.util.spec_from_file_location("tzero._native", path)
+        assert spec is not None and spec.loader is not None, f"{path} is no extension module"
+        sys.modules["tzero._native"] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules["tzero._native"])
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -1,25 +1,39 @@
-"""What one launch costs: sums of 2, 8 and 16 small tensors into a new one.
+"""What one launch costs: sums of 2, 8 and 16 small tensors.
 
-The kernels do next to nothing, so that the call is what is timed. Later tiers add contenders here
-under the same ids.
+The kernels do next to nothing, so that the call is what is timed. With a new output, as kernels are
+mostly called, Triton's launch stands beside torch's; into an output that is there, tzero's launches
+stand beside Triton's and the floor, a loop of C around the launch itself.
 """
 
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import torch
 
-from bench import kernels
+import tzero
+from bench import floor, kernels
 from bench.measure import Call
+from bench.record import Target
 from bench.rows.row import Case, Row
+from tzero import settings
 
 __all__ = ["ROWS"]
 
 N = 4096
+PROGRAMS = N // kernels.LAUNCH_BLOCK
+COUNTS = (2, 8, 16)
+TIERS = {"python": 1, "native": 2}
+
+ON_CPU = {"native": 0.08, "python": 0.5}
+"""Of Triton's time above the floor, at most so much."""
+
+ON_CUDA = {2: 1.25, 8: 1.5, 16: 1.8}
+"""A native launch takes at most so much of the floor."""
 
 
-def _sum(count: int) -> Case:
+def _new_output(count: int) -> Case:
     inputs = [torch.randn(N) for _ in range(count)]
     contenders: dict[str, Call] = {"triton": functools.partial(kernels.add_many, *inputs)}
     if count == 2:
@@ -31,13 +45,79 @@ def _sum(count: int) -> Case:
     return Case(contenders, check)
 
 
-ROWS = tuple(
-    Row(
-        f"launch.triton.{count}",
-        f"launch with {count} tensors and a new output",
-        functools.partial(_sum, count),
-        baseline="torch" if count == 2 else None,
-        unit="us",
-    )
-    for count in (2, 8, 16)
+def _launch(kernel: Any, tensors: list[torch.Tensor]) -> Call:
+    """A call of a kernel as a program writes it: each argument by its name."""
+    names = [f"t{k}" for k in range(len(tensors))]
+    source = f"def call(): return kernel[grid]({', '.join(names)}, {N}, BLOCK=block)"
+    world: dict[str, Any] = dict(zip(names, tensors, strict=True))
+    world |= {"kernel": kernel, "grid": (PROGRAMS,), "block": kernels.LAUNCH_BLOCK}
+    exec(source, world)
+    call: Call = world["call"]
+    return call
+
+
+def _given_output(count: int, tiers: tuple[str, ...], device: str) -> Case:
+    inputs = [torch.randn(N, device=device) for _ in range(count)]
+    out = torch.empty(N, device=device)
+    tensors = [*inputs, out]
+    plain = kernels.SUMS[count]
+    contenders = {"triton": _launch(plain, tensors)}
+    for name in tiers:
+        with settings.override(tier=TIERS[name]):
+            contenders[name] = _launch(tzero.jit(plain), tensors)
+    compiled: Any = contenders["triton"]()
+    make = floor.on_cuda if device == "cuda" else floor.on_cpu
+    contenders["floor"] = make(compiled, PROGRAMS, tensors, N)
+
+    def check() -> None:
+        for name, call in contenders.items():
+            for _ in range(3):
+                out.zero_()
+                call()
+                torch.testing.assert_close(out, torch.stack(inputs).sum(0), msg=name)
+
+    settle = torch.cuda.synchronize if device == "cuda" else lambda: None
+    return Case(contenders, check, settle=settle)
+
+
+ROWS = (
+    *(
+        Row(
+            f"launch.triton.{count}",
+            f"launch with {count} tensors and a new output",
+            functools.partial(_new_output, count),
+            baseline="torch" if count == 2 else None,
+            unit="us",
+        )
+        for count in COUNTS
+    ),
+    *(
+        Row(
+            f"launch.{name}.{count}",
+            f"{name} launch with {count} tensors, above the floor",
+            functools.partial(_given_output, count, (name,), "cpu"),
+            subject=name,
+            baseline="triton",
+            floor="floor",
+            unit="us",
+            target=Target("ratio", ON_CPU[name]),
+            interpreted=False,
+        )
+        for name in ("native", "python")
+        for count in COUNTS
+    ),
+    *(
+        Row(
+            f"cuda.launch.native.{count}",
+            f"native launch with {count} tensors on CUDA",
+            functools.partial(_given_output, count, ("native", "python"), "cuda"),
+            subject="native",
+            baseline="floor",
+            unit="us",
+            target=Target("ratio", ON_CUDA[count]),
+            interpreted=False,
+            device="cuda",
+        )
+        for count in COUNTS
+    ),
 )

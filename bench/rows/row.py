@@ -20,19 +20,22 @@ class Case:
     """The contenders of a row, ready to run, and ``check``, which raises if one of them is wrong.
 
     ``calls`` and ``rounds`` are set where a call cannot simply be repeated: compiling, say.
+    ``settle`` waits for what a device still has to do.
     """
 
     contenders: Mapping[str, Call]
     check: Callable[[], None]
     calls: int | None = None
     rounds: int | None = None
+    settle: Call = lambda: None
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
     """One measurement: ``subject`` is timed, against ``baseline`` where there is one. With a
     ``floor``, what both take above that contender is compared. Where the unit is bytes, contenders
-    return how many, and nothing is timed. ``needs`` is a package without which it is left out."""
+    return how many, and nothing is timed. ``needs`` is a package without which it is left out;
+    ``device`` is the one that it is about."""
 
     id: str
     title: str
@@ -44,3 +47,4 @@ class Row:
     target: Target | None = None
     interpreted: bool = True
     needs: str | None = None
+    device: str = "cpu"

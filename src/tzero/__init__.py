@@ -33,15 +33,20 @@ from tzero.errors import (
     InvalidKernel,
     InvalidSetting,
     KernelAssertion,
+    LaunchFailed,
+    NativeMissing,
+    NotInKernel,
     OutOfBounds,
     TzeroError,
     UnsupportedOperation,
+    UnsupportedType,
 )
 
 if TYPE_CHECKING:
     from tzero.bind import BoundKernel
     from tzero.dispatch import Kernel, kernel
     from tzero.extract import ConstExpr
+    from tzero.jitting import jit
     from tzero.specializing import specialize
 
 __version__ = "0.1.0"
@@ -58,10 +63,15 @@ __all__ = [
     "InvalidSetting",
     "Kernel",
     "KernelAssertion",
+    "LaunchFailed",
+    "NativeMissing",
+    "NotInKernel",
     "OutOfBounds",
     "TzeroError",
     "UnsupportedOperation",
+    "UnsupportedType",
     "__version__",
+    "jit",
     "kernel",
     "specialize",
 ]
@@ -70,6 +80,7 @@ _ROOMS = {
     "BoundKernel": "tzero.bind",
     "ConstExpr": "tzero.extract",
     "Kernel": "tzero.dispatch",
+    "jit": "tzero.jitting",
     "kernel": "tzero.dispatch",
     "specialize": "tzero.specializing",
 }

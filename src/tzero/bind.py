@@ -6,21 +6,35 @@ of the host function. It must not know how keys are made or where bound kernels 
 
 from __future__ import annotations
 
-import functools
 import inspect
 import textwrap
 import threading
-from collections.abc import Callable, Hashable
-from types import FunctionType
-from typing import Any, Generic, TypeVar, cast
+from collections.abc import Callable, Hashable, Mapping
+from types import FunctionType, MappingProxyType
+from typing import Any, Generic, NamedTuple, NoReturn, TypeVar, cast
 
 from tzero import settings
 from tzero.config import Config
+from tzero.errors import InvalidArgument
+from tzero.host import Host, underlying
 from tzero.key import Key
 
 __all__ = ["BoundKernel"]
 
 R = TypeVar("R")
+
+_NO_FACTS: Mapping[Hashable, Hashable] = MappingProxyType({})
+
+Site = tuple[str, int, int]
+"""A place in the code: file, line, and offset in its function."""
+
+
+class Given(NamedTuple):
+    """The values that a bound kernel was given by `specialize` at a site, each with how it is
+    shown, and the number of the call that was there first."""
+
+    number: int
+    values: dict[Hashable, str]
 
 
 class BoundKernel(Generic[R]):
@@ -37,21 +51,24 @@ class BoundKernel(Generic[R]):
 
     def __init__(
         self,
-        name: str,
-        function: Callable[..., R],
+        host: Host[R],
         key: Key,
-        config: Config | None,
-        *,
-        takes_config: bool,
+        caller: Callable[[BoundKernel[R], tuple[Any, ...], Mapping[str, Any]], R],
+        facts: Mapping[Hashable, Hashable] = _NO_FACTS,
     ) -> None:
-        self.name = name
+        self.name = host.name
+        self.host = host
         self.key = key
-        self.function = _copied(function)
+        self.facts = facts  # those that joined the key by specialize
+        self.function = _copied(host.function)
         self.settings = settings.current()
-        self.last_used = 0
         self.has_constants = any(p[0] == "constant" for p in key if isinstance(p, tuple) and p)
-        self._takes_config = takes_config
-        self._set(config)
+        self.last_used = 0
+        # What calls gave to `specialize`, and the sites that none has left yet; `hold` keeps both.
+        self.given: dict[Site, Given] = {}
+        self.open_sites: frozenset[Site] = frozenset()
+        self._caller = caller
+        self._set(host.config)
 
     @property
     def config(self) -> Config | None:
@@ -59,28 +76,58 @@ class BoundKernel(Generic[R]):
         return self._config
 
     def set_config(self, config: Config) -> None:
-        """Make later calls with another configuration."""
+        """Make later calls with another configuration: those of this bound kernel, and those of
+        the kernel that find it. That ends with `reset`, and when a value that the host function
+        specializes joins the key: what is bound then starts with the kernel's own config. Under
+        torch.compile only calls of the bound kernel itself have it.
+        """
+        if not isinstance(config, Config):
+            raise InvalidArgument(
+                kernel=self.name,
+                problem=f"set_config was given {config!r}",
+                advice="Give it a tzero.Config.",
+            )
+        if self.host.config_at is None:
+            raise InvalidArgument(
+                kernel=self.name,
+                problem="set_config has nothing to set, because the host function takes no config",
+                advice="Give it a parameter `config`.",
+            )
         self._set(config)
 
     def _set(self, config: Config | None) -> None:
         self._config = config
-        self.call = (
-            functools.partial(self.function, config=config) if self._takes_config else self.function
-        )
+        self.call = self.host.configured(self.function, config)
 
-    def __call__(self, *args: Any) -> R:
-        return self.call(*args)
+    def __call__(self, /, *args: Any, **kwargs: Any) -> R:
+        """Call it as the kernel is called, by place or by name. Arguments with another key than
+        `key` are refused: this bound kernel is not made for them."""
+        return self._caller(self, args, kwargs)
 
     def to_code(self) -> str:
         """What runs: the host function's source, under its key and configuration."""
+        below = underlying(self.function)
         try:
-            source = textwrap.dedent(inspect.getsource(self.function))
-        except OSError:
+            source = textwrap.dedent(inspect.getsource(below or type(self.function)))
+        except (OSError, TypeError):
             source = f"# {self.name} was not written in a file: its source is not known\n"
         return f"# {self.name}: {self.key!r}\n# config: {self._config!r}\n{source}"
 
     def __repr__(self) -> str:
         return f"<BoundKernel {self.name} {self.key!r} config={self._config!r}>"
+
+    def __copy__(self) -> BoundKernel[R]:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> BoundKernel[R]:
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        raise InvalidArgument(
+            kernel=self.name,
+            problem="a bound kernel cannot be pickled, because it belongs to its process",
+            advice="Pickle the kernel, and bind it there.",
+        )
 
 
 def _copied(function: Callable[..., R]) -> Callable[..., R]:
@@ -102,10 +149,10 @@ def _copied(function: Callable[..., R]) -> Callable[..., R]:
     return cast("Callable[..., R]", copy)
 
 
-Call = tuple[Callable[..., None], tuple[Hashable, ...], BoundKernel[Any], tuple[Any, ...]]
+Call = tuple[Callable[..., None], tuple[Hashable, ...], BoundKernel[Any], tuple[Any, ...], int]
 """One host function that is running, for what it calls to find (see `running`): what takes note of
-an extra, and what that wants before it: the raw key, the bound kernel, the arguments. A plain
-tuple, because every call makes one."""
+a value, and what that wants to know: the raw key, the bound kernel, the arguments, and the call's
+number. A plain tuple, because every call makes one."""
 
 
 class Running(threading.local):

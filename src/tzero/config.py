@@ -13,6 +13,7 @@ and hashes by content, and prints as the code that makes it. It must not know wh
 from __future__ import annotations
 
 import json
+import keyword
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -28,6 +29,8 @@ class Config(Mapping[str, Any]):
     Values are None, booleans, numbers, strings, and lists and mappings of these; lists become
     tuples and mappings become configs, so that a config never changes. Equal means equal in type
     too: ``1``, ``1.0`` and ``True`` make three different configs, and so do ``0.0`` and ``-0.0``.
+    Names are what Python can spell as ``config.name``: no keywords, and not what every config has,
+    as ``keys``.
 
     >>> Config(BLOCK=64) == Config(BLOCK=64), Config(BLOCK=1) == Config(BLOCK=True)
     (True, False)
@@ -40,13 +43,12 @@ class Config(Mapping[str, Any]):
     _hash: int
 
     def __init__(self, values: Mapping[str, Any] | None = None, /, **named: Any) -> None:
+        if not isinstance(values, Mapping | None):
+            raise InvalidConfig(name="values", value=values, allowed="a mapping of names to values")
         merged = {**(values or {}), **named}
+        for name in merged:
+            _check_name(name, merged[name])
         frozen = {name: _frozen(merged[name], name) for name in merged}
-        for name in frozen:
-            if not isinstance(name, str) or not name.isidentifier():
-                raise InvalidConfig(
-                    name=str(name), value=merged[name], allowed="a name that Python can spell"
-                )
         object.__setattr__(self, "_values", frozen)
         object.__setattr__(self, "_hash", hash(_identity(self)))
 
@@ -73,6 +75,9 @@ class Config(Mapping[str, Any]):
             f"a Config does not change; make another one: Config(config, {name}={value!r})."
         )
 
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"a Config does not change, so {name!r} stays; make another one.")
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Config) and _identity(self) == _identity(other)
 
@@ -80,7 +85,7 @@ class Config(Mapping[str, Any]):
         return self._hash
 
     def __repr__(self) -> str:
-        return f"Config({', '.join(f'{k}={v!r}' for k, v in self._values.items())})"
+        return f"Config({', '.join(f'{k}={_code(v)}' for k, v in self._values.items())})"
 
     def __reduce__(self) -> tuple[type[Config], tuple[dict[str, Any]]]:
         return Config, (dict(self._values),)
@@ -100,9 +105,11 @@ class Config(Mapping[str, Any]):
         >>> Config.from_json('{"BLOCK": 128, "order": [1, 0]}')
         Config(BLOCK=128, order=(1, 0))
         """
+        if not isinstance(text, str | bytes | bytearray):
+            raise InvalidConfig(name="JSON", value=text, allowed="a string of JSON")
         try:
             values = json.loads(text)
-        except json.JSONDecodeError as error:
+        except ValueError as error:  # no JSON, or no UTF-8
             raise InvalidConfig(
                 name="JSON", value=text, allowed=f"an object of JSON ({error})"
             ) from error
@@ -111,12 +118,30 @@ class Config(Mapping[str, Any]):
         return Config(values)
 
 
+def _check_name(name: Any, value: Any) -> None:
+    """A name must be one that can follow a dot, and not hide what every config has there."""
+    if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
+        raise InvalidConfig(name=str(name), value=value, allowed="a name that Python can spell")
+    if name.startswith("__") or hasattr(Config, name):
+        raise InvalidConfig(name=name, value=value, allowed="a name that a Config has not itself")
+
+
 def _frozen(value: Any, name: str) -> Any:
     """A value that cannot change, of the kinds that JSON has."""
+    try:
+        return _freeze(value, name)
+    except RecursionError:
+        kind = type(value).__name__
+        raise InvalidConfig(
+            name=name, value=f"<{kind}>", allowed=f"a {kind} that does not hold itself"
+        ) from None
+
+
+def _freeze(value: Any, name: str) -> Any:
     if value is None or type(value) in (bool, int, float, str):
         return value
     if isinstance(value, (list, tuple)):
-        return tuple(_frozen(item, name) for item in value)
+        return tuple(_freeze(item, name) for item in value)
     if isinstance(value, Mapping):
         return value if isinstance(value, Config) else Config(value)
     raise InvalidConfig(
@@ -136,6 +161,16 @@ def _identity(value: Any) -> Any:
     if isinstance(value, float):
         return (float, "nan" if math.isnan(value) else value.hex())
     return (type(value), value)
+
+
+def _code(value: Any) -> str:
+    """What makes the value, as Python writes it; infinities and NaN have no literals."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"float('{value}')"
+    if isinstance(value, tuple):
+        inner = ", ".join(map(_code, value))
+        return f"({inner},)" if len(value) == 1 else f"({inner})"
+    return repr(value)
 
 
 def _plain(value: Any) -> Any:

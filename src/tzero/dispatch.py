@@ -1,91 +1,41 @@
 """`@tzero.kernel`: arguments to Key, Key to BoundKernel, and the call.
 
-    add(x, y) ── raw key, a plain tuple ──► table ── hit ──► BoundKernel(x, y)
-                                              └ miss ── Key ── bind ──► table
+    add(x, y) ── raw key, a plain tuple ──► entries ── hit ──► BoundKernel(x, y)
+                                              └ miss ── Key ── bind ──► entries
 
-Enters: host functions and calls of them. Leaves: `Kernel`s, which know the order of the stages. The
-table is read without a lock; the lock protects changing it.
+Enters: host functions and calls of them. Leaves: `Kernel`s, which know the order of the stages. A
+hit takes no lock; nothing of the user's is called under one, but how constants compare.
 """
 
 from __future__ import annotations
 
 import functools
-import inspect
 import itertools
-import threading
+import sys
 import warnings
+from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar, overload
+from types import FunctionType, MethodType
+from typing import Any, Generic, TypeVar, overload
 
 import torch
 
 from tzero import events, measure, settings
 from tzero.bind import BoundKernel, running
 from tzero.config import Config
+from tzero.entries import Entries
 from tzero.errors import InvalidArgument, InvalidKernel
-from tzero.extract import ConstExpr, Extractor, unwrapped
+from tzero.extract import Extractor, unwrapped
+from tzero.host import check_key, check_options, only_config, outside, read_host
 from tzero.key import Key, Options, difference
-from tzero.specializing import Extra
+from tzero.reports import Explanation, Stats
+from tzero.specializing import Value, close_sites, hold, unsettled
+from tzero.words import first_difference, holds_tensor
 
 __all__ = ["Explanation", "Kernel", "Stats", "kernel"]
 
 R = TypeVar("R")
 Raw = tuple[Hashable, ...]
-
-
-class Stats(NamedTuple):
-    """What became of a kernel's calls.
-
-    >>> Stats(calls=3, misses=1, entries=1, evictions=0).hits
-    2
-    """
-
-    calls: int
-    misses: int
-    entries: int
-    evictions: int
-
-    @property
-    def hits(self) -> int:
-        """Calls that found their bound kernel."""
-        return self.calls - self.misses
-
-
-class Explanation(NamedTuple):
-    """Why a call would hit or miss.
-
-    >>> print(Explanation("add", Key((int,)), True, None, ""))
-    add: hit
-      key: Key(int)
-    """
-
-    kernel: str
-    key: Key
-    hit: bool
-    config: Config | None
-    difference: str
-
-    def __str__(self) -> str:
-        lines = [f"{self.kernel}: {'hit' if self.hit else 'miss'}", f"  key: {self.key!r}"]
-        if self.config is not None:
-            lines.append(f"  config: {self.config!r}")
-        if self.difference:
-            lines.append(f"  unlike the nearest other entry: {self.difference}")
-        return "\n".join(lines)
-
-
-class _Family:
-    """Entries whose base key is one, told apart by extras; stands in the table under that key."""
-
-    __slots__ = ("extras",)
-
-    def __init__(self, extras: tuple[Extra, ...]) -> None:
-        self.extras = extras
-
-    def full(self, base: Raw, args: Sequence[Any]) -> Raw:
-        """The key with the extras of some arguments."""
-        plain = unwrapped(args)
-        return (*base, *((extra, extra.of(plain)) for extra in self.extras))
 
 
 class Kernel(Generic[R]):
@@ -101,6 +51,8 @@ class Kernel(Generic[R]):
 
         add(x, y)
         print(add.explain(x, y))
+
+    In a class it is a method, as a function is: the instance is its first argument.
     """
 
     def __init__(
@@ -111,254 +63,331 @@ class Kernel(Generic[R]):
         key: Callable[..., Hashable] | None,
         options: Options,
     ) -> None:
-        functools.update_wrapper(self, function)
-        self.function = function
-        self.name: str = getattr(function, "__name__", type(function).__name__)
+        # The function's own attributes are not taken over: they may have names that are used here.
+        functools.update_wrapper(self, function, updated=())
+        self.host = host = read_host(function, config)
+        self.function, self.name, self.signature = function, host.name, host.signature
         self.options = options
-        self.signature, self._takes_config = _signature(self.name, function)
-        self._parameters = tuple(self.signature.parameters)
-        self._arity = len(self._parameters)
-        constants = tuple(
-            p.annotation in (ConstExpr, "ConstExpr", "tzero.ConstExpr")
-            for p in self.signature.parameters.values()
-        )
-        self.extract = Extractor(self.name, self._parameters, constants, options, key)
-        self._config = config
-        self._lock = threading.RLock()  # protects everything below; lookups take none
-        self._table: dict[Raw, BoundKernel[R] | _Family] = {}
-        self._calls, self._looks = itertools.count(), 0  # a number is taken by every call and look
-        self._misses, self._evictions = 0, 0
+        check_key(host.name, key, host.parameters)
+        self.extract = Extractor(host.name, host.parameters, host.constants, options, key)
+        self._parameters, self._arity = host.parameters, len(host.parameters)
+        self._configured = host.configured(function, host.config)
+        self._entries: Entries[R] = Entries(host.name, host.parameters)
+        self._found = self._entries.found
+        self._clock, self._binds = itertools.count(), itertools.count()  # of all uses, of `bind`'s
+        # The lock of the entries protects these too.
+        self._misses, self._bound_ahead, self._evictions = 0, 0, 0
         self._last_missed: Key | None = None
-        self._changed: dict[int, int] = {}
+        self._changed: Counter[int] = Counter()
 
     # -- calling -------------------------------------------------------------------------------
 
-    def __call__(self, *args: Any, **kwargs: Any) -> R:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> R:
+        """Call the host function by way of the bound kernel of the arguments."""
         if torch.compiler.is_compiling():
-            return self._traced(args, kwargs)
+            return self._configured(*unwrapped(self._normalized(args, kwargs)))
         record = measure.active()
         if record is not None:
             return self._measured(record, args, kwargs)
-        if kwargs or len(args) != self._arity:
-            args = self._normalized(args, kwargs)
-        base = self.extract.last(args)
-        bound = self._found(base, args)
-        next(self._calls)
-        if bound is None:
-            bound = self._bound(base, args)
-        elif events.watched():
-            events.emit(events.Event("hit", self.name))
-        return self._run(base, bound, args)
+        try:
+            if kwargs or len(args) != self._arity:
+                args = self._normalized(args, kwargs)
+            base = self.extract.last(args)
+            number = next(self._clock)
+            bound = self._found(base, args, number)
+            if bound is None:
+                bound = self._bound(base, args, number)
+            elif events.watched():
+                events.emit(events.Event("hit", self.name))
+        except InvalidArgument as error:
+            self._tell_refusal(error)
+            raise
+        return self._run(self._note, base, bound, args, number)
 
-    def _run(self, base: Raw, bound: BoundKernel[R], args: tuple[Any, ...]) -> R:
+    def _run(
+        self,
+        note: Callable[..., None],
+        base: Raw,
+        bound: BoundKernel[R],
+        args: tuple[Any, ...],
+        number: int,
+    ) -> R:
         if bound.has_constants:
             args = unwrapped(args)
         outer = running.current
-        running.current = (self._specialize, base, bound, args)
+        running.current = (note, base, bound, args, number)
         try:
-            return bound.call(*args)
+            result = bound.call(*args)
         finally:
             running.current = outer
+        if bound.open_sites:
+            close_sites(bound)
+        return result
 
     def _measured(
         self, record: measure.Record, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> R:
         """The same call with every stage timed."""
         with record.stage("call", self.name):
-            with record.stage("key", self.name):
-                args = self._normalized(args, kwargs)
-                base = self.extract(args)
-            next(self._calls)
-            with record.stage("bind", self.name):
-                bound = self._found(base, args)
-                hit = bound is not None
-                bound = bound or self._bound(base, args)
+            try:
+                with record.stage("key", self.name):
+                    args = self._normalized(args, kwargs)
+                    base = self.extract(args)
+                number = next(self._clock)
+                with record.stage("bind", self.name):
+                    bound = self._found(base, args, number)
+                    hit = bound is not None
+                    bound = bound or self._bound(base, args, number)
+            except InvalidArgument as error:
+                self._tell_refusal(error)
+                raise
             if hit and events.watched():
                 events.emit(events.Event("hit", self.name))
             with record.stage("run", self.name):
-                return self._run(base, bound, args)
+                return self._run(self._note, base, bound, args, number)
 
-    def _traced(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> R:
-        """Under torch.compile the host function itself is traced."""
-        plain = unwrapped(args)
-        named = dict(zip(kwargs, unwrapped(tuple(kwargs.values())), strict=True))
-        if self._takes_config:
-            named["config"] = self._config
-        return self.function(*plain, **named)
+    def _call_bound(
+        self, bound: BoundKernel[R], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> R:
+        """A call of a bound kernel itself."""
+        if torch.compiler.is_compiling():
+            return bound.call(*unwrapped(self._normalized(args, kwargs)))
+        try:
+            args = self._normalized(args, kwargs)
+            base = self.extract(args)
+            self._check_bound(bound, base, args)
+        except InvalidArgument as error:
+            self._tell_refusal(error)
+            raise
+        number = bound.last_used = next(self._clock)
+        if events.watched():
+            events.emit(events.Event("hit", self.name))
+        record = measure.active()
+        if record is None:
+            return self._run(self._note_alone, base, bound, args, number)
+        with record.stage("call", self.name), record.stage("run", self.name):
+            return self._run(self._note_alone, base, bound, args, number)
+
+    def _check_bound(self, bound: BoundKernel[R], base: Raw, args: tuple[Any, ...]) -> None:
+        """Refuse arguments that have another key than a bound kernel, as of when it was bound."""
+        extras: Any = tuple(bound.facts)
+        key = self._entries.full(base, extras, args)
+        if key != bound.key:
+            raise InvalidArgument(
+                kernel=self.name,
+                problem=f"{difference(bound.key, key, self._parameters)}, for which this bound "
+                "kernel was bound",
+                advice=f"Call {self.name} itself, or bind these arguments.",
+            )
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        method = instance is not None and isinstance(self.function, FunctionType)
+        return MethodType(self, instance) if method else self
+
+    # -- looking -------------------------------------------------------------------------------
 
     def bind(self, args: Sequence[Any]) -> BoundKernel[R]:
-        """The bound kernel that a call with these arguments uses."""
-        normal = args if type(args) is tuple else tuple(args)
+        """The bound kernel that a call with these arguments, a tuple or list, uses."""
+        record = measure.active()
+        if record is not None:
+            with record.stage("bind", self.name):
+                return self._bind(args)
+        return self._bind(args)
+
+    def _bind(self, args: Sequence[Any]) -> BoundKernel[R]:
+        normal = args if type(args) is tuple else self._listed(args)
         if len(normal) != self._arity:
             normal = self._normalized(normal, {})
         base = self.extract.last(normal)
-        return self._found(base, normal) or self._bound(base, normal)
+        next(self._binds)
+        number = next(self._clock)
+        found = self._found(base, normal, number)
+        return self._bound(base, normal, number, ahead=True) if found is None else found
 
     def key(self, args: Sequence[Any]) -> Key:
-        """The key of a call with these arguments."""
-        normal = self._normalized(tuple(args), {})
-        base = self.extract(normal)
-        entry = self._table.get(base)
-        return Key(entry.full(base, normal) if isinstance(entry, _Family) else base)
+        """The key of a call with these arguments, a tuple or list."""
+        normal = self._normalized(self._listed(args), {})
+        return self._entries.key(self.extract(normal), normal)
 
     def reset(self) -> None:
         """Forget every bound kernel; the next calls bind anew."""
-        with self._lock:
-            self._table = {}
-            self._last_missed, self._changed = None, {}
+        with self._entries.lock:
+            self._entries.clear()
+            self._last_missed, self._changed = None, Counter()
 
-    def explain(self, *args: Any, **kwargs: Any) -> Explanation:
+    def explain(self, /, *args: Any, **kwargs: Any) -> Explanation:
         """Whether a call would hit, and how its key differs from the nearest other entry's."""
-        normal = self._normalized(args, kwargs)
-        key = self.key(normal)
-        with self._lock:
-            entries = [e for e in self._table.values() if isinstance(e, BoundKernel)]
+        key = self.key(self._normalized(args, kwargs))
+        entries = self._entries.bound_kernels()
         here = next((e for e in entries if e.key == key), None)
         others = [e.key for e in entries if e is not here]
         nearest = max(others, key=lambda other: _alike(other, key), default=None)
         words = difference(nearest, key, self._parameters) if nearest is not None else ""
-        config = here.config if here is not None else self._config
+        config = here.config if here is not None else self.host.config
         return Explanation(self.name, key, here is not None, config, words)
 
     def stats(self) -> Stats:
         """Counts of calls, misses, live entries and evictions."""
-        with self._lock:
-            calls = next(self._calls) - self._looks  # taking a number is the only way to see it
-            self._looks += 1
-            live = sum(isinstance(e, BoundKernel) for e in self._table.values())
-            return Stats(calls, self._misses, live, self._evictions)
+        with self._entries.lock:
+            # Taking a number is the only way to see it; a look takes one of both.
+            binds = next(self._binds)
+            calls = next(self._clock) - binds
+            live = len(self._entries.bound_kernels())
+            return Stats(calls, self._misses, live, self._evictions, self._bound_ahead)
 
     def __repr__(self) -> str:
         return f"<Kernel {self.name}{self.signature}>"
 
-    # -- stages --------------------------------------------------------------------------------
+    # -- copies: a kernel is one thing under one name, as a function is ---------------------------
 
-    def _normalized(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
-        """Arguments in order, defaults filled in."""
-        if not kwargs and len(args) == len(self._parameters):
-            return args
-        try:
-            found = self.signature.bind(*args, **kwargs)
-        except TypeError as error:
-            taken = ", ".join(self._parameters) or "no arguments"
+    def __copy__(self) -> Kernel[R]:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Kernel[R]:
+        return self
+
+    def __reduce__(self) -> str:
+        path: str = getattr(self, "__qualname__", self.name)
+        found: Any = sys.modules.get(self.__module__)
+        for name in path.split("."):
+            found = getattr(found, name, None)
+        if found is not self:
             raise InvalidArgument(
                 kernel=self.name,
-                problem=f"{error}: {len(args)} positional and {sorted(kwargs)} by name",
-                advice=f"It takes {taken}.",
-            ) from None
-        found.apply_defaults()
-        return tuple(found.arguments.values())
+                problem="it cannot be pickled, because kernels are by name, and "
+                f"{self.__module__}.{path} is not this one",
+                advice="Define it in a module, outside functions, under its own name.",
+            )
+        return path
 
-    def _found(self, base: Raw, args: tuple[Any, ...]) -> BoundKernel[R] | None:
-        entry: Any = self._table.get(base)
-        if entry.__class__ is _Family:
-            entry = self._table.get(entry.full(base, args))
-        if entry is None:
-            return None
-        entry.last_used = self._misses
-        bound: BoundKernel[R] = entry  # nothing but bound kernels stands under full keys
-        return bound
+    # -- stages --------------------------------------------------------------------------------
 
-    def _bound(self, base: Raw, args: tuple[Any, ...]) -> BoundKernel[R]:
+    def _listed(self, args: Any) -> tuple[Any, ...]:
+        if not isinstance(args, (tuple, list)):
+            raise InvalidArgument(
+                kernel=self.name,
+                problem=f"its arguments are given as one {type(args).__name__}",
+                advice="Pass a tuple or list of them.",
+            )
+        return tuple(args)
+
+    def _normalized(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Arguments in order, defaults filled in. Written out, because torch.compile traces it."""
+        if not kwargs and len(args) == self._arity:
+            return args
+        found, named, defaults = list(args), 0, self.host.defaults
+        for name in self._parameters[len(args) :]:
+            if name in kwargs:
+                found.append(kwargs[name])
+                named += 1
+            elif name in defaults:
+                found.append(defaults[name])
+            else:
+                raise self._misfit(args, kwargs)
+        if len(found) != self._arity or named != len(kwargs):
+            raise self._misfit(args, kwargs)
+        return tuple(found)
+
+    def _misfit(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> InvalidArgument:
+        """What to say of arguments that do not fit, in Python's words."""
+        words = "they do not fit"
+        try:
+            self.signature.bind(*args, **kwargs)
+        except TypeError as error:
+            words = str(error)
+        taken = ", ".join(self._parameters) or "no arguments"
+        return InvalidArgument(
+            kernel=self.name,
+            problem=f"{words}: {len(args)} positional and {sorted(kwargs)} by name",
+            advice=f"It takes {taken}.",
+        )
+
+    def _bound(
+        self, base: Raw, args: tuple[Any, ...], number: int, ahead: bool = False
+    ) -> BoundKernel[R]:
         """Bind, unless another thread has by now."""
-        with self._lock:
-            found = self._found(base, args)
+        most = settings.current().max_specializations
+        with self._entries.lock:
+            found = self._found(base, args, number)
             if found is not None:
                 return found
-            entry = self._table.get(base)
-            key = Key(entry.full(base, args) if isinstance(entry, _Family) else base)
+            key = self._entries.key(base, args)
+            facts: Any = key[len(base) :]  # pairs of extras and facts, or none
+            more = {"facts": dict(facts)} if facts else {}
+            bound = BoundKernel(self.host, key, self._call_bound, **more)
+            bound.last_used = number
+            dropped = self._entries.add(base, bound, most)
             self._misses += 1
-            reason = self._noted(key)
-            bound = BoundKernel(
-                self.name, self.function, key, self._config, takes_config=self._takes_config
-            )
-            bound.last_used = self._misses
-            self._table[key] = bound
-            self._evict()
-        events.emit(events.Event("miss", self.name, reason))
+            self._bound_ahead += ahead
+            self._evictions += dropped
+            first = dropped > 0 and dropped == self._evictions
+            last, self._last_missed = self._last_missed, key
+        self._tell_miss(last, key)
+        if first:
+            self._warn(most, key)
         return bound
 
-    def _noted(self, key: Key) -> str:
-        """Why this key misses, against the last that did; counts which argument it was."""
-        last, self._last_missed = self._last_missed, key
-        if last is None:
-            return "the first call"
-        for k, (one, other) in enumerate(zip(last, key, strict=False)):
-            if one != other:
-                self._changed[k] = self._changed.get(k, 0) + 1
-                break
-        return difference(last, key, self._parameters)
+    def _tell_miss(self, last: Key | None, key: Key) -> None:
+        """Why this key missed, against the last that did; counts which part it was."""
+        reason = "the first call"
+        if last is not None:
+            with self._entries.lock:
+                self._changed[first_difference(last, key)] += 1
+            reason = difference(last, key, self._parameters)
+        events.emit(events.Event("miss", self.name, reason))
 
-    def _evict(self) -> None:
-        """Keep the table within its bound: what was used least recently goes."""
-        bound = settings.current().max_specializations
-        if len(self._table) <= bound:
-            return
-        live = [(k, e) for k, e in self._table.items() if isinstance(e, BoundKernel)]
-        if len(live) <= bound:
-            return
-        oldest, _ = min(live, key=lambda item: item[1].last_used)
-        del self._table[oldest]
-        self._evictions += 1
-        if self._evictions == 1:
-            beyond = len(self._parameters)  # keys may differ in no argument, only behind them
-            k = max(self._changed, key=lambda k: self._changed[k], default=beyond)
-            name = self._parameters[k] if k < beyond else "the device, key= or specialize"
-            warnings.warn(
-                f"{self.name} has more than {bound} specializations, so old ones are dropped; "
-                f"{name!r} is what keeps changing. Pass static_shapes=False, or raise "
-                "TZERO_MAX_SPECIALIZATIONS.",
-                stacklevel=5,
-            )
+    def _tell_refusal(self, error: InvalidArgument) -> None:
+        subject = "" if error.argument is None else f"argument {error.argument!r} "
+        events.emit(events.Event("refusal", self.name, f"{subject}{error.problem}"))
 
-    def _specialize(
-        self,
-        base: Raw,
-        bound: BoundKernel[R],
-        args: tuple[Any, ...],
-        extra: Extra,
+    def _warn(self, most: int, key: Key) -> None:
+        """Say, where the kernel was called, that entries are dropped, and what to do."""
+        ((k, _),) = self._changed.most_common(1) or ((len(key), 0),)
+        by_shape = k < self._arity and self.options.static_shapes and holds_tensor(key[k])
+        advice = "Pass static_shapes=False, or raise" if by_shape else "Raise"
+        beyond = "the device" if k == self._arity else "what key= or specialize adds"
+        name = repr(self._parameters[k]) if k < self._arity else beyond
+        warnings.warn(
+            f"{self.name} has more than {most} specializations, so old ones are dropped; "
+            f"{name} is what keeps changing. {advice} TZERO_MAX_SPECIALIZATIONS.",
+            stacklevel=outside()[1] + 1,
+        )
+
+    # -- specialize: what takes note of a value that a host function gives ------------------------
+
+    def _note(
+        self, base: Raw, bound: BoundKernel[R], args: tuple[Any, ...], number: int, value: Value
     ) -> None:
-        """Let an extra join the keys of this base, from now on and for every thread."""
-        entry = self._table.get(base)
-        if isinstance(entry, _Family) and extra in entry.extras:
+        """In a call that found its bound kernel."""
+        extra = unsettled(value, bound, args)
+        if extra is None:
             return
-        with self._lock:
-            entry = self._table.get(base)
-            known = entry.extras if isinstance(entry, _Family) else ()
-            if extra in known:
-                return
-            family = _Family((*known, extra))
-            table = {
-                k: e
-                for k, e in self._table.items()
-                if k[: len(base)] != base  # its other entries lack the new fact
-            }
-            table[base] = family
-            bound.key = Key(family.full(base, args))
-            table[bound.key] = bound
-            self._table = table
+        if extra in bound.facts:
+            self._hold(bound, number, value, in_key=True)
+        else:  # this call began before the value counted, and is the last that does
+            self._entries.join(base, extra, number)
+
+    def _note_alone(
+        self, base: Raw, bound: BoundKernel[R], args: tuple[Any, ...], number: int, value: Value
+    ) -> None:
+        """In a call of a bound kernel itself, which goes on though its key lacks the value."""
+        extra = unsettled(value, bound, args)
+        if extra is None:
+            return
+        if extra not in bound.facts:
+            self._entries.join(base, extra, number)
+        self._hold(bound, number, value, in_key=extra in bound.facts)
+
+    def _hold(self, bound: BoundKernel[R], number: int, value: Value, in_key: bool) -> None:
+        try:
+            hold(bound, number, value, in_key=in_key)
+        except InvalidArgument as error:
+            self._tell_refusal(error)
+            raise
 
 
 def _alike(one: Key, other: Key) -> int:
     return sum(a == b for a, b in zip(one, other, strict=False))
-
-
-def _signature(name: str, function: Callable[..., Any]) -> tuple[inspect.Signature, bool]:
-    """A host function's parameters without `config`, and whether it takes one."""
-    signature = inspect.signature(function)
-    plain = []
-    for parameter in signature.parameters.values():
-        if parameter.name == "config":
-            continue
-        if parameter.kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD:
-            star = {"VAR_POSITIONAL": "*", "VAR_KEYWORD": "**"}.get(parameter.kind.name, "")
-            raise InvalidKernel(
-                kernel=name,
-                problem=f"its parameter {star}{parameter.name} is {parameter.kind.description}",
-                advice="Give it plain parameters, which can be passed by place and by name.",
-            )
-        plain.append(parameter)
-    return signature.replace(parameters=plain), "config" in signature.parameters
 
 
 @overload
@@ -413,25 +442,12 @@ def kernel(
             size_hints=size_hints,
         )
     name = getattr(function, "__name__", type(function).__name__)
-    for option, value in (("pool", pool), ("size_hints", size_hints)):
-        if value is not None:
-            raise InvalidKernel(
-                kernel=name,
-                problem=f"{option}= has no meaning in this version",
-                advice="Leave it out.",
-            )
+    if isinstance(function, Kernel):
+        raise InvalidKernel(
+            kernel=name, problem="it is a kernel already", advice="Leave one @tzero.kernel out."
+        )
+    check_options(name, static_shapes, index_dtype, pool=pool, size_hints=size_hints)
     if configs is not None:
-        config = _only(name, config, configs)
+        config = only_config(name, config, configs)
     options = Options(static_shapes=static_shapes, index_dtype=index_dtype)
     return Kernel(function, config=config, key=key, options=options)
-
-
-def _only(name: str, config: Config | None, configs: Sequence[Config]) -> Config:
-    if config is not None or len(configs) != 1:
-        raise InvalidKernel(
-            kernel=name,
-            problem=f"it has {len(configs)} configs{' and a config' if config else ''}, and this "
-            "version cannot choose among them",
-            advice="Pass config= with the one to use.",
-        )
-    return configs[0]

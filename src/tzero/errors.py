@@ -12,7 +12,11 @@
         ├── InvalidSetting         a variable or override is wrong (also a ValueError)
         ├── InvalidConfig          a Config holds what it cannot   (also a ValueError)
         ├── InvalidKernel          a function or option no kernel can have (also a TypeError)
-        └── InvalidArgument        a call with arguments no kernel takes   (also a TypeError)
+        ├── InvalidArgument        a call with arguments no kernel takes   (also a TypeError)
+        ├── UnsupportedType        a value that cannot be part of a key    (also a TypeError)
+        ├── NotInKernel            specialize outside a host function      (also a RuntimeError)
+        ├── LaunchFailed           the driver refused a launch             (also a RuntimeError)
+        └── NativeMissing          tier 2 was asked for and is not built   (also an ImportError)
 
 Enters: the facts of one failure, as keyword arguments. Leaves: an exception whose message says
 what happened, where, and what to do, and which keeps the facts as attributes. It must not know
@@ -36,9 +40,13 @@ __all__ = [
     "InvalidKernel",
     "InvalidSetting",
     "KernelAssertion",
+    "LaunchFailed",
+    "NativeMissing",
+    "NotInKernel",
     "OutOfBounds",
     "TzeroError",
     "UnsupportedOperation",
+    "UnsupportedType",
 ]
 
 # A program's place in the launch grid, as ``tl.program_id`` gives it for axes 0, 1, 2.
@@ -276,6 +284,97 @@ class InvalidArgument(TzeroError, TypeError):
         self.advice = advice
         subject = "" if argument is None else f"argument {argument!r} "
         super().__init__(f"{kernel}: {subject}{problem}. {advice}")
+
+
+class UnsupportedType(TzeroError, TypeError):
+    """A value is of a type that cannot be part of a key. Who knows the kernel and the argument
+    makes an :class:`InvalidArgument` of it; `named` is the kind of value with its article.
+
+    >>> print(UnsupportedType(kind="list_iterator"))
+    a list_iterator cannot be an argument of a kernel. Pass tensors, numbers, strings, None, \
+dtypes, devices, functions, or lists, tuples, dicts, named tuples and dataclasses of these.
+    >>> UnsupportedType(kind="object").named
+    'an object'
+    """
+
+    def __init__(
+        self,
+        *,
+        kind: str,
+        advice: str = "Pass tensors, numbers, strings, None, dtypes, devices, functions, or "
+        "lists, tuples, dicts, named tuples and dataclasses of these.",
+    ) -> None:
+        self.kind = kind
+        self.advice = advice
+        self.named = f"{'an' if kind[0] in 'aeiouAEIOU' else 'a'} {kind}"
+        super().__init__(f"{self.named} cannot be an argument of a kernel. {advice}")
+
+
+class NotInKernel(TzeroError, RuntimeError):
+    """`specialize` was called while no kernel's host function was running.
+
+    >>> print(NotInKernel(what="specialize"))
+    specialize was called outside a kernel. Call it in a host function under @tzero.kernel, or in \
+what that calls.
+    """
+
+    def __init__(self, *, what: str) -> None:
+        self.what = what
+        super().__init__(
+            f"{what} was called outside a kernel. Call it in a host function under @tzero.kernel, "
+            "or in what that calls."
+        )
+
+
+class LaunchFailed(TzeroError, RuntimeError):
+    """The driver refused to launch a kernel.
+
+    >>> print(LaunchFailed(kernel="add", name="CUDA_ERROR_INVALID_VALUE", text="invalid argument",
+    ...                    grid=(1, 70000, 1), block=128, shared=0))
+    add: the driver refused the launch: CUDA_ERROR_INVALID_VALUE (invalid argument), with a grid \
+of (1, 70000, 1), 128 threads a block and 0 bytes of shared memory. Check the grid against the \
+device's limits; if an earlier kernel failed, run with CUDA_LAUNCH_BLOCKING=1 to see which.
+    """
+
+    def __init__(
+        self,
+        *,
+        kernel: str,
+        name: str,
+        text: str,
+        grid: tuple[int, int, int],
+        block: int,
+        shared: int,
+    ) -> None:
+        self.kernel = kernel
+        self.name = name
+        self.text = text
+        self.grid = grid
+        self.block = block
+        self.shared = shared
+        super().__init__(
+            f"{kernel}: the driver refused the launch: {name} ({text}), with a grid of {grid}, "
+            f"{block} threads a block and {shared} bytes of shared memory. Check the grid against "
+            "the device's limits; if an earlier kernel failed, run with CUDA_LAUNCH_BLOCKING=1 to "
+            "see which."
+        )
+
+
+class NativeMissing(TzeroError, ImportError):
+    """Native launches were asked for, and the extension is not built.
+
+    >>> print(NativeMissing())
+    tzero was installed without its native extension. Install a C++17 compiler and Python's \
+headers (on Debian: g++ and python3-dev) and install tzero again; or set TZERO_TIER=1, which \
+launches in Python.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(
+            "tzero was installed without its native extension. Install a C++17 compiler and "
+            "Python's headers (on Debian: g++ and python3-dev) and install tzero again; or set "
+            "TZERO_TIER=1, which launches in Python."
+        )
 
 
 def _subject(kernel: str | None) -> str:

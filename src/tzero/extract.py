@@ -16,8 +16,9 @@ differ.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Hashable, Sequence
-from types import CellType, FunctionType, MethodType
+from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any, cast
 
 import torch
@@ -59,11 +60,14 @@ def unwrapped(args: Sequence[Any]) -> tuple[Any, ...]:
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
 _BY_TYPE = (bool, int, float, complex)
 _BY_VALUE = (type(None), str, bytes, torch.dtype, torch.layout, torch.memory_format)
-_HOLDERS = (tuple, list, dict, FunctionType, MethodType)
+_HOLDERS = (tuple, list, dict, FunctionType, MethodType, BuiltinFunctionType)
 _WITHOUT_TENSORS = frozenset(TABLE) - {*_TENSORS, *_HOLDERS}
 _KNOWN = _WITHOUT_TENSORS | {*_TENSORS, ConstExpr}
 
 _CPU = torch.device("cpu")
+
+Where = tuple[torch.device, int]
+"""The device of the tensors so far, and the argument that said so."""
 
 _MOST_PATTERNS = 256
 """How many patterns a kernel keeps functions for. A caller with more of them makes new classes all
@@ -116,7 +120,7 @@ class Extractor:
         """The raw key of any arguments, one after the other; an error names the first that cannot
         be one."""
         parts: list[Hashable] = []
-        where: torch.device | None = None
+        where: Where | None = None
         for k, value in enumerate(args):
             if type(value) is ConstExpr or self._constants[k]:
                 parts.append(self._constant(k, value))
@@ -124,7 +128,7 @@ class Extractor:
             parts.append(self._part(k, value))
             if type(value) not in _WITHOUT_TENSORS:
                 where = self._device(k, value, where)
-        parts.append(None if where is None else capability(where))
+        parts.append(self._capability(where))
         if self._custom is not None:
             parts.append(self._custom_part(args))
         return tuple(parts)
@@ -142,36 +146,49 @@ class Extractor:
             raise self._refused(k, error) from error
 
     def _refused(self, k: int, error: UnsupportedType) -> InvalidArgument:
+        return self._invalid(k, f"is or holds {error.named}", error.advice)
+
+    def _invalid(self, k: int, problem: str, advice: str) -> InvalidArgument:
         return InvalidArgument(
-            kernel=self._kernel,
-            argument=self._parameters[k],
-            problem=f"is or holds a {error.kind}",
-            advice="Pass tensors, numbers, strings, None, dtypes, devices, functions, or lists, "
-            "tuples, dicts, named tuples and dataclasses of these.",
+            kernel=self._kernel, argument=self._parameters[k], problem=problem, advice=advice
         )
 
-    def _device(self, k: int, value: Any, where: torch.device | None) -> torch.device | None:
+    def _device(self, k: int, value: Any, where: Where | None) -> Where | None:
         """The one device of all tensors so far."""
         for tensor in _tensors(value):
             device = tensor.device
             if device.type == "cpu":
                 device = _CPU  # a FakeTensor may say cpu:0
             if device.type == "meta":
-                raise InvalidArgument(
-                    kernel=self._kernel,
-                    argument=self._parameters[k],
-                    problem="is a meta tensor, which has no memory to run on",
-                    advice="Pass a tensor on a device.",
+                raise self._invalid(
+                    k, "is a meta tensor, which has no memory to run on", "Pass one on a device."
                 )
-            if where is not None and device != where:
-                raise InvalidArgument(
-                    kernel=self._kernel,
-                    argument=self._parameters[k],
-                    problem=f"is on {device}, but an argument before it is on {where}",
-                    advice="Move one of them: all tensors of a call are on one device.",
+            if where is not None and device != where[0]:
+                before = "another tensor in it"
+                if where[1] != k:
+                    before = f"argument {self._parameters[where[1]]!r}"
+                raise self._invalid(
+                    k,
+                    f"is on {device}, but {before} is on {where[0]}",
+                    "Move one of them: all tensors of a call are on one device.",
                 )
-            where = device
+            where = where or (device, k)
         return where
+
+    def _capability(self, where: Where | None) -> Hashable:
+        """The device's part of the key."""
+        if where is None:
+            return None
+        device, k = where
+        try:
+            return capability(device)
+        except (AssertionError, RuntimeError) as error:  # torch's, where the device is not there
+            words = str(error).splitlines()[0]
+            raise self._invalid(
+                k,
+                f"is on {device}, which torch cannot use here ({words})",
+                "Pass tensors on a device that is there.",
+            ) from error
 
     def _custom_part(self, args: tuple[Any, ...]) -> Hashable:
         assert self._custom is not None
@@ -181,7 +198,7 @@ class Extractor:
         except UnsupportedType as error:
             raise InvalidArgument(
                 kernel=self._kernel,
-                problem=f"its key= function returned a {error.kind}, which cannot be hashed",
+                problem=f"its key= function returned {error.named}, which cannot be part of a key",
                 advice="Return numbers, strings, or tuples of these.",
             ) from error
 
@@ -214,6 +231,7 @@ class Extractor:
             "part": self._part,
             "constant": self._constant,
             "device": self._device,
+            "checked": self._capability,
             "custom": self._custom_part,
             "capability": capability,
             "strided": torch.strided,
@@ -244,7 +262,7 @@ def _where(kinds: list[type]) -> list[str]:
         lines = ["where = None"]
         for k in sorted([*tensors, *others]):
             lines.append(f"where = device({k}, a{k}, where)")
-        return [*lines, "where = None if where is None else capability(where)"]
+        return [*lines, "where = checked(where)"]
     if not tensors:
         return ["where = None"]
     first, *rest = tensors
@@ -257,24 +275,56 @@ def _where(kinds: list[type]) -> list[str]:
         f" where = a{first}.device",
         f" if {apart}:",
         "  return general(args)",
-        " where = capability(where)",
+        " try:",
+        "  where = capability(where)",
+        " except (AssertionError, RuntimeError):",
+        "  return general(args)",
     ]
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:
-    """The tensors that a value is or holds."""
-    if isinstance(value, torch.Tensor):
-        return [value]
+    """The tensors that a value is or holds, in order."""
+    found: list[torch.Tensor] = []
+    seen: set[int] = set()  # functions may close over each other
+    rest = [value]
+    while rest:
+        item = rest.pop()
+        if type(item) in _WITHOUT_TENSORS:
+            continue
+        if isinstance(item, torch.Tensor):
+            found.append(item)
+        elif id(item) not in seen:
+            seen.add(id(item))
+            rest.extend(_inside(item)[::-1])
+    return found
+
+
+def _inside(value: Any) -> Sequence[Any]:
+    """What a value holds, as far as keys look into it."""
     if isinstance(value, (list, tuple)):
-        return [tensor for item in value for tensor in _tensors(item)]
+        return value
     if isinstance(value, dict):
-        return [tensor for item in value.values() for tensor in _tensors(item)]
+        return list(value.values())
     if isinstance(value, MethodType):
-        return _tensors(value.__func__)
+        tensor = [value.__self__] if isinstance(value.__self__, torch.Tensor) else []
+        return [value.__func__, *tensor]
+    if isinstance(value, BuiltinFunctionType):
+        return [value.__self__]
     if isinstance(value, FunctionType):
-        cells = [cell for cell in value.__closure__ or () if cell != CellType()]
-        inner = [cell.cell_contents for cell in cells if cell.cell_contents is not value]
-        return [tensor for item in inner for tensor in _tensors(item)]
-    if hasattr(value, "__dataclass_fields__"):
-        return [t for name in value.__dataclass_fields__ for t in _tensors(getattr(value, name))]
-    return []
+        held = [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
+        return [*_contents(value), *held]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        names = [field.name for field in dataclasses.fields(value)]
+        return [getattr(value, name) for name in names if hasattr(value, name)]
+    return ()
+
+
+def _contents(function: FunctionType) -> list[Any]:
+    """What a function closes over, but for names that are assigned later."""
+    found = []
+    for cell in function.__closure__ or ():
+        try:
+            found.append(cell.cell_contents)
+        except ValueError:
+            continue
+    return found

@@ -110,34 +110,36 @@ class Record:
         Path(path).write_text(text, encoding="utf-8")
 
 
-_change = threading.Lock()  # protects replacing `_active`; reading it takes none
-_active: Record | None = None
+_change = threading.Lock()  # protects replacing `_open`; reading it takes none
+_open: tuple[Record | None, ...] = (None,)
+"""Every record that is open, in the order they were opened, behind a None for when there is none.
+Threads may close theirs in another order, so each is removed by identity."""
 
 
 def active() -> Record | None:
-    """The record that is open, if one is.
+    """The record that was opened last and is still open, if one is.
 
     >>> active() is None
     True
     """
-    return _active
+    return _open[-1]
 
 
 @contextmanager
 def recording() -> Iterator[Record]:
-    """Record the stages of every call on every thread, until the block ends. Blocks nest; the
-    innermost records.
+    """Record the stages of every call on every thread, until the block ends. Blocks nest and, on
+    several threads, overlap; the one that was opened last records.
 
     >>> with recording() as record:
     ...     active() is record
     True
     """
-    global _active
+    global _open
     record = Record()
     with _change:
-        outer, _active = _active, record
+        _open = (*_open, record)
     try:
         yield record
     finally:
         with _change:
-            _active = outer
+            _open = tuple(each for each in _open if each is not record)

@@ -9,6 +9,9 @@ variable                       value                   meaning
                                                        tensor
 ``TZERO_CC``, else ``CC``      a command               the C compiler; ``''``: search for one
 ``TZERO_MAX_SPECIALIZATIONS``  a number                bound kernels that one kernel keeps
+``TZERO_TIER``                 ``''``, 0, 1 or 2       pin how calls are made: as Triton does, in
+                                                       Python, natively; ``''``: the best there is
+``TZERO_DISABLE``              ``''``, ``0`` or ``1``  leave every call to Triton
 =============================  ======================  ==========================================
 
 Enters: an environment. Leaves: one frozen :class:`Settings`, read at the first :func:`current` and
@@ -55,6 +58,12 @@ class Settings:
     max_specializations: int = 1024
     """How many bound kernels a kernel keeps; the least recently used goes first."""
 
+    tier: int | None = None
+    """How calls are made: 0 as Triton does, 1 in Python, 2 natively; ``None``: the best."""
+
+    disable: bool = False
+    """Whether every call is left to Triton."""
+
     def __post_init__(self) -> None:
         for variable in _TABLE:
             value = getattr(self, variable.field)
@@ -78,6 +87,12 @@ def _bound(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise _Malformed
     return int(text)
+
+
+def _tier(text: str) -> int | None:
+    if text not in ("", "0", "1", "2"):
+        raise _Malformed
+    return int(text) if text else None
 
 
 def _flag(text: str) -> bool:
@@ -141,6 +156,22 @@ _TABLE = (
         allowed="'' (1024) or a whole number from 1",
         accepts=lambda value: type(value) is int and value >= 1,
         values="a whole number from 1",
+    ),
+    _Variable(
+        field="tier",
+        names=("TZERO_TIER",),
+        parse=_tier,
+        allowed="'' (the best there is), '0' (Triton's), '1' (Python) or '2' (native)",
+        accepts=lambda value: value is None or (type(value) is int and 0 <= value <= 2),
+        values="None, 0, 1 or 2",
+    ),
+    _Variable(
+        field="disable",
+        names=("TZERO_DISABLE",),
+        parse=_flag,
+        allowed="'' or '0' (off), or '1' (on)",
+        accepts=lambda value: isinstance(value, bool),
+        values="False or True",
     ),
 )
 
@@ -213,6 +244,8 @@ class Changes(TypedDict, total=False):
     cpu_check: bool
     cc: tuple[str, ...] | None
     max_specializations: int
+    tier: int | None
+    disable: bool
 
 
 @contextmanager

@@ -1,51 +1,46 @@
 """`specialize`: a host function asks that its code be made for a value, not only for its type.
 
+    specialize(n) ── which fact is it? ──► in the key already, with this value: done
+                                           ├ not in the key: it joins, for every later call
+                                           └ the arguments do not decide it: hold it to what it was
+
 Enters: a value, inside a running host function. Leaves: the same value, and an `Extra` that joins
 the kernel's key from then on, so that later calls are told apart by it before the host function
 runs. It must not know how keys are stored.
 
 Where the call reads `specialize(n)`, `specialize(x.size(0))` or `specialize(x.shape[0])` of a
-parameter that is never assigned, the extra is just that. Of any other expression only this is
-known: that the arguments decide it. Then all of them join the key in full.
+parameter that is never assigned, the extra is just that, as long as the value says so too. Of any
+other expression it is guessed that the arguments decide it, and all of them join the key in full.
+Where even then one bound kernel meets another value (a tensor's contents, a global), the call is
+refused: nothing that tzero knows before the call would tell the two apart.
 """
 
 from __future__ import annotations
 
 import ast
 import dataclasses
+import dis
 import inspect
 import sys
 import textwrap
-from collections.abc import Callable, Hashable, Sequence
+import threading
+import weakref
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from types import CodeType, FrameType
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
 
-from tzero.bind import running
-from tzero.errors import TzeroError
-from tzero.key import Options, constant, part
+from tzero.bind import BoundKernel, Given, Site, running
+from tzero.constants import constant, fields_of
+from tzero.errors import InvalidArgument, NotInKernel, UnsupportedType
+from tzero.key import Options, part
+from tzero.words import shown
 
 __all__ = ["Extra", "NotInKernel", "specialize"]
 
 T = TypeVar("T")
-
-
-class NotInKernel(TzeroError, RuntimeError):
-    """`specialize` was called while no kernel's host function was running.
-
-    >>> print(NotInKernel(what="specialize"))
-    specialize was called outside a kernel. Call it in a host function under @tzero.kernel, or in \
-what that calls.
-    """
-
-    def __init__(self, *, what: str) -> None:
-        self.what = what
-        super().__init__(
-            f"{what} was called outside a kernel. Call it in a host function under @tzero.kernel, "
-            "or in what that calls."
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,21 +57,23 @@ class Extra:
 
     def of(self, args: Sequence[Any]) -> Hashable:
         """What this fact is for some arguments."""
+        if self.kind == "everything":
+            return tuple(_in_full(value) for value in args)
+        value = args[self.index]
         if self.kind == "argument":
-            return constant(args[self.index])
-        value = args[self.index] if args else None
-        if self.kind == "size" and isinstance(value, torch.Tensor):
-            return int(value.size(self.dim))
-        if self.kind == "size":
-            return _in_full(value)  # something else that has sizes
-        return tuple(_in_full(value) for value in args)
+            return constant(value)
+        if isinstance(value, torch.Tensor) and -value.dim() <= self.dim < value.dim():
+            return constant(value.size(self.dim))
+        return _in_full(value)  # something else that has sizes
+
+
+EVERYTHING = Extra("everything")
 
 
 def _in_full(value: Any) -> Hashable:
     """Whatever a host function may compute a constant from, short of a tensor's contents."""
     if type(value) in (torch.Tensor, torch.nn.Parameter):
-        place = (value.storage_offset(), value.data_ptr() % 64, value.requires_grad)
-        return (part(value, Options(static_shapes=True)), place)
+        return (part(value, _STATIC), _place(value), value.requires_grad)
     if isinstance(value, (bool, int, float, complex)):
         return constant(value)
     if isinstance(value, (list, tuple)):
@@ -84,13 +81,37 @@ def _in_full(value: Any) -> Hashable:
     if isinstance(value, dict):
         return (type(value), *((constant(k), _in_full(item)) for k, item in value.items()))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        names = [field.name for field in dataclasses.fields(value)]
-        return (type(value), *((name, _in_full(getattr(value, name))) for name in names))
-    return part(value, Options(static_shapes=True))
+        return (type(value), *((name, _in_full(item)) for name, item in fields_of(value)))
+    return part(value, _STATIC)
+
+
+_STATIC = Options(static_shapes=True)
+
+
+def _place(tensor: torch.Tensor) -> Hashable:
+    """How a tensor lies in memory; under vmap, for one, it lies nowhere."""
+    try:
+        return (tensor.storage_offset(), tensor.data_ptr() % 64)
+    except RuntimeError:
+        return None
+
+
+# -- the call -------------------------------------------------------------------------------------
+
+
+class Value(NamedTuple):
+    """A value that was given to `specialize`: also as a constant, where, and the fact of the
+    arguments that it seems to be."""
+
+    value: object
+    constant: Hashable
+    site: Site
+    guess: Extra
 
 
 def specialize(value: T) -> T:
-    """Have code made for this value; returns it unchanged.
+    """Have code made for this value; returns it unchanged. Under torch.compile, where the host
+    function is traced, that is all it does.
 
     ::
 
@@ -99,68 +120,162 @@ def specialize(value: T) -> T:
             block = tzero.specialize(n)  # calls with another n are bound anew
             ...
     """
+    if torch.compiler.is_compiling():
+        return value
     call = running.current
     if call is None:
         raise NotInKernel(what="specialize")
-    if isinstance(value, torch.Tensor):
-        raise TypeError("specialize takes a number or another constant, not a tensor.")
-    constant(value)  # a value that cannot be a constant is refused here, by name
-    note, base, bound, args = call
-    note(base, bound, args, _origin(sys._getframe(1), bound.function))
+    note, base, bound, args, number = call
+    note(base, bound, args, number, _read(value, sys._getframe(1), bound))
     return value
 
 
-def _origin(frame: FrameType, function: Callable[..., Any]) -> Extra:
-    """Which fact of the arguments a call of `specialize` looks at."""
-    code: CodeType = frame.f_code
-    if code is not getattr(function, "__code__", None):
-        return Extra("everything")
-    positions = list(code.co_positions())[frame.f_lasti // 2]
-    return _call_sites(code, function).get(positions, Extra("everything"))
+def _read(value: object, frame: FrameType, bound: BoundKernel[Any]) -> Value:
+    """A value, refused here if code cannot be made for it."""
+    code = frame.f_code
+    site = (code.co_filename, frame.f_lineno, frame.f_lasti)
+    try:
+        if isinstance(value, torch.Tensor):
+            raise UnsupportedType(kind="tensor")
+        known = constant(value)
+    except UnsupportedType as error:
+        raise InvalidArgument(
+            kernel=bound.name,
+            problem=f"specialize was given {error.named} at {site[0]}:{site[1]}",
+            advice="Give it what code can be made for: a number, a string, a dtype, or lists, "
+            "tuples, dicts and dataclasses of these.",
+        ) from error
+    return Value(value, known, site, _origin(code, frame.f_lasti, bound))
+
+
+def unsettled(value: Value, bound: BoundKernel[Any], args: Sequence[Any]) -> Extra | None:
+    """The fact behind a value, unless the key of the bound kernel has it, and with this value.
+
+    What the source says is a guess: the host function may have changed its arguments before. So it
+    is believed only as long as the value agrees, with the key's fact, from before the call, or,
+    the first time, with the arguments.
+    """
+    guess = value.guess
+    if EVERYTHING in bound.facts or guess == EVERYTHING:
+        return EVERYTHING
+    if guess in bound.facts:
+        return None if bound.facts[guess] == value.constant else EVERYTHING
+    try:
+        agrees = guess.of(args) == value.constant
+    except UnsupportedType:
+        return EVERYTHING
+    return guess if agrees else EVERYTHING
+
+
+_recording = threading.Lock()  # protects changing what bound kernels were given
+
+
+def hold(bound: BoundKernel[Any], number: int, value: Value, *, in_key: bool) -> None:
+    """Hold a value to those that the bound kernel was given at the site before; `in_key` says
+    whether its key has all arguments in full.
+
+    The call that comes to a site first may give it any number of values, as in a loop. So may those
+    that run beside it on other threads, and those after it, if it fails: the site is open until a
+    call has ended well (`close_sites`).
+    """
+    given = bound.given.get(value.site)
+    if given is not None and value.constant in given.values:
+        return
+    words = shown(value.value)[:80]
+    with _recording:
+        given = bound.given.get(value.site)
+        if given is None:
+            given = bound.given[value.site] = Given(number, {})
+            bound.open_sites |= {value.site}
+        if given.number == number or value.site in bound.open_sites:
+            given.values[value.constant] = words
+            return
+        before = " or ".join(given.values.values())[:200]
+    file, line, _ = value.site
+    same, advice = "the bound kernel, which was bound before this counted", "Bind it again."
+    if in_key:
+        same = "a call with the same arguments before, so they do not decide it"
+        advice = "Make it an argument, a ConstExpr, or part of what key= returns."
+    raise InvalidArgument(
+        kernel=bound.name,
+        problem=f"specialize was given {words} at {file}:{line}, and {before} in {same}",
+        advice=advice,
+    )
+
+
+def close_sites(bound: BoundKernel[Any]) -> None:
+    """A call of a bound kernel has ended well: what it was given is what later calls must give."""
+    with _recording:
+        bound.open_sites = frozenset()
+
+
+# -- which fact it is -----------------------------------------------------------------------------
+
+Sites = dict[int, Extra]
+"""Where, by the offset of the call, a host function calls `specialize` on something simple."""
+
+_sites: weakref.WeakKeyDictionary[CodeType, dict[tuple[str, ...], Sites]]
+_sites = weakref.WeakKeyDictionary()
+
+
+def _origin(code: CodeType, offset: int, bound: BoundKernel[Any]) -> Extra:
+    """Which fact of the arguments a call of `specialize` seems to look at."""
+    if code is not getattr(bound.function, "__code__", None):
+        return EVERYTHING
+    parameters = bound.host.parameters  # a method has one more where it is called on its class
+    known = _sites.setdefault(code, {})
+    if parameters not in known:
+        known[parameters] = _read_sites(code, bound.function, parameters)
+    return known[parameters].get(offset, EVERYTHING)
 
 
 # First line, last line, first column, last column; begin and end, for `f(x).g(y)` is two calls that
 # begin in one place.
 Span = tuple[int | None, int | None, int | None, int | None]
 
-_sites: dict[CodeType, dict[Span, Extra]] = {}
 
-
-def _call_sites(code: CodeType, function: Callable[..., Any]) -> dict[Span, Extra]:
-    """Where a host function calls `specialize` on something simple."""
-    if code not in _sites:
-        _sites[code] = _read_sites(code, function)
-    return _sites[code]
-
-
-def _read_sites(code: CodeType, function: Callable[..., Any]) -> dict[Span, Extra]:
+def _read_sites(code: CodeType, function: Callable[..., Any], parameters: Sequence[str]) -> Sites:
     try:
         lines, first = inspect.getsourcelines(function)
-        source = "".join(lines)
-        tree = ast.parse(textwrap.dedent(source))
+        tree = ast.parse(textwrap.dedent("".join(lines)))
     except (OSError, SyntaxError):  # no source, or not one that stands alone: nothing is simple
         return {}
     indent = len(lines[0]) - len(lines[0].lstrip())
-    names = code.co_varnames[: code.co_argcount]
-    assigned = {
-        node.id
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)
-    }
-    steady = {name: k for k, name in enumerate(names) if name not in assigned}
-    found: dict[Span, Extra] = {}
+    assigned = set(_assigned(code))
+    steady = {name: k for k, name in enumerate(parameters) if name not in assigned}
+    spans = dict(_simple_calls(tree, steady, first - 1, indent))
+    places = enumerate(code.co_positions())  # one for each instruction, of two bytes
+    return {2 * k: spans[span] for k, span in places if span in spans}
+
+
+def _assigned(code: CodeType, own: bool = True) -> Iterator[str]:
+    """The names that a function assigns or deletes, however it does; also from functions in it."""
+    for instruction in dis.get_instructions(code):
+        name = instruction.opname
+        if name.startswith(("STORE", "DELETE")) and ("DEREF" in name or (own and "FAST" in name)):
+            # One instruction may stand for two of them.
+            several = isinstance(instruction.argval, tuple)
+            yield from instruction.argval if several else [instruction.argval]
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from _assigned(inner, own=False)
+
+
+def _simple_calls(
+    tree: ast.AST, steady: dict[str, int], above: int, indent: int
+) -> Iterator[tuple[Span, Extra]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and len(node.args) == 1 and not node.keywords:
             extra = _simple(node.args[0], steady)
             if extra is not None:
                 assert node.end_lineno is not None
                 assert node.end_col_offset is not None
-                lines_span = (node.lineno + first - 1, node.end_lineno + first - 1)
-                found[*lines_span, node.col_offset + indent, node.end_col_offset + indent] = extra
-    return found
+                rows = (node.lineno + above, node.end_lineno + above)
+                yield (*rows, node.col_offset + indent, node.end_col_offset + indent), extra
 
 
 def _simple(node: ast.expr, steady: dict[str, int]) -> Extra | None:
+    """The fact that an expression is, if it is one of three forms."""
     if isinstance(node, ast.Name) and node.id in steady:
         return Extra("argument", steady[node.id])
     target: ast.expr

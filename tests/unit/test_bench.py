@@ -10,7 +10,7 @@ import pytest
 
 from bench import record, table
 from bench.__main__ import chosen, gauge, measure, options
-from bench.measure import Effort, Spread, compare, spread
+from bench.measure import Effort, Loop, Spread, compare, spread
 from bench.record import Record, Result, Target
 from bench.rows.row import Case, Row
 
@@ -106,6 +106,26 @@ def test_above_a_floor_only_what_is_above_it_counts() -> None:
     assert found.ratios == {"ours": Spread(0.1, 0.1, 0.1, 3)}
     with pytest.raises(ValueError, match="floor 'c' is not among bare, ours, theirs"):
         compare(contenders, baseline="theirs", floor="c", effort=Effort(1, 0.0))
+
+
+def test_a_loop_is_timed_as_a_whole() -> None:
+    clock = FakeClock()
+    asked: list[int] = []
+
+    def run(times: int) -> None:
+        asked.append(times)
+        clock.now += 0.5 * times
+
+    found = compare({"c": Loop(run)}, effort=Effort(2, 4.0), clock=clock)
+    assert found.seconds["c"].median == 0.5
+    assert set(asked[-4:]) == {8}
+
+
+def test_what_is_under_way_ends_before_a_sample() -> None:
+    clock = FakeClock()
+    work = clock.contender("work", 1.0)
+    compare({"a": work}, effort=Effort(2, 0.5), clock=clock, settle=clock.contender("wait", 0.0))
+    assert clock.calls == ["work", "work", "wait", "work", "work", "wait", "work"]
 
 
 def test_contenders_of_a_row_in_bytes_say_how_many() -> None:
@@ -255,10 +275,15 @@ def test_ids_are_the_ones_that_were_published() -> None:
         "launch.triton.2",
         "launch.triton.8",
         "launch.triton.16",
+        *(f"launch.{tier}.{count}" for tier in ("native", "python") for count in (2, 8, 16)),
+        *(f"cuda.launch.native.{count}" for count in (2, 8, 16)),
     ]
     targets = {row.id: row.target.at_most for row in ROWS if row.target is not None}
     assert list(targets.values()) == [
         *(1.3, 1.0, 1.5, 2.0, 0.6, 0.25, 2.0),
         *[0.5] * 6,
         *(1.15, 0.05, 4096),
+        *[0.08] * 3,
+        *[0.5] * 3,
+        *(1.25, 1.5, 1.8),
     ]

@@ -27,8 +27,7 @@ CONFIGS = st.dictionaries(st.sampled_from(["BLOCK", "num_warps", "order", "_hint
 
 def remade(config: Config) -> Config:
     """What a config's printed form makes."""
-    names = {"Config": Config, "nan": float("nan"), "inf": float("inf")}
-    made = eval(repr(config), names)
+    made = eval(repr(config), {"Config": Config})
     assert isinstance(made, Config)
     return made
 
@@ -87,6 +86,10 @@ def test_a_config_does_not_change() -> None:
         config.BLOCK = 2
     with pytest.raises(TypeError):
         config["BLOCK"] = 2  # type: ignore[index]
+    for name in ("BLOCK", "_values", "_hash"):
+        with pytest.raises(AttributeError, match=f"'{name}' stays"):
+            delattr(config, name)
+    assert config == Config(BLOCK=1)
 
 
 def test_a_later_name_wins_over_an_earlier_config() -> None:
@@ -104,7 +107,7 @@ def test_what_json_cannot_hold_is_refused_by_name(value: object) -> None:
         Config(BLOCK=value)
 
 
-@pytest.mark.parametrize("name", ["", "a b", "1a", 3])
+@pytest.mark.parametrize("name", ["", "a b", "1a", 3, "lambda", "None", "class"])
 def test_a_name_must_be_one_that_python_can_spell(name: Any) -> None:
     with pytest.raises(InvalidConfig):
         Config({name: 1})
@@ -114,3 +117,31 @@ def test_a_name_must_be_one_that_python_can_spell(name: Any) -> None:
 def test_json_that_is_no_config_is_refused(text: str) -> None:
     with pytest.raises(InvalidConfig):
         Config.from_json(text)
+
+
+@pytest.mark.parametrize("name", ["keys", "items", "get", "values", "to_json", "_values", "__a"])
+def test_a_name_must_not_hide_what_every_config_has(name: str) -> None:
+    with pytest.raises(InvalidConfig, match=f"{name}=1; allowed: a name that a Config has not"):
+        Config({name: 1})
+
+
+@pytest.mark.parametrize("values", [5, [("a", 1)], "a", {1}])
+def test_what_is_no_mapping_makes_no_config(values: Any) -> None:
+    with pytest.raises(InvalidConfig, match="a mapping of names to values"):
+        Config(values)
+
+
+@pytest.mark.parametrize("text", [5, None, {"a": 1}, b"\xff"])
+def test_what_is_no_text_makes_no_config(text: Any) -> None:
+    with pytest.raises(InvalidConfig, match="JSON"):
+        Config.from_json(text)
+
+
+def test_a_value_that_holds_itself_is_refused() -> None:
+    endless: list[Any] = []
+    endless.append(endless)
+    mapping: dict[str, Any] = {}
+    mapping["a"] = mapping
+    for value in (endless, mapping, [mapping]):
+        with pytest.raises(InvalidConfig, match="that does not hold itself"):
+            Config(x=value)

@@ -73,6 +73,21 @@ EACH: list[tuple[TzeroError, list[str], str]] = [
         ["k: missing 'y'"],
         "It takes",
     ),
+    (errors.UnsupportedType(kind="set"), ["a set cannot"], "Pass tensors"),
+    (
+        errors.UnsupportedType(kind="object that holds itself", advice="Pass one that ends."),
+        ["an object that holds itself"],
+        "Pass one that ends.",
+    ),
+    (errors.NotInKernel(what="specialize"), ["specialize", "outside a kernel"], "Call it in a"),
+    (
+        errors.LaunchFailed(
+            kernel="k", name="CUDA_ERROR_X", text="no", grid=(1, 2, 3), block=64, shared=5
+        ),
+        ["k: ", "CUDA_ERROR_X", "(no)", "(1, 2, 3)", "64 threads", "5 bytes"],
+        "Check the grid",
+    ),
+    (errors.NativeMissing(), ["without its native extension"], "TZERO_TIER=1"),
 ]
 ERRORS = [error for error, _, _ in EACH]
 

@@ -5,8 +5,14 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
+import gc
+import os
+import subprocess
+import sys
+import weakref
 from collections import namedtuple
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +24,7 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, Stateles
 
 from tzero.key import Key, Options, UnsupportedType, constant, difference, part, text
 
+ROOT = Path(__file__).parents[2]
 STATIC, DYNAMIC = Options(), Options(static_shapes=False)
 BOTH = pytest.mark.parametrize("options", [STATIC, DYNAMIC], ids=["static", "dynamic"])
 
@@ -40,6 +47,19 @@ class Spot:
 class Mode(enum.Enum):
     SUM = 1
     MEAN = 2
+
+
+class Bits(enum.IntFlag):
+    ONE = 1
+
+
+class Open(enum.Flag, boundary=enum.KEEP):
+    ONE = 1
+
+
+class Odd(enum.Enum):
+    SUM = {1}  # noqa: RUF012
+    MEAN = {2}  # noqa: RUF012
 
 
 def adder(by: Any) -> Callable[[int], int]:
@@ -91,10 +111,27 @@ DIFFERENT: dict[str, tuple[Any, Any]] = {
     "closed-over numbers": (adder(1), adder(2)),
     "closed-over number types": (adder(1), adder(1.0)),
     "closed-over signs of zero": (adder(0.0), adder(-0.0)),
+    "closed-over numbers in a tuple": (adder((1,)), adder((2,))),
+    "closed-over numbers in a list in a dict": (adder({"a": [1]}), adder({"a": [2]})),
+    "closed-over numbers in a dataclass": (adder(Point(1, 2)), adder(Point(1, 3))),
+    "closed-over numbers of a function": (adder(adder((1,))), adder(adder((2,)))),
+    "default numbers in a list": (defaulted([1]), defaulted([2])),
+    "default tensors": (defaulted(zeros(2)), defaulted(zeros(2, 1))),
     "closed-over tensors": (adder(zeros(2)), adder(zeros(2, dtype=torch.int8))),
     "defaults": (defaulted(1), defaulted(True)),
     "bound methods": (Point(1, 2).__eq__, Point(1, 2).__eq__),
     "types": (int, float),
+    "types of types": (Mode, torch.Tensor),
+    "flags without a name": (Bits(8), Bits(16)),
+    "flags and none": (Bits(0), Bits(16)),
+    "open flags": (Open(8), Open(16)),
+    "flags and numbers": (Bits(1), 1),
+    "enums of sets": (Odd.SUM, Odd.MEAN),
+    "builtin methods": (zeros(2).add, zeros(2).mul),
+    "builtin methods of unlike tensors": (zeros(2).add, zeros(2, 1).add),
+    "builtin methods of numbers": ((1).bit_length, (2).bit_length),
+    "builtin methods of lists": ([1].append, [2].append),
+    "builtin functions": (len, abs),
 }
 STATIC_ONLY: dict[str, tuple[Any, Any]] = {
     "size": (zeros(2, 3), zeros(2, 4)),
@@ -116,6 +153,10 @@ SAME: dict[str, tuple[Any, Any]] = {
     "closures over equal values": (adder(5), adder(5)),
     "closures over like tensors": (adder(zeros(2)), adder(zeros(2))),
     "NaN closed over": (adder(float("nan")), adder(float("nan"))),
+    "defaults that are like tensors": (defaulted(zeros(2)), defaulted(zeros(2) + 1)),
+    "builtin methods of like tensors": (zeros(2).add, (zeros(2) + 1).add),
+    "methods of like tensors": (zeros(2).unique, (zeros(2) + 1).unique),
+    "flags": (Bits(8), Bits(8)),
     "cpu with an index": (torch.device("cpu"), torch.device("cpu", 0)),
 }
 DYNAMIC_ONLY: dict[str, tuple[Any, Any]] = {
@@ -160,6 +201,16 @@ def test_a_dimension_marked_static_counts_in_full() -> None:
         marked.append(tensor)
     assert part(marked[0], DYNAMIC) != part(marked[1], DYNAMIC)
     assert part(marked[0], DYNAMIC) != part(zeros(4, 8), DYNAMIC)
+
+
+def test_a_dimension_may_be_marked_from_the_end() -> None:
+    marked = []
+    for size, dim in ((8, -1), (9, -1), (8, 1)):
+        tensor = zeros(4, size)
+        torch._dynamo.mark_static(tensor, dim)
+        marked.append(part(tensor, DYNAMIC))
+    assert marked[0] != marked[1]
+    assert marked[0] == marked[2]
 
 
 def test_tensors_beyond_32_bit_indices_have_another_key_unless_the_width_is_given() -> None:
@@ -217,6 +268,8 @@ def test_a_symbol_whose_value_is_known_is_that_number() -> None:
 
 # -- constants ------------------------------------------------------------------------------------
 
+ZERO = zeros(1)
+
 
 @pytest.mark.parametrize(
     ("one", "other"),
@@ -232,6 +285,11 @@ def test_a_symbol_whose_value_is_known_is_that_number() -> None:
         ({"a": 1}, {"a": True}),
         (None, False),
         (torch.zeros(1), torch.zeros(1)),
+        (Bits(8), Bits(16)),
+        (Bits(1), 1),
+        (ZERO.add, ZERO.mul),
+        (ZERO.add, zeros(1).add),
+        (Point(1, 2).__eq__, Point(1, 2).__eq__),
     ],
     ids=repr,
 )
@@ -302,3 +360,106 @@ def test_the_text_of_a_key_has_no_addresses() -> None:
     shown = [text(part(value, STATIC)) for value in values]
     assert shown == [text(part(value, STATIC)) for value in values]
     assert not any(" at 0x" in each for each in shown)
+
+
+def two_of_one_name() -> list[Any]:
+    made = []
+    for k in range(2):
+        if k:
+
+            def inner() -> Any:
+                return {"a", "b", "c"} & {1}
+
+        else:
+
+            def inner() -> Any:
+                return lambda: 2
+
+        made.append(inner)
+    return made
+
+
+def test_functions_with_other_code_have_other_text() -> None:
+    one, other = (text(part(function, STATIC)) for function in two_of_one_name())
+    assert one != other
+    assert text(part(int, STATIC)) != text(part(float, STATIC))
+
+
+def test_the_text_of_a_key_is_the_same_in_every_process() -> None:
+    code = (
+        "from tests.unit.test_key import *\n"
+        "print([text(part(f, STATIC)) for f in (*two_of_one_name(), adder({'b': 1}), Odd, len)])"
+    )
+    said = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=120,
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)},
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(said) == 1
+
+
+class Silent:
+    def __repr__(self) -> str:
+        raise RuntimeError("no")
+
+
+def test_a_difference_can_be_told_of_what_cannot_be_shown() -> None:
+    silent, hashed = Silent(), (Silent, Silent())
+    assert "argument 'x' is another" in difference((constant(silent),), (constant(Silent()),), "x")
+    words = difference((hashed,), ((int, 1),), "x")
+    assert "Silent, whose repr raises RuntimeError" in words
+
+
+# -- what a key keeps alive -----------------------------------------------------------------------
+
+
+class Holder:
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor
+
+    def method(self) -> torch.Tensor:
+        return self.tensor
+
+
+HOLDING: dict[str, Callable[[torch.Tensor], Any]] = {
+    "tensor": lambda tensor: part(tensor, STATIC),
+    "default": lambda tensor: part(lambda y, t=tensor: y, STATIC),
+    "default by name": lambda tensor: part(lambda *, t=tensor: t, STATIC),
+    "closure": lambda tensor: part(lambda: tensor, STATIC),
+    "builtin method": lambda tensor: part(tensor.add, STATIC),
+    "method of a tensor": lambda tensor: part(tensor.unique, STATIC),
+    "method": lambda tensor: part(Holder(tensor).method, STATIC),
+    "builtin method of a list": lambda tensor: part([tensor].append, STATIC),
+    "constant": lambda tensor: constant(tensor),
+    "constants": lambda tensor: constant([tensor, {"a": (tensor,)}]),
+    "constant object": lambda tensor: constant(Holder(tensor)),
+    "constant method": lambda tensor: constant(Holder(tensor).method),
+    "constant builtin method": lambda tensor: constant(tensor.add),
+    "constant function": lambda tensor: constant(lambda t=tensor: t),
+    "constant partial": lambda tensor: constant(functools.partial(print, tensor)),
+    "constant module": lambda tensor: constant(torch.nn.ParameterList([tensor])),
+}
+
+
+@pytest.mark.parametrize("made", HOLDING.values(), ids=HOLDING)
+def test_what_a_key_has_keeps_no_tensor_alive(made: Callable[[torch.Tensor], Any]) -> None:
+    tensor = zeros(3)
+    gone = weakref.ref(tensor)
+    kept = made(tensor)
+    del tensor
+    gc.collect()
+    assert gone() is None
+    hash(kept)
+    assert kept == kept and text(kept)
+
+
+def test_what_is_gone_equals_nothing() -> None:
+    one, other = (constant(zeros(1)) for _ in range(2))
+    assert one == one and one != other and other != constant(None)
+    assert one != constant(ZERO) and len({one, other, constant(ZERO)}) == 3

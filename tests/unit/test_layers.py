@@ -22,26 +22,47 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "events": frozenset(),
     "measure": frozenset(),
     "config": frozenset({"errors"}),
-    "key": frozenset({"errors"}),
+    "constants": frozenset({"errors"}),
+    "words": frozenset({"constants"}),
+    "key": frozenset({"constants", "errors", "words"}),
     "device": frozenset(),
     "extract": frozenset({"device", "errors", "key"}),
-    "bind": frozenset({"config", "key", "settings"}),
-    "specializing": frozenset({"bind", "errors", "key"}),
+    "host": frozenset({"config", "errors", "extract"}),
+    "bind": frozenset({"config", "errors", "host", "key", "settings"}),
+    "specializing": frozenset({"bind", "constants", "errors", "key", "words"}),
+    "entries": frozenset({"bind", "errors", "extract", "key", "specializing"}),
+    "reports": frozenset({"config", "key"}),
     "dispatch": frozenset(
         {
             "bind",
             "config",
+            "entries",
             "errors",
             "events",
             "extract",
+            "host",
             "key",
             "measure",
+            "reports",
             "settings",
             "specializing",
+            "words",
         }
     ),
+    "_native": frozenset(),
     "cpu": frozenset({"errors", "settings"}),
-    "tzero": frozenset({"errors", "config", "bind", "dispatch", "extract", "specializing"}),
+    "triton_side": frozenset(),
+    "facts": frozenset({"triton_side"}),
+    "launch": frozenset({"cpu", "events", "facts", "settings", "triton_side"}),
+    "native_launch": frozenset(
+        {"_native", "cpu", "errors", "events", "launch", "settings", "triton_side"}
+    ),
+    "jitting": frozenset(
+        {"errors", "events", "launch", "native_launch", "settings", "triton_side"}
+    ),
+    "tzero": frozenset(
+        {"errors", "config", "bind", "dispatch", "extract", "jitting", "specializing"}
+    ),
 }
 
 MODULES = sorted(SOURCE.rglob("*.py"))

@@ -103,3 +103,35 @@ def test_off_means_that_no_span_is_made(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(measure, "Span", made)
     same(X)
     same(X)
+
+
+def test_recordings_that_overlap_end_with_their_own_blocks() -> None:
+    first, second = measure.recording(), measure.recording()
+    one, two = first.__enter__(), second.__enter__()
+    first.__exit__(None, None, None)
+    assert measure.active() is two
+    same(X)
+    second.__exit__(None, None, None)
+    assert measure.active() is None
+    assert (one.count("call", "same"), two.count("call", "same")) == (0, 1)
+
+
+def test_recordings_of_many_threads_leave_nothing_on() -> None:
+    def work() -> None:
+        for _ in range(200):
+            with measure.recording():
+                same(X)
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert measure.active() is None
+
+
+def test_a_bind_is_counted_as_one() -> None:
+    with measure.recording() as record:
+        same.bind((X,))
+        same.bind((X,))
+    assert record.count("bind", "same") == 2 and record.count("call", "same") == 0

@@ -13,14 +13,19 @@ import pytest
 import tzero
 import tzero.bind
 import tzero.config
+import tzero.constants
 import tzero.device
 import tzero.dispatch
+import tzero.entries
 import tzero.errors
 import tzero.events
+import tzero.host
 import tzero.key
 import tzero.measure
+import tzero.reports
 import tzero.settings
 import tzero.specializing
+import tzero.words
 
 ERRORS = [
     "CompilerFailed",
@@ -30,9 +35,13 @@ ERRORS = [
     "InvalidKernel",
     "InvalidSetting",
     "KernelAssertion",
+    "LaunchFailed",
+    "NativeMissing",
+    "NotInKernel",
     "OutOfBounds",
     "TzeroError",
     "UnsupportedOperation",
+    "UnsupportedType",
 ]
 PUBLIC = {
     tzero: [
@@ -42,14 +51,20 @@ PUBLIC = {
         "ConstExpr",
         "Kernel",
         "__version__",
+        "jit",
         "kernel",
         "specialize",
     ],
     tzero.bind: ["BoundKernel"],
+    tzero.constants: ["Same", "constant", "fields_of", "holds_itself", "kind_of", "symbol"],
     tzero.device: ["capability"],
     tzero.dispatch: ["Explanation", "Kernel", "Stats", "kernel"],
+    tzero.entries: ["Entries", "Family"],
     tzero.extract: ["ConstExpr", "Extractor", "unwrapped"],
+    tzero.host: ["Host", "read_host"],
+    tzero.reports: ["Explanation", "Stats"],
     tzero.specializing: ["Extra", "NotInKernel", "specialize"],
+    tzero.words: ["difference", "first_difference", "holds_tensor", "shown", "text"],
     tzero.config: ["Config"],
     tzero.errors: ERRORS,
     tzero.events: ["Event", "Kind", "Observer", "emit", "observe", "watched"],

@@ -14,13 +14,13 @@ import math
 import operator
 import struct
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from tzero.cpu import pool
 from tzero.cpu.triton_compat import Parameter, cache_directory, parameters
 from tzero.errors import KernelAssertion, OutOfBounds
 
-__all__ = ["Launcher"]
+__all__ = ["Launcher", "Native"]
 
 Hook = Callable[[Any], Any] | None
 
@@ -48,6 +48,14 @@ _HEADER = "@P4i8x"
 
 _ANYWHERE = (0, ctypes.c_size_t(-1).value)
 _NOWHERE = (0, 0)
+
+
+class Native(NamedTuple):
+    """Addresses of ``tz_run_packed`` and of the kernel's ``tz_program``, which lives as long as
+    its launcher."""
+
+    run: int
+    program: int
 
 
 class Launcher:
@@ -115,9 +123,36 @@ class Launcher:
             packed = self._pack_one_by_one(function, (grid_x, grid_y, grid_z), threads, values)
         outcome = self._run(self._program_ref, packed, spans)
         if outcome:
-            raise self._error(outcome, (grid_x, grid_y, grid_z), args)
+            raise self.error(outcome, (grid_x, grid_y, grid_z), args)
         if exit_hook is not None:
             exit_hook(launch_metadata)
+
+    def direct(self) -> Callable[..., int] | None:
+        """A launch with addresses in place of tensors, which are known to be on the CPU:
+        ``(function, x, y, z, arguments)`` to an outcome for `error`. It raises `struct.error` or
+        `OverflowError` for a value that does not fit. None for a kernel that takes more care."""
+        if self._check or self._bf16 or any(p.part or len(p.path) > 1 for p in self._parameters):
+            return None
+        pack, run, program, threads = (
+            self._pack,
+            self._run,
+            self._program_ref,
+            self._allowed_threads,
+        )
+        values = self._values
+
+        def launch(function: int, x: int, y: int, z: int, arguments: tuple[Any, ...]) -> int:
+            packed = pack(function, x, y, z, threads(), *values(arguments))
+            outcome: int = run(program, packed, None)
+            return outcome
+
+        return launch
+
+    def native(self) -> Native | None:
+        """What native code needs to launch this kernel itself; None where it must not."""
+        if self._check:
+            return None
+        return Native(self._pool.run_packed_address, ctypes.addressof(self._program))
 
     # ---- arguments ------------------------------------------------------------------------------
 
@@ -178,7 +213,8 @@ class Launcher:
 
     # ---- outcomes -------------------------------------------------------------------------------
 
-    def _error(self, outcome: int, grid: tuple[int, int, int], args: Sequence[Any]) -> Exception:
+    def error(self, outcome: int, grid: tuple[int, int, int], args: Sequence[Any]) -> Exception:
+        """What to raise for an outcome of the calling thread's latest launch."""
         if outcome == pool.RAISED:
             return self._failed_check(self._pool.last_status(), args)
         if outcome == pool.NO_MEMORY:

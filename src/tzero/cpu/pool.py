@@ -60,6 +60,9 @@ class Pool:
         # Without argtypes, and so without a conversion object per argument: callers pass what
         # ctypes takes as it is (references, bytes, None).
         self.run_packed: Any = library.tz_run_packed
+        address = ctypes.cast(library.tz_run_packed, ctypes.c_void_p).value
+        assert address is not None
+        self.run_packed_address = address
         self.workers: Any = library.tz_workers
         self._last_status = library.tz_last_status
         self._last_status.restype = ctypes.POINTER(Status)

@@ -1,0 +1,72 @@
+"""The floor of a launch: the kernel's own launch with the same arguments, in a loop of C.
+
+Enters: a compiled kernel, its tensors and its one number. Leaves: a contender that launches so many
+times. It must not know tzero's launchers: on the CPU it calls the pool, on CUDA the driver.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bench.measure import Loop
+from tzero.cpu import toolchain
+
+__all__ = ["on_cpu", "on_cuda"]
+
+SOURCE = Path(__file__).with_name("floor.c")
+
+
+@functools.cache
+def _library() -> ctypes.CDLL:
+    binary = toolchain.find().build(SOURCE.read_text(encoding="utf-8"), "floor", [], ("-ldl",), 2)
+    with tempfile.NamedTemporaryFile(suffix=".so") as file:
+        file.write(binary)
+        file.flush()
+        return ctypes.CDLL(file.name)
+
+
+def on_cpu(kernel: Any, programs: int, tensors: list[torch.Tensor], number: int) -> Loop:
+    """The pool, with what the kernel's launcher would pack."""
+    launcher = kernel.run
+    addresses = [tensor.data_ptr() for tensor in tensors]
+    threads = torch.get_num_threads()
+    packed = launcher._pack(kernel.function, programs, 1, 1, threads, *addresses, number)
+    room = ctypes.create_string_buffer(len(packed) + 16)
+    start = (ctypes.addressof(room) + 15) & ~15
+    ctypes.memmove(start, packed, len(packed))
+    native = launcher.native()
+    function = _library().floor_cpu
+    function.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int64]
+
+    def run(times: int, keep: Any = (room, tensors, launcher)) -> None:
+        outcome = function(native.run, native.program, start, times)
+        assert outcome == 0, f"a launch ended in {outcome}"
+
+    return Loop(run)
+
+
+def on_cuda(kernel: Any, programs: int, tensors: list[torch.Tensor], number: int) -> Loop:
+    """cuLaunchKernelEx, on the stream that is current now."""
+    values = [ctypes.c_uint64(tensor.data_ptr()) for tensor in tensors]
+    slots: list[Any] = [*values, ctypes.c_int32(number), ctypes.c_uint64(0), ctypes.c_uint64(0)]
+    params = (ctypes.c_void_p * len(slots))(*(ctypes.addressof(slot) for slot in slots))
+    function = _library().floor_cuda
+    function.argtypes = [
+        *(ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_void_p),
+        *(ctypes.c_void_p, ctypes.c_int64),
+    ]
+    threads = 32 * kernel.metadata.num_warps
+    stream = torch.cuda.current_stream().cuda_stream
+
+    def run(times: int, keep: Any = (slots, tensors)) -> None:
+        shared = kernel.metadata.shared
+        result = function(kernel.function, programs, threads, shared, stream, params, times)
+        assert result == 0, f"the driver said {result}"
+
+    return Loop(run)

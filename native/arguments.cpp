@@ -1,0 +1,234 @@
+#include "arguments.h"
+
+#include <dlfcn.h>
+
+#include <cstring>
+#include <type_traits>
+
+#include "guards.h"
+
+namespace tzero {
+
+namespace {
+
+// What is read of a tensor, whichever way.
+struct Seen {
+    uintptr_t address;
+    uint32_t dtype;  // a number for each, the same throughout the process
+    uint32_t place;
+    int32_t device;
+};
+
+uint32_t place_from_torch(int32_t type) {
+    return type == 0 || type == 1 ? static_cast<uint32_t>(type) : elsewhere;
+}
+
+uint32_t place_from_dlpack(int32_t type) {
+    if (type == dlpack::cuda) return on_cuda;
+    return type == dlpack::cpu || type == dlpack::cuda_host ? on_cpu : elsewhere;
+}
+
+bool see_through_shim(const Tensors &tensors, PyObject *value, Seen *out) {
+    const void *handle = reinterpret_cast<const char *>(value) + tensors.handle;
+    void *data = nullptr;
+    int32_t dtype = 0, type = 0, index = 0;
+    if (tensors.shim.device_type(handle, &type) != 0 || tensors.shim.dtype(handle, &dtype) != 0 ||
+        tensors.shim.device_index(handle, &index) != 0 || tensors.shim.data(handle, &data) != 0) {
+        return false;
+    }
+    *out = {reinterpret_cast<uintptr_t>(data), static_cast<uint32_t>(dtype),
+            place_from_torch(type), index < 0 ? 0 : index};
+    return true;
+}
+
+bool see_through_dlpack(const Tensors &tensors, PyObject *value, Seen *out) {
+    dlpack::Tensor tensor;
+    if (tensors.api->tensor_from_object(value, &tensor) != 0) {
+        PyErr_Clear();  // who takes over asks the tensor again, and says what is wrong with it
+        return false;
+    }
+    const auto &dtype = tensor.dtype;
+    *out = {reinterpret_cast<uintptr_t>(tensor.data) + tensor.byte_offset,
+            uint32_t{dtype.code} << 24 | uint32_t{dtype.bits} << 16 | dtype.lanes,
+            place_from_dlpack(tensor.device.type), tensor.device.id};
+    return true;
+}
+
+Reading read_tensor(const Tensors &tensors, const Parameter &parameter, PyObject *value,
+                    Argument *out) {
+    Seen seen;
+    if (!(tensors.handle >= 0 ? see_through_shim(tensors, value, &seen)
+                              : see_through_dlpack(tensors, value, &seen))) {
+        return Reading::not_ours;
+    }
+    uint64_t bits = uint64_t{seen.place} << 24 | uint64_t(seen.device & 0x7fff) << 8;
+    if (!off(Guard::dtype)) bits |= uint64_t{seen.dtype} << 32;
+    if (parameter.specialize && parameter.align && !off(Guard::alignment)) {
+        bits |= (seen.address & 15) == 0;
+    }
+    out->kind = Kind::tensor;
+    out->bits = bits;
+    out->address = reinterpret_cast<const void *>(seen.address);
+    return Reading::done;
+}
+
+// The words of an integer: how wide it is, and what Triton may assume of it.
+Reading read_integer(const Parameter &parameter, PyObject *value, Argument *out) {
+    int overflow = 0;
+    const long long number = PyLong_AsLongLongAndOverflow(value, &overflow);
+    uint64_t pattern = static_cast<uint64_t>(number);
+    uint64_t width = 0;  // 0: 32 bits, 1: 64, 2: 64 unsigned
+    out->is_unsigned = false;
+    if (overflow < 0) return Reading::not_ours;
+    if (overflow > 0) {
+        pattern = PyLong_AsUnsignedLongLong(value);
+        if (PyErr_Occurred()) {
+            PyErr_Clear();
+            return Reading::not_ours;
+        }
+        out->is_unsigned = true;
+        width = 2;
+    } else if (number < INT32_MIN || number > INT32_MAX) {
+        width = 1;
+    }
+    uint64_t bits = off(Guard::integer_width) ? 0 : width;
+    if (parameter.specialize) {
+        if (pattern == 1 && !off(Guard::integer_one)) bits |= 4;
+        if (parameter.align && (pattern & 15) == 0 && !off(Guard::integer_16)) bits |= 8;
+    }
+    out->kind = Kind::integer;
+    out->bits = bits;
+    out->integer = static_cast<int64_t>(pattern);
+    return Reading::done;
+}
+
+}  // namespace
+
+bool TorchShim::open() {
+    void *library = dlopen("libtorch_cpu.so", RTLD_LAZY | RTLD_NOLOAD);
+    if (library == nullptr) return false;
+    auto find = [library](const char *name, auto &function) {
+        function =
+            reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, name));
+        return function != nullptr;
+    };
+    return find("aoti_torch_get_data_ptr", data) && find("aoti_torch_get_dtype", dtype) &&
+           find("aoti_torch_get_device_type", device_type) &&
+           find("aoti_torch_get_device_index", device_index);
+}
+
+Reading read_argument(const Tensors &tensors, const Parameter &parameter, PyObject *value,
+                      Argument *out) {
+    if (parameter.constant) return read_constant(value, out);
+    PyTypeObject *type = Py_TYPE(value);
+    out->object = nullptr;
+    if (type == tensors.tensor || type == tensors.parameter) {
+        return read_tensor(tensors, parameter, value, out);
+    }
+    if (type == &PyLong_Type) return read_integer(parameter, value, out);
+    out->bits = 0;
+    if (type == &PyFloat_Type) {
+        out->kind = Kind::floating;
+        out->floating = PyFloat_AS_DOUBLE(value);
+        return Reading::done;
+    }
+    if (type == &PyBool_Type) {
+        out->kind = Kind::boolean;
+        out->integer = value == Py_True;
+        out->is_unsigned = false;
+        return Reading::done;
+    }
+    if (value == Py_None) {
+        out->kind = Kind::none;
+        return Reading::done;
+    }
+    if (off(Guard::tensor_type) && PyType_IsSubtype(type, tensors.tensor)) {
+        return read_tensor(tensors, parameter, value, out);
+    }
+    return Reading::not_ours;
+}
+
+Reading read_constant(PyObject *value, Argument *out) {
+    out->object = nullptr;
+    out->bits = 0;
+    if (off(Guard::constants)) {
+        out->kind = Kind::constant_none;
+        return Reading::done;
+    }
+    PyTypeObject *type = Py_TYPE(value);
+    if (type == &PyLong_Type) {
+        int overflow = 0;
+        const long long number = PyLong_AsLongLongAndOverflow(value, &overflow);
+        if (overflow == 0) {
+            out->kind = Kind::constant_integer;
+            out->bits = static_cast<uint64_t>(number);
+            return Reading::done;
+        }
+    }
+    if (type == &PyBool_Type) {
+        out->kind = Kind::constant_boolean;
+        out->bits = value == Py_True;
+        return Reading::done;
+    }
+    if (value == Py_None) {
+        out->kind = Kind::constant_none;
+        return Reading::done;
+    }
+    if (type == &PyFloat_Type) {
+        const double number = PyFloat_AS_DOUBLE(value);
+        out->kind = Kind::constant_floating;
+        std::memcpy(&out->bits, &number, sizeof number);
+        return Reading::done;
+    }
+    const Py_hash_t hash = PyObject_Hash(value);
+    if (hash == -1) {
+        PyErr_Clear();  // Triton says what it thinks of a constant without a hash
+        return Reading::not_ours;
+    }
+    out->kind = Kind::constant_object;
+    out->bits = static_cast<uint64_t>(hash);
+    out->object = value;
+    return Reading::done;
+}
+
+bool make_form(const std::vector<Parameter> &parameters, Py_ssize_t positional, PyObject *names,
+               bool is_run, Form *out) {
+    const auto count = static_cast<Py_ssize_t>(parameters.size());
+    if (positional > count) return false;
+    out->positional = positional;
+    out->names = Ref::borrow(names);
+    out->place.assign(parameters.size(), -1);
+    out->options.clear();
+    for (Py_ssize_t k = 0; k < positional; ++k) {
+        if (parameters[k].keyword_only) return false;
+        out->place[k] = k;
+    }
+    const Py_ssize_t named = names == nullptr ? 0 : PyTuple_GET_SIZE(names);
+    for (Py_ssize_t n = 0; n < named; ++n) {
+        PyObject *name = PyTuple_GET_ITEM(names, n);
+        const bool is_grid = PyUnicode_CompareWithASCIIString(name, "grid") == 0;
+        if (is_grid || PyUnicode_CompareWithASCIIString(name, "warmup") == 0) {
+            if (!is_run) return false;
+            (is_grid ? out->grid : out->warmup) = positional + n;
+            continue;
+        }
+        Py_ssize_t found = -1;
+        for (Py_ssize_t k = 0; k < count && found < 0; ++k) {
+            if (PyUnicode_Compare(parameters[k].name.get(), name) == 0) found = k;
+        }
+        if (found < 0) {
+            out->options.push_back(positional + n);
+        } else if (out->place[found] >= 0) {
+            return false;  // given twice
+        } else {
+            out->place[found] = positional + n;
+        }
+    }
+    if (is_run && (out->grid < 0 || out->warmup < 0)) return false;
+    for (Py_ssize_t k = 0; k < count; ++k) {
+        if (out->place[k] < 0 && !parameters[k].fallback) return false;  // missing
+    }
+    return true;
+}
+
+}  // namespace tzero

@@ -1,0 +1,104 @@
+// The layout of CUlaunchConfig and its attributes is part of the driver's ABI, and declared here as
+// the driver's documentation has it.
+
+#include "cuda.h"
+
+#include <dlfcn.h>
+
+#include <type_traits>
+
+namespace tzero::cuda {
+
+namespace {
+
+constexpr uint32_t attribute_cooperative = 2;
+constexpr uint32_t attribute_cluster_dimension = 4;
+constexpr uint32_t attribute_cluster_policy = 5;
+constexpr uint32_t attribute_dependent = 6;
+constexpr uint32_t policy_spread = 1;
+
+}  // namespace
+
+struct Driver::LaunchAttribute {
+    uint32_t id;
+    char padding[4];
+    union {
+        char bytes[64];
+        int flag;
+        uint32_t cluster[3];
+        uint32_t policy;
+    } value;
+};
+
+struct Driver::LaunchConfig {
+    uint32_t grid[3];
+    uint32_t block[3];
+    uint32_t shared;
+    Stream stream;
+    LaunchAttribute *attributes;
+    uint32_t count;
+};
+
+bool Driver::open() {
+    if (launch_ != nullptr) return true;
+    void *library = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
+    if (library == nullptr) return false;
+    auto find = [library](const char *name, auto &function) {
+        function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(
+            dlsym(library, name));
+        return function != nullptr;
+    };
+    decltype(launch_) launch = nullptr;
+    if (!find("cuCtxGetDevice", get_device_) || !find("cuGetErrorName", error_name_) ||
+        !find("cuGetErrorString", error_string_) || !find("cuLaunchKernelEx", launch)) {
+        return false;  // the library stays open: torch has it open too
+    }
+    launch_ = launch;
+    return true;
+}
+
+int Driver::current_device() const {
+    int device = -1;
+    return get_device_ != nullptr && get_device_(&device) == 0 ? device : -1;
+}
+
+Result Driver::launch(const Binary &binary, const int32_t grid[3], Stream stream,
+                      void **params) const {
+    LaunchAttribute attributes[4];
+    uint32_t count = 0;
+    auto add = [&](uint32_t id) -> LaunchAttribute & {
+        attributes[count] = LaunchAttribute{};
+        attributes[count].id = id;
+        return attributes[count++];
+    };
+    if (binary.dependent) add(attribute_dependent).value.flag = 1;
+    if (binary.cooperative) add(attribute_cooperative).value.flag = 1;
+    if (binary.cluster != 1) {
+        auto &shape = add(attribute_cluster_dimension).value.cluster;
+        shape[0] = binary.cluster;
+        shape[1] = shape[2] = 1;
+        add(attribute_cluster_policy).value.policy = policy_spread;
+    }
+    LaunchConfig config{
+        {static_cast<uint32_t>(grid[0]) * binary.cluster, static_cast<uint32_t>(grid[1]),
+         static_cast<uint32_t>(grid[2])},
+        {binary.threads, 1, 1},
+        binary.shared,
+        stream,
+        attributes,
+        count,
+    };
+    return launch_(&config, binary.function, params, nullptr);
+}
+
+const char *Driver::name_of(Result result) const {
+    const char *text = nullptr;
+    return error_name_(result, &text) == 0 && text != nullptr ? text : "an unknown error";
+}
+
+const char *Driver::text_of(Result result) const {
+    const char *text = nullptr;
+    return error_string_(result, &text) == 0 && text != nullptr ? text : "no description";
+}
+
+}  // namespace tzero::cuda

@@ -1,0 +1,49 @@
+// Owned references and the interpreter's headers; everything in native/ includes this first.
+#pragma once
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <structmember.h>
+
+#include <utility>
+
+namespace tzero {
+
+// An owned reference, released when it goes out of scope. Copies take another reference.
+class Ref {
+  public:
+    Ref() = default;
+    Ref(const Ref &other) : object_(other.object_) { Py_XINCREF(object_); }
+    Ref(Ref &&other) noexcept : object_(std::exchange(other.object_, nullptr)) {}
+    ~Ref() { Py_XDECREF(object_); }
+
+    Ref &operator=(Ref other) noexcept {
+        std::swap(object_, other.object_);
+        return *this;
+    }
+
+    // A reference that the caller gives away.
+    static Ref steal(PyObject *object) {
+        Ref made;
+        made.object_ = object;
+        return made;
+    }
+
+    // A reference to something that someone else keeps too.
+    static Ref borrow(PyObject *object) {
+        Py_XINCREF(object);
+        return steal(object);
+    }
+
+    PyObject *get() const { return object_; }
+    PyObject *release() { return std::exchange(object_, nullptr); }
+    explicit operator bool() const { return object_ != nullptr; }
+
+    // Drop the reference now. The field is empty before the object's destructor can look at it.
+    void clear() { Py_CLEAR(object_); }
+
+  private:
+    PyObject *object_ = nullptr;
+};
+
+}  // namespace tzero

@@ -1,0 +1,318 @@
+// The two types of a native launch. `Launchable` is the base of a kernel class in Python: it has
+// `k[grid]` and `run`. `Launching` is what `k[grid]` gives: a kernel and a grid, called without a
+// Python frame.
+
+#include "python.h"
+
+#include <cstddef>
+#include <cstring>
+#include <new>
+
+#include "kernel.h"
+
+namespace tzero {
+
+namespace {
+
+constexpr Py_ssize_t most_grids = 1024;
+
+struct Launching {
+    PyObject_HEAD
+    vectorcallfunc call;
+    PyObject *kernel;  // owned; a Launchable
+    PyObject *grid;    // owned
+    int32_t size[3];
+    bool known;
+};
+
+Kernel *kernel_of(PyObject *object) { return reinterpret_cast<Launchable *>(object)->kernel; }
+
+PyObject *guarded_launch(Call &call) {
+    try {
+        return launch(call);
+    } catch (const std::bad_alloc &) {
+        return PyErr_NoMemory();
+    }
+}
+
+// ---- Launching ----------------------------------------------------------------------------------
+
+PyObject *launching_call(PyObject *object, PyObject *const *args, size_t nargsf, PyObject *names) {
+    auto *self = reinterpret_cast<Launching *>(object);
+    Call call{reinterpret_cast<Launchable *>(self->kernel),
+              kernel_of(self->kernel),
+              {self->grid, {self->size[0], self->size[1], self->size[2]}, self->known},
+              args,
+              PyVectorcall_NARGS(nargsf),
+              names,
+              false};
+    return guarded_launch(call);
+}
+
+int launching_traverse(PyObject *object, visitproc visit, void *arg) {
+    auto *self = reinterpret_cast<Launching *>(object);
+    Py_VISIT(Py_TYPE(object));
+    Py_VISIT(self->kernel);
+    Py_VISIT(self->grid);
+    return 0;
+}
+
+int launching_clear(PyObject *object) {
+    auto *self = reinterpret_cast<Launching *>(object);
+    Py_CLEAR(self->kernel);
+    Py_CLEAR(self->grid);
+    return 0;
+}
+
+void launching_dealloc(PyObject *object) {
+    PyTypeObject *type = Py_TYPE(object);
+    PyObject_GC_UnTrack(object);
+    launching_clear(object);
+    type->tp_free(object);
+    Py_DECREF(type);
+}
+
+PyMemberDef launching_members[] = {
+    {"kernel", T_OBJECT, offsetof(Launching, kernel), READONLY, nullptr},
+    {"grid", T_OBJECT, offsetof(Launching, grid), READONLY, nullptr},
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(Launching, call), READONLY, nullptr},
+    {nullptr, 0, 0, 0, nullptr},
+};
+
+PyType_Slot launching_slots[] = {
+    {Py_tp_doc, const_cast<char *>("A kernel and its grid, ready to be called.")},
+    {Py_tp_call, reinterpret_cast<void *>(PyVectorcall_Call)},
+    {Py_tp_traverse, reinterpret_cast<void *>(launching_traverse)},
+    {Py_tp_clear, reinterpret_cast<void *>(launching_clear)},
+    {Py_tp_dealloc, reinterpret_cast<void *>(launching_dealloc)},
+    {Py_tp_members, launching_members},
+    {0, nullptr},
+};
+
+PyType_Spec launching_spec = {
+    "tzero._native.Launching",
+    sizeof(Launching),
+    0,
+    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL |
+        Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_IMMUTABLETYPE,
+    launching_slots,
+};
+
+PyObject *launching_new(const State &state, PyObject *kernel, PyObject *grid, const int32_t *size) {
+    auto *type = reinterpret_cast<PyTypeObject *>(state.launching.get());
+    auto *self = reinterpret_cast<Launching *>(type->tp_alloc(type, 0));
+    if (self == nullptr) return nullptr;
+    self->call = launching_call;
+    Py_INCREF(kernel);
+    self->kernel = kernel;
+    Py_INCREF(grid);
+    self->grid = grid;
+    self->known = size != nullptr;
+    if (size != nullptr) std::memcpy(self->size, size, sizeof self->size);
+    return reinterpret_cast<PyObject *>(self);
+}
+
+// ---- Launchable ---------------------------------------------------------------------------------
+
+PyObject *launchable_new(PyTypeObject *type, PyObject *, PyObject *) {
+    PyObject *module = PyType_GetModuleByDef(type, &definition);
+    if (module == nullptr) return nullptr;
+    PyObject *object = type->tp_alloc(type, 0);
+    if (object == nullptr) return nullptr;
+    auto *kernel = new (std::nothrow) Kernel();
+    if (kernel == nullptr) {
+        Py_DECREF(object);
+        return PyErr_NoMemory();
+    }
+    kernel->state = state_of(module);
+    reinterpret_cast<Launchable *>(object)->kernel = kernel;
+    return object;
+}
+
+int launchable_traverse(PyObject *object, visitproc visit, void *arg) {
+    Py_VISIT(Py_TYPE(object));
+    auto *self = reinterpret_cast<Launchable *>(object);
+    Py_VISIT(self->pre_run_hooks);
+    Py_VISIT(self->debug);
+    Py_VISIT(self->device_caches);
+    Py_VISIT(self->used_global_vals);
+    const Kernel *kernel = kernel_of(object);
+    if (kernel == nullptr) return 0;
+    for (const Parameter &parameter : kernel->parameters) Py_VISIT(parameter.fallback.get());
+    for (const auto &world : kernel->worlds) {
+        for (size_t k = 0; k < world->count; ++k) Py_VISIT(world->values[k].get());
+    }
+    Py_VISIT(kernel->grids.get());
+    Py_VISIT(kernel->last_launching.get());
+    return kernel->specs.visit(visit, arg);
+}
+
+int launchable_clear(PyObject *object) {
+    auto *self = reinterpret_cast<Launchable *>(object);
+    Py_CLEAR(self->pre_run_hooks);
+    Py_CLEAR(self->debug);
+    Py_CLEAR(self->device_caches);
+    Py_CLEAR(self->used_global_vals);
+    Kernel *kernel = kernel_of(object);
+    if (kernel == nullptr) return 0;
+    kernel->specs.clear();
+    kernel->grids.clear();
+    kernel->last_launching.clear();
+    std::vector<std::unique_ptr<World>> worlds;
+    worlds.swap(kernel->worlds);
+    std::vector<Parameter> parameters;
+    parameters.swap(kernel->parameters);
+    kernel->prepared = false;
+    return 0;
+}
+
+void launchable_dealloc(PyObject *object) {
+    PyTypeObject *type = Py_TYPE(object);
+    PyObject_GC_UnTrack(object);
+    launchable_clear(object);
+    delete std::exchange(reinterpret_cast<Launchable *>(object)->kernel, nullptr);
+    type->tp_free(object);
+    Py_DECREF(type);
+}
+
+// k[grid]. A grid of integers has one Launching, which is kept.
+PyObject *launchable_subscript(PyObject *object, PyObject *grid) {
+    Kernel *kernel = kernel_of(object);
+    PyObject *last = kernel->last_launching.get();
+    if (last != nullptr && reinterpret_cast<Launching *>(last)->grid == grid) {
+        Py_INCREF(last);
+        return last;
+    }
+    int32_t size[3];
+    if (!PyTuple_CheckExact(grid) || !read_grid(grid, size)) {
+        return launching_new(*kernel->state, object, grid, nullptr);
+    }
+    if (!kernel->grids) {
+        kernel->grids = Ref::steal(PyDict_New());
+        if (!kernel->grids) return nullptr;
+    }
+    PyObject *found = PyDict_GetItemWithError(kernel->grids.get(), grid);
+    if (found != nullptr) {
+        Py_INCREF(found);
+        return found;
+    }
+    if (PyErr_Occurred()) return nullptr;
+    Ref made = Ref::steal(launching_new(*kernel->state, object, grid, size));
+    if (!made) return nullptr;
+    if (PyDict_GET_SIZE(kernel->grids.get()) >= most_grids) PyDict_Clear(kernel->grids.get());
+    if (PyDict_SetItem(kernel->grids.get(), grid, made.get()) < 0) return nullptr;
+    kernel->last_launching = made;
+    return made.release();
+}
+
+// run(*args, grid=, warmup=, **kwargs): Triton's entry, which autotuners use.
+PyObject *launchable_run(PyObject *object, PyObject *const *args, Py_ssize_t nargs,
+                         PyObject *names) {
+    Kernel *kernel = kernel_of(object);
+    Call call{reinterpret_cast<Launchable *>(object),
+              kernel,
+              {nullptr, {0, 0, 0}, false},
+              args,
+              nargs,
+              names,
+              true};
+    bool warmup = true;
+    const Py_ssize_t named = names == nullptr ? 0 : PyTuple_GET_SIZE(names);
+    for (Py_ssize_t k = 0; k < named; ++k) {
+        PyObject *name = PyTuple_GET_ITEM(names, k);
+        if (PyUnicode_CompareWithASCIIString(name, "grid") == 0) call.grid.object = args[nargs + k];
+        if (PyUnicode_CompareWithASCIIString(name, "warmup") == 0) {
+            warmup = args[nargs + k] != Py_False;
+        }
+    }
+    if (warmup || call.grid.object == nullptr) {
+        Ref method = Ref::steal(PyObject_GetAttr(object, kernel->state->names.run_plain.get()));
+        if (!method) return nullptr;
+        return PyObject_Vectorcall(method.get(), args, static_cast<size_t>(nargs), names);
+    }
+    call.grid.known = read_grid(call.grid.object, call.grid.size);
+    return guarded_launch(call);
+}
+
+// _prepare(parameters, most): what Python knows of the kernel, before the first launch.
+PyObject *launchable_prepare(PyObject *object, PyObject *args) {
+    PyObject *given = nullptr;
+    Py_ssize_t most = 0;
+    if (!PyArg_ParseTuple(args, "O!n:_prepare", &PyTuple_Type, &given, &most)) return nullptr;
+    if (static_cast<size_t>(PyTuple_GET_SIZE(given)) > most_arguments) {
+        PyErr_SetString(PyExc_ValueError, "a kernel with so many parameters is one of Python's");
+        return nullptr;
+    }
+    Kernel *kernel = kernel_of(object);
+    std::vector<Parameter> parameters;
+    for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(given); ++k) {
+        PyObject *name = nullptr, *fallback = nullptr;
+        int constant = 0, specialize = 0, align = 0, keyword_only = 0, has_default = 0;
+        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(given, k), "UpppppO", &name, &constant, &specialize,
+                              &align, &keyword_only, &has_default, &fallback)) {
+            return nullptr;
+        }
+        Parameter parameter;
+        parameter.name = Ref::borrow(name);
+        if (has_default) parameter.fallback = Ref::borrow(fallback);
+        parameter.constant = constant != 0;
+        parameter.specialize = specialize != 0;
+        parameter.align = align != 0;
+        parameter.keyword_only = keyword_only != 0;
+        parameters.push_back(std::move(parameter));
+    }
+    kernel->parameters = std::move(parameters);
+    kernel->most_specs = static_cast<size_t>(most > 0 ? most : 1);
+    kernel->prepared = kernel->state->configured;
+    Py_RETURN_NONE;
+}
+
+PyMethodDef launchable_methods[] = {
+    {"run", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(launchable_run)),
+     METH_FASTCALL | METH_KEYWORDS,
+     PyDoc_STR("run(*args, grid, warmup, **kwargs)\n\nTriton's entry.")},
+    {"_prepare", launchable_prepare, METH_VARARGS,
+     PyDoc_STR("_prepare(parameters, most)\n\nSay what the kernel's parameters are.")},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+PyMemberDef launchable_members[] = {
+    {"pre_run_hooks", T_OBJECT_EX, offsetof(Launchable, pre_run_hooks), 0, nullptr},
+    {"debug", T_OBJECT_EX, offsetof(Launchable, debug), 0, nullptr},
+    {"device_caches", T_OBJECT_EX, offsetof(Launchable, device_caches), 0, nullptr},
+    {"used_global_vals", T_OBJECT_EX, offsetof(Launchable, used_global_vals), 0, nullptr},
+    {nullptr, 0, 0, 0, nullptr},
+};
+
+PyType_Slot launchable_slots[] = {
+    {Py_tp_doc, const_cast<char *>("The base of kernels whose launches are native.")},
+    {Py_tp_new, reinterpret_cast<void *>(launchable_new)},
+    {Py_tp_traverse, reinterpret_cast<void *>(launchable_traverse)},
+    {Py_tp_clear, reinterpret_cast<void *>(launchable_clear)},
+    {Py_tp_dealloc, reinterpret_cast<void *>(launchable_dealloc)},
+    {Py_mp_subscript, reinterpret_cast<void *>(launchable_subscript)},
+    {Py_tp_methods, launchable_methods},
+    {Py_tp_members, launchable_members},
+    {0, nullptr},
+};
+
+PyType_Spec launchable_spec = {
+    "tzero._native.Launchable",
+    sizeof(Launchable),
+    0,
+    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_BASETYPE,
+    launchable_slots,
+};
+
+}  // namespace
+
+int add_types(PyObject *module, State *state) {
+    state->launching = Ref::steal(PyType_FromModuleAndSpec(module, &launching_spec, nullptr));
+    if (!state->launching) return -1;
+    state->launchable = Ref::steal(PyType_FromModuleAndSpec(module, &launchable_spec, nullptr));
+    if (!state->launchable) return -1;
+    if (PyModule_AddObjectRef(module, "Launching", state->launching.get()) < 0) return -1;
+    return PyModule_AddObjectRef(module, "Launchable", state->launchable.get());
+}
+
+}  // namespace tzero

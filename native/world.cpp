@@ -1,0 +1,229 @@
+// What a launch asks of the world, each time anew: nothing here remembers that a hook was absent or
+// a knob unset. Triton's own order is kept, so that a change made by one step counts in the next.
+
+#include "guards.h"
+#include "kernel.h"
+
+namespace tzero {
+
+namespace {
+
+constexpr size_t most_worlds = 64;
+
+Ref attribute(PyObject *object, const Ref &name) {
+    return Ref::steal(PyObject_GetAttr(object, name.get()));
+}
+
+// One of triton.knobs' objects, as the module has it now.
+Ref knob_group(const State &state, const Ref &name) {
+    Ref group = Ref::borrow(PyDict_GetItemWithError(state.knobs.get(), name.get()));
+    if (!group && !PyErr_Occurred()) {
+        PyErr_Format(PyExc_AttributeError, "triton.knobs has no %U", name.get());
+    }
+    return group;
+}
+
+// The dict of an ordinary chain of hooks, in which its list of calls is; nothing for another hook.
+Ref dict_of_chain(const State &state, const Ref &hook) {
+    if (reinterpret_cast<PyObject *>(Py_TYPE(hook.get())) != state.hook_chain.get()) return Ref();
+    return Ref::steal(PyObject_GenericGetDict(hook.get(), nullptr));
+}
+
+// What triton.knobs.runtime says now. While its own dict is empty and its class is as it was, that is
+// what it said before; else it is asked again. -1 with the Python error set.
+int read_runtime(State &state) {
+    Ref group = knob_group(state, state.names.runtime);
+    if (!group) return -1;
+    RuntimeKnobs &known = state.runtime;
+    const unsigned version = Py_TYPE(group.get())->tp_version_tag;
+    Ref own = Ref::steal(PyObject_GenericGetDict(group.get(), nullptr));
+    if (!own) return -1;
+    const bool is_plain = PyDict_CheckExact(own.get()) && PyDict_GET_SIZE(own.get()) == 0;
+    if (is_plain && version != 0 && version == known.version && group.get() == known.object.get()) {
+        return 0;
+    }
+    Ref debug = attribute(group.get(), state.names.debug);
+    Ref stages = attribute(group.get(), state.names.add_stages_inspection_hook);
+    Ref enter = attribute(group.get(), state.names.launch_enter_hook);
+    Ref exit = attribute(group.get(), state.names.launch_exit_hook);
+    if (!debug || !stages || !enter || !exit) return -1;
+    known.version = is_plain ? version : 0;
+    known.object = std::move(group);
+    known.debug = std::move(debug);
+    known.stages_hook = std::move(stages);
+    known.enter_hook = std::move(enter);
+    known.exit_hook = std::move(exit);
+    known.enter_dict = dict_of_chain(state, known.enter_hook);
+    known.exit_dict = dict_of_chain(state, known.exit_hook);
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+Answer hook_is_empty(const State &state, const Ref &hook, const Ref &dict) {
+    if (hook.get() == Py_None) return Answer::yes;
+    if (!dict) return Answer::no;
+    PyObject *calls = PyDict_GetItemWithError(dict.get(), state.names.calls.get());
+    if (calls == nullptr) return PyErr_Occurred() ? Answer::error : Answer::no;
+    return PyList_CheckExact(calls) && PyList_GET_SIZE(calls) == 0 ? Answer::yes : Answer::no;
+}
+
+Answer same(PyObject *one, PyObject *other) {
+    if (one == other) return Answer::yes;
+    if (Py_TYPE(one) != Py_TYPE(other)) return Answer::no;
+    const int equal = PyObject_RichCompareBool(one, other, Py_EQ);
+    return equal < 0 ? Answer::error : equal > 0 ? Answer::yes : Answer::no;
+}
+
+// Hands the values of the world to `take`, one after the other, until it says no; -1 with the
+// Python error set. The runtime knobs were read before.
+template <typename Take> int each_value(const State &state, const Launchable &self, Take take) {
+    Ref compilation = knob_group(state, state.names.compilation);
+    if (!compilation) return -1;
+    Ref driver = attribute(state.driver.get(), state.driver_slot);
+    Ref mode = attribute(compilation.get(), state.names.instrumentation_mode);
+    if (!driver || !mode) return -1;
+    PyObject *own_debug = self.debug == nullptr ? Py_None : self.debug;
+    if (!take(off(Guard::driver) ? Py_None : driver.get())) return 0;
+    // Triton asks CUDA's driver for device and stream through these two, which may be replaced.
+    if (!off(Guard::driver) &&
+        reinterpret_cast<PyObject *>(Py_TYPE(driver.get())) == state.cuda_driver.get()) {
+        for (const Ref *name : {&state.names.get_current_device, &state.names.get_current_stream}) {
+            Ref asked = attribute(driver.get(), *name);
+            if (!asked) return -1;
+            if (!take(asked.get())) return 0;
+        }
+    }
+    if (!take(off(Guard::own_debug) ? Py_None : own_debug)) return 0;
+    if (!take(off(Guard::knob_debug) ? Py_None : state.runtime.debug.get())) return 0;
+    if (!take(off(Guard::knob_instrumentation) ? Py_None : mode.get())) return 0;
+    for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(state.more_knobs.get()); ++k) {
+        Ref name = Ref::borrow(PyTuple_GET_ITEM(state.more_knobs.get(), k));
+        Ref value = attribute(compilation.get(), name);
+        if (!value) return -1;
+        if (!take(value.get())) return 0;
+    }
+    return 0;
+}
+
+Answer equals(const World &one, const World &other) {
+    if (one.count != other.count) return Answer::no;
+    for (size_t k = 0; k < one.count; ++k) {
+        const Answer answer = same(one.values[k].get(), other.values[k].get());
+        if (answer != Answer::yes) return answer;
+    }
+    return Answer::yes;
+}
+
+}  // namespace
+
+// The logger's own cache says if debugging is on; it is emptied whenever a level changes, and
+// filled by asking.
+Answer unwatched(const State &state) {
+    PyObject *observers = PyDict_GetItemWithError(state.events.get(), state.names.observers.get());
+    if (observers == nullptr || !PyTuple_CheckExact(observers)) return Answer::no;
+    if (PyTuple_GET_SIZE(observers) != 0) return Answer::no;
+    PyObject *known = PyDict_GetItemWithError(state.log_cache.get(), state.debug_level.get());
+    if (known == Py_False) return Answer::yes;
+    if (known == Py_True) return Answer::no;
+    if (PyErr_Occurred()) return Answer::error;
+    Ref watched = Ref::steal(PyObject_CallNoArgs(state.watched.get()));
+    if (!watched) return Answer::error;
+    return watched.get() == Py_False ? Answer::yes : Answer::no;
+}
+
+Answer no_run_hooks(State &state, const Launchable &self) {
+    PyObject *hooks = self.pre_run_hooks;
+    if (!off(Guard::pre_run_hooks) &&
+        (hooks == nullptr || !PyList_CheckExact(hooks) || PyList_GET_SIZE(hooks) != 0)) {
+        return Answer::no;
+    }
+    if (read_runtime(state) < 0) return Answer::error;
+    if (!off(Guard::stages_hook) && state.runtime.stages_hook.get() != Py_None) return Answer::no;
+    return Answer::yes;
+}
+
+Answer no_launch_hooks(State &state, bool again) {
+    if (off(Guard::launch_hooks)) return Answer::yes;
+    if (again && read_runtime(state) < 0) return Answer::error;
+    const RuntimeKnobs &runtime = state.runtime;
+    const Answer enter = hook_is_empty(state, runtime.enter_hook, runtime.enter_dict);
+    if (enter != Answer::yes) return enter;
+    return hook_is_empty(state, runtime.exit_hook, runtime.exit_dict);
+}
+
+Answer world_now(Kernel *kernel, const Launchable &self, size_t *out) {
+    const State &state = *kernel->state;
+    if (kernel->world < kernel->worlds.size()) {  // the usual case: the very same objects
+        const World &last = *kernel->worlds[kernel->world];
+        size_t k = 0;
+        const int failed = each_value(state, self, [&](PyObject *value) {
+            if (k >= last.count || last.values[k].get() != value) return false;
+            ++k;
+            return true;
+        });
+        if (failed < 0) return Answer::error;
+        if (k == last.count) {
+            *out = kernel->world;
+            return Answer::yes;
+        }
+    }
+    World now;
+    const int failed = each_value(state, self, [&](PyObject *value) {
+        now.values[now.count++] = Ref::borrow(value);
+        return now.count < most_world_values;
+    });
+    if (failed < 0) return Answer::error;
+    const size_t count = kernel->worlds.size();
+    for (size_t k = 0; k < count; ++k) {
+        const Answer answer = equals(now, *kernel->worlds[k]);
+        if (answer == Answer::error) return answer;
+        if (answer == Answer::yes) {
+            *out = kernel->world = k;
+            return Answer::yes;
+        }
+    }
+    if (kernel->worlds.size() >= most_worlds) return Answer::no;
+    kernel->worlds.push_back(std::make_unique<World>(std::move(now)));
+    *out = kernel->world = kernel->worlds.size() - 1;
+    return Answer::yes;
+}
+
+Answer is_kept(const Launchable &self, const Spec &spec) {
+    if (off(Guard::cache)) return Answer::yes;
+    PyObject *devices = self.device_caches;
+    if (devices == nullptr || !PyDict_Check(devices)) return Answer::no;
+    PyObject *caches = PyDict_GetItemWithError(devices, spec.device.get());
+    if (caches != spec.caches.get()) return PyErr_Occurred() ? Answer::error : Answer::no;
+    PyObject *kernel = PyDict_GetItemWithError(spec.table.get(), spec.key.get());
+    if (kernel != spec.kernel.get()) return PyErr_Occurred() ? Answer::error : Answer::no;
+    return Answer::yes;
+}
+
+// What `!=` says decides, as it does for Triton.
+Answer globals_hold(const Launchable &self) {
+    if (off(Guard::globals)) return Answer::yes;
+    Ref used = Ref::borrow(self.used_global_vals);
+    if (!used || !PyDict_CheckExact(used.get())) return Answer::no;
+    PyObject *key = nullptr, *entry = nullptr;
+    Py_ssize_t at = 0;
+    while (PyDict_Next(used.get(), &at, &key, &entry)) {
+        Ref keep_key = Ref::borrow(key), keep_entry = Ref::borrow(entry);
+        if (!PyTuple_CheckExact(key) || PyTuple_GET_SIZE(key) != 2 || !PyTuple_CheckExact(entry) ||
+            PyTuple_GET_SIZE(entry) != 2 || !PyDict_CheckExact(PyTuple_GET_ITEM(entry, 1))) {
+            return Answer::no;
+        }
+        PyObject *value = PyTuple_GET_ITEM(entry, 0);
+        Ref now = Ref::borrow(
+            PyDict_GetItemWithError(PyTuple_GET_ITEM(entry, 1), PyTuple_GET_ITEM(key, 0)));
+        if (!now) return PyErr_Occurred() ? Answer::error : Answer::no;
+        if (now.get() == value && (PyLong_CheckExact(value) || PyUnicode_CheckExact(value))) {
+            continue;
+        }
+        Ref differs = Ref::steal(PyObject_RichCompare(now.get(), value, Py_NE));
+        if (!differs) return Answer::error;
+        const int truth = PyObject_IsTrue(differs.get());
+        if (truth != 0) return truth < 0 ? Answer::error : Answer::no;
+    }
+    return Answer::yes;
+}
+
+}  // namespace tzero

@@ -1,0 +1,144 @@
+"""`tzero.jit`: a Triton kernel whose launches are tzero's, and everything else Triton's.
+
+Enters: a function, or a kernel of Triton's. Leaves: a kernel of the tier that is in force, which is
+a Triton kernel too: it can be called from other kernels, wrapped by `triton.autotune`, warmed up,
+traced by torch.compile. It must not know how a launch is made.
+
+==== ================ =========================================================================
+tier class            used
+==== ================ =========================================================================
+0    Triton's own     ``TZERO_TIER=0``, ``TZERO_DISABLE=1``, Triton's interpreter
+1    `PythonJit`      ``TZERO_TIER=1``, or no native extension
+2    `NativeJit`      otherwise
+==== ================ =========================================================================
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import triton
+
+from tzero import events, settings
+from tzero.errors import InvalidKernel, NativeMissing
+from tzero.launch import PythonJit
+from tzero.triton_side import JITFunction, is_interpreted, oddity
+
+__all__ = ["jit", "tier"]
+
+MOST_PARAMETERS = 64
+"""Kernels with more are launched in Python: native code keeps all of a call on the stack."""
+
+
+def jit(
+    fn: Any = None,
+    *,
+    version: Any = None,
+    repr: Callable[..., str] | None = None,
+    launch_metadata: Callable[..., Any] | None = None,
+    do_not_specialize: Iterable[int | str] | None = None,
+    do_not_specialize_on_alignment: Iterable[int | str] | None = None,
+    debug: bool | None = None,
+    noinline: bool | None = None,
+) -> Any:
+    """Make a function a Triton kernel that launches fast, or make a Triton kernel launch fast.
+
+    ::
+
+        @tzero.jit
+        def add_kernel(x, y, out, n, BLOCK: tl.constexpr): ...
+
+        fast = tzero.jit(someone_elses_kernel)
+
+    The arguments are those of ``triton.jit``, and so is all that the kernel does; the tier is the
+    one in force now.
+    """
+    options = {
+        "version": version,
+        "repr": repr,
+        "launch_metadata": launch_metadata,
+        "do_not_specialize": do_not_specialize,
+        "do_not_specialize_on_alignment": do_not_specialize_on_alignment,
+        "debug": debug,
+        "noinline": noinline,
+    }
+    if fn is None:
+        return functools.partial(_made, options=options)
+    return _made(fn, options)
+
+
+def tier() -> int:
+    """The tier that kernels made now have.
+
+    >>> with settings.override(tier=1):
+    ...     tier()
+    1
+    """
+    current = settings.current()
+    if current.disable:
+        return 0
+    if current.tier == 2 and _native() is None:
+        raise NativeMissing()
+    if current.tier is not None:
+        return current.tier
+    if _native() is None:
+        _say_once()
+        return 1
+    return 2
+
+
+@functools.cache
+def _native() -> type[PythonJit] | None:
+    """The class whose launches are native; None where the extension is not built."""
+    try:
+        from tzero.native_launch import NativeJit
+    except ModuleNotFoundError as error:
+        if error.name != "tzero._native":
+            raise
+        return None
+    return NativeJit
+
+
+@functools.cache
+def _say_once() -> None:
+    events.emit(events.Event("refusal", "tzero", str(NativeMissing())))
+
+
+def _made(fn: Any, options: dict[str, Any]) -> Any:
+    chosen = tier()
+    given = {name: value for name, value in options.items() if value is not None}
+    if isinstance(fn, JITFunction):
+        if given:
+            raise InvalidKernel(
+                kernel=fn.__name__,
+                problem=f"it is a Triton kernel already, and {', '.join(given)} came with it",
+                advice="Give these to the decorator that made it, or pass the plain function.",
+            )
+        return fn if chosen == 0 or isinstance(fn, PythonJit) else _from_triton(fn, chosen)
+    if is_interpreted(fn):
+        return fn
+    plain = triton.jit(fn, **options)
+    return (
+        plain if chosen == 0 or not isinstance(plain, JITFunction) else _from_triton(plain, chosen)
+    )
+
+
+def _from_triton(kernel: Any, chosen: int) -> Any:
+    """A kernel of tzero's with everything of one of Triton's."""
+    if type(kernel) is not JITFunction:
+        raise InvalidKernel(
+            kernel=kernel.__name__,
+            problem=f"it is a {type(kernel).__name__}, and tzero.jit takes functions and what "
+            "triton.jit makes of them",
+            advice="Use it as it is.",
+        )
+    odd = oddity(kernel)
+    if odd:
+        events.emit(events.Event("refusal", kernel.__name__, f"Triton launches: {odd}"))
+        return kernel
+    native = _native()
+    if chosen == 2 and native is not None and len(kernel.params) <= MOST_PARAMETERS:
+        return native.of(kernel)
+    return PythonJit.of(kernel)

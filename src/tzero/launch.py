@@ -1,0 +1,212 @@
+"""One launch of a Triton kernel in Python, with every check that Triton makes: the twin of native/.
+
+    k[grid](...) ─► facts ─► spec ── found, and Triton would find it too ──► run
+                              └ not found: Triton launches, and the spec is kept
+
+Enters: a grid and the arguments of a launch. Leaves: the compiled kernel, launched. It must not
+know how Triton finds or compiles a kernel; `tzero.triton_side` does.
+
+A spec says which binary Triton ran for some facts. It is used again while all of this holds, each
+read anew on every launch: no pre-run hook is attached, no hook on the compiler's stages; the knobs
+and the driver are those in the key; Triton still keeps that binary where it kept it; no global that
+the kernel was compiled with has changed. Otherwise Triton takes the launch, with its own answer.
+"""
+
+from __future__ import annotations
+
+import operator
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+from tzero import events, settings, triton_side
+from tzero.cpu.launcher import Launcher
+from tzero.cpu.pool import DONE
+from tzero.facts import Reader
+from tzero.triton_side import Compiled, JITFunction, driver
+
+__all__ = ["Launching", "PythonJit"]
+
+
+class Launching:
+    """A kernel and its grid: what ``k[grid]`` gives, ready to be called."""
+
+    __slots__ = ("grid", "kernel")
+
+    def __init__(self, kernel: PythonJit, grid: Any) -> None:
+        self.kernel = kernel
+        self.grid = grid
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Launch, and return the compiled kernel as Triton does."""
+        kernel, grid, debug = self.kernel, self.grid, self.kernel.debug
+        if kernel.pre_run_hooks:
+            return kernel.handed_over(grid, args, kwargs, "a pre-run hook is attached")
+        knobs = triton_side.world()
+        if knobs[0] is not None:
+            return kernel.handed_over(grid, args, kwargs, "a hook on the compiler's stages is set")
+        active = driver.active
+        device = active.get_current_device()
+        reader = kernel.readers.get(device)
+        if reader is None:
+            reader = kernel.reader(active, device)
+        if reader.reserves and not reader.reserves.isdisjoint(kwargs):
+            return kernel.plain_run(grid, args, kwargs)  # it raises
+        try:
+            facts, values = reader.read(*args, **kwargs)
+            key = (active, device, debug, type(debug), knobs, facts)
+            spec = kernel.specs.get(key)
+        except Exception as error:  # what Triton says to these arguments is what counts
+            reason = f"the arguments cannot be read, which ends in a {type(error).__name__}"
+            return kernel.handed_over(grid, args, kwargs, reason)
+        if spec is None or not spec.is_current(kernel, device):
+            return kernel.missed(key, device, grid, args, kwargs)
+        if kernel.used_global_vals and any(triton_side.changed_globals(kernel)):
+            return kernel.plain_run(grid, args, kwargs)  # it raises, by name
+        named = None
+        if callable(grid):
+            stream = active.get_current_stream(device)
+            named = reader.named(*args, **kwargs)
+            given = tuple(named.values())
+            grid = grid(named)
+            if _differ(named, given):  # what it put there is launched
+                values = None
+        elif grid is None:
+            return kernel.plain_run(grid, args, kwargs)  # it raises
+        size = len(grid)
+        x, y, z = grid[0], grid[1] if size > 1 else 1, grid[2] if size > 2 else 1
+        hooks = triton_side.hooks()
+        if hooks is not None or values is None or spec.direct is None:
+            if named is None:
+                stream = active.get_current_stream(device)
+                named = reader.named(*args, **kwargs)
+            _run(spec, stream, grid, (x, y, z), hooks, tuple(named.values()))
+        else:
+            try:
+                outcome = spec.direct(spec.handle, x, y, z, values)
+            except (struct.error, OverflowError):  # `_run` says which value does not fit
+                outcome = None
+            if outcome != DONE:
+                values = tuple(reader.named(*args, **kwargs).values())
+                if outcome is not None and spec.error is not None:
+                    raise spec.error(outcome, (x, y, z), values)
+                _run(spec, 0, grid, (x, y, z), None, values)
+        if events.watched():
+            events.emit(events.Event("launch", kernel.__name__, facts={"grid": tuple(grid)}))
+        return spec.kernel
+
+
+def _differ(named: dict[str, Any], given: tuple[Any, ...]) -> bool:
+    """Whether a grid function has changed the arguments it was shown."""
+    return len(named) != len(given) or any(map(operator.is_not, named.values(), given))
+
+
+def _run(
+    spec: Compiled, stream: Any, grid: Any, sizes: Any, hooks: Any, values: tuple[Any, ...]
+) -> None:
+    """A launch through the launcher that Triton made for the kernel."""
+    metadata = None
+    enter, leave = (None, None) if hooks is None else hooks
+    if enter is not None:
+        metadata = spec.kernel.launch_metadata(grid, stream, *values)
+    spec.run(*sizes, stream, spec.handle, spec.packed, metadata, enter, leave, *values)
+
+
+_MOST_GRIDS = 1024
+"""How many grids a kernel keeps a `Launching` for; then it starts anew."""
+
+
+class PythonJit(JITFunction):
+    """A Triton kernel whose launches are tzero's; `tzero.jit` makes it where there is no native
+    code, or where tier 1 is asked for."""
+
+    def __init__(self, fn: Any, **options: Any) -> None:
+        super().__init__(fn, **options)
+        self.specs: dict[Any, Compiled] = {}
+        self.readers: dict[Any, Reader] = {}
+        self._grids: dict[Any, Launching] = {}
+        self._said: set[str] = set()
+
+    @classmethod
+    def of(cls, kernel: Any) -> PythonJit:
+        """A kernel like one of Triton's. Hooks that are added to either run for both."""
+        made = cls(kernel.fn, **triton_side.options_of(kernel))
+        if kernel.src != made.src:
+            made._unsafe_update_src(kernel.src)
+        made.pre_run_hooks = kernel.pre_run_hooks
+        return made
+
+    # -- Triton's interface --------------------------------------------------------------------
+
+    def __getitem__(self, grid: Any) -> Launching:
+        if type(grid) is not tuple:
+            return Launching(self, grid)
+        try:
+            found = self._grids.get(grid)
+        except TypeError:  # something in it has no hash, and needs none
+            return Launching(self, grid)
+        # Equal is not enough: (True,) and (1.0,) equal (1,), and are not what was asked for.
+        if found is not None and (found.grid is grid or all(map(_same, found.grid, grid))):
+            return found
+        if len(self._grids) >= _MOST_GRIDS:
+            self._grids.clear()
+        found = self._grids[grid] = Launching(self, grid)
+        return found
+
+    def run(self, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
+        """Triton's entry, which autotuners and heuristics use too."""
+        if warmup:
+            return super().run(*args, grid=grid, warmup=warmup, **kwargs)
+        return Launching(self, grid)(*args, **kwargs)
+
+    # -- for Launching -------------------------------------------------------------------------
+
+    def reader(self, active: Any, device: Any) -> Reader:
+        """What reads arguments for a device, whose backend may have a say in how."""
+        backend = triton_side.backend_of(self.device_caches[device])
+        reader = self.readers[device] = Reader(
+            self.__name__,
+            triton_side.parameters(self),
+            backend,
+            addresses=active.launcher_cls is Launcher,
+        )
+        return reader
+
+    def plain_run(self, grid: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Triton's own launch."""
+        return super().run(*args, grid=grid, warmup=False, **kwargs)
+
+    def missed(
+        self, key: Any, device: Any, grid: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """Facts that are new, or whose binary Triton has dropped: Triton launches, and what it
+        launched is kept, unless the world changed meanwhile."""
+        kernel = self.plain_run(grid, args, kwargs)
+        world = (driver.active, device, self.debug, type(self.debug), triton_side.world())
+        if kernel is None or not all(map(_same, world, key)):
+            return kernel
+        spec = triton_side.compiled(self, kernel, device)
+        if spec is not None:
+            if len(self.specs) >= settings.current().max_specializations:
+                del self.specs[next(iter(self.specs))]
+            self.specs[key] = spec
+            reason = "these arguments were not launched yet"
+            events.emit(events.Event("miss", self.__name__, reason))
+        return kernel
+
+    def handed_over(
+        self, grid: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], reason: str
+    ) -> Any:
+        """Triton's own launch, and an event that says why; one for each reason."""
+        self.say_once(f"Triton launches: {reason}")
+        return self.plain_run(grid, args, kwargs)
+
+    def say_once(self, reason: str) -> None:
+        """An event for a launch that is slower than it could be; one for each reason."""
+        if reason not in self._said:
+            self._said.add(reason)
+            events.emit(events.Event("refusal", self.__name__, reason))
+
+
+def _same(one: Any, other: Any) -> bool:
+    return type(one) is type(other) and bool(one == other)
