@@ -36,7 +36,7 @@ BAKED := pyproject.toml setup.py src/tzero/__init__.py $(wildcard native/*.cpp n
 # Warnings of the C++ compiler are errors in a build made here; TZERO_WERROR=0 takes that back.
 export TZERO_WERROR ?= 1
 
-.PHONY: help bench test lint types tidy test-all sanitize test-newest test-gpu soak fix docs clean
+.PHONY: help bench test lint types tidy test-all sanitize test-newest test-gpu sanitize-gpu soak fix docs clean
 .NOTPARALLEL:
 
 help:
@@ -45,6 +45,7 @@ help:
 	@echo 'make fix       format, and repair what ruff can repair'
 	@echo 'make test-gpu  the tests that need a GPU, and those of launches on it'
 	@echo 'make sanitize  the tests of native launches under AddressSanitizer and UBSan'
+	@echo 'make sanitize-gpu  those on a GPU under compute-sanitizer'
 	@echo 'make soak      the long tests'
 	@echo 'make docs      write the tables in docs/ that come from the tests'
 	@echo 'make clean     remove environments, builds and caches'
@@ -97,6 +98,13 @@ test-newest: $(NEWEST)/.ready-dev
 test-gpu: $(READY_DEV)
 	$(PY) -m pytest -m 'gpu and not soak' $(TEST_ARGS)
 	$(PY) -m pytest -m 'not soak' tests/guards $(TEST_ARGS)
+
+# Under the sanitizer launches wait for one another, so what is about two streams at once is left out.
+sanitize-gpu: $(READY_DEV)
+	compute-sanitizer --error-exitcode 9 $(PY) -m pytest -q -m gpu tests/gpu/test_launching.py \
+		-k 'native and not stream_of_the_moment and not before_it_on_its_stream'
+	compute-sanitizer --error-exitcode 9 $(PY) -m pytest -q -k native \
+		tests/guards/test_rows.py
 
 soak: $(READY_DEV)
 	TZERO_CPU=1 $(PY) -m pytest -m 'soak and not gpu' $(TEST_ARGS)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import logging
 import sys
 import warnings
 from collections import Counter
@@ -338,7 +339,8 @@ class Kernel(Generic[R]):
 
     def _tell_refusal(self, error: InvalidArgument) -> None:
         subject = "" if error.argument is None else f"argument {error.argument!r} "
-        events.emit(events.Event("refusal", self.name, f"{subject}{error.problem}"))
+        event = events.Event("refusal", self.name, f"{subject}{error.problem}")
+        events.emit(event, logging.DEBUG)  # the error that is raised says it aloud
 
     def _warn(self, most: int, key: Key) -> None:
         """Say, where the kernel was called, that entries are dropped, and what to do."""

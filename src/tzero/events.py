@@ -58,6 +58,7 @@ class Event:
 Observer = Callable[[Event], None]
 
 _logger = logging.getLogger("tzero")
+_answers: Mapping[int, bool] = getattr(_logger, "_cache", {})
 _change = threading.Lock()  # protects replacing `_observers`; reading it takes none
 _observers: tuple[Observer, ...] = ()
 
@@ -69,16 +70,21 @@ def watched() -> bool:
     ...     watched()
     True
     """
-    return bool(_observers) or _logger.isEnabledFor(logging.DEBUG)
+    if _observers:
+        return True
+    # The logger's own answers, which it forgets whenever a level changes.
+    known = _answers.get(logging.DEBUG)
+    return _logger.isEnabledFor(logging.DEBUG) if known is None else known
 
 
-def emit(event: Event) -> None:
-    """Tell observers, in the order they came, and the log. An observer's exception is the
-    caller's: an observer that fails must not go unnoticed.
+def emit(event: Event, level: int | None = None) -> None:
+    """Tell observers, in the order they came, and the log, at the level of the event's kind if
+    none is given. An observer's exception is the caller's: an observer that fails must not go
+    unnoticed.
 
     >>> emit(Event("hit", "add"))
     """
-    _logger.log(_LEVELS[event.kind], "%s", event)
+    _logger.log(_LEVELS[event.kind] if level is None else level, "%s", event)
     for observer in _observers:
         observer(event)
 

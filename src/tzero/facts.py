@@ -57,6 +57,7 @@ class Reader:
     ) -> None:
         self._kernel = kernel
         self.addresses = addresses
+        self._alone = triton_side.cpu_is_alone()
         self._parameters = tuple(parameters)
         self._backend = backend
         self._tensors = triton_side.tensor_types() if triton_side.plain_alignment(backend) else ()
@@ -129,7 +130,11 @@ class Reader:
                 return "None"
             is_address = kind in self._tensors and not parameter.constant
             words.append(f"_tz_a{k}" if is_address else parameter.name)
-        return f"({''.join(f'{word}, ' for word in words)})"
+        values = f"({''.join(f'{word}, ' for word in words)})"
+        known = [word for word in words if word.startswith("_tz_a")]
+        # Without an accelerator, memory that is somewhere is the CPU's; what is nowhere may be a
+        # meta tensor's.
+        return f"{values} if {' and '.join(known)} else None" if self._alone and known else values
 
     def _expression(
         self, k: int, parameter: Parameter, kind: type | None, world: dict[str, Any]
@@ -140,14 +145,14 @@ class Reader:
             return f"_tz_type({name}), {name}" if kind is None else name
         if kind in self._tensors:
             address = f"(_tz_a{k} := {name}.data_ptr())" if self.addresses else f"{name}.data_ptr()"
-            place = f", {name}.is_cpu" if self.addresses else ""
+            place = f", {name}.is_cpu" if self.addresses and not self._alone else ""
             if parameter.specialize:
                 return f"{name}.dtype, {address} & 15 == 0{place}"
             return f"{name}.dtype{f', {address} is None' if self.addresses else ''}{place}"
         if kind is int:
-            # What is in neither fits no type; Triton then says so.
+            # What is beyond all of these fits no type; Triton then says so.
             signed = f"-0x8000000000000000 <= {name} <= 0x7FFFFFFFFFFFFFFF"
-            width = f"-0x80000000 <= {name} <= 0x7FFFFFFF, {signed}, 0 <= {name} < 1 << 64"
+            width = f"-0x80000000 <= {name} <= 0x7FFFFFFF or ({signed}, 0 <= {name} < 1 << 64)"
             special = f", {name} == 1, {name} & 15 == 0" if parameter.specialize else ""
             return f"{width}{special}"
         if kind in _PLAIN:

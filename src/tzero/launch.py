@@ -31,11 +31,13 @@ __all__ = ["Launching", "PythonJit"]
 class Launching:
     """A kernel and its grid: what ``k[grid]`` gives, ready to be called."""
 
-    __slots__ = ("grid", "kernel")
+    __slots__ = ("grid", "kernel", "sizes")
 
     def __init__(self, kernel: PythonJit, grid: Any) -> None:
         self.kernel = kernel
         self.grid = grid
+        plain = type(grid) is tuple and all(type(size) is int for size in grid)
+        self.sizes = (*grid, 1, 1)[:3] if plain and grid else None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Launch, and return the compiled kernel as Triton does."""
@@ -64,7 +66,8 @@ class Launching:
         if kernel.used_global_vals and any(triton_side.changed_globals(kernel)):
             return kernel.plain_run(grid, args, kwargs)  # it raises, by name
         named = None
-        if callable(grid):
+        sizes = self.sizes
+        if sizes is None and callable(grid):
             stream = active.get_current_stream(device)
             named = reader.named(*args, **kwargs)
             given = tuple(named.values())
@@ -73,24 +76,25 @@ class Launching:
                 values = None
         elif grid is None:
             return kernel.plain_run(grid, args, kwargs)  # it raises
-        size = len(grid)
-        x, y, z = grid[0], grid[1] if size > 1 else 1, grid[2] if size > 2 else 1
+        if sizes is None:
+            size = len(grid)
+            sizes = (grid[0], grid[1] if size > 1 else 1, grid[2] if size > 2 else 1)
         hooks = triton_side.hooks()
         if hooks is not None or values is None or spec.direct is None:
             if named is None:
                 stream = active.get_current_stream(device)
                 named = reader.named(*args, **kwargs)
-            _run(spec, stream, grid, (x, y, z), hooks, tuple(named.values()))
+            _run(spec, stream, grid, sizes, hooks, tuple(named.values()))
         else:
             try:
-                outcome = spec.direct(spec.handle, x, y, z, values)
+                outcome = spec.direct(spec.handle, *sizes, values)
             except (struct.error, OverflowError):  # `_run` says which value does not fit
                 outcome = None
             if outcome != DONE:
                 values = tuple(reader.named(*args, **kwargs).values())
                 if outcome is not None and spec.error is not None:
-                    raise spec.error(outcome, (x, y, z), values)
-                _run(spec, 0, grid, (x, y, z), None, values)
+                    raise spec.error(outcome, sizes, values)
+                _run(spec, 0, grid, sizes, None, values)
         if events.watched():
             events.emit(events.Event("launch", kernel.__name__, facts={"grid": tuple(grid)}))
         return spec.kernel

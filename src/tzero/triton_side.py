@@ -34,6 +34,7 @@ __all__ = [
     "backend_of",
     "changed_globals",
     "compiled",
+    "cpu_is_alone",
     "cuda_driver",
     "cuda_launch",
     "driver",
@@ -271,6 +272,11 @@ def is_plain_driver(active: Any) -> bool:
 def backend_of(caches: Any) -> Any:
     """The backend in a device's entry of `device_caches`."""
     return caches[3]
+
+
+def cpu_is_alone() -> bool:
+    """Whether no device but the CPU can hold a tensor's memory."""
+    return not torch.accelerator.is_available()
 
 
 def tensor_types() -> tuple[type, ...]:

@@ -247,7 +247,7 @@ MUTATIONS: dict[str, Callable[[Patch], None]] = {
     "alignment": alignment_is_not_read,
     "integer_one": without("NAME == 1(, )?", _is_int),
     "integer_16": without("NAME & 15 == 0(, )?", _is_int),
-    "integer_width": without("-0x80000000 <= NAME.*1 << 64(, )?", _is_int),
+    "integer_width": without(r"-0x80000000 <= NAME.*1 << 64\)(, )?", _is_int),
     "dtype": without(r"NAME\.dtype(, )?", _is_tensor),
     "tensor_type": any_tensor_is_plain,
     "argument_type": types_are_not_compared,

@@ -139,11 +139,12 @@ class Launcher:
             self._program_ref,
             self._allowed_threads,
         )
-        values = self._values
+        values, count = self._values, len(self._parameters)
+        are_first = [p.path[0] for p in self._parameters] == list(range(count))
 
         def launch(function: int, x: int, y: int, z: int, arguments: tuple[Any, ...]) -> int:
-            packed = pack(function, x, y, z, threads(), *values(arguments))
-            outcome: int = run(program, packed, None)
+            given = arguments[:count] if are_first else values(arguments)
+            outcome: int = run(program, pack(function, x, y, z, threads(), *given), None)
             return outcome
 
         return launch
