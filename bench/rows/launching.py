@@ -46,12 +46,15 @@ def _new_output(count: int) -> Case:
 
 
 def _launch(kernel: Any, tensors: list[torch.Tensor]) -> Call:
-    """A call of a kernel as a program writes it: each argument by its name."""
+    """A call of a kernel as a function writes it: each argument a local of its own."""
     names = [f"t{k}" for k in range(len(tensors))]
-    source = f"def call(): return kernel[grid]({', '.join(names)}, {N}, BLOCK=block)"
     world: dict[str, Any] = dict(zip(names, tensors, strict=True))
     world |= {"kernel": kernel, "grid": (PROGRAMS,), "block": kernels.LAUNCH_BLOCK}
-    exec(source, world)
+    local = ", ".join(f"{name}={name}" for name in world)
+    exec(
+        f"def call({local}): return kernel[grid]({', '.join(names)}, {N}, BLOCK=block)",
+        world,
+    )
     call: Call = world["call"]
     return call
 

@@ -333,6 +333,8 @@ def test_classes_of_dataclasses_are_arguments_like_others() -> None:
 def test_devices_count_by_what_they_can_do(
     args: Callable[[Any], Args], under: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if torch.cuda.is_available() and torch.cuda.device_count() < 3:
+        pytest.skip("where there is CUDA, even fake tensors are on devices that are there")
     able = {0: (8, 0), 1: (9, 0), 2: (9, 0)}
     monkeypatch.setattr(torch.cuda, "get_device_capability", able.__getitem__)
     on_cpu, *on_gpu = (
