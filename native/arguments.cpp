@@ -1,11 +1,9 @@
 #include "arguments.h"
 
-#include <dlfcn.h>
-
 #include <cstring>
-#include <type_traits>
 
 #include "guards.h"
+#include "library.h"
 
 namespace tzero {
 
@@ -105,16 +103,11 @@ Reading read_integer(const Parameter &parameter, PyObject *value, Argument *out)
 }  // namespace
 
 bool TorchShim::open() {
-    void *library = dlopen("libtorch_cpu.so", RTLD_LAZY | RTLD_NOLOAD);
-    if (library == nullptr) return false;
-    auto find = [library](const char *name, auto &function) {
-        function =
-            reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, name));
-        return function != nullptr;
-    };
-    return find("aoti_torch_get_data_ptr", data) && find("aoti_torch_get_dtype", dtype) &&
-           find("aoti_torch_get_device_type", device_type) &&
-           find("aoti_torch_get_device_index", device_index);
+    const Library library("libtorch_cpu.so", RTLD_LAZY | RTLD_NOLOAD);
+    return library && library.find("aoti_torch_get_data_ptr", data) &&
+           library.find("aoti_torch_get_dtype", dtype) &&
+           library.find("aoti_torch_get_device_type", device_type) &&
+           library.find("aoti_torch_get_device_index", device_index);
 }
 
 Reading read_argument(const Tensors &tensors, const Parameter &parameter, PyObject *value,

@@ -3,9 +3,7 @@
 
 #include "cuda.h"
 
-#include <dlfcn.h>
-
-#include <type_traits>
+#include "library.h"
 
 namespace tzero::cuda {
 
@@ -41,17 +39,13 @@ struct Driver::LaunchConfig {
 
 bool Driver::open() {
     if (launch_ != nullptr) return true;
-    void *library = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
-    if (library == nullptr) return false;
-    auto find = [library](const char *name, auto &function) {
-        function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(
-            dlsym(library, name));
-        return function != nullptr;
-    };
+    const Library library("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
     decltype(launch_) launch = nullptr;
-    if (!find("cuCtxGetDevice", get_device_) || !find("cuGetErrorName", error_name_) ||
-        !find("cuGetErrorString", error_string_) || !find("cuLaunchKernelEx", launch)) {
-        return false;  // the library stays open: torch has it open too
+    if (!library || !library.find("cuCtxGetDevice", get_device_) ||
+        !library.find("cuGetErrorName", error_name_) ||
+        !library.find("cuGetErrorString", error_string_) ||
+        !library.find("cuLaunchKernelEx", launch)) {
+        return false;
     }
     launch_ = launch;
     return true;

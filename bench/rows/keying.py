@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import gc
 import tracemalloc
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -170,33 +171,24 @@ def _measure_off() -> Case:
     return Case({"the question": tzero.measure.active, "hit": lambda: kernel(x, y)}, check)
 
 
+def _beside_helion(what: str, title: str, make: Callable[[int], Case], count: int) -> Row:
+    return Row(
+        f"key.{what}.{count}",
+        title.format(count),
+        functools.partial(make, count),
+        subject="tzero",
+        baseline="helion",
+        unit="us",
+        target=Target("ratio", 0.5),
+        interpreted=False,
+        needs="helion",
+    )
+
+
 ROWS = (
+    *(_beside_helion("extract", "the key of {} tensors", _extract, count) for count in _HOSTS),
     *(
-        Row(
-            f"key.extract.{count}",
-            f"the key of {count} tensors",
-            functools.partial(_extract, count),
-            subject="tzero",
-            baseline="helion",
-            unit="us",
-            target=Target("ratio", 0.5),
-            interpreted=False,
-            needs="helion",
-        )
-        for count in _HOSTS
-    ),
-    *(
-        Row(
-            f"key.bind.{count}",
-            f"the bound kernel of {count} tensors, found again",
-            functools.partial(_bind, count),
-            subject="tzero",
-            baseline="helion",
-            unit="us",
-            target=Target("ratio", 0.5),
-            interpreted=False,
-            needs="helion",
-        )
+        _beside_helion("bind", "the bound kernel of {} tensors, found again", _bind, count)
         for count in _HOSTS
     ),
     *(
