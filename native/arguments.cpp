@@ -175,6 +175,7 @@ Reading read_constant(PyObject *value, Argument *out) {
     }
     const Py_hash_t hash = PyObject_Hash(value);
     if (hash == -1) {
+        if (!PyErr_ExceptionMatches(PyExc_Exception)) return Reading::error;
         PyErr_Clear();  // Triton says what it thinks of a constant without a hash
         return Reading::not_ours;
     }
@@ -182,6 +183,13 @@ Reading read_constant(PyObject *value, Argument *out) {
     out->bits = static_cast<uint64_t>(hash);
     out->object = value;
     return Reading::done;
+}
+
+Reading read_option(PyObject *value, Argument *out) {
+    const PyTypeObject *type = Py_TYPE(value);
+    const bool is_plain = type == &PyLong_Type || type == &PyBool_Type || type == &PyFloat_Type ||
+                          type == &PyUnicode_Type || value == Py_None;
+    return is_plain ? read_constant(value, out) : Reading::not_ours;
 }
 
 bool make_form(const std::vector<Parameter> &parameters, Py_ssize_t positional, PyObject *names,

@@ -85,15 +85,19 @@ inline int device_of(const Argument &argument) {
     return static_cast<int>(argument.bits >> 8 & 0x7fff);
 }
 
-enum class Reading { done, not_ours };
+enum class Reading { done, not_ours, error };
 
 // Reads an argument of a parameter. `not_ours`: of a type, or in a state, that this code does not
-// know; whoever does answers for it, and no Python error is set.
+// know; whoever does answers for it, and no Python error is set. `error`: one is.
 Reading read_argument(const Tensors &tensors, const Parameter &parameter, PyObject *value,
                       Argument *out);
 
-// Reads a constant: a constexpr argument, or an option.
+// Reads a constant: a constexpr argument.
 Reading read_constant(PyObject *value, Argument *out);
+
+// Reads an option. Triton takes options by their text, in which equal values may differ: so this
+// takes only such as do not.
+Reading read_option(PyObject *value, Argument *out);
 
 // How CPython's arguments map to the parameters; false if the call is one that Triton refuses.
 // `is_run`: it is a call of run(), which takes grid and warmup besides.

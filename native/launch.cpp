@@ -10,6 +10,8 @@
 
 #include "python.h"
 
+#include <alloca.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -86,8 +88,9 @@ bool same_names(PyObject *one, PyObject *other) {
     return true;
 }
 
-// The way this call is written; null where it is one that Triton refuses, or one too many.
-const Form *form_of(const Call &call, size_t *number) {
+// The way this call is written; null where it is one that Triton refuses, or one too many, for which
+// there is a reason.
+const Form *form_of(const Call &call, size_t *number, const char **reason) {
     auto &forms = call.kernel->forms;
     PyObject *names =
         call.names != nullptr && PyTuple_GET_SIZE(call.names) == 0 ? nullptr : call.names;
@@ -99,7 +102,10 @@ const Form *form_of(const Call &call, size_t *number) {
             return &form;
         }
     }
-    if (forms.size() >= most_forms) return nullptr;
+    if (forms.size() >= most_forms) {
+        *reason = "it is called in more ways than are kept";
+        return nullptr;
+    }
     if (call.kernel->parameters.size() + (names ? PyTuple_GET_SIZE(names) : 0) > most_arguments) {
         return nullptr;
     }
@@ -112,13 +118,12 @@ const Form *form_of(const Call &call, size_t *number) {
     return forms.back().get();
 }
 
-// Arguments, words and constants of a call. It lies on the stack, and only what is used of it is
-// ever written.
+// Arguments, words and constants of a call. They lie on the stack of `launch`, as many as there are.
 struct Facts {
-    Argument arguments[most_arguments];
-    uint64_t words[2 * most_arguments + 1];
+    Argument *arguments;
+    uint64_t *words;
+    PyObject **constants;  // borrowed from the call
     size_t word_count = 0;
-    PyObject *constants[most_arguments];  // borrowed from the call
     size_t constant_count = 0;
 
     void note(const Argument &argument) {
@@ -130,25 +135,40 @@ struct Facts {
     View view() const { return {words, word_count, constants, constant_count}; }
 };
 
-bool read_facts(const Call &call, const Form &form, size_t form_number, size_t world, Facts *out) {
+Reading read_facts(const Call &call, const Form &form, size_t form_number, size_t world,
+                   Facts *out) {
     const auto &parameters = call.kernel->parameters;
     const Tensors &tensors = call.kernel->state->tensors;
     if (off(Guard::options) || off(Guard::defaults)) form_number = 0;
     out->words[out->word_count++] = uint64_t{world} << 32 | form_number;
     for (size_t k = 0; k < parameters.size(); ++k) {
         Argument &argument = out->arguments[k];
-        PyObject *value = value_of(call, form, k);
-        if (read_argument(tensors, parameters[k], value, &argument) != Reading::done) return false;
+        const Reading reading =
+            read_argument(tensors, parameters[k], value_of(call, form, k), &argument);
+        if (reading != Reading::done) return reading;
         if (off(Guard::defaults) && parameters[k].fallback) continue;
         out->note(argument);
     }
     for (Py_ssize_t place : form.options) {
         if (off(Guard::options)) break;
         Argument option;
-        if (read_constant(call.arguments[place], &option) != Reading::done) return false;
+        const Reading reading = read_option(call.arguments[place], &option);
+        if (reading != Reading::done) return reading;
         out->note(option);
     }
-    return true;
+    return Reading::done;
+}
+
+// Reads the addresses of tensors again: Python code that ran meanwhile may have given them others.
+Reading read_addresses(const Call &call, const Form &form, Facts *facts) {
+    const auto &parameters = call.kernel->parameters;
+    for (size_t k = 0; k < parameters.size(); ++k) {
+        if (facts->arguments[k].kind != Kind::tensor) continue;
+        const Reading reading = read_argument(call.kernel->state->tensors, parameters[k],
+                                              value_of(call, form, k), &facts->arguments[k]);
+        if (reading != Reading::done) return reading;
+    }
+    return Reading::done;
 }
 
 // What a spec needs of what Python says about a launch: see native_launch.py.
@@ -357,7 +377,53 @@ bool differs(const Call &call, const Form &form, PyObject *meta) {
         if (decided == Answer::no) return handed_over(call, reason); \
     } while (false)
 
-PyObject *launch_spec(Call &call, const Form &form, Spec &spec, const Facts &facts) {
+// A launch whose binary is chosen, and whose grid has been asked, by Python's hand: it goes on from
+// there, as Triton does, whatever the grid function has done.
+PyObject *finished_in_python(const Call &call, const Spec &spec, PyObject *meta, void *stream) {
+    Ref values = Ref::steal(PyDict_Values(meta));
+    Ref args = values ? Ref::steal(PyList_AsTuple(values.get())) : Ref();
+    Ref number = Ref::steal(PyLong_FromVoidPtr(stream));
+    if (!args || !number) return nullptr;
+    return PyObject_CallMethodObjArgs(
+        reinterpret_cast<PyObject *>(call.self), call.kernel->state->names.finish.get(),
+        spec.kernel.get(), call.grid.object, args.get(), number.get(), nullptr);
+}
+
+PyObject *launch_with(const Call &call, const Form &form, Spec &spec, const Facts &facts,
+                      void *stream, int32_t grid[3]) {
+    if (off(Guard::grid)) {
+        if (spec.first_grid[0] == 0) std::memcpy(spec.first_grid, grid, 3 * sizeof grid[0]);
+        std::memcpy(grid, spec.first_grid, 3 * sizeof grid[0]);
+    }
+    alignas(16) char block[stack_bytes];
+    if (spec.on_cpu) return launch_on_cpu(call, form, spec, facts, grid, block);
+    return launch_on_cuda(call, spec, facts, stream, grid, block);
+}
+
+// A grid that is a function: asked, and its answer launched.
+PyObject *launch_asked(Call &call, const Form &form, Spec &spec, Facts &facts, void *stream) {
+    State &state = *call.kernel->state;
+    Ref meta = named(call, form);
+    if (!meta) return nullptr;
+    Ref answered = Ref::steal(PyObject_CallOneArg(call.grid.object, meta.get()));
+    if (!answered) return nullptr;
+    call.grid.object = answered.get();
+    int32_t grid[3];
+    const Answer unhooked = no_launch_hooks(state, true);
+    if (unhooked == Answer::error) return nullptr;
+    if (unhooked == Answer::no || differs(call, form, meta.get()) ||
+        !read_grid(answered.get(), grid)) {
+        return finished_in_python(call, spec, meta.get(), stream);
+    }
+    const Reading reading = read_addresses(call, form, &facts);
+    if (reading == Reading::error) return nullptr;
+    if (reading == Reading::not_ours || !fits(spec, facts.arguments)) {
+        return finished_in_python(call, spec, meta.get(), stream);
+    }
+    return launch_with(call, form, spec, facts, stream, grid);
+}
+
+PyObject *launch_spec(Call &call, const Form &form, Spec &spec, Facts &facts) {
     State &state = *call.kernel->state;
     void *stream = nullptr;
     if (!spec.on_cpu) {
@@ -374,39 +440,23 @@ PyObject *launch_spec(Call &call, const Form &form, Spec &spec, const Facts &fac
             stream = spec.first_stream;
         }
     }
-    Ref answered;
+    if (!call.grid.known && PyCallable_Check(call.grid.object)) {
+        return launch_asked(call, form, spec, facts, stream);
+    }
     int32_t grid[3];
     if (call.grid.known) {
         std::memcpy(grid, call.grid.size, sizeof grid);
-    } else {
-        if (PyCallable_Check(call.grid.object)) {
-            Ref meta = named(call, form);
-            if (!meta) return nullptr;
-            answered = Ref::steal(PyObject_CallOneArg(call.grid.object, meta.get()));
-            if (!answered) return nullptr;
-            call.grid.object = answered.get();  // the twin must not ask it a second time
-            if (differs(call, form, meta.get())) {
-                Ref values = Ref::steal(PyDict_Values(meta.get()));
-                Ref args = values ? Ref::steal(PyList_AsTuple(values.get())) : Ref();
-                if (!args) return nullptr;
-                const char *reason = "the grid function changes the arguments it is shown";
-                return in_python(call, state.names.launch, args, &form, reason);
-            }
-        }
-        if (!read_grid(call.grid.object, grid)) {
-            return handed_over(call, "the grid is not one to three plain integers");
-        }
+    } else if (!read_grid(call.grid.object, grid)) {
+        return handed_over(call, "the grid is not one to three plain integers");
     }
-    if (off(Guard::grid)) {
-        if (spec.first_grid[0] == 0) std::memcpy(spec.first_grid, grid, sizeof grid);
-        std::memcpy(grid, spec.first_grid, sizeof grid);
-    }
-    // As late as Triton reads them: a grid function may attach a hook.
-    const bool ran_python = !call.grid.known || facts.constant_count > 0;
+    const bool ran_python = facts.constant_count > 0;  // to compare them
     TZ_DECIDE(no_launch_hooks(state, ran_python), "a launch hook is attached");
-    alignas(16) char block[stack_bytes];
-    if (spec.on_cpu) return launch_on_cpu(call, form, spec, facts, grid, block);
-    return launch_on_cuda(call, spec, facts, stream, grid, block);
+    if (ran_python) {
+        const Reading reading = read_addresses(call, form, &facts);
+        if (reading == Reading::error) return nullptr;
+        if (reading == Reading::not_ours) return handed_over(call, "");
+    }
+    return launch_with(call, form, spec, facts, stream, grid);
 }
 
 }  // namespace
@@ -438,11 +488,17 @@ PyObject *launch(Call &call) {
     TZ_DECIDE(unwatched(state), "");
     TZ_DECIDE(no_run_hooks(state, *call.self), "");
     size_t form_number = 0, world = 0;
-    const Form *form = form_of(call, &form_number);
-    if (form == nullptr) return handed_over(call, "");  // Triton says what is wrong with it
+    const char *reason = "";  // none: Triton says what is wrong with it
+    const Form *form = form_of(call, &form_number, &reason);
+    if (form == nullptr) return handed_over(call, reason);
     TZ_DECIDE(world_now(kernel, *call.self, &world), "the knobs have had too many values");
-    Facts facts;
-    if (!read_facts(call, *form, form_number, world, &facts)) {
+    const size_t count = kernel->parameters.size() + form->options.size() + 1;
+    Facts facts{static_cast<Argument *>(alloca(count * sizeof(Argument))),
+                static_cast<uint64_t *>(alloca((2 * count + 1) * sizeof(uint64_t))),
+                static_cast<PyObject **>(alloca(count * sizeof(PyObject *)))};
+    const Reading reading = read_facts(call, *form, form_number, world, &facts);
+    if (reading == Reading::error) return nullptr;
+    if (reading == Reading::not_ours) {
         return handed_over(call, "an argument is of a type, or in a state, that only Python reads");
     }
     Spec *spec = nullptr;

@@ -42,17 +42,17 @@ const dlpack::ExchangeApi *exchange_api(PyObject *capsule) {
 
 PyObject *configure(PyObject *module, PyObject *args, PyObject *kwargs) {
     static const char *const keywords[] = {
-        "tensor", "parameter", "exchange_api", "knobs", "more_knobs", "hook_chain", "driver",
+        "tensor", "parameter", "exchange_api", "knobs", "more_knobs", "hook_chain", "runtime_knobs", "driver",
         "driver_slot", "events", "observers", "watched", "log_cache", "debug_level", "get_num_threads",
         "launch_failed", "cuda_driver", "handle", nullptr};
-    PyObject *tensor, *parameter, *capsule, *knobs, *more_knobs, *hook_chain, *driver, *driver_slot;
+    PyObject *tensor, *parameter, *capsule, *knobs, *more_knobs, *hook_chain, *runtime_knobs, *driver, *driver_slot;
     PyObject *events, *observers, *watched, *log_cache, *debug_level, *get_num_threads, *launch_failed;
     PyObject *cuda_driver;
     Py_ssize_t handle = -1;
     if (!PyArg_ParseTupleAndKeywords(
-            args, kwargs, "$O!O!OO!O!OOUO!UOO!O!OOO!n:configure", const_cast<char **>(keywords),
+            args, kwargs, "$O!O!OO!O!OOOUO!UOO!O!OOO!n:configure", const_cast<char **>(keywords),
             &PyType_Type, &tensor, &PyType_Type, &parameter, &capsule, &PyDict_Type, &knobs,
-            &PyTuple_Type, &more_knobs, &hook_chain, &driver, &driver_slot, &PyDict_Type, &events,
+            &PyTuple_Type, &more_knobs, &hook_chain, &runtime_knobs, &driver, &driver_slot, &PyDict_Type, &events,
             &observers, &watched, &PyDict_Type, &log_cache, &PyLong_Type, &debug_level, &get_num_threads,
             &launch_failed, &PyType_Type, &cuda_driver, &handle)) {
         return nullptr;
@@ -70,6 +70,7 @@ PyObject *configure(PyObject *module, PyObject *args, PyObject *kwargs) {
     state->knobs = Ref::borrow(knobs);
     state->more_knobs = Ref::borrow(more_knobs);
     state->hook_chain = Ref::borrow(hook_chain);
+    state->runtime_knobs = Ref::borrow(runtime_knobs);
     state->driver = Ref::borrow(driver);
     state->driver_slot = Ref::borrow(driver_slot);
     state->events = Ref::borrow(events);
@@ -126,6 +127,7 @@ int exec(PyObject *module) {
         {&names.get_current_stream, "get_current_stream"},
         {&names.launch, "_launch_in_python"},
         {&names.launched, "_launched"},
+        {&names.finish, "_finish"},
         {&names.run_plain, "_run_plain"},
     };
     for (const auto &[name, text] : all) {
@@ -138,7 +140,7 @@ int exec(PyObject *module) {
 template <typename Visitor> int each_reference(State &state, Visitor visit) {
     for (Ref *each : {&state.launchable, &state.launching, &state.tensor_type,
                       &state.parameter_type, &state.exchange_capsule, &state.knobs,
-                      &state.more_knobs, &state.hook_chain, &state.driver, &state.events,
+                      &state.more_knobs, &state.hook_chain, &state.runtime_knobs, &state.driver, &state.events,
                       &state.watched, &state.log_cache, &state.get_num_threads,
                       &state.launch_failed, &state.cuda_driver, &state.runtime.object, &state.runtime.debug,
                       &state.runtime.stages_hook, &state.runtime.enter_hook,

@@ -39,7 +39,7 @@ int equals(const Spec &spec, const View &view) {
 template <typename T> void put(char *at, T value) { std::memcpy(at, &value, sizeof value); }
 
 // Whether an integer is a value of type T.
-template <typename T> bool fits(const Argument &argument) {
+template <typename T> bool is_value_of(const Argument &argument) {
     const auto wide = static_cast<uint64_t>(argument.integer);
     if (argument.is_unsigned) {
         return std::is_unsigned_v<T> && static_cast<uint64_t>(static_cast<T>(wide)) == wide;
@@ -50,7 +50,7 @@ template <typename T> bool fits(const Argument &argument) {
 
 template <typename T> bool put_integer(char *at, const Argument &argument) {
     if (argument.kind != Kind::integer && argument.kind != Kind::boolean) return false;
-    if (!fits<T>(argument) && !off(Guard::integer_width)) return false;
+    if (!is_value_of<T>(argument) && !off(Guard::integer_width)) return false;
     put(at, static_cast<T>(argument.integer));
     return true;
 }
@@ -135,7 +135,7 @@ int SpecTable::find(const View &view, Spec **out) {
         SpecUse use(spec);
         const int same = equals(*spec, view);
         if (same < 0) return -1;
-        if (same > 0 && spec == last_) {
+        if (same > 0 && spec->in_table) {
             *out = spec;
             return 0;
         }
@@ -149,7 +149,7 @@ int SpecTable::find(const View &view, Spec **out) {
         SpecUse use(spec);
         const int same = equals(*spec, view);
         if (same < 0) return -1;
-        if (same > 0 && spec->uses > 1) {
+        if (same > 0 && spec->in_table) {
             last_ = spec;
             *out = spec;
             return 0;
@@ -170,10 +170,13 @@ void SpecTable::add(Spec *spec, size_t most) {
                 break;
             }
         }
+        oldest->in_table = false;
+        if (last_ == oldest) last_ = nullptr;
         dropped.push_back(oldest);
     }
     by_hash_.emplace(hash_of(spec->words.data(), spec->words.size()), spec);
     in_order_.push_back(spec);
+    spec->in_table = true;
     last_ = spec;
     for (Spec *each : dropped) {
         if (--each->uses == 0) delete each;
@@ -185,6 +188,7 @@ void SpecTable::clear() {
     dropped.swap(in_order_);
     by_hash_.clear();
     last_ = nullptr;
+    for (Spec *each : dropped) each->in_table = false;
     for (Spec *each : dropped) {
         if (--each->uses == 0) delete each;
     }
@@ -196,6 +200,13 @@ int SpecTable::visit(visitproc visit, void *arg) const {
         if (result != 0) return result;
     }
     return 0;
+}
+
+bool fits(const Spec &spec, const Argument *arguments) {
+    char nowhere[8];
+    return std::all_of(spec.moves.begin(), spec.moves.end(), [&](const Move &move) {
+        return put_one(nowhere, move.type, arguments[move.index]);
+    });
 }
 
 bool pack(const Spec &spec, const Argument *arguments, char *block) {

@@ -59,7 +59,8 @@ struct Spec {
     void *first_stream = nullptr;
     bool knows_first_stream = false;
 
-    size_t uses = 1;  // of the table, and of calls that are running
+    size_t uses = 1;       // of the table, and of calls that are running
+    bool in_table = false;  // a call may still use one that the table has dropped
 
     int visit(visitproc visit, void *arg) const;
 };
@@ -99,6 +100,9 @@ class SpecTable {
     std::vector<Spec *> in_order_;
     Spec *last_ = nullptr;
 };
+
+// Whether every parameter takes the value of its argument.
+bool fits(const Spec &spec, const Argument *arguments);
 
 // Writes the arguments where the kernel expects them; false if one has a value or a type that the
 // parameter cannot take, which Triton then says.

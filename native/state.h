@@ -13,7 +13,7 @@ struct Names {
     Ref runtime, compilation, debug, instrumentation_mode, add_stages_inspection_hook;
     Ref launch_enter_hook, launch_exit_hook, calls, observers;
     Ref get_current_device, get_current_stream;
-    Ref launch, launched, run_plain;
+    Ref launch, launched, finish, run_plain;
 };
 
 // What `triton.knobs.runtime` says while nobody has changed it: its attributes are then those of
@@ -38,6 +38,7 @@ struct State {
     Ref knobs;         // the dict of triton.knobs
     Ref more_knobs;    // tuple of names in knobs.compilation, besides the one every Triton has
     Ref hook_chain;    // the type of an ordinary chain of launch hooks
+    Ref runtime_knobs; // the type of triton.knobs.runtime as Triton made it
     Ref driver;        // Triton's driver configuration
     Ref driver_slot;   // the attribute of it that holds the active driver
     Ref events;        // the dict of tzero.events

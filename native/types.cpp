@@ -28,11 +28,15 @@ struct Launching {
 Kernel *kernel_of(PyObject *object) { return reinterpret_cast<Launchable *>(object)->kernel; }
 
 PyObject *guarded_launch(Call &call) {
+    if (Py_EnterRecursiveCall(" while launching a kernel")) return nullptr;
+    PyObject *result = nullptr;
     try {
-        return launch(call);
+        result = launch(call);
     } catch (const std::bad_alloc &) {
-        return PyErr_NoMemory();
+        PyErr_NoMemory();
     }
+    Py_LeaveRecursiveCall();
+    return result;
 }
 
 // ---- Launching ----------------------------------------------------------------------------------

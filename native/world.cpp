@@ -36,9 +36,12 @@ int read_runtime(State &state) {
     if (!group) return -1;
     RuntimeKnobs &known = state.runtime;
     const unsigned version = Py_TYPE(group.get())->tp_version_tag;
-    Ref own = Ref::steal(PyObject_GenericGetDict(group.get(), nullptr));
-    if (!own) return -1;
-    const bool is_plain = PyDict_CheckExact(own.get()) && PyDict_GET_SIZE(own.get()) == 0;
+    bool is_plain = false;  // another class may compute its attributes
+    if (reinterpret_cast<PyObject *>(Py_TYPE(group.get())) == state.runtime_knobs.get()) {
+        Ref own = Ref::steal(PyObject_GenericGetDict(group.get(), nullptr));
+        if (!own) return -1;
+        is_plain = PyDict_CheckExact(own.get()) && PyDict_GET_SIZE(own.get()) == 0;
+    }
     if (is_plain && version != 0 && version == known.version && group.get() == known.object.get()) {
         return 0;
     }
@@ -47,7 +50,7 @@ int read_runtime(State &state) {
     Ref enter = attribute(group.get(), state.names.launch_enter_hook);
     Ref exit = attribute(group.get(), state.names.launch_exit_hook);
     if (!debug || !stages || !enter || !exit) return -1;
-    known.version = is_plain ? version : 0;
+    known.version = 0;  // until all of it is there: letting go of what was may run Python code
     known.object = std::move(group);
     known.debug = std::move(debug);
     known.stages_hook = std::move(stages);
@@ -55,12 +58,16 @@ int read_runtime(State &state) {
     known.exit_hook = std::move(exit);
     known.enter_dict = dict_of_chain(state, known.enter_hook);
     known.exit_dict = dict_of_chain(state, known.exit_hook);
-    return PyErr_Occurred() ? -1 : 0;
+    if (PyErr_Occurred()) return -1;
+    known.version = is_plain ? version : 0;
+    return 0;
 }
 
 Answer hook_is_empty(const State &state, const Ref &hook, const Ref &dict) {
     if (hook.get() == Py_None) return Answer::yes;
-    if (!dict) return Answer::no;
+    if (!dict || reinterpret_cast<PyObject *>(Py_TYPE(hook.get())) != state.hook_chain.get()) {
+        return Answer::no;
+    }
     PyObject *calls = PyDict_GetItemWithError(dict.get(), state.names.calls.get());
     if (calls == nullptr) return PyErr_Occurred() ? Answer::error : Answer::no;
     return PyList_CheckExact(calls) && PyList_GET_SIZE(calls) == 0 ? Answer::yes : Answer::no;
@@ -81,7 +88,6 @@ template <typename Take> int each_value(const State &state, const Launchable &se
     Ref driver = attribute(state.driver.get(), state.driver_slot);
     Ref mode = attribute(compilation.get(), state.names.instrumentation_mode);
     if (!driver || !mode) return -1;
-    PyObject *own_debug = self.debug == nullptr ? Py_None : self.debug;
     if (!take(off(Guard::driver) ? Py_None : driver.get())) return 0;
     // Triton asks CUDA's driver for device and stream through these two, which may be replaced.
     if (!off(Guard::driver) &&
@@ -92,7 +98,7 @@ template <typename Take> int each_value(const State &state, const Launchable &se
             if (!take(asked.get())) return 0;
         }
     }
-    if (!take(off(Guard::own_debug) ? Py_None : own_debug)) return 0;
+    if (!take(off(Guard::own_debug) ? Py_None : self.debug)) return 0;
     if (!take(off(Guard::knob_debug) ? Py_None : state.runtime.debug.get())) return 0;
     if (!take(off(Guard::knob_instrumentation) ? Py_None : mode.get())) return 0;
     for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(state.more_knobs.get()); ++k) {
@@ -136,6 +142,7 @@ Answer no_run_hooks(State &state, const Launchable &self) {
         (hooks == nullptr || !PyList_CheckExact(hooks) || PyList_GET_SIZE(hooks) != 0)) {
         return Answer::no;
     }
+    if (self.debug == nullptr) return Answer::no;  // it was deleted, and Triton asks for it
     if (read_runtime(state) < 0) return Answer::error;
     if (!off(Guard::stages_hook) && state.runtime.stages_hook.get() != Py_None) return Answer::no;
     return Answer::yes;

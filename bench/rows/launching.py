@@ -14,7 +14,7 @@ import torch
 
 import tzero
 from bench import floor, kernels
-from bench.measure import Call
+from bench.measure import Call, Loop
 from bench.record import Target
 from bench.rows.row import Case, Row
 from tzero import settings
@@ -45,18 +45,19 @@ def _new_output(count: int) -> Case:
     return Case(contenders, check)
 
 
-def _launch(kernel: Any, tensors: list[torch.Tensor]) -> Call:
-    """A call of a kernel as a function writes it: each argument a local of its own."""
+def _launches(kernel: Any, tensors: list[torch.Tensor]) -> Loop:
+    """Launches as a program makes them: in a loop, each argument a local of its own."""
     names = [f"t{k}" for k in range(len(tensors))]
     world: dict[str, Any] = dict(zip(names, tensors, strict=True))
     world |= {"kernel": kernel, "grid": (PROGRAMS,), "block": kernels.LAUNCH_BLOCK}
     local = ", ".join(f"{name}={name}" for name in world)
-    exec(
-        f"def call({local}): return kernel[grid]({', '.join(names)}, {N}, BLOCK=block)",
-        world,
-    )
-    call: Call = world["call"]
-    return call
+    lines = [
+        f"def run(times, {local}):",
+        " for _ in range(times):",
+        f"  kernel[grid]({', '.join(names)}, {N}, BLOCK=block)",
+    ]
+    exec("\n".join(lines), world)
+    return Loop(world["run"])
 
 
 def _given_output(count: int, tiers: tuple[str, ...], device: str) -> Case:
@@ -64,11 +65,11 @@ def _given_output(count: int, tiers: tuple[str, ...], device: str) -> Case:
     out = torch.empty(N, device=device)
     tensors = [*inputs, out]
     plain = kernels.SUMS[count]
-    contenders = {"triton": _launch(plain, tensors)}
+    contenders: dict[str, Call] = {"triton": _launches(plain, tensors)}
     for name in tiers:
         with settings.override(tier=TIERS[name]):
-            contenders[name] = _launch(tzero.jit(plain), tensors)
-    compiled: Any = contenders["triton"]()
+            contenders[name] = _launches(tzero.jit(plain), tensors)
+    compiled = plain[(PROGRAMS,)](*tensors, N, BLOCK=kernels.LAUNCH_BLOCK)
     make = floor.on_cuda if device == "cuda" else floor.on_cpu
     contenders["floor"] = make(compiled, PROGRAMS, tensors, N)
 

@@ -9,6 +9,7 @@ def configure(
     knobs: dict[str, Any],
     more_knobs: tuple[str, ...],
     hook_chain: type,
+    runtime_knobs: type,
     driver: object,
     driver_slot: str,
     events: dict[str, Any],

@@ -163,8 +163,8 @@ class Reader:
 
 
 def _given(options: dict[str, Any]) -> Facts:
-    """Options as facts; equal values of other types are others, as they are for Triton."""
-    return tuple((name, type(value), value) for name, value in options.items())
+    """Options as facts: Triton takes them by their text."""
+    return tuple((name, type(value), repr(value)) for name, value in options.items())
 
 
 def _signature(parameters: Sequence[Parameter], world: dict[str, Any]) -> str:

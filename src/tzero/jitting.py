@@ -139,6 +139,10 @@ def _from_triton(kernel: Any, chosen: int) -> Any:
         events.emit(events.Event("refusal", kernel.__name__, f"Triton launches: {odd}"))
         return kernel
     native = _native()
-    if chosen == 2 and native is not None and len(kernel.params) <= MOST_PARAMETERS:
-        return native.of(kernel)
-    return PythonJit.of(kernel)
+    if chosen < 2 or native is None:
+        return PythonJit.of(kernel)
+    if len(kernel.params) > MOST_PARAMETERS:
+        reason = f"Python launches: it has more than {MOST_PARAMETERS} parameters"
+        events.emit(events.Event("refusal", kernel.__name__, reason))
+        return PythonJit.of(kernel)
+    return native.of(kernel)

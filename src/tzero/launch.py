@@ -14,7 +14,6 @@ the kernel was compiled with has changed. Otherwise Triton takes the launch, wit
 
 from __future__ import annotations
 
-import operator
 import struct
 from collections.abc import Mapping
 from typing import Any
@@ -25,7 +24,7 @@ from tzero.cpu.pool import DONE
 from tzero.facts import Reader
 from tzero.triton_side import Compiled, JITFunction, driver
 
-__all__ = ["Launching", "PythonJit"]
+__all__ = ["Launching", "PythonJit", "finish"]
 
 
 class Launching:
@@ -42,7 +41,7 @@ class Launching:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Launch, and return the compiled kernel as Triton does."""
         kernel, grid, debug = self.kernel, self.grid, self.kernel.debug
-        if kernel.pre_run_hooks:
+        if type(kernel.pre_run_hooks) is not list or kernel.pre_run_hooks:
             return kernel.handed_over(grid, args, kwargs, "a pre-run hook is attached")
         knobs = triton_side.world()
         if knobs[0] is not None:
@@ -65,55 +64,50 @@ class Launching:
             return kernel.missed(key, device, grid, args, kwargs)
         if kernel.used_global_vals and any(triton_side.changed_globals(kernel)):
             return kernel.plain_run(grid, args, kwargs)  # it raises, by name
-        named = None
         sizes = self.sizes
         if sizes is None and callable(grid):
             stream = active.get_current_stream(device)
             named = reader.named(*args, **kwargs)
-            given = tuple(named.values())
-            grid = grid(named)
-            if _differ(named, given):  # what it put there is launched
-                values = None
-        elif grid is None:
+            # From here on it is what the grid function leaves behind that is launched: it is shown
+            # the arguments themselves, and may change them, or where a tensor's memory is.
+            finish(kernel, spec.kernel, grid(named), tuple(named.values()), stream)
+            return spec.kernel
+        if grid is None:
             return kernel.plain_run(grid, args, kwargs)  # it raises
-        if sizes is None:
-            size = len(grid)
-            sizes = (grid[0], grid[1] if size > 1 else 1, grid[2] if size > 2 else 1)
         hooks = triton_side.hooks()
-        if hooks is not None or values is None or spec.direct is None:
-            if named is None:
-                stream = active.get_current_stream(device)
-                named = reader.named(*args, **kwargs)
-            _run(spec, stream, grid, sizes, hooks, tuple(named.values()))
-        else:
-            try:
-                outcome = spec.direct(spec.handle, *sizes, values)
-            except (struct.error, OverflowError):  # `_run` says which value does not fit
-                outcome = None
-            if outcome != DONE:
-                values = tuple(reader.named(*args, **kwargs).values())
-                if outcome is not None and spec.error is not None:
-                    raise spec.error(outcome, sizes, values)
-                _run(spec, 0, grid, sizes, None, values)
-        if events.watched():
-            events.emit(events.Event("launch", kernel.__name__, facts={"grid": tuple(grid)}))
+        if sizes is None or hooks is not None or values is None or spec.direct is None:
+            stream = active.get_current_stream(device)
+            finish(kernel, spec.kernel, grid, tuple(reader.named(*args, **kwargs).values()), stream)
+            return spec.kernel
+        try:
+            outcome = spec.direct(spec.handle, *sizes, values)
+        except (struct.error, OverflowError):  # `finish` says which value does not fit
+            outcome = None
+        if outcome != DONE:
+            values = tuple(reader.named(*args, **kwargs).values())
+            if outcome is not None and spec.error is not None:
+                raise spec.error(outcome, sizes, values)
+            finish(kernel, spec.kernel, grid, values, 0)
+        elif events.watched():
+            _tell(kernel, sizes)
         return spec.kernel
 
 
-def _differ(named: dict[str, Any], given: tuple[Any, ...]) -> bool:
-    """Whether a grid function has changed the arguments it was shown."""
-    return len(named) != len(given) or any(map(operator.is_not, named.values(), given))
+def finish(kernel: Any, compiled: Any, grid: Any, values: tuple[Any, ...], stream: Any) -> None:
+    """The end of a launch, once its binary and its grid are known: hooks, and the launcher that
+    Triton made for the binary."""
+    size = len(grid)
+    sizes = (grid[0], grid[1] if size > 1 else 1, grid[2] if size > 2 else 1)
+    enter, leave = triton_side.hooks() or (None, None)
+    metadata = None if enter is None else compiled.launch_metadata(grid, stream, *values)
+    launched = (compiled.function, compiled.packed_metadata, metadata, enter, leave)
+    compiled.run(*sizes, stream, *launched, *values)
+    if events.watched():
+        _tell(kernel, sizes)
 
 
-def _run(
-    spec: Compiled, stream: Any, grid: Any, sizes: Any, hooks: Any, values: tuple[Any, ...]
-) -> None:
-    """A launch through the launcher that Triton made for the kernel."""
-    metadata = None
-    enter, leave = (None, None) if hooks is None else hooks
-    if enter is not None:
-        metadata = spec.kernel.launch_metadata(grid, stream, *values)
-    spec.run(*sizes, stream, spec.handle, spec.packed, metadata, enter, leave, *values)
+def _tell(kernel: Any, sizes: tuple[Any, ...]) -> None:
+    events.emit(events.Event("launch", kernel.__name__, facts={"grid": sizes}))
 
 
 _MOST_GRIDS = 1024
@@ -138,7 +132,13 @@ class PythonJit(JITFunction):
         if kernel.src != made.src:
             made._unsafe_update_src(kernel.src)
         made.pre_run_hooks = kernel.pre_run_hooks
+        for name, value in vars(kernel).items():
+            if not hasattr(made, name):  # whatever someone has put on it
+                setattr(made, name, value)
         return made
+
+    def __copy__(self) -> PythonJit:
+        return type(self).of(self)
 
     # -- Triton's interface --------------------------------------------------------------------
 
@@ -191,12 +191,19 @@ class PythonJit(JITFunction):
             return kernel
         spec = triton_side.compiled(self, kernel, device)
         if spec is not None:
-            if len(self.specs) >= settings.current().max_specializations:
-                del self.specs[next(iter(self.specs))]
+            self._make_room()
             self.specs[key] = spec
             reason = "these arguments were not launched yet"
             events.emit(events.Event("miss", self.__name__, reason))
         return kernel
+
+    def _make_room(self) -> None:
+        """Drop the oldest spec where there are as many as may be. Other threads do so too."""
+        if len(self.specs) >= settings.current().max_specializations:
+            try:
+                self.specs.pop(next(iter(self.specs)), None)
+            except (StopIteration, RuntimeError):  # another thread has made room, or changed it
+                return
 
     def handed_over(
         self, grid: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], reason: str

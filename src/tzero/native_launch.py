@@ -21,7 +21,7 @@ import torch
 from tzero import _native, events, settings, triton_side
 from tzero.cpu.launcher import Launcher
 from tzero.errors import LaunchFailed
-from tzero.launch import Launching, PythonJit
+from tzero.launch import Launching, PythonJit, finish
 from tzero.triton_side import driver
 
 __all__ = ["NativeJit", "make"]
@@ -59,6 +59,7 @@ def configure(native: ModuleType) -> None:
         knobs=vars(triton_side.knobs),
         more_knobs=triton_side.MORE_KNOBS,
         hook_chain=triton_side.knobs.HookChain,
+        runtime_knobs=triton_side.knobs.runtime_knobs,
         driver=driver,
         driver_slot=triton_side.DRIVER_SLOT,
         events=vars(events),
@@ -117,6 +118,11 @@ def make(native: ModuleType) -> type[PythonJit]:
             if reason:
                 self.say_once(f"Python launches: {reason}")
             return Launching(self, grid)(*args, **kwargs)
+
+        def _finish(self, kernel: Any, grid: Any, values: tuple[Any, ...], stream: int) -> Any:
+            """The rest of a launch whose grid function has been asked."""
+            finish(self, kernel, grid, values, stream)
+            return kernel
 
         def _run_plain(self, *args: Any, **kwargs: Any) -> Any:
             return PythonJit.run(self, *args, **kwargs)

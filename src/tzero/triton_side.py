@@ -112,6 +112,8 @@ def oddity(function: JITFunction[Any]) -> str:
     for parameter in function.signature.parameters.values():
         if parameter.kind is inspect.Parameter.VAR_POSITIONAL:  # as Triton 3.9 allows
             return f"its parameter {parameter.name!r} collects several arguments"
+        if parameter.name.startswith("_tz_"):
+            return f"its parameter {parameter.name!r} has a name that tzero keeps for itself"
     return ""
 
 

@@ -169,7 +169,7 @@ def test_a_launch_names_its_grid(fast_tier: int, device: Any) -> None:
     with tzero.events.observe(seen.append):
         kernel[lambda meta: (3, 2)](out)
     assert [(event.kind, event.kernel, event.facts["grid"]) for event in seen] == [
-        ("launch", "count_programs", (3, 2))
+        ("launch", "count_programs", (3, 2, 1))
     ]
 
 
