@@ -12,7 +12,6 @@
 
 #include <alloca.h>
 
-#include <algorithm>
 #include <cstring>
 
 #include "guards.h"
@@ -30,12 +29,16 @@ PyObject *value_of(const Call &call, const Form &form, size_t k) {
     return place < 0 ? call.kernel->parameters[k].fallback.get() : call.arguments[place];
 }
 
-// Calls a method of the Python side with the grid, positional arguments as a tuple and the named
-// ones as a dict; of these only the options, if a form says which they are.
-PyObject *in_python(const Call &call, const Ref &method, const Ref &args, const Form *form,
-                    const char *reason) {
+// Calls a method of the Python side with the grid, the positional arguments as a tuple and the
+// named ones as a dict; and a reason, where there is one.
+PyObject *in_python(const Call &call, const Ref &method, const char *reason = nullptr) {
+    Ref args = Ref::steal(PyTuple_New(call.positional));
     Ref kwargs = Ref::steal(PyDict_New());
-    if (!kwargs) return nullptr;
+    if (!args || !kwargs) return nullptr;
+    for (Py_ssize_t k = 0; k < call.positional; ++k) {
+        Py_INCREF(call.arguments[k]);
+        PyTuple_SET_ITEM(args.get(), k, call.arguments[k]);
+    }
     const Py_ssize_t named = call.names == nullptr ? 0 : PyTuple_GET_SIZE(call.names);
     for (Py_ssize_t k = 0; k < named; ++k) {
         PyObject *name = PyTuple_GET_ITEM(call.names, k);
@@ -43,12 +46,8 @@ PyObject *in_python(const Call &call, const Ref &method, const Ref &args, const 
                             PyUnicode_CompareWithASCIIString(name, "warmup") == 0)) {
             continue;
         }
-        const Py_ssize_t place = call.positional + k;
-        if (form != nullptr && std::find(form->options.begin(), form->options.end(), place) ==
-                                   form->options.end()) {
-            continue;
-        }
-        if (PyDict_SetItem(kwargs.get(), name, call.arguments[place]) < 0) return nullptr;
+        PyObject *value = call.arguments[call.positional + k];
+        if (PyDict_SetItem(kwargs.get(), name, value) < 0) return nullptr;
     }
     Ref why;
     if (reason != nullptr) {
@@ -58,17 +57,6 @@ PyObject *in_python(const Call &call, const Ref &method, const Ref &args, const 
     return PyObject_CallMethodObjArgs(reinterpret_cast<PyObject *>(call.self), method.get(),
                                       call.grid.object, args.get(), kwargs.get(), why.get(),
                                       nullptr);
-}
-
-// Likewise, with the arguments of the call as they are.
-PyObject *in_python(const Call &call, const Ref &method, const char *reason = nullptr) {
-    Ref args = Ref::steal(PyTuple_New(call.positional));
-    if (!args) return nullptr;
-    for (Py_ssize_t k = 0; k < call.positional; ++k) {
-        Py_INCREF(call.arguments[k]);
-        PyTuple_SET_ITEM(args.get(), k, call.arguments[k]);
-    }
-    return in_python(call, method, args, nullptr, reason);
 }
 
 // The twin launches, and says why; an empty reason is none that anyone needs to hear.
@@ -107,6 +95,7 @@ const Form *form_of(const Call &call, size_t *number, const char **reason) {
         return nullptr;
     }
     if (call.kernel->parameters.size() + (names ? PyTuple_GET_SIZE(names) : 0) > most_arguments) {
+        *reason = "it is called with more arguments and options than are read natively";
         return nullptr;
     }
     auto made = std::make_unique<Form>();

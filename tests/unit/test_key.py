@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 import functools
 import gc
@@ -11,7 +10,6 @@ import re
 import subprocess
 import sys
 import weakref
-from collections import namedtuple
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,26 +21,12 @@ from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
+from tests.unit.key_cases import Other, Pair, Point, Spot
 from tzero.key import Key, Options, UnsupportedType, constant, difference, part, text
 
 ROOT = Path(__file__).parents[2]
 STATIC, DYNAMIC = Options(), Options(static_shapes=False)
 BOTH = pytest.mark.parametrize("options", [STATIC, DYNAMIC], ids=["static", "dynamic"])
-
-Pair = namedtuple("Pair", "left right")
-Other = namedtuple("Other", "left right")
-
-
-@dataclasses.dataclass
-class Point:
-    x: Any
-    y: Any
-
-
-@dataclasses.dataclass
-class Spot:
-    x: Any
-    y: Any
 
 
 class Mode(enum.Enum):
