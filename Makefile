@@ -36,7 +36,7 @@ BAKED := pyproject.toml setup.py src/tzero/__init__.py $(wildcard native/*.cpp n
 # Warnings of the C++ compiler are errors in a build made here; TZERO_WERROR=0 takes that back.
 export TZERO_WERROR ?= 1
 
-.PHONY: help bench test lint types tidy test-all sanitize test-newest test-gpu sanitize-gpu soak fix docs clean
+.PHONY: help bench test lint types tidy test-all test-verify sanitize test-newest test-gpu sanitize-gpu soak fix docs clean
 .NOTPARALLEL:
 
 help:
@@ -53,7 +53,7 @@ help:
 bench: $(READY_BENCH)
 	$(PY) -m bench $(BENCH_ARGS)
 
-test: lint types tidy test-all sanitize test-newest
+test: lint types tidy test-all test-verify sanitize test-newest
 
 lint: $(VENV)/.ready-dev
 	$(BIN)/ruff format --check .
@@ -85,15 +85,19 @@ sanitize: $(VENV)/.ready-dev
 		$(MAKE) --no-print-directory $(SANITIZED) && \
 		LD_PRELOAD='$(RUNTIMES)' ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc TZERO_CPU=1 \
 		$(BIN)/python -m pytest -q -k native --native $(SANITIZED) \
-			tests/guards/test_rows.py tests/guards/test_fast_path.py; \
+			tests/guards/test_rows.py tests/guards/test_fast_path.py tests/plans; \
 	fi
 
 # TZERO_CPU=1: these tests are about the CPU backend, also on a machine that has a GPU.
 test-all: $(VENV)/.ready-dev
 	TZERO_CPU=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m 'not gpu and not soak' $(TEST_ARGS)
 
+# The plans' own tests once more, with every call recorded again and compared with its plan.
+test-verify: $(VENV)/.ready-dev
+	TZERO_CPU=1 TZERO_VERIFY=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m 'not gpu and not soak' tests/plans $(TEST_ARGS)
+
 test-newest: $(NEWEST)/.ready-dev
-	TZERO_CPU=1 $(NEWEST)/bin/python -m pytest -n 2 --dist loadfile -m 'not gpu and not soak' tests/cpu tests/guards $(TEST_ARGS)
+	TZERO_CPU=1 $(NEWEST)/bin/python -m pytest -n 2 --dist loadfile -m 'not gpu and not soak' tests/cpu tests/guards tests/plans $(TEST_ARGS)
 
 test-gpu: $(READY_DEV)
 	$(PY) -m pytest -m 'gpu and not soak' tests/gpu $(TEST_ARGS)

@@ -45,6 +45,9 @@ def chosen(rows: Sequence[Row], pattern: str | None) -> list[Row]:
 
 def measure(row: Row, effort: Effort) -> Result:
     """One row, its correctness first."""
+    import torch
+
+    torch.set_num_threads(row.threads)
     case = row.make()
     case.check()
     for call in case.contenders.values() if case.calls is None else ():
@@ -124,7 +127,6 @@ def main(arguments: Sequence[str]) -> None:
         print("\n".join(f"{row.id:40} {row.title}" for row in rows))
         return
     torch.manual_seed(0)
-    torch.set_num_threads(THREADS)
     machine = record.machine(device)
     results = []
     for number, row in enumerate(rows, 1):

@@ -13,7 +13,7 @@ from torch import Tensor
 
 __all__ = ["SUMS"]
 
-_CONFIG = helion.Config(block_sizes=[128], num_warps=4, num_stages=2)
+_CONFIG = helion.Config(block_sizes=[1024], num_warps=4, num_stages=2)
 
 
 @helion.kernel(config=_CONFIG)

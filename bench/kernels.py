@@ -70,6 +70,50 @@ def add_many(*inputs: Tensor) -> Tensor:
     return out
 
 
+def add2(a: Tensor, b: Tensor) -> Tensor:
+    """The sum of two tensors, as a host function is written by hand."""
+    out = torch.empty_like(a)
+    n = out.numel()
+    add_kernel[(triton.cdiv(n, LAUNCH_BLOCK),)](a, b, out, n, BLOCK=LAUNCH_BLOCK)
+    return out
+
+
+def add8(a: Tensor, b: Tensor, c: Tensor, d: Tensor, e: Tensor, f: Tensor, g: Tensor,
+         h: Tensor) -> Tensor:  # fmt: skip
+    """The sum of eight."""
+    out = torch.empty_like(a)
+    n = out.numel()
+    grid = (triton.cdiv(n, LAUNCH_BLOCK),)
+    add8_kernel[grid](a, b, c, d, e, f, g, h, out, n, BLOCK=LAUNCH_BLOCK)
+    return out
+
+
+def add16(a: Tensor, b: Tensor, c: Tensor, d: Tensor, e: Tensor, f: Tensor, g: Tensor, h: Tensor,
+          a2: Tensor, b2: Tensor, c2: Tensor, d2: Tensor, e2: Tensor, f2: Tensor, g2: Tensor,
+          h2: Tensor) -> Tensor:  # fmt: skip
+    """The sum of sixteen."""
+    out = torch.empty_like(a)
+    n = out.numel()
+    grid = (triton.cdiv(n, LAUNCH_BLOCK),)
+    add16_kernel[grid](
+        a, b, c, d, e, f, g, h, a2, b2, c2, d2, e2, f2, g2, h2, out, n, BLOCK=LAUNCH_BLOCK
+    )
+    return out
+
+
+def add_five(x: Tensor, y: Tensor) -> Tensor:
+    """Five sums of two, one after the other, by way of a tensor in between."""
+    n = x.numel()
+    between, out = torch.empty_like(x), torch.empty_like(x)
+    grid = (triton.cdiv(n, LAUNCH_BLOCK),)
+    add_kernel[grid](x, y, between, n, BLOCK=LAUNCH_BLOCK)
+    add_kernel[grid](between, x, out, n, BLOCK=LAUNCH_BLOCK)
+    add_kernel[grid](out, y, between, n, BLOCK=LAUNCH_BLOCK)
+    add_kernel[grid](between, x, out, n, BLOCK=LAUNCH_BLOCK)
+    add_kernel[grid](out, between, out, n, BLOCK=LAUNCH_BLOCK)
+    return out
+
+
 @triton.jit
 def softmax_kernel(x_ptr, out_ptr, x_stride, out_stride, columns, BLOCK: tl.constexpr):
     row = tl.program_id(0)

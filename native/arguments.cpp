@@ -9,6 +9,8 @@ namespace tzero {
 
 namespace {
 
+constexpr size_t most_forms = 64;
+
 // What is read of a tensor, whichever way.
 struct Seen {
     uintptr_t address;
@@ -98,6 +100,18 @@ Reading read_integer(const Parameter &parameter, PyObject *value, Argument *out)
     out->bits = bits;
     out->integer = static_cast<int64_t>(pattern);
     return Reading::done;
+}
+
+bool same_names(PyObject *one, PyObject *other) {
+    if (one == other) return true;
+    if (one == nullptr || other == nullptr) return false;
+    if (PyTuple_GET_SIZE(one) != PyTuple_GET_SIZE(other)) return false;
+    for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(one); ++k) {
+        if (PyUnicode_Compare(PyTuple_GET_ITEM(one, k), PyTuple_GET_ITEM(other, k)) != 0) {
+            return false;
+        }
+    }
+    return true;
 }
 
 }  // namespace
@@ -193,7 +207,7 @@ Reading read_option(PyObject *value, Argument *out) {
 }
 
 bool make_form(const std::vector<Parameter> &parameters, Py_ssize_t positional, PyObject *names,
-               bool is_run, Form *out) {
+               Reserved reserved, Form *out) {
     const auto count = static_cast<Py_ssize_t>(parameters.size());
     if (positional > count) return false;
     out->positional = positional;
@@ -208,8 +222,9 @@ bool make_form(const std::vector<Parameter> &parameters, Py_ssize_t positional, 
     for (Py_ssize_t n = 0; n < named; ++n) {
         PyObject *name = PyTuple_GET_ITEM(names, n);
         const bool is_grid = PyUnicode_CompareWithASCIIString(name, "grid") == 0;
-        if (is_grid || PyUnicode_CompareWithASCIIString(name, "warmup") == 0) {
-            if (!is_run) return false;
+        if (reserved != Reserved::nothing &&
+            (is_grid || PyUnicode_CompareWithASCIIString(name, "warmup") == 0)) {
+            if (reserved == Reserved::refused) return false;
             (is_grid ? out->grid : out->warmup) = positional + n;
             continue;
         }
@@ -225,11 +240,37 @@ bool make_form(const std::vector<Parameter> &parameters, Py_ssize_t positional, 
             out->place[found] = positional + n;
         }
     }
-    if (is_run && (out->grid < 0 || out->warmup < 0)) return false;
+    if (reserved == Reserved::taken && (out->grid < 0 || out->warmup < 0)) return false;
     for (Py_ssize_t k = 0; k < count; ++k) {
         if (out->place[k] < 0 && !parameters[k].fallback) return false;  // missing
     }
     return true;
+}
+
+const Form *Forms::find(const std::vector<Parameter> &parameters, Py_ssize_t positional,
+                        PyObject *names, Reserved reserved, size_t *number, const char **reason) {
+    if (names != nullptr && PyTuple_GET_SIZE(names) == 0) names = nullptr;
+    for (size_t k = 0; k < forms_.size(); ++k) {
+        const Form &form = *forms_[k];
+        if (form.positional == positional && (form.grid >= 0) == (reserved == Reserved::taken) &&
+            same_names(form.names.get(), names)) {
+            *number = k;
+            return &form;
+        }
+    }
+    if (forms_.size() >= most_forms) {
+        *reason = "it is called in more ways than are kept";
+        return nullptr;
+    }
+    if (parameters.size() + (names ? PyTuple_GET_SIZE(names) : 0) > most_arguments) {
+        *reason = "it is called with more arguments and options than are read natively";
+        return nullptr;
+    }
+    auto made = std::make_unique<Form>();
+    if (!make_form(parameters, positional, names, reserved, made.get())) return nullptr;
+    forms_.push_back(std::move(made));
+    *number = forms_.size() - 1;
+    return forms_.back().get();
 }
 
 }  // namespace tzero

@@ -7,11 +7,16 @@
 #include "python.h"
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "dlpack.h"
 
 namespace tzero {
+
+// More arguments than this, options among them, are for the twin: everything about a call lies on
+// the stack.
+constexpr size_t most_arguments = 64;
 
 // What is known of a parameter before any call.
 struct Parameter {
@@ -99,9 +104,24 @@ Reading read_constant(PyObject *value, Argument *out);
 // takes only such as do not.
 Reading read_option(PyObject *value, Argument *out);
 
+// What the names `grid` and `warmup` are in a call: parameters like others, as a host function may
+// have; names that Triton's launch refuses; or arguments of run() besides the kernel's own.
+enum class Reserved { nothing, refused, taken };
+
 // How CPython's arguments map to the parameters; false if the call is one that Triton refuses.
-// `is_run`: it is a call of run(), which takes grid and warmup besides.
 bool make_form(const std::vector<Parameter> &parameters, Py_ssize_t positional, PyObject *names,
-               bool is_run, Form *out);
+               Reserved reserved, Form *out);
+
+// The ways in which one thing has been called.
+class Forms {
+  public:
+    // The way of this call; null where it is one that Triton refuses, or one too many, for which
+    // there is a reason.
+    const Form *find(const std::vector<Parameter> &parameters, Py_ssize_t positional,
+                     PyObject *names, Reserved reserved, size_t *number, const char **reason);
+
+  private:
+    std::vector<std::unique_ptr<Form>> forms_;  // only added to, so that they stay in place
+};
 
 }  // namespace tzero

@@ -3,6 +3,9 @@
 
 #include "cuda.h"
 
+#include <cstring>
+
+#include "filling.h"
 #include "library.h"
 
 namespace tzero::cuda {
@@ -44,6 +47,8 @@ bool Driver::open() {
     if (!library || !library.find("cuCtxGetDevice", get_device_) ||
         !library.find("cuGetErrorName", error_name_) ||
         !library.find("cuGetErrorString", error_string_) ||
+        !library.find("cuMemsetD8Async", fill_1_) || !library.find("cuMemsetD16Async", fill_2_) ||
+        !library.find("cuMemsetD32Async", fill_4_) ||
         !library.find("cuLaunchKernelEx", launch)) {
         return false;
     }
@@ -83,6 +88,25 @@ Result Driver::launch(const Binary &binary, const int32_t grid[3], Stream stream
         count,
     };
     return launch_(&config, binary.function, params, nullptr);
+}
+
+bool Driver::can_fill(const std::string &pattern) const {
+    return launch_ != nullptr && repeated(pattern) != 0;
+}
+
+Result Driver::fill(void *at, size_t bytes, const std::string &pattern, Stream stream) const {
+    const auto address = reinterpret_cast<uint64_t>(at);
+    uint32_t number = 0;
+    switch (const size_t size = repeated(pattern)) {
+    case 4:
+        std::memcpy(&number, pattern.data(), size);
+        return fill_4_(address, number, bytes / size, stream);
+    case 2:
+        std::memcpy(&number, pattern.data(), size);
+        return fill_2_(address, static_cast<unsigned short>(number), bytes / size, stream);
+    default:
+        return fill_1_(address, static_cast<unsigned char>(pattern[0]), bytes, stream);
+    }
 }
 
 const char *Driver::name_of(Result result) const {

@@ -1,7 +1,9 @@
 // CUDA's driver, opened when it is first needed: the extension is built without it and runs without.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <string>
 
 namespace tzero::cuda {
 
@@ -29,6 +31,11 @@ class Driver {
 
     Result launch(const Binary &binary, const int32_t grid[3], Stream stream, void **params) const;
 
+    // Whether memory can be filled with this element again and again, and doing so; the driver has
+    // patterns of one, two and four bytes.
+    bool can_fill(const std::string &pattern) const;
+    Result fill(void *at, size_t bytes, const std::string &pattern, Stream stream) const;
+
     const char *name_of(Result result) const;
     const char *text_of(Result result) const;
 
@@ -38,6 +45,9 @@ class Driver {
 
     Result (*get_device_)(int *) = nullptr;
     Result (*launch_)(const LaunchConfig *, Function, void **, void **) = nullptr;
+    Result (*fill_1_)(uint64_t, unsigned char, size_t, Stream) = nullptr;
+    Result (*fill_2_)(uint64_t, unsigned short, size_t, Stream) = nullptr;
+    Result (*fill_4_)(uint64_t, unsigned int, size_t, Stream) = nullptr;
     Result (*error_name_)(Result, const char **) = nullptr;
     Result (*error_string_)(Result, const char **) = nullptr;
 };

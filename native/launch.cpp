@@ -14,15 +14,13 @@
 
 #include <cstring>
 
+#include "binary.h"
 #include "guards.h"
 #include "kernel.h"
 
 namespace tzero {
 
 namespace {
-
-constexpr size_t most_forms = 64;
-constexpr size_t stack_bytes = 32 + 8 * most_arguments + 8;  // all of them, and the CPU's head
 
 PyObject *value_of(const Call &call, const Form &form, size_t k) {
     const Py_ssize_t place = form.place[k];
@@ -62,49 +60,6 @@ PyObject *in_python(const Call &call, const Ref &method, const char *reason = nu
 // The twin launches, and says why; an empty reason is none that anyone needs to hear.
 PyObject *handed_over(const Call &call, const char *reason) {
     return in_python(call, call.kernel->state->names.launch, reason);
-}
-
-bool same_names(PyObject *one, PyObject *other) {
-    if (one == other) return true;
-    if (one == nullptr || other == nullptr) return false;
-    if (PyTuple_GET_SIZE(one) != PyTuple_GET_SIZE(other)) return false;
-    for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(one); ++k) {
-        if (PyUnicode_Compare(PyTuple_GET_ITEM(one, k), PyTuple_GET_ITEM(other, k)) != 0) {
-            return false;
-        }
-    }
-    return true;
-}
-
-// The way this call is written; null where it is one that Triton refuses, or one too many, for which
-// there is a reason.
-const Form *form_of(const Call &call, size_t *number, const char **reason) {
-    auto &forms = call.kernel->forms;
-    PyObject *names =
-        call.names != nullptr && PyTuple_GET_SIZE(call.names) == 0 ? nullptr : call.names;
-    for (size_t k = 0; k < forms.size(); ++k) {
-        const Form &form = *forms[k];
-        if (form.positional == call.positional && (form.grid >= 0) == call.is_run &&
-            same_names(form.names.get(), names)) {
-            *number = k;
-            return &form;
-        }
-    }
-    if (forms.size() >= most_forms) {
-        *reason = "it is called in more ways than are kept";
-        return nullptr;
-    }
-    if (call.kernel->parameters.size() + (names ? PyTuple_GET_SIZE(names) : 0) > most_arguments) {
-        *reason = "it is called with more arguments and options than are read natively";
-        return nullptr;
-    }
-    auto made = std::make_unique<Form>();
-    if (!make_form(call.kernel->parameters, call.positional, names, call.is_run, made.get())) {
-        return nullptr;
-    }
-    forms.push_back(std::move(made));
-    *number = forms.size() - 1;
-    return forms.back().get();
 }
 
 // Arguments, words and constants of a call. They lie on the stack of `launch`, as many as there are.
@@ -160,54 +115,6 @@ Reading read_addresses(const Call &call, const Form &form, Facts *facts) {
     return Reading::done;
 }
 
-// What a spec needs of what Python says about a launch: see native_launch.py.
-std::unique_ptr<Spec> spec_from(PyObject *said) {
-    auto spec = std::make_unique<Spec>();
-    PyObject *moves = nullptr, *caches = nullptr, *table = nullptr, *key = nullptr;
-    PyObject *kernel = nullptr, *device = nullptr, *launcher = nullptr, *name = nullptr;
-    unsigned long long run = 0, program = 0, function = 0;
-    Py_ssize_t bytes = 0;
-    int on_cpu = 0, cooperative = 0, dependent = 0, device_id = -1;
-    unsigned threads = 0, shared = 0, cluster = 1;
-    if (!PyArg_ParseTuple(said, "OOO!OOO!nUpOKKKIIIppi", &kernel, &caches, &PyDict_Type, &table,
-                          &key, &device, &PyTuple_Type, &moves, &bytes, &name, &on_cpu, &launcher,
-                          &run, &program, &function, &threads, &shared, &cluster, &cooperative,
-                          &dependent, &device_id)) {
-        return nullptr;
-    }
-    for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(moves); ++k) {
-        Py_ssize_t index = 0, offset = 0;
-        int type = 0;
-        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(moves, k), "nin", &index, &type, &offset)) {
-            return nullptr;
-        }
-        if (type < 0 || type >= static_cast<int>(Type::count) || index < 0 ||
-            static_cast<size_t>(index) >= most_arguments || offset < 0 || offset + 8 > bytes ||
-            static_cast<size_t>(bytes) > stack_bytes) {
-            PyErr_SetString(PyExc_ValueError, "a parameter lies outside its block");
-            return nullptr;
-        }
-        spec->moves.push_back({static_cast<size_t>(index), static_cast<Type>(type),
-                               static_cast<size_t>(offset)});
-    }
-    spec->kernel = Ref::borrow(kernel);
-    spec->caches = Ref::borrow(caches);
-    spec->table = Ref::borrow(table);
-    spec->key = Ref::borrow(key);
-    spec->device = Ref::borrow(device);
-    spec->launcher = Ref::borrow(launcher);
-    spec->name = Ref::borrow(name);
-    spec->bytes = static_cast<size_t>(bytes);
-    spec->on_cpu = on_cpu != 0;
-    spec->run_packed = reinterpret_cast<decltype(spec->run_packed)>(run);
-    spec->program = reinterpret_cast<const void *>(program);
-    spec->function = reinterpret_cast<const void *>(function);
-    spec->binary = {reinterpret_cast<void *>(function), threads, shared, cluster,
-                    cooperative != 0, dependent != 0};
-    spec->device_id = device_id;
-    return spec;
-}
-
 // Whether every tensor of the call is where the binary runs; elsewhere Triton has a say.
 bool on_device(const Spec &spec, const Facts &facts, size_t count) {
     for (size_t k = 0; k < count; ++k) {
@@ -239,7 +146,7 @@ PyObject *missed(const Call &call, const Facts &facts, size_t world) {
     PyObject *description = PyTuple_GET_ITEM(said.get(), 1);
     if (description == Py_None) return result.release();
     size_t now = 0;
-    const Answer answer = world_now(call.kernel, *call.self, &now);
+    const Answer answer = world_now(call.kernel, call.self->attributes, &now);
     if (answer == Answer::error) return nullptr;
     if (answer == Answer::no || now != world) return result.release();
     std::unique_ptr<Spec> spec = spec_from(description);
@@ -253,88 +160,31 @@ PyObject *missed(const Call &call, const Facts &facts, size_t world) {
 
 // ---- launching ----------------------------------------------------------------------------------
 
-// tz_packed of the CPU's pool.h: what stands before the arguments.
-struct PackedHead {
-    const void *kernel;
-    int32_t grid[3];
-    int32_t threads;
-    int64_t unused;
-};
-static_assert(sizeof(PackedHead) == 32, "pool.h and native_launch.py agree on this");
-
-PyObject *raise_from_cpu(const Call &call, const Form &form, const Spec &spec, int outcome,
-                         const int32_t grid[3]) {
-    const size_t count = call.kernel->parameters.size();
-    Ref values = Ref::steal(PyTuple_New(static_cast<Py_ssize_t>(count)));
-    if (!values) return nullptr;
-    for (size_t k = 0; k < count; ++k) {
-        PyObject *value = value_of(call, form, k);
-        Py_INCREF(value);
-        PyTuple_SET_ITEM(values.get(), static_cast<Py_ssize_t>(k), value);
-    }
-    Ref error = Ref::steal(PyObject_CallMethod(spec.launcher.get(), "error", "i(iii)O", outcome,
-                                               grid[0], grid[1], grid[2], values.get()));
-    if (error) PyErr_SetObject(reinterpret_cast<PyObject *>(Py_TYPE(error.get())), error.get());
-    return nullptr;
-}
-
-PyObject *raise_from_cuda(const State &state, const Spec &spec, cuda::Result result,
-                          const int32_t grid[3]) {
-    Ref none = Ref::steal(PyTuple_New(0));
-    Ref facts = Ref::steal(Py_BuildValue(
-        "{s:O,s:s,s:s,s:(iii),s:I,s:I}", "kernel", spec.name.get(), "name",
-        state.cuda.name_of(result), "text", state.cuda.text_of(result), "grid", grid[0], grid[1],
-        grid[2], "block", spec.binary.threads, "shared", spec.binary.shared));
-    if (!none || !facts) return nullptr;
-    Ref error = Ref::steal(PyObject_Call(state.launch_failed.get(), none.get(), facts.get()));
-    if (error) PyErr_SetObject(reinterpret_cast<PyObject *>(Py_TYPE(error.get())), error.get());
-    return nullptr;
-}
-
 PyObject *kernel_returned(const Spec &spec) {
     Py_INCREF(spec.kernel.get());
     return spec.kernel.get();
 }
 
-PyObject *launch_on_cpu(const Call &call, const Form &form, const Spec &spec, const Facts &facts,
-                        const int32_t grid[3], char *block) {
-    if (!pack(spec, facts.arguments, block)) {
-        return handed_over(call, "an argument's value is none that its parameter takes as it is");
+// The arguments in the order of the parameters, for an error that names one.
+Ref values_of(const Call &call, const Form &form) {
+    const size_t count = call.kernel->parameters.size();
+    Ref values = Ref::steal(PyTuple_New(static_cast<Py_ssize_t>(count)));
+    for (size_t k = 0; values && k < count; ++k) {
+        PyObject *value = value_of(call, form, k);
+        Py_INCREF(value);
+        PyTuple_SET_ITEM(values.get(), static_cast<Py_ssize_t>(k), value);
     }
-    Ref threads = Ref::steal(PyObject_CallNoArgs(call.kernel->state->get_num_threads.get()));
-    if (!threads) return nullptr;
-    const long allowed = PyLong_AsLong(threads.get());
-    if (allowed == -1 && PyErr_Occurred()) return nullptr;
-    PackedHead head{spec.function, {grid[0], grid[1], grid[2]}, static_cast<int32_t>(allowed), 0};
-    std::memcpy(block, &head, sizeof head);
-    int outcome = 0;
-    Py_BEGIN_ALLOW_THREADS
-    outcome = spec.run_packed(spec.program, block, nullptr);
-    Py_END_ALLOW_THREADS
-    if (outcome != 0) return raise_from_cpu(call, form, spec, outcome, grid);
-    return kernel_returned(spec);
+    return values;
 }
 
-PyObject *launch_on_cuda(const Call &call, const Spec &spec, const Facts &facts, void *stream,
-                         const int32_t grid[3], char *block) {
-    const State &state = *call.kernel->state;
-    if (!pack(spec, facts.arguments, block)) {
-        return handed_over(call, "an argument's value is none that its parameter takes as it is");
-    }
-    if (grid[0] == 0 || grid[1] == 0 || grid[2] == 0) return kernel_returned(spec);
-    // After the arguments come two scratch buffers, which this binary does not use.
-    void *params[most_arguments + 2];
-    size_t count = 0;
-    for (const Move &move : spec.moves) params[count++] = block + move.offset;
-    void *no_scratch = nullptr;
-    params[count++] = &no_scratch;
-    params[count++] = &no_scratch;
-    cuda::Result result = 0;
-    Py_BEGIN_ALLOW_THREADS
-    result = state.cuda.launch(spec.binary, grid, stream, params);
-    Py_END_ALLOW_THREADS
-    if (result != 0) return raise_from_cuda(state, spec, result, grid);
-    return kernel_returned(spec);
+PyObject *launch_on_cpu(const Call &call, const Form &form, const Spec &spec,
+                        const int32_t grid[3], char *block) {
+    int outcome = 0;
+    if (run_on_cpu(*call.kernel->state, spec, grid, block, &outcome) < 0) return nullptr;
+    if (outcome == 0) return kernel_returned(spec);
+    Ref values = values_of(call, form);
+    if (values) raise_from_cpu(spec, outcome, grid, values.get());
+    return nullptr;
 }
 
 // The parameters by name, as a callable grid gets them.
@@ -385,8 +235,12 @@ PyObject *launch_with(const Call &call, const Form &form, Spec &spec, const Fact
         std::memcpy(grid, spec.first_grid, 3 * sizeof grid[0]);
     }
     alignas(16) char block[stack_bytes];
-    if (spec.on_cpu) return launch_on_cpu(call, form, spec, facts, grid, block);
-    return launch_on_cuda(call, spec, facts, stream, grid, block);
+    if (!pack(spec, facts.arguments, block)) {
+        return handed_over(call, "an argument's value is none that its parameter takes as it is");
+    }
+    if (spec.on_cpu) return launch_on_cpu(call, form, spec, grid, block);
+    if (run_on_cuda(*call.kernel->state, spec, grid, stream, block) < 0) return nullptr;
+    return kernel_returned(spec);
 }
 
 // A grid that is a function: asked, and its answer launched.
@@ -439,13 +293,23 @@ PyObject *launch_spec(Call &call, const Form &form, Spec &spec, Facts &facts) {
         return handed_over(call, "the grid is not one to three plain integers");
     }
     const bool ran_python = facts.constant_count > 0;  // to compare them
-    TZ_DECIDE(no_launch_hooks(state, ran_python), "a launch hook is attached");
+    if (ran_python || !knobs_unchanged(state)) {
+        TZ_DECIDE(no_launch_hooks(state, ran_python), "a launch hook is attached");
+    }
     if (ran_python) {
         const Reading reading = read_addresses(call, form, &facts);
         if (reading == Reading::error) return nullptr;
         if (reading == Reading::not_ours) return handed_over(call, "");
     }
     return launch_with(call, form, spec, facts, stream, grid);
+}
+
+// Whether nothing has changed since the kernel's world was found, and no hook is attached.
+bool is_steady(const State &state, const Kernel &kernel, const Attributes &attributes) {
+    PyObject *hooks = attributes.pre_run_hooks;
+    return kernel.generation == state.knobs_seen.generation && attributes.debug != nullptr &&
+           attributes.debug == kernel.debug.get() && hooks != nullptr && PyList_CheckExact(hooks) &&
+           PyList_GET_SIZE(hooks) == 0 && knobs_unchanged(state);
 }
 
 }  // namespace
@@ -474,13 +338,26 @@ PyObject *launch(Call &call) {
         return nullptr;
     }
     State &state = *kernel->state;
+    if (state.recorders != 0) return handed_over(call, "");  // who records sees it in Python
     TZ_DECIDE(unwatched(state), "");
-    TZ_DECIDE(no_run_hooks(state, *call.self), "");
-    size_t form_number = 0, world = 0;
+    const bool steady = is_steady(state, *kernel, call.self->attributes);
+    if (!steady) {
+        if (!knobs_unchanged(state) && look_at_knobs(state) < 0) return nullptr;
+        TZ_DECIDE(no_run_hooks(state, call.self->attributes), "");
+    }
+    size_t form_number = 0, world = kernel->world;
     const char *reason = "";  // none: Triton says what is wrong with it
-    const Form *form = form_of(call, &form_number, &reason);
+    const Form *form =
+        kernel->forms.find(kernel->parameters, call.positional, call.names,
+                           call.is_run ? Reserved::taken : Reserved::refused, &form_number, &reason);
     if (form == nullptr) return handed_over(call, reason);
-    TZ_DECIDE(world_now(kernel, *call.self, &world), "the knobs have had too many values");
+    if (!steady) {
+        const uint64_t generation = state.knobs_seen.generation;
+        TZ_DECIDE(world_now(kernel, call.self->attributes, &world),
+                  "the knobs have had too many values");
+        kernel->debug = Ref::borrow(call.self->attributes.debug);
+        kernel->generation = generation;
+    }
     const size_t count = kernel->parameters.size() + form->options.size() + 1;
     Facts facts{static_cast<Argument *>(alloca(count * sizeof(Argument))),
                 static_cast<uint64_t *>(alloca((2 * count + 1) * sizeof(uint64_t))),
@@ -494,13 +371,13 @@ PyObject *launch(Call &call) {
     if (kernel->specs.find(facts.view(), &spec) < 0) return nullptr;
     if (spec == nullptr) return missed(call, facts, world);
     SpecUse use(spec);
-    const Answer kept = is_kept(*call.self, *spec);
+    const Answer kept = is_kept(call.self->attributes, *spec);
     if (kept == Answer::error) return nullptr;
     if (kept == Answer::no) {
         kernel->specs.clear();  // Triton has started anew, and so does this
         return missed(call, facts, world);
     }
-    TZ_DECIDE(globals_hold(*call.self), "");  // Triton raises, by name
+    TZ_DECIDE(globals_hold(call.self->attributes), "");  // Triton raises, by name
     return launch_spec(call, *form, *spec, facts);
 }
 

@@ -9,6 +9,7 @@
 #include <new>
 
 #include "guards.h"
+#include "spec.h"
 #include "state.h"
 
 #ifndef TZERO_VERSION
@@ -38,6 +39,13 @@ const dlpack::ExchangeApi *exchange_api(PyObject *capsule) {
         return nullptr;
     }
     return api;
+}
+
+// What was seen of the objects that were read before is not said of others.
+void forget_versions(State &state) {
+    state.knobs_seen.valid = false;
+    for (Seen &each : state.unwatched) each.clear();
+    for (Seen &each : state.quiet) each.clear();
 }
 
 PyObject *configure(PyObject *module, PyObject *args, PyObject *kwargs) {
@@ -81,12 +89,122 @@ PyObject *configure(PyObject *module, PyObject *args, PyObject *kwargs) {
     state->get_num_threads = Ref::borrow(get_num_threads);
     state->launch_failed = Ref::borrow(launch_failed);
     state->cuda_driver = Ref::borrow(cuda_driver);
+    forget_versions(*state);
     state->configured = true;
     Py_RETURN_NONE;
 }
 
 PyObject *open_cuda(PyObject *module, PyObject *) {
     return PyBool_FromLong(state_of(module)->cuda.open());
+}
+
+// -- plans ----------------------------------------------------------------------------------------
+
+PyObject *open_torch(PyObject *module, PyObject *) {
+    State *state = state_of(module);
+    state->torch.ready = false;
+    if (state->tensors.handle < 0) return PyUnicode_FromString("where a tensor's C++ object is");
+    const char *missing = state->torch.open();
+    return PyUnicode_FromString(missing == nullptr ? "" : missing);
+}
+
+PyObject *configure_plans(PyObject *module, PyObject *args, PyObject *kwargs) {
+    static const char *const keywords[] = {"dtype", "measure", "key_set", "plain_keys",
+                                           "plain_included", "plain_excluded", "settings", "ready",
+                                           nullptr};
+    PyObject *dtype = nullptr, *measure = nullptr, *settings = nullptr;
+    Py_ssize_t key_set = 0;
+    unsigned long long plain_keys = 0, plain_included = 0, plain_excluded = 0;
+    int ready = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$O!O!nKKKO!p:configure_plans",
+                                     const_cast<char **>(keywords), &PyType_Type, &dtype,
+                                     &PyDict_Type, &measure, &key_set, &plain_keys,
+                                     &plain_included, &plain_excluded, &PyDict_Type, &settings,
+                                     &ready)) {
+        return nullptr;
+    }
+    State *state = state_of(module);
+    state->dtype_type = Ref::borrow(dtype);
+    state->measure = Ref::borrow(measure);
+    state->settings = Ref::borrow(settings);
+    state->plain_settings.clear();
+    forget_versions(*state);
+    state->torch.key_set = key_set;
+    state->torch.plain_keys = plain_keys;
+    state->torch.plain_included = plain_included;
+    state->torch.plain_excluded = plain_excluded;
+    state->torch.ready = ready != 0;
+    Py_RETURN_NONE;
+}
+
+PyObject *torch_modes(PyObject *module, PyObject *) {
+    const Torch &torch = state_of(module)->torch;
+    const Modes modes = torch.modes();
+    return Py_BuildValue("KKNNLi", static_cast<unsigned long long>(modes.included),
+                         static_cast<unsigned long long>(modes.excluded),
+                         PyBool_FromLong(static_cast<long>(modes.grad)),
+                         PyBool_FromLong(static_cast<long>(modes.deterministic)),
+                         static_cast<long long>(torch.function_modes()), torch.threads());
+}
+
+PyObject *tensor_words(PyObject *module, PyObject *value) {
+    const State *state = state_of(module);
+    if (Py_TYPE(value) != state->tensors.tensor && Py_TYPE(value) != state->tensors.parameter) {
+        Py_RETURN_NONE;
+    }
+    uint64_t words[most_tensor_words];
+    size_t count = 0;
+    const void *address = nullptr;
+    if (read_tensor_words(state->tensors, state->torch, value, words, &count, &address) !=
+        Reading::done) {
+        Py_RETURN_NONE;
+    }
+    Ref made = Ref::steal(PyTuple_New(static_cast<Py_ssize_t>(count)));
+    for (size_t k = 0; made && k < count; ++k) {
+        // Sizes and strides are signed, and these are only read.
+        PyObject *word = k < 2 ? PyLong_FromUnsignedLongLong(words[k])
+                               : PyLong_FromLongLong(static_cast<int64_t>(words[k]));
+        if (word == nullptr) return nullptr;
+        PyTuple_SET_ITEM(made.get(), static_cast<Py_ssize_t>(k), word);
+    }
+    return made.release();
+}
+
+PyObject *packed(PyObject *module, PyObject *args) {
+    int type = 0;
+    PyObject *value = nullptr;
+    if (!PyArg_ParseTuple(args, "iO:packed", &type, &value)) return nullptr;
+    const Parameter plain;
+    Argument argument;
+    char bytes[8] = {0};
+    if (type <= 0 || type >= static_cast<int>(Type::count) ||
+        read_argument(state_of(module)->tensors, plain, value, &argument) != Reading::done ||
+        !put_one(bytes, static_cast<Type>(type), argument)) {
+        Py_RETURN_NONE;
+    }
+    return PyBytes_FromStringAndSize(bytes, sizeof bytes);
+}
+
+PyObject *recording(PyObject *module, PyObject *delta) {
+    const Py_ssize_t change = PyLong_AsSsize_t(delta);
+    if (change == -1 && PyErr_Occurred()) return nullptr;
+    State *state = state_of(module);
+    state->recorders += change;
+    return PyLong_FromSsize_t(state->recorders);
+}
+
+PyObject *enable_calls(PyObject *module, PyObject *type) {
+    State *state = state_of(module);
+    if (!PyType_Check(type) ||
+        !PyType_IsSubtype(reinterpret_cast<PyTypeObject *>(type),
+                          reinterpret_cast<PyTypeObject *>(state->dispatching.get()))) {
+        PyErr_SetString(PyExc_TypeError, "enable_calls takes a subclass of Dispatching");
+        return nullptr;
+    }
+    auto *made = reinterpret_cast<PyTypeObject *>(type);
+    made->tp_flags |= Py_TPFLAGS_HAVE_VECTORCALL;
+    PyType_Modified(made);
+    Py_RETURN_NONE;
 }
 
 #ifdef TZERO_MUTABLE
@@ -129,23 +247,36 @@ int exec(PyObject *module) {
         {&names.launched, "_launched"},
         {&names.finish, "_finish"},
         {&names.run_plain, "_run_plain"},
+        {&names.pre_run_hooks, "pre_run_hooks"},
+        {&names.device_caches, "device_caches"},
+        {&names.used_global_vals, "used_global_vals"},
+        {&names.missed, "_missed"},
+        {&names.resume, "_resume"},
+        {&names.call, "__call__"},
+        {&names.open, "_open"},
+        {&names.in_force, "in_force"},
+        {&names.verify, "verify"},
     };
     for (const auto &[name, text] : all) {
         if (intern(*name, text) < 0) return -1;
     }
-    return add_types(module, state);
+    if (add_types(module, state) < 0) return -1;
+    return add_dispatching(module, state);
 }
 
 // What Python may refer back to this module through; the rest is strings.
 template <typename Visitor> int each_reference(State &state, Visitor visit) {
-    for (Ref *each : {&state.launchable, &state.launching, &state.tensor_type,
+    for (Ref *each : {&state.launchable, &state.launching, &state.dispatching, &state.tensor_type,
                       &state.parameter_type, &state.exchange_capsule, &state.knobs,
                       &state.more_knobs, &state.hook_chain, &state.runtime_knobs, &state.driver, &state.events,
                       &state.watched, &state.log_cache, &state.get_num_threads,
-                      &state.launch_failed, &state.cuda_driver, &state.runtime.object, &state.runtime.debug,
+                      &state.launch_failed, &state.cuda_driver, &state.dtype_type,
+                      &state.measure, &state.settings, &state.plain_settings, &state.runtime.object, &state.runtime.debug,
                       &state.runtime.stages_hook, &state.runtime.enter_hook,
                       &state.runtime.exit_hook, &state.runtime.enter_dict,
-                      &state.runtime.exit_dict}) {
+                      &state.runtime.exit_dict, &state.knobs_seen.compilation_object,
+                      &state.knobs_seen.active_object, &state.knobs_seen.enter_calls,
+                      &state.knobs_seen.exit_calls}) {
         const int result = visit(*each);
         if (result != 0) return result;
     }
@@ -165,6 +296,8 @@ int clear(PyObject *module) {
     State *state = state_of(module);
     if (state == nullptr) return 0;
     state->configured = false;
+    state->torch.ready = false;
+    forget_versions(*state);
     return each_reference(*state, [](Ref &each) {
         each.clear();
         return 0;
@@ -186,6 +319,22 @@ PyMethodDef methods[] = {
      PyDoc_STR("configure(**objects)\n--\n\nSay which objects launches read.")},
     {"open_cuda", open_cuda, METH_NOARGS,
      PyDoc_STR("open_cuda()\n--\n\nOpen CUDA's driver; False where there is none.")},
+    {"open_torch", open_torch, METH_NOARGS,
+     PyDoc_STR("open_torch()\n--\n\nFind what plans read of torch; the name of what is missing.")},
+    {"configure_plans",
+     reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(configure_plans)),
+     METH_VARARGS | METH_KEYWORDS,
+     PyDoc_STR("configure_plans(**facts)\n--\n\nSay what plans read of torch, and if they may.")},
+    {"torch_modes", torch_modes, METH_NOARGS,
+     PyDoc_STR("torch_modes()\n--\n\nWhat torch is set to in this thread, as plans read it.")},
+    {"tensor_words", tensor_words, METH_O,
+     PyDoc_STR("tensor_words(tensor)\n--\n\nA tensor as plans read it; None if they do not.")},
+    {"packed", packed, METH_VARARGS,
+     PyDoc_STR("packed(type, value)\n--\n\nA number as a parameter; None if it is none.")},
+    {"recording", recording, METH_O,
+     PyDoc_STR("recording(delta)\n--\n\nCount recorders; while there is one, Python launches.")},
+    {"enable_calls", enable_calls, METH_O,
+     PyDoc_STR("enable_calls(type)\n--\n\nHave calls of its instances enter native code.")},
 #ifdef TZERO_MUTABLE
     {"guards_off", set_guards_off, METH_O,
      PyDoc_STR("guards_off(names)\n--\n\nTake these guards out, and put all others back.")},

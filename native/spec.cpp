@@ -10,32 +10,6 @@ namespace tzero {
 
 namespace {
 
-uint64_t hash_of(const uint64_t *words, size_t count) {
-    uint64_t hash = 0x9e3779b97f4a7c15u;
-    for (size_t k = 0; k < count; ++k) {
-        hash ^= words[k];
-        hash *= 0xff51afd7ed558ccdu;
-        hash ^= hash >> 32;
-    }
-    return hash;
-}
-
-// 1 or 0, or -1 with the Python error set.
-int equals(const Spec &spec, const View &view) {
-    if (spec.words.size() != view.word_count || spec.constants.size() != view.constant_count ||
-        std::memcmp(spec.words.data(), view.words, view.word_count * sizeof(uint64_t)) != 0) {
-        return 0;
-    }
-    for (size_t k = 0; k < view.constant_count; ++k) {
-        PyObject *mine = spec.constants[k].get();
-        if (mine == view.constants[k]) continue;
-        if (Py_TYPE(mine) != Py_TYPE(view.constants[k])) return 0;
-        const int same = PyObject_RichCompareBool(mine, view.constants[k], Py_EQ);
-        if (same <= 0) return same;
-    }
-    return 1;
-}
-
 template <typename T> void put(char *at, T value) { std::memcpy(at, &value, sizeof value); }
 
 // Whether an integer is a value of type T.
@@ -96,6 +70,34 @@ bool put_floating(char *at, Type type, const Argument &argument) {
     return true;
 }
 
+}  // namespace
+
+uint64_t hash_of(const uint64_t *words, size_t count) {
+    uint64_t hash = 0x9e3779b97f4a7c15u;
+    for (size_t k = 0; k < count; ++k) {
+        hash ^= words[k];
+        hash *= 0xff51afd7ed558ccdu;
+        hash ^= hash >> 32;
+    }
+    return hash;
+}
+
+int is_view(const std::vector<uint64_t> &words, const std::vector<Ref> &constants,
+            const View &view) {
+    if (words.size() != view.word_count || constants.size() != view.constant_count ||
+        std::memcmp(words.data(), view.words, view.word_count * sizeof(uint64_t)) != 0) {
+        return 0;
+    }
+    for (size_t k = 0; k < view.constant_count; ++k) {
+        PyObject *mine = constants[k].get();
+        if (mine == view.constants[k]) continue;
+        if (Py_TYPE(mine) != Py_TYPE(view.constants[k])) return 0;
+        const int same = PyObject_RichCompareBool(mine, view.constants[k], Py_EQ);
+        if (same <= 0) return same;
+    }
+    return 1;
+}
+
 bool put_one(char *at, Type type, const Argument &argument) {
     switch (type) {
     case Type::pointer:
@@ -118,8 +120,6 @@ bool put_one(char *at, Type type, const Argument &argument) {
     }
 }
 
-}  // namespace
-
 int Spec::visit(visitproc visit, void *arg) const {
     for (const Ref &each : constants) Py_VISIT(each.get());
     for (const Ref *each : {&kernel, &caches, &table, &key, &device, &launcher, &name}) {
@@ -133,7 +133,7 @@ int SpecTable::find(const View &view, Spec **out) {
     if (last_ != nullptr) {
         Spec *spec = last_;
         SpecUse use(spec);
-        const int same = equals(*spec, view);
+        const int same = is_view(spec->words, spec->constants, view);
         if (same < 0) return -1;
         if (same > 0 && spec->in_table) {
             *out = spec;
@@ -147,7 +147,7 @@ int SpecTable::find(const View &view, Spec **out) {
     for (Spec *spec : candidates) {
         if (std::find(in_order_.begin(), in_order_.end(), spec) == in_order_.end()) continue;
         SpecUse use(spec);
-        const int same = equals(*spec, view);
+        const int same = is_view(spec->words, spec->constants, view);
         if (same < 0) return -1;
         if (same > 0 && spec->in_table) {
             last_ = spec;

@@ -9,6 +9,7 @@
 
 #include "arguments.h"
 #include "cuda.h"
+#include "versions.h"
 
 namespace tzero {
 
@@ -33,12 +34,20 @@ struct View {
     size_t constant_count;
 };
 
+uint64_t hash_of(const uint64_t *words, size_t count);
+
+// Whether these words and constants are those of the view: 1 or 0, or -1 with the Python error set
+// if comparing constants raised.
+int is_view(const std::vector<uint64_t> &words, const std::vector<Ref> &constants,
+            const View &view);
+
 struct Spec {
     std::vector<uint64_t> words;
     std::vector<Ref> constants;  // those that are compared as objects, in order
 
     // What Triton launched, and where it keeps it.
     Ref kernel, caches, table, key, device;
+    Seen device_caches, kernels;  // the dicts that it is found through, when it was
 
     std::vector<Move> moves;
     size_t bytes = 0;
@@ -49,6 +58,7 @@ struct Spec {
     const void *program = nullptr;
     const void *function = nullptr;
     Ref launcher;
+    int64_t work = 0;  // of each program, in element operations; 0: there is no telling
 
     // On CUDA.
     cuda::Binary binary;
@@ -100,6 +110,10 @@ class SpecTable {
     std::vector<Spec *> in_order_;
     Spec *last_ = nullptr;
 };
+
+// Writes one argument as a parameter of this type; false if it has a value or a type that the
+// parameter cannot take.
+bool put_one(char *at, Type type, const Argument &argument);
 
 // Whether every parameter takes the value of its argument.
 bool fits(const Spec &spec, const Argument *arguments);

@@ -5,6 +5,8 @@
 
 #include "arguments.h"
 #include "cuda.h"
+#include "tensors.h"
+#include "versions.h"
 
 namespace tzero {
 
@@ -14,6 +16,8 @@ struct Names {
     Ref launch_enter_hook, launch_exit_hook, calls, observers;
     Ref get_current_device, get_current_stream;
     Ref launch, launched, finish, run_plain;
+    Ref pre_run_hooks, device_caches, used_global_vals;
+    Ref missed, resume, call, open, in_force, verify;
 };
 
 // What `triton.knobs.runtime` says while nobody has changed it: its attributes are then those of
@@ -25,10 +29,24 @@ struct RuntimeKnobs {
     Ref enter_dict, exit_dict;  // of the two hooks, where they are ordinary chains
 };
 
+// The knobs, the driver and the launch hooks, when all of them were last looked at. While nothing
+// of that has changed, what was found to hold in this `generation` holds.
+struct KnobsSeen {
+    uint64_t generation = 0;
+    bool valid = false;
+    unsigned computed = 0;  // the version of a class whose knobs are computed: it is no use looking
+    Seen module;  // triton.knobs
+    SeenObject runtime, compilation, driver, active;
+    Ref compilation_object, active_object;  // kept alive for the two
+    Seen enter, exit;                       // the dicts of the hooks, where these are chains
+    Ref enter_calls, exit_calls;            // the lists in them
+};
+
 struct State {
     Ref version;
     Ref launchable;  // types
     Ref launching;
+    Ref dispatching;
     Names names;
 
     // Set by configure().
@@ -50,13 +68,26 @@ struct State {
     Ref cuda_driver;    // the class of Triton's driver for CUDA
     cuda::Driver cuda;
 
+    // Set by configure_plans().
+    Torch torch;
+    Ref dtype_type;  // torch.dtype
+    Ref measure;     // the dict of tzero.measure
+    Ref settings;    // the dict in which tzero.settings keeps those in force
+    Ref plain_settings;  // the last of these under which plans are not verified
+
+    Py_ssize_t recorders = 0;  // how many calls of host functions are being recorded
+
     RuntimeKnobs runtime;
+    KnobsSeen knobs_seen;
+    Seen unwatched[2];  // the dicts of events and of the logger, when nobody watched
+    Seen quiet[2];      // those of measure and of settings, when nothing was measured or verified
 };
 
 State *state_of(PyObject *module);
 
-// Makes the two types; 0, or -1 with the Python error set.
+// Make the types; 0, or -1 with the Python error set.
 int add_types(PyObject *module, State *state);
+int add_dispatching(PyObject *module, State *state);
 
 extern PyModuleDef definition;
 

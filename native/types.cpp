@@ -136,16 +136,17 @@ PyObject *launchable_new(PyTypeObject *type, PyObject *, PyObject *) {
 int launchable_traverse(PyObject *object, visitproc visit, void *arg) {
     Py_VISIT(Py_TYPE(object));
     auto *self = reinterpret_cast<Launchable *>(object);
-    Py_VISIT(self->pre_run_hooks);
-    Py_VISIT(self->debug);
-    Py_VISIT(self->device_caches);
-    Py_VISIT(self->used_global_vals);
+    Py_VISIT(self->attributes.pre_run_hooks);
+    Py_VISIT(self->attributes.debug);
+    Py_VISIT(self->attributes.device_caches);
+    Py_VISIT(self->attributes.used_global_vals);
     const Kernel *kernel = kernel_of(object);
     if (kernel == nullptr) return 0;
     for (const Parameter &parameter : kernel->parameters) Py_VISIT(parameter.fallback.get());
     for (const auto &world : kernel->worlds) {
         for (size_t k = 0; k < world->count; ++k) Py_VISIT(world->values[k].get());
     }
+    Py_VISIT(kernel->debug.get());
     Py_VISIT(kernel->grids.get());
     Py_VISIT(kernel->last_launching.get());
     return kernel->specs.visit(visit, arg);
@@ -153,13 +154,15 @@ int launchable_traverse(PyObject *object, visitproc visit, void *arg) {
 
 int launchable_clear(PyObject *object) {
     auto *self = reinterpret_cast<Launchable *>(object);
-    Py_CLEAR(self->pre_run_hooks);
-    Py_CLEAR(self->debug);
-    Py_CLEAR(self->device_caches);
-    Py_CLEAR(self->used_global_vals);
+    Py_CLEAR(self->attributes.pre_run_hooks);
+    Py_CLEAR(self->attributes.debug);
+    Py_CLEAR(self->attributes.device_caches);
+    Py_CLEAR(self->attributes.used_global_vals);
     Kernel *kernel = kernel_of(object);
     if (kernel == nullptr) return 0;
     kernel->specs.clear();
+    kernel->generation = 0;
+    kernel->debug.clear();
     kernel->grids.clear();
     kernel->last_launching.clear();
     std::vector<std::unique_ptr<World>> worlds;
@@ -281,10 +284,10 @@ PyMethodDef launchable_methods[] = {
 };
 
 PyMemberDef launchable_members[] = {
-    {"pre_run_hooks", T_OBJECT_EX, offsetof(Launchable, pre_run_hooks), 0, nullptr},
-    {"debug", T_OBJECT_EX, offsetof(Launchable, debug), 0, nullptr},
-    {"device_caches", T_OBJECT_EX, offsetof(Launchable, device_caches), 0, nullptr},
-    {"used_global_vals", T_OBJECT_EX, offsetof(Launchable, used_global_vals), 0, nullptr},
+    {"pre_run_hooks", T_OBJECT_EX, offsetof(Launchable, attributes.pre_run_hooks), 0, nullptr},
+    {"debug", T_OBJECT_EX, offsetof(Launchable, attributes.debug), 0, nullptr},
+    {"device_caches", T_OBJECT_EX, offsetof(Launchable, attributes.device_caches), 0, nullptr},
+    {"used_global_vals", T_OBJECT_EX, offsetof(Launchable, attributes.used_global_vals), 0, nullptr},
     {nullptr, 0, 0, 0, nullptr},
 };
 

@@ -82,7 +82,7 @@ Answer same(PyObject *one, PyObject *other) {
 
 // Hands the values of the world to `take`, one after the other, until it says no; -1 with the
 // Python error set. The runtime knobs were read before.
-template <typename Take> int each_value(const State &state, const Launchable &self, Take take) {
+template <typename Take> int each_value(const State &state, const Attributes &attributes, Take take) {
     Ref compilation = knob_group(state, state.names.compilation);
     if (!compilation) return -1;
     Ref driver = attribute(state.driver.get(), state.driver_slot);
@@ -98,7 +98,7 @@ template <typename Take> int each_value(const State &state, const Launchable &se
             if (!take(asked.get())) return 0;
         }
     }
-    if (!take(off(Guard::own_debug) ? Py_None : self.debug)) return 0;
+    if (!take(off(Guard::own_debug) ? Py_None : attributes.debug)) return 0;
     if (!take(off(Guard::knob_debug) ? Py_None : state.runtime.debug.get())) return 0;
     if (!take(off(Guard::knob_instrumentation) ? Py_None : mode.get())) return 0;
     for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(state.more_knobs.get()); ++k) {
@@ -110,20 +110,47 @@ template <typename Take> int each_value(const State &state, const Launchable &se
     return 0;
 }
 
-Answer equals(const World &one, const World &other) {
-    if (one.count != other.count) return Answer::no;
-    for (size_t k = 0; k < one.count; ++k) {
-        const Answer answer = same(one.values[k].get(), other.values[k].get());
-        if (answer != Answer::yes) return answer;
-    }
-    return Answer::yes;
+// Whether the values of the world are the very objects of this one, as is usual.
+Answer is_world(const State &state, const Attributes &attributes, const World &world) {
+    size_t k = 0;
+    const int failed = each_value(state, attributes, [&](PyObject *value) {
+        if (k >= world.count || world.values[k].get() != value) return false;
+        ++k;
+        return true;
+    });
+    if (failed < 0) return Answer::error;
+    return k == world.count ? Answer::yes : Answer::no;
 }
 
-}  // namespace
+// Whether an attribute is a plain value in the object's dict or its class's: then it is the same while
+// both are.
+bool is_plain_attribute(PyObject *object, const Ref &name) {
+    if (Py_TYPE(object)->tp_getattro != PyObject_GenericGetAttr) return false;
+    PyObject *found = _PyType_Lookup(Py_TYPE(object), name.get());
+    return found == nullptr || Py_TYPE(found)->tp_descr_get == nullptr;
+}
+
+// The list of a chain of hooks, into `calls`, and its dict's version; nothing where there is no hook.
+// False where it is another kind of hook.
+bool see_hook(const State &state, const Ref &hook, const Ref &dict, Seen *seen, Ref *calls) {
+    *calls = Ref();
+    seen->clear();
+    if (hook.get() == Py_None) return true;
+    if (!dict || reinterpret_cast<PyObject *>(Py_TYPE(hook.get())) != state.hook_chain.get()) {
+        return false;
+    }
+    seen->set(version_of(dict.get()));
+    *calls = Ref::borrow(PyDict_GetItemWithError(dict.get(), state.names.calls.get()));
+    return *calls && PyList_CheckExact(calls->get());
+}
+
+bool hook_unchanged(const Ref &calls, const Ref &dict, const Seen &seen) {
+    return !calls || (dict && seen.is(dict.get()) && PyList_GET_SIZE(calls.get()) == 0);
+}
 
 // The logger's own cache says if debugging is on; it is emptied whenever a level changes, and
 // filled by asking.
-Answer unwatched(const State &state) {
+Answer asked_unwatched(const State &state) {
     PyObject *observers = PyDict_GetItemWithError(state.events.get(), state.names.observers.get());
     if (observers == nullptr || !PyTuple_CheckExact(observers)) return Answer::no;
     if (PyTuple_GET_SIZE(observers) != 0) return Answer::no;
@@ -136,13 +163,88 @@ Answer unwatched(const State &state) {
     return watched.get() == Py_False ? Answer::yes : Answer::no;
 }
 
-Answer no_run_hooks(State &state, const Launchable &self) {
-    PyObject *hooks = self.pre_run_hooks;
+}  // namespace
+
+bool knobs_unchanged(const State &state) {
+    const KnobsSeen &seen = state.knobs_seen;
+    return seen.valid && seen.module.is(state.knobs.get()) &&
+           seen.runtime.is(state.runtime.object.get()) &&
+           seen.compilation.is(seen.compilation_object.get()) &&
+           seen.driver.is(state.driver.get()) &&
+           (!seen.active_object || seen.active.is(seen.active_object.get())) &&
+           hook_unchanged(seen.enter_calls, state.runtime.enter_dict, seen.enter) &&
+           hook_unchanged(seen.exit_calls, state.runtime.exit_dict, seen.exit);
+}
+
+int look_at_knobs(State &state) {
+    KnobsSeen &seen = state.knobs_seen;
+    seen.valid = false;
+    ++seen.generation;
+    const uint64_t module = version_of(state.knobs.get());
+    if (module == 0) return 0;
+    if (seen.computed != 0 && seen.compilation_object &&
+        seen.computed == Py_TYPE(seen.compilation_object.get())->tp_version_tag) {
+        return 0;
+    }
+    if (read_runtime(state) < 0) return -1;
+    Ref compilation = knob_group(state, state.names.compilation);
+    if (!compilation) return -1;
+    seen.module.set(module);
+    seen.runtime.set(state.runtime.object.get());
+    seen.compilation.set(compilation.get());
+    seen.driver.set(state.driver.get());
+    seen.compilation_object = compilation;
+    Ref active = attribute(state.driver.get(), state.driver_slot);
+    if (!active) return -1;
+    const bool is_cuda =
+        reinterpret_cast<PyObject *>(Py_TYPE(active.get())) == state.cuda_driver.get();
+    bool plain = is_plain_attribute(state.driver.get(), state.driver_slot) &&
+                 is_plain_attribute(compilation.get(), state.names.instrumentation_mode);
+    for (const Ref *name : {&state.names.debug, &state.names.add_stages_inspection_hook,
+                            &state.names.launch_enter_hook, &state.names.launch_exit_hook}) {
+        plain = plain && is_plain_attribute(state.runtime.object.get(), *name);
+    }
+    for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(state.more_knobs.get()); ++k) {
+        Ref name = Ref::borrow(PyTuple_GET_ITEM(state.more_knobs.get(), k));
+        plain = plain && is_plain_attribute(compilation.get(), name);
+    }
+    if (is_cuda) {
+        seen.active.set(active.get());
+        plain = plain && seen.active.known() &&
+                is_plain_attribute(active.get(), state.names.get_current_device) &&
+                is_plain_attribute(active.get(), state.names.get_current_stream);
+    }
+    seen.active_object = is_cuda ? active : Ref();
+    seen.computed = plain ? 0 : Py_TYPE(compilation.get())->tp_version_tag;
+    const RuntimeKnobs &runtime = state.runtime;
+    seen.valid = plain && seen.runtime.known() && seen.compilation.known() && seen.driver.known() &&
+                 see_hook(state, runtime.enter_hook, runtime.enter_dict, &seen.enter,
+                          &seen.enter_calls) &&
+                 see_hook(state, runtime.exit_hook, runtime.exit_dict, &seen.exit, &seen.exit_calls);
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+Answer unwatched(State &state) {
+    if (state.unwatched[0].is(state.events.get()) && state.unwatched[1].is(state.log_cache.get())) {
+        return Answer::yes;
+    }
+    const uint64_t events = version_of(state.events.get());
+    const uint64_t cache = version_of(state.log_cache.get());
+    const Answer answer = asked_unwatched(state);
+    if (answer == Answer::yes) {
+        state.unwatched[0].set(events);
+        state.unwatched[1].set(cache);
+    }
+    return answer;
+}
+
+Answer no_run_hooks(State &state, const Attributes &attributes) {
+    PyObject *hooks = attributes.pre_run_hooks;
     if (!off(Guard::pre_run_hooks) &&
         (hooks == nullptr || !PyList_CheckExact(hooks) || PyList_GET_SIZE(hooks) != 0)) {
         return Answer::no;
     }
-    if (self.debug == nullptr) return Answer::no;  // it was deleted, and Triton asks for it
+    if (attributes.debug == nullptr) return Answer::no;  // it was deleted, and Triton asks for it
     if (read_runtime(state) < 0) return Answer::error;
     if (!off(Guard::stages_hook) && state.runtime.stages_hook.get() != Py_None) return Answer::no;
     return Answer::yes;
@@ -157,31 +259,30 @@ Answer no_launch_hooks(State &state, bool again) {
     return hook_is_empty(state, runtime.exit_hook, runtime.exit_dict);
 }
 
-Answer world_now(Kernel *kernel, const Launchable &self, size_t *out) {
+Answer same_world(const World &one, const World &other) {
+    if (one.count != other.count) return Answer::no;
+    for (size_t k = 0; k < one.count; ++k) {
+        const Answer answer = same(one.values[k].get(), other.values[k].get());
+        if (answer != Answer::yes) return answer;
+    }
+    return Answer::yes;
+}
+
+Answer world_now(Kernel *kernel, const Attributes &attributes, size_t *out) {
     const State &state = *kernel->state;
-    if (kernel->world < kernel->worlds.size()) {  // the usual case: the very same objects
-        const World &last = *kernel->worlds[kernel->world];
-        size_t k = 0;
-        const int failed = each_value(state, self, [&](PyObject *value) {
-            if (k >= last.count || last.values[k].get() != value) return false;
-            ++k;
-            return true;
-        });
-        if (failed < 0) return Answer::error;
-        if (k == last.count) {
+    if (kernel->world < kernel->worlds.size()) {
+        const Answer answer = is_world(state, attributes, *kernel->worlds[kernel->world]);
+        if (answer == Answer::error) return answer;
+        if (answer == Answer::yes) {
             *out = kernel->world;
             return Answer::yes;
         }
     }
     World now;
-    const int failed = each_value(state, self, [&](PyObject *value) {
-        now.values[now.count++] = Ref::borrow(value);
-        return now.count < most_world_values;
-    });
-    if (failed < 0) return Answer::error;
+    if (read_world(state, attributes, &now) < 0) return Answer::error;
     const size_t count = kernel->worlds.size();
     for (size_t k = 0; k < count; ++k) {
-        const Answer answer = equals(now, *kernel->worlds[k]);
+        const Answer answer = same_world(now, *kernel->worlds[k]);
         if (answer == Answer::error) return answer;
         if (answer == Answer::yes) {
             *out = kernel->world = k;
@@ -194,21 +295,52 @@ Answer world_now(Kernel *kernel, const Launchable &self, size_t *out) {
     return Answer::yes;
 }
 
-Answer is_kept(const Launchable &self, const Spec &spec) {
+int read_world(const State &state, const Attributes &attributes, World *out) {
+    out->count = 0;
+    return each_value(state, attributes, [&](PyObject *value) {
+        out->values[out->count++] = Ref::borrow(value);
+        return out->count < most_world_values;
+    });
+}
+
+Answer world_holds(const State &state, const Attributes &attributes, const World &world) {
+    const Answer answer = is_world(state, attributes, world);
+    if (answer != Answer::no) return answer;
+    World now;
+    if (read_world(state, attributes, &now) < 0) return Answer::error;
+    return same_world(now, world);
+}
+
+int read_knobs(State &state, World *out) {
+    if (read_runtime(state) < 0) return -1;
+    return read_world(state, {nullptr, Py_None, nullptr, nullptr}, out);
+}
+
+Answer is_kept(const Attributes &attributes, Spec &spec) {
     if (off(Guard::cache)) return Answer::yes;
-    PyObject *devices = self.device_caches;
+    PyObject *devices = attributes.device_caches;
     if (devices == nullptr || !PyDict_Check(devices)) return Answer::no;
+    if (is_kept_still(attributes, spec)) return Answer::yes;
+    const uint64_t version = version_of(devices), kernels = version_of(spec.table.get());
     PyObject *caches = PyDict_GetItemWithError(devices, spec.device.get());
     if (caches != spec.caches.get()) return PyErr_Occurred() ? Answer::error : Answer::no;
     PyObject *kernel = PyDict_GetItemWithError(spec.table.get(), spec.key.get());
     if (kernel != spec.kernel.get()) return PyErr_Occurred() ? Answer::error : Answer::no;
+    spec.device_caches.set(version);
+    spec.kernels.set(kernels);
     return Answer::yes;
 }
 
+bool is_kept_still(const Attributes &attributes, const Spec &spec) {
+    PyObject *devices = attributes.device_caches;
+    return devices != nullptr && PyDict_Check(devices) && spec.device_caches.is(devices) &&
+           spec.kernels.is(spec.table.get());
+}
+
 // What `!=` says decides, as it does for Triton.
-Answer globals_hold(const Launchable &self) {
+Answer globals_hold(const Attributes &attributes) {
     if (off(Guard::globals)) return Answer::yes;
-    Ref used = Ref::borrow(self.used_global_vals);
+    Ref used = Ref::borrow(attributes.used_global_vals);
     if (!used || !PyDict_CheckExact(used.get())) return Answer::no;
     PyObject *key = nullptr, *entry = nullptr;
     Py_ssize_t at = 0;

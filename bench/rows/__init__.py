@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from bench.rows import compiling, keying, launching, running
+from bench.rows import compiling, keying, launching, planning, running
 from bench.rows.row import Case, Row
 
 __all__ = ["ROWS", "Case", "Row"]
 
-ROWS: tuple[Row, ...] = (*running.ROWS, *compiling.ROWS, *keying.ROWS, *launching.ROWS)
+ROWS: tuple[Row, ...] = (
+    *running.ROWS,
+    *compiling.ROWS,
+    *keying.ROWS,
+    *launching.ROWS,
+    *planning.ROWS,
+)

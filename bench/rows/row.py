@@ -35,7 +35,8 @@ class Row:
     """One measurement: ``subject`` is timed, against ``baseline`` where there is one. With a
     ``floor``, what both take above that contender is compared. Where the unit is bytes, contenders
     return how many, and nothing is timed. ``needs`` is a package without which it is left out;
-    ``device`` is the one that it is about."""
+    ``device`` is the one that it is about, ``threads`` is how many torch and kernels on the CPU
+    use."""
 
     id: str
     title: str
@@ -48,3 +49,4 @@ class Row:
     interpreted: bool = True
     needs: str | None = None
     device: str = "cpu"
+    threads: int = 2

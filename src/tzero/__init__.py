@@ -37,6 +37,7 @@ from tzero.errors import (
     NativeMissing,
     NotInKernel,
     OutOfBounds,
+    PlanDrift,
     TzeroError,
     UnsupportedOperation,
     UnsupportedType,
@@ -44,7 +45,8 @@ from tzero.errors import (
 
 if TYPE_CHECKING:
     from tzero.bind import BoundKernel
-    from tzero.dispatch import Kernel, kernel
+    from tzero.decorating import kernel
+    from tzero.dispatch import Kernel
     from tzero.extract import ConstExpr
     from tzero.jitting import jit
     from tzero.specializing import specialize
@@ -67,6 +69,7 @@ __all__ = [
     "NativeMissing",
     "NotInKernel",
     "OutOfBounds",
+    "PlanDrift",
     "TzeroError",
     "UnsupportedOperation",
     "UnsupportedType",
@@ -81,12 +84,12 @@ _ROOMS = {
     "ConstExpr": "tzero.extract",
     "Kernel": "tzero.dispatch",
     "jit": "tzero.jitting",
-    "kernel": "tzero.dispatch",
+    "kernel": "tzero.decorating",
     "specialize": "tzero.specializing",
 }
 
 
-_OPEN = ("errors", "events", "key", "measure", "settings")
+_OPEN = ("errors", "events", "key", "measure", "pool", "settings")
 """Rooms that are public as a whole, as `tzero.measure`."""
 
 

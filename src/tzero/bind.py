@@ -18,6 +18,7 @@ from tzero.config import Config
 from tzero.errors import InvalidArgument
 from tzero.host import Host, underlying
 from tzero.key import Key
+from tzero.plan import Refusal
 
 __all__ = ["BoundKernel"]
 
@@ -54,6 +55,7 @@ class BoundKernel(Generic[R]):
         host: Host[R],
         key: Key,
         caller: Callable[[BoundKernel[R], tuple[Any, ...], Mapping[str, Any]], R],
+        changed: Callable[[BoundKernel[R]], None],
         facts: Mapping[Hashable, Hashable] = _NO_FACTS,
     ) -> None:
         self.name = host.name
@@ -67,7 +69,11 @@ class BoundKernel(Generic[R]):
         # What calls gave to `specialize`, and the sites that none has left yet; `hold` keeps both.
         self.given: dict[Site, Given] = {}
         self.open_sites: frozenset[Site] = frozenset()
-        self._caller = caller
+        # What calls were recorded as, by their situation; `tzero.planner` keeps these.
+        self.plans: dict[Hashable, Any] = {}
+        self.stale: dict[Hashable, int] = {}
+        self.refusal: Refusal | None = None  # why no call is recorded at all
+        self._caller, self._changed = caller, changed
         self._set(host.config)
 
     @property
@@ -94,9 +100,11 @@ class BoundKernel(Generic[R]):
                 advice="Give it a parameter `config`.",
             )
         self._set(config)
+        self._changed(self)
 
     def _set(self, config: Config | None) -> None:
         self._config = config
+        self.plans, self.stale, self.refusal = {}, {}, None
         self.call = self.host.configured(self.function, config)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> R:
@@ -105,13 +113,18 @@ class BoundKernel(Generic[R]):
         return self._caller(self, args, kwargs)
 
     def to_code(self) -> str:
-        """What runs: the host function's source, under its key and configuration."""
+        """What runs: the wrapper that was written for the plan of the latest call, or, where calls
+        are not replayed, the host function's source; under its key and configuration."""
+        head = f"# {self.name}: {self.key!r}\n# config: {self._config!r}\n"
+        wrappers = [each.wrapper for each in self.plans.values() if hasattr(each, "wrapper")]
+        if wrappers:
+            return f"{head}{wrappers[-1].source}"
         below = underlying(self.function)
         try:
             source = textwrap.dedent(inspect.getsource(below or type(self.function)))
         except (OSError, TypeError):
             source = f"# {self.name} was not written in a file: its source is not known\n"
-        return f"# {self.name}: {self.key!r}\n# config: {self._config!r}\n{source}"
+        return f"{head}{source}"
 
     def __repr__(self) -> str:
         return f"<BoundKernel {self.name} {self.key!r} config={self._config!r}>"

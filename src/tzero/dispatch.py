@@ -1,4 +1,4 @@
-"""`@tzero.kernel`: arguments to Key, Key to BoundKernel, and the call.
+"""`Kernel`: arguments to Key, Key to BoundKernel, and the call.
 
     add(x, y) ── raw key, a plain tuple ──► entries ── hit ──► BoundKernel(x, y)
                                               └ miss ── Key ── bind ──► entries
@@ -17,23 +17,26 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from types import FunctionType, MethodType
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Generic, TypeVar
 
 import torch
 
-from tzero import events, measure, settings
+from tzero import events, intercept, measure, settings
 from tzero.bind import BoundKernel, running
 from tzero.config import Config
 from tzero.entries import Entries
-from tzero.errors import InvalidArgument, InvalidKernel
+from tzero.errors import InvalidArgument
 from tzero.extract import Extractor, unwrapped
-from tzero.host import check_key, check_options, only_config, outside, read_host
+from tzero.host import check_key, outside, read_host
 from tzero.key import Key, Options, difference
+from tzero.plan import Plan
+from tzero.planner import Planned, Planner
+from tzero.replay import resume
 from tzero.reports import Explanation, Stats
 from tzero.specializing import Value, close_sites, hold, unsettled
 from tzero.words import first_difference, holds_tensor
 
-__all__ = ["Explanation", "Kernel", "Stats", "kernel"]
+__all__ = ["Explanation", "Kernel", "Stats"]
 
 R = TypeVar("R")
 Raw = tuple[Hashable, ...]
@@ -63,6 +66,8 @@ class Kernel(Generic[R]):
         config: Config | None,
         key: Callable[..., Hashable] | None,
         options: Options,
+        plans: bool = True,
+        pool: bool = False,
     ) -> None:
         # The function's own attributes are not taken over: they may have names that are used here.
         functools.update_wrapper(self, function, updated=())
@@ -73,9 +78,14 @@ class Kernel(Generic[R]):
         self.extract = Extractor(host.name, host.parameters, host.constants, options, key)
         self._parameters, self._arity = host.parameters, len(host.parameters)
         self._configured = host.configured(function, host.config)
-        self._entries: Entries[R] = Entries(host.name, host.parameters)
+        self._entries: Entries[R] = Entries(host.name, host.parameters, self._forget)
         self._found = self._entries.found
-        self._clock, self._binds = itertools.count(), itertools.count()  # of all uses, of `bind`'s
+        self._tick = itertools.count().__next__  # of all uses
+        self._binds = itertools.count()  # of `bind`'s
+        exact = options.static_shapes
+        self._planner: Planner[R] | None = Planner(host, exact, pool) if plans else None
+        self.pool = pool
+        self.changes = 0  # of configs of bound kernels, and of what is bound
         # The lock of the entries protects these too.
         self._misses, self._bound_ahead, self._evictions = 0, 0, 0
         self._last_missed: Key | None = None
@@ -94,7 +104,7 @@ class Kernel(Generic[R]):
             if kwargs or len(args) != self._arity:
                 args = self._normalized(args, kwargs)
             base = self.extract.last(args)
-            number = next(self._clock)
+            number = self._tick()
             bound = self._found(base, args, number)
             if bound is None:
                 bound = self._bound(base, args, number)
@@ -103,7 +113,26 @@ class Kernel(Generic[R]):
         except InvalidArgument as error:
             self._tell_refusal(error)
             raise
-        return self._run(self._note, base, bound, args, number)
+        return self._run(self._note, base, bound, args, number)[0]
+
+    def _answer(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[R, Planned | None]:
+        """A call, and what replays such calls: for native code, which looks up plans by itself."""
+        try:
+            args = self._normalized(args, kwargs)
+            base = self.extract.last(args)
+            number = self._tick()
+            bound = self._found(base, args, number) or self._bound(base, args, number)
+        except InvalidArgument as error:
+            self._tell_refusal(error)
+            raise
+        result, planned = self._run(self._note, base, bound, args, number)
+        if planned is not None and self._found(base, args, number) is not planned.bound:
+            planned = None  # it was dropped meanwhile
+        return result, planned
+
+    def _resume(self, plan: Plan, start: int, held: Sequence[Any], given: Sequence[Any]) -> Any:
+        """The rest of a plan that native code cannot finish: the world changed in its middle."""
+        return resume(plan, start, held, given)
 
     def _run(
         self,
@@ -112,18 +141,24 @@ class Kernel(Generic[R]):
         bound: BoundKernel[R],
         args: tuple[Any, ...],
         number: int,
-    ) -> R:
+    ) -> tuple[R, Planned | None]:
         if bound.has_constants:
             args = unwrapped(args)
         outer = running.current
         running.current = (note, base, bound, args, number)
+        if intercept.anywhere:
+            self._show_recording()
+        planner, planned = self._planner, None
         try:
-            result = bound.call(*args)
+            if planner is None or bound.refusal is not None:
+                result = bound.call(*args)
+            else:
+                result, planned = planner.run(bound, args)
         finally:
             running.current = outer
         if bound.open_sites:
             close_sites(bound)
-        return result
+        return result, planned
 
     def _measured(
         self, record: measure.Record, args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -134,7 +169,7 @@ class Kernel(Generic[R]):
                 with record.stage("key", self.name):
                     args = self._normalized(args, kwargs)
                     base = self.extract(args)
-                number = next(self._clock)
+                number = self._tick()
                 with record.stage("bind", self.name):
                     bound = self._found(base, args, number)
                     hit = bound is not None
@@ -145,7 +180,7 @@ class Kernel(Generic[R]):
             if hit and events.watched():
                 events.emit(events.Event("hit", self.name))
             with record.stage("run", self.name):
-                return self._run(self._note, base, bound, args, number)
+                return self._run(self._note, base, bound, args, number)[0]
 
     def _call_bound(
         self, bound: BoundKernel[R], args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -160,14 +195,14 @@ class Kernel(Generic[R]):
         except InvalidArgument as error:
             self._tell_refusal(error)
             raise
-        number = bound.last_used = next(self._clock)
+        number = bound.last_used = self._tick()
         if events.watched():
             events.emit(events.Event("hit", self.name))
         record = measure.active()
         if record is None:
-            return self._run(self._note_alone, base, bound, args, number)
+            return self._run(self._note_alone, base, bound, args, number)[0]
         with record.stage("call", self.name), record.stage("run", self.name):
-            return self._run(self._note_alone, base, bound, args, number)
+            return self._run(self._note_alone, base, bound, args, number)[0]
 
     def _check_bound(self, bound: BoundKernel[R], base: Raw, args: tuple[Any, ...]) -> None:
         """Refuse arguments that have another key than a bound kernel, as of when it was bound."""
@@ -201,7 +236,7 @@ class Kernel(Generic[R]):
             normal = self._normalized(normal, {})
         base = self.extract.last(normal)
         next(self._binds)
-        number = next(self._clock)
+        number = self._tick()
         found = self._found(base, normal, number)
         return self._bound(base, normal, number, ahead=True) if found is None else found
 
@@ -214,25 +249,59 @@ class Kernel(Generic[R]):
         """Forget every bound kernel; the next calls bind anew."""
         with self._entries.lock:
             self._entries.clear()
+            self._forget(None)
+            self.changes += 1
             self._last_missed, self._changed = None, Counter()
 
     def explain(self, /, *args: Any, **kwargs: Any) -> Explanation:
-        """Whether a call would hit, and how its key differs from the nearest other entry's."""
-        key = self.key(self._normalized(args, kwargs))
+        """What a call would find and what would serve it: nothing is run but the key and guards."""
+        args = self._normalized(args, kwargs)
+        key = self.key(args)
         entries = self._entries.bound_kernels()
         here = next((e for e in entries if e.key == key), None)
         others = [e.key for e in entries if e is not here]
         nearest = max(others, key=lambda other: _alike(other, key), default=None)
-        words = difference(nearest, key, self._parameters) if nearest is not None else ""
-        config = here.config if here is not None else self.host.config
-        return Explanation(self.name, key, here is not None, config, words)
+        last = max(entries, key=lambda entry: entry.last_used, default=None)
+        plan, refusal = None, ""
+        if self._planner is None:
+            refusal = "tier 0 is in force"
+        elif here is not None:
+            plan, refusal = self._planner.look(here, unwrapped(args))
+        return Explanation(
+            self.name,
+            key,
+            here is not None,
+            here.config if here is not None else self.host.config,
+            difference(nearest, key, self._parameters) if nearest is not None else "",
+            self.tier,
+            plan,
+            refusal,
+            difference(last.key, key, self._parameters) if last not in (None, here) else "",
+            self._stages(args, here),
+        )
+
+    @property
+    def tier(self) -> int:
+        """How calls are replayed at best: 0 not at all, 1 in Python, 2 natively."""
+        return 0 if self._planner is None else 1
+
+    def _stages(self, args: tuple[Any, ...], here: BoundKernel[R] | None) -> dict[str, float]:
+        """What the parts of a hit cost now, in nanoseconds."""
+        base = self.extract(args)
+        stages: dict[str, Callable[[], object]] = {
+            "key": lambda: self.extract.last(args),
+            "lookup": lambda: self._entries.table.get(base),
+        }
+        if here is not None and self._planner is not None:
+            stages |= self._planner.stages(here, unwrapped(args))
+        return {name: measure.nanoseconds(call) for name, call in stages.items()}
 
     def stats(self) -> Stats:
         """Counts of calls, misses, live entries and evictions."""
         with self._entries.lock:
             # Taking a number is the only way to see it; a look takes one of both.
             binds = next(self._binds)
-            calls = next(self._clock) - binds
+            calls = self._tick() - binds
             live = len(self._entries.bound_kernels())
             return Stats(calls, self._misses, live, self._evictions, self._bound_ahead)
 
@@ -260,6 +329,23 @@ class Kernel(Generic[R]):
                 advice="Define it in a module, outside functions, under its own name.",
             )
         return path
+
+    def _show_recording(self) -> None:
+        """Where this call is in the host function of another kernel, which is being recorded."""
+        recorder: Any = getattr(intercept.here.interceptor, "__self__", None)
+        if recorder is not None:
+            recorder.nested(self)
+
+    def _changed_config(self, bound: BoundKernel[R]) -> None:
+        """A bound kernel has another config."""
+        self.changes += 1
+        self._forget(bound)
+
+    def _forget(self, bound: BoundKernel[R] | None) -> None:
+        """Drop what is kept of a bound kernel's plans elsewhere than with it, or of all."""
+
+    def _look_back(self) -> None:
+        """Note on the bound kernels when each was used last, where that is known elsewhere."""
 
     # -- stages --------------------------------------------------------------------------------
 
@@ -315,8 +401,10 @@ class Kernel(Generic[R]):
             key = self._entries.key(base, args)
             facts: Any = key[len(base) :]  # pairs of extras and facts, or none
             more = {"facts": dict(facts)} if facts else {}
-            bound = BoundKernel(self.host, key, self._call_bound, **more)
+            bound = BoundKernel(self.host, key, self._call_bound, self._changed_config, **more)
             bound.last_used = number
+            if len(self._entries.table) >= most:
+                self._look_back()
             dropped = self._entries.add(base, bound, most)
             self._misses += 1
             self._bound_ahead += ahead
@@ -390,66 +478,3 @@ class Kernel(Generic[R]):
 
 def _alike(one: Key, other: Key) -> int:
     return sum(a == b for a, b in zip(one, other, strict=False))
-
-
-@overload
-def kernel(function: Callable[..., R], /) -> Kernel[R]: ...
-@overload
-def kernel(
-    *,
-    config: Config | None = None,
-    configs: Sequence[Config] | None = None,
-    key: Callable[..., Hashable] | None = None,
-    static_shapes: bool = True,
-    index_dtype: torch.dtype | None = None,
-    pool: bool | None = None,
-    size_hints: Sequence[int] | None = None,
-) -> Callable[[Callable[..., R]], Kernel[R]]: ...
-def kernel(
-    function: Callable[..., R] | None = None,
-    /,
-    *,
-    config: Config | None = None,
-    configs: Sequence[Config] | None = None,
-    key: Callable[..., Hashable] | None = None,
-    static_shapes: bool = True,
-    index_dtype: torch.dtype | None = None,
-    pool: bool | None = None,
-    size_hints: Sequence[int] | None = None,
-) -> Kernel[R] | Callable[[Callable[..., R]], Kernel[R]]:
-    """Make a host function, which launches Triton kernels, into a dispatcher.
-
-    ::
-
-        @tzero.kernel(config=tzero.Config(BLOCK=1024))
-        def add(x, y, config):
-            out = torch.empty_like(x)
-            grid = (triton.cdiv(x.numel(), config.BLOCK),)
-            add_kernel[grid](x, y, out, x.numel(), **config)
-            return out
-
-    `config` reaches the host function through its parameter of that name. `key` adds its result to
-    the key. With ``static_shapes=False`` sizes above one share code; `index_dtype` then settles
-    the width of indices.
-    """
-    if function is None:
-        return functools.partial(
-            kernel,
-            config=config,
-            configs=configs,
-            key=key,
-            static_shapes=static_shapes,
-            index_dtype=index_dtype,
-            pool=pool,
-            size_hints=size_hints,
-        )
-    name = getattr(function, "__name__", type(function).__name__)
-    if isinstance(function, Kernel):
-        raise InvalidKernel(
-            kernel=name, problem="it is a kernel already", advice="Leave one @tzero.kernel out."
-        )
-    check_options(name, static_shapes, index_dtype, pool=pool, size_hints=size_hints)
-    if configs is not None:
-        config = only_config(name, config, configs)
-    options = Options(static_shapes=static_shapes, index_dtype=index_dtype)
-    return Kernel(function, config=config, key=key, options=options)

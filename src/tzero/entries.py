@@ -13,7 +13,7 @@ another key: when an extra joins, what was bound without it is dropped, and the 
 from __future__ import annotations
 
 import threading
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Generic, TypeVar
 
 from tzero.bind import BoundKernel
@@ -51,11 +51,17 @@ class Entries(Generic[R]):
     True
     """
 
-    def __init__(self, kernel: str, parameters: Sequence[str]) -> None:
+    def __init__(
+        self,
+        kernel: str,
+        parameters: Sequence[str],
+        dropped: Callable[[BoundKernel[R]], None] = lambda bound: None,
+    ) -> None:
         self.lock = threading.RLock()  # protects changing the table; `__eq__` of keys runs under it
         self.table: dict[Raw, BoundKernel[R] | Family] = {}
         self._kernel = kernel
         self._parameters = parameters
+        self._dropped = dropped  # told of each bound kernel that no call finds any more
 
     def found(self, base: Raw, args: tuple[Any, ...], number: int) -> BoundKernel[R] | None:
         """The bound kernel of a call, which is then the one used last."""
@@ -111,7 +117,9 @@ class Entries(Generic[R]):
                 if extra in known or EVERYTHING in known:
                     return
                 for member in entry.members:
-                    del self.table[member]
+                    self._tell_dropped(self.table.pop(member))
+            elif entry is not None:
+                self._tell_dropped(entry)
             # All arguments in full say whatever one of them would, and stand alone.
             extras = (extra,) if extra == EVERYTHING else (*known, extra)
             self.table[base] = Family(extras, number)
@@ -145,4 +153,11 @@ class Entries(Generic[R]):
                 entry.members -= gone.keys()
                 if not entry.members:  # a family goes with its last member
                     del self.table[base]
-        return sum(isinstance(entry, BoundKernel) for entry in gone.values())
+        return sum(map(self._tell_dropped, gone.values()))
+
+    def _tell_dropped(self, entry: BoundKernel[R] | Family) -> bool:
+        """Say that an entry is gone; whether it is one that calls could find."""
+        if isinstance(entry, Family):
+            return False
+        self._dropped(entry)
+        return True

@@ -16,6 +16,7 @@
         ├── UnsupportedType        a value that cannot be part of a key    (also a TypeError)
         ├── NotInKernel            specialize outside a host function      (also a RuntimeError)
         ├── LaunchFailed           the driver refused a launch             (also a RuntimeError)
+        ├── PlanDrift              verify mode: a call is not what its plan says
         └── NativeMissing          tier 2 was asked for and is not built   (also an ImportError)
 
 Enters: the facts of one failure, as keyword arguments. Leaves: an exception whose message says
@@ -44,6 +45,7 @@ __all__ = [
     "NativeMissing",
     "NotInKernel",
     "OutOfBounds",
+    "PlanDrift",
     "TzeroError",
     "UnsupportedOperation",
     "UnsupportedType",
@@ -357,6 +359,29 @@ device's limits; if an earlier kernel failed, run with CUDA_LAUNCH_BLOCKING=1 to
             f"{block} threads a block and {shared} bytes of shared memory. Check the grid against "
             "the device's limits; if an earlier kernel failed, run with CUDA_LAUNCH_BLOCKING=1 to "
             "see which."
+        )
+
+
+class PlanDrift(TzeroError):
+    """A call did something else than the plan that was made of the same call before. Raised in
+    verify mode (``TZERO_VERIFY=1``), where every call is recorded again.
+
+    >>> print(PlanDrift(kernel="add", fact="step 1", before="launch k[(3, 1, 1)](x, t1)",
+    ...                 now="launch k[(4, 1, 1)](x, t1)"))
+    add: step 1 is not what the plan has: launch k[(4, 1, 1)](x, t1), and it was launch \
+k[(3, 1, 1)](x, t1). The host function depends on something besides its arguments, globals and \
+closures: make that an argument, or part of what key= returns.
+    """
+
+    def __init__(self, *, kernel: str, fact: str, before: str, now: str) -> None:
+        self.kernel = kernel
+        self.fact = fact
+        self.before = before
+        self.now = now
+        super().__init__(
+            f"{kernel}: {fact} is not what the plan has: {now}, and it was {before}. The host "
+            "function depends on something besides its arguments, globals and closures: make that "
+            "an argument, or part of what key= returns."
         )
 
 

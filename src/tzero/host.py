@@ -310,7 +310,7 @@ def check_key(name: str, key: Any, parameters: Sequence[str]) -> None:
         ) from error
 
 
-def check_options(name: str, static_shapes: Any, index_dtype: Any, **later: Any) -> None:
+def check_options(name: str, static_shapes: Any, index_dtype: Any, pool: Any, **later: Any) -> None:
     """Options are of their types; an error for each that would mean something else than it says."""
     for option, value in later.items():
         if value is not None:
@@ -319,6 +319,8 @@ def check_options(name: str, static_shapes: Any, index_dtype: Any, **later: Any)
                 problem=f"{option}= has no meaning in this version",
                 advice="Leave it out.",
             )
+    if pool not in (None, False, True):
+        raise InvalidKernel(kernel=name, problem=f"pool= is {pool!r}", advice="Pass a bool.")
     if not isinstance(static_shapes, bool):
         raise InvalidKernel(
             kernel=name, problem=f"static_shapes= is {static_shapes!r}", advice="Pass a bool."

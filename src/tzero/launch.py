@@ -15,16 +15,17 @@ the kernel was compiled with has changed. Otherwise Triton takes the launch, wit
 from __future__ import annotations
 
 import struct
+import weakref
 from collections.abc import Mapping
 from typing import Any
 
-from tzero import events, settings, triton_side
+from tzero import events, intercept, settings, triton_side
 from tzero.cpu.launcher import Launcher
 from tzero.cpu.pool import DONE
 from tzero.facts import Reader
 from tzero.triton_side import Compiled, JITFunction, driver
 
-__all__ = ["Launching", "PythonJit", "finish"]
+__all__ = ["Launching", "PythonJit", "finish", "over"]
 
 
 class Launching:
@@ -40,6 +41,11 @@ class Launching:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Launch, and return the compiled kernel as Triton does."""
+        if intercept.anywhere and intercept.here.interceptor is not None:
+            return intercept.shown(
+                *(self.kernel, self.grid, args, kwargs),
+                lambda grid: Launching(self.kernel, grid)(*args, **kwargs),
+            )
         kernel, grid, debug = self.kernel, self.grid, self.kernel.debug
         if type(kernel.pre_run_hooks) is not list or kernel.pre_run_hooks:
             return kernel.handed_over(grid, args, kwargs, "a pre-run hook is attached")
@@ -217,6 +223,37 @@ class PythonJit(JITFunction):
         if reason not in self._said:
             self._said.add(reason)
             events.emit(events.Event("refusal", self.__name__, reason))
+
+
+class _Over(PythonJit):
+    """Launches of one of Triton's own kernels, made as those of tzero's are. All that Triton keeps
+    with the kernel stays there, and is looked up there."""
+
+    def __init__(self, kernel: Any) -> None:
+        self.kernel = kernel
+        self.specs = {}
+        self.readers = {}
+        self._grids = {}
+        self._said = set()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["kernel"], name)
+
+    def plain_run(self, grid: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        return self.kernel.run(*args, grid=grid, warmup=False, **kwargs)
+
+
+_over: weakref.WeakKeyDictionary[Any, _Over] = weakref.WeakKeyDictionary()
+
+
+def over(kernel: Any) -> Any:
+    """A kernel whose launches are tzero's: itself, if it is one, else one that stands for it."""
+    if isinstance(kernel, PythonJit) or triton_side.oddity(kernel):
+        return kernel
+    found = _over.get(kernel)
+    if found is None:
+        found = _over[kernel] = _Over(kernel)
+    return found
 
 
 def _same(one: Any, other: Any) -> bool:

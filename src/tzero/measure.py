@@ -14,15 +14,16 @@ recorded that is all it pays.
 from __future__ import annotations
 
 import json
+import math
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["Record", "Span", "active", "recording"]
+__all__ = ["Record", "Span", "active", "nanoseconds", "recording"]
 
 
 class Span(NamedTuple):
@@ -108,6 +109,21 @@ class Record:
         ]
         text = json.dumps({"traceEvents": events, "displayTimeUnit": "ns"})
         Path(path).write_text(text, encoding="utf-8")
+
+
+def nanoseconds(call: Callable[[], object], times: int = 200) -> float:
+    """What a call takes, at best of five samples.
+
+    >>> nanoseconds(lambda: None) > 0
+    True
+    """
+    best = math.inf
+    for _ in range(5):
+        start = time.perf_counter_ns()
+        for _ in range(times):
+            call()
+        best = min(best, (time.perf_counter_ns() - start) / times)
+    return best
 
 
 _change = threading.Lock()  # protects replacing `_open`; reading it takes none

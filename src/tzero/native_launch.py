@@ -24,7 +24,7 @@ from tzero.errors import LaunchFailed
 from tzero.launch import Launching, PythonJit, finish
 from tzero.triton_side import driver
 
-__all__ = ["NativeJit", "make"]
+__all__ = ["NativeJit", "NotNative", "configure", "described", "make"]
 
 # Triton's type -> the number of native/spec.h's Type, the layout in a struct.
 _TYPES = {
@@ -106,8 +106,8 @@ def make(native: ModuleType) -> type[PythonJit]:
             """Launch by the twin; the kernel, and how native code launches it from now on."""
             kernel = Launching(self, grid)(*args, **kwargs)
             try:
-                return kernel, None if kernel is None else _described(native, self, kernel)
-            except _NotNative as reason:
+                return kernel, None if kernel is None else described(native, self, kernel)
+            except NotNative as reason:
                 self.say_once(f"Python launches: {reason}")
                 return kernel, None
 
@@ -133,7 +133,7 @@ def make(native: ModuleType) -> type[PythonJit]:
 NativeJit = make(_native)
 
 
-class _NotNative(Exception):
+class NotNative(Exception):
     """Why native code does not launch a binary."""
 
 
@@ -151,36 +151,52 @@ def _parameter(parameter: triton_side.Parameter) -> tuple[Any, ...]:
     )
 
 
-def _described(native: ModuleType, function: PythonJit, kernel: Any) -> tuple[Any, ...] | None:
+def described(native: ModuleType, function: PythonJit, kernel: Any) -> tuple[Any, ...] | None:
     """A binary as native/launch.cpp's `spec_from` takes it; None where Triton does not keep it."""
     if not triton_side.is_plain_driver(driver.active):
-        raise _NotNative("the active driver is not as Triton or tzero made it")
+        raise NotNative("the active driver is not as Triton or tzero made it")
     device = driver.active.get_current_device()
     kept = triton_side.compiled(function, kernel, device)
     if kept is None:
         return None
     if not triton_side.plain_alignment(triton_side.backend_of(kept.caches)):
-        raise _NotNative("this backend asks more of a tensor than its alignment")
+        raise NotNative("this backend asks more of a tensor than its alignment")
     types = list(_types(function, kernel))
     if isinstance(kept.run, Launcher):
         launch = kept.run.native()
         if launch is None:
-            raise _NotNative("the CPU backend checks every access")
+            raise NotNative("the CPU backend checks every access")
         moves, size = _moves(types, _HEAD)
         numbers = (launch.run, launch.program, kept.handle, 0, 0, 1, False, False, -1)
+        work = _steady_work(kernel)
         where: tuple[Any, ...] = (True, kept.run, *numbers)
     else:
         cuda = triton_side.cuda_launch(kernel, kept.run)
         if cuda is None:
-            raise _NotNative("the binary wants scratch memory, or runs on no device known here")
+            raise NotNative("the binary wants scratch memory, or runs on no device known here")
         if not native.open_cuda():
-            raise _NotNative("CUDA's driver library cannot be opened")
+            raise NotNative("CUDA's driver library cannot be opened")
         moves, size = _moves(types, "@")
+        work = 0
         where = (False, kept.run, 0, 0, kept.handle, *cuda, device)
     return (
         *(kernel, kept.caches, kept.table, kept.key, device, tuple(moves), size, kernel.name),
         *where,
+        work,
     )
+
+
+_UNSTEADY = ("scf.for", "scf.while", "cf.", "tt.print", "tt.call")
+
+
+def _steady_work(kernel: Any) -> int:
+    """How much work a program of a kernel for the CPU is, in element operations, where that does
+    not depend on its arguments; else 0. Such a kernel waits for nothing, and where it is short,
+    native code keeps the GIL meanwhile: letting go of it costs more than a small launch."""
+    if any(word in kernel.asm["ttir"] for word in _UNSTEADY):
+        return 0
+    work: int = kernel.metadata.cpu_work
+    return 0 if getattr(kernel.metadata, "launch_cooperative_grid", False) else max(work, 1)
 
 
 def _types(function: PythonJit, kernel: Any) -> Iterator[tuple[int, str]]:
@@ -189,7 +205,7 @@ def _types(function: PythonJit, kernel: Any) -> Iterator[tuple[int, str]]:
         if type_ == "constexpr":
             continue
         if not isinstance(type_, str) or (type_[0] != "*" and type_ not in _TYPES):
-            raise _NotNative(f"argument {name!r} has the type {type_}")
+            raise NotNative(f"argument {name!r} has the type {type_}")
         yield index, type_
 
 

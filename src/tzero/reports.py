@@ -6,10 +6,13 @@ not know tables or calls.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from tzero.config import Config
 from tzero.key import Key
+from tzero.plan import Plan
 
 __all__ = ["Explanation", "Stats"]
 
@@ -35,10 +38,14 @@ class Stats(NamedTuple):
 
 
 class Explanation(NamedTuple):
-    """Why a call would hit or miss.
+    """Why a call would hit or miss, what would serve it, and what that costs.
 
-    >>> print(Explanation("add", Key((int,)), True, None, ""))
-    add: hit
+    `tier` is how the kernel's calls are replayed at best; `plan` is what would be replayed now, and
+    `refusal` why nothing would, a guard that does not hold included. `since` is what is otherwise
+    than in the last call that hit. `stages` are nanoseconds, measured while it was made.
+
+    >>> print(Explanation("add", Key((int,)), True, None, "", tier=0))
+    add: hit, the host function runs (tier 0)
       key: Key(int)
     """
 
@@ -47,11 +54,31 @@ class Explanation(NamedTuple):
     hit: bool
     config: Config | None
     difference: str
+    tier: int
+    plan: Plan | None = None
+    refusal: str = ""
+    since: str = ""
+    stages: Mapping[str, float] = MappingProxyType({})
 
     def __str__(self) -> str:
-        lines = [f"{self.kernel}: {'hit' if self.hit else 'miss'}", f"  key: {self.key!r}"]
+        served = "the host function runs"
+        if self.plan is not None and not self.refusal:
+            served = f"replayed {'natively' if self.tier == 2 else 'in Python'}"
+        elif not self.hit and self.tier:
+            served = "to be recorded"
+        hit = "hit" if self.hit else "miss"
+        lines = [f"{self.kernel}: {hit}, {served} (tier {self.tier})", f"  key: {self.key!r}"]
         if self.config is not None:
             lines.append(f"  config: {self.config!r}")
+        if self.refusal:
+            lines.append(f"  not replayed: {self.refusal}")
+        if self.plan is not None:
+            lines += [f"  {line}" for line in str(self.plan).splitlines()]
+        if self.since:
+            lines.append(f"  unlike the last call that hit: {self.since}")
         if self.difference:
             lines.append(f"  unlike the nearest other entry: {self.difference}")
+        if self.stages:
+            words = [f"{name} {time:.0f} ns" for name, time in self.stages.items()]
+            lines.append(f"  costs: {', '.join(words)}")
         return "\n".join(lines)

@@ -12,6 +12,10 @@ variable                       value                   meaning
 ``TZERO_TIER``                 ``''``, 0, 1 or 2       pin how calls are made: as Triton does, in
                                                        Python, natively; ``''``: the best there is
 ``TZERO_DISABLE``              ``''``, ``0`` or ``1``  leave every call to Triton
+``TZERO_VERIFY``               ``''``, ``0`` or ``1``  record every call again, and compare it with
+                                                       its plan
+``TZERO_OUTPUT_POOL``          ``''``, ``0`` or ``1``  let kernels use output tensors again that
+                                                       nobody holds any more
 =============================  ======================  ==========================================
 
 Enters: an environment. Leaves: one frozen :class:`Settings`, read at the first :func:`current` and
@@ -63,6 +67,12 @@ class Settings:
 
     disable: bool = False
     """Whether every call is left to Triton."""
+
+    verify: bool = False
+    """Whether every call is recorded again and compared with its plan."""
+
+    output_pool: bool = False
+    """Whether kernels that do not say so themselves use output tensors again."""
 
     def __post_init__(self) -> None:
         for variable in _TABLE:
@@ -173,6 +183,22 @@ _TABLE = (
         accepts=lambda value: isinstance(value, bool),
         values="False or True",
     ),
+    _Variable(
+        field="verify",
+        names=("TZERO_VERIFY",),
+        parse=_flag,
+        allowed="'' or '0' (off), or '1' (on)",
+        accepts=lambda value: isinstance(value, bool),
+        values="False or True",
+    ),
+    _Variable(
+        field="output_pool",
+        names=("TZERO_OUTPUT_POOL",),
+        parse=_flag,
+        allowed="'' or '0' (off), or '1' (on)",
+        accepts=lambda value: isinstance(value, bool),
+        values="False or True",
+    ),
 )
 
 
@@ -246,6 +272,8 @@ class Changes(TypedDict, total=False):
     max_specializations: int
     tier: int | None
     disable: bool
+    verify: bool
+    output_pool: bool
 
 
 @contextmanager

@@ -19,10 +19,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import dis
-import inspect
 import sys
-import textwrap
 import threading
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -36,6 +33,7 @@ from tzero.bind import BoundKernel, Given, Site, running
 from tzero.constants import constant, fields_of
 from tzero.errors import InvalidArgument, NotInKernel, UnsupportedType
 from tzero.key import Options, part
+from tzero.sites import Source, assigned, read_source
 from tzero.words import shown
 
 __all__ = ["Extra", "NotInKernel", "specialize"]
@@ -229,49 +227,23 @@ def _origin(code: CodeType, offset: int, bound: BoundKernel[Any]) -> Extra:
     return known[parameters].get(offset, EVERYTHING)
 
 
-# First line, last line, first column, last column; begin and end, for `f(x).g(y)` is two calls that
-# begin in one place.
-Span = tuple[int | None, int | None, int | None, int | None]
-
-
 def _read_sites(code: CodeType, function: Callable[..., Any], parameters: Sequence[str]) -> Sites:
-    try:
-        lines, first = inspect.getsourcelines(function)
-        tree = ast.parse(textwrap.dedent("".join(lines)))
-    except (OSError, SyntaxError):  # no source, or not one that stands alone: nothing is simple
+    source = read_source(function)
+    if source is None:  # nothing is simple
         return {}
-    indent = len(lines[0]) - len(lines[0].lstrip())
-    assigned = set(_assigned(code))
-    steady = {name: k for k, name in enumerate(parameters) if name not in assigned}
-    spans = dict(_simple_calls(tree, steady, first - 1, indent))
+    changed = set(assigned(code))
+    steady = {name: k for k, name in enumerate(parameters) if name not in changed}
+    spans = dict(_simple_calls(source, steady))
     places = enumerate(code.co_positions())  # one for each instruction, of two bytes
     return {2 * k: spans[span] for k, span in places if span in spans}
 
 
-def _assigned(code: CodeType, own: bool = True) -> Iterator[str]:
-    """The names that a function assigns or deletes, however it does; also from functions in it."""
-    for instruction in dis.get_instructions(code):
-        name = instruction.opname
-        if name.startswith(("STORE", "DELETE")) and ("DEREF" in name or (own and "FAST" in name)):
-            # One instruction may stand for two of them.
-            several = isinstance(instruction.argval, tuple)
-            yield from instruction.argval if several else [instruction.argval]
-    for inner in code.co_consts:
-        if isinstance(inner, CodeType):
-            yield from _assigned(inner, own=False)
-
-
-def _simple_calls(
-    tree: ast.AST, steady: dict[str, int], above: int, indent: int
-) -> Iterator[tuple[Span, Extra]]:
-    for node in ast.walk(tree):
+def _simple_calls(source: Source, steady: dict[str, int]) -> Iterator[tuple[Any, Extra]]:
+    for node in ast.walk(source.tree):
         if isinstance(node, ast.Call) and len(node.args) == 1 and not node.keywords:
             extra = _simple(node.args[0], steady)
             if extra is not None:
-                assert node.end_lineno is not None
-                assert node.end_col_offset is not None
-                rows = (node.lineno + above, node.end_lineno + above)
-                yield (*rows, node.col_offset + indent, node.end_col_offset + indent), extra
+                yield source.span(node), extra
 
 
 def _simple(node: ast.expr, steady: dict[str, int]) -> Extra | None:

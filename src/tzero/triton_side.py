@@ -13,21 +13,25 @@ is at least as fine. `tests/guards/test_triton_side.py` holds that to each Trito
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from triton import knobs
+from triton import language as tl
 from triton._C.libtriton import native_specialize_impl
 from triton.knobs import HookChain
 from triton.runtime.driver import driver
-from triton.runtime.jit import JITFunction, KernelInterface
+from triton.runtime.jit import JITCallable, JITFunction, KernelInterface
 
 __all__ = [
     "DRIVER_SLOT",
     "KNOBS",
     "MORE_KNOBS",
     "Compiled",
+    "Constexpr",
+    "Dtype",
+    "JITCallable",
     "JITFunction",
     "KernelInterface",
     "Parameter",
@@ -37,19 +41,30 @@ __all__ = [
     "cpu_is_alone",
     "cuda_driver",
     "cuda_launch",
+    "current_stream",
     "driver",
+    "functions_of",
     "hooks",
+    "interpreting",
     "is_interpreted",
     "is_plain_driver",
     "knobs",
+    "named",
     "oddity",
     "options_of",
     "parameters",
     "plain_alignment",
+    "put_before_run",
     "specialization",
     "tensor_types",
     "world",
 ]
+
+Constexpr = tl.constexpr
+"""The type of ``tl.constexpr(64)``."""
+
+Dtype = tl.dtype
+"""The type of ``tl.float32``."""
 
 _FPSAN = "fpsan_homomorphic_casts"
 
@@ -146,9 +161,25 @@ def options_of(function: JITFunction[Any]) -> dict[str, Any]:
     }
 
 
+def functions_of(kernel: Any) -> Iterator[Callable[..., Any]]:
+    """The functions that heuristics and autotuners around a kernel call at a launch."""
+    while isinstance(kernel, KernelInterface) and not isinstance(kernel, JITFunction):
+        found = [getattr(kernel, name, None) for name in ("pre_hook", "post_hook")]
+        found += [getattr(config, "pre_hook", None) for config in getattr(kernel, "configs", ())]
+        values = getattr(kernel, "values", {})
+        found += values.values() if isinstance(values, dict) else []
+        yield from (each for each in found if each is not None)
+        kernel = getattr(kernel, "fn", None)
+
+
 def is_interpreted(function: Any) -> bool:
     """Whether this is a kernel for Triton's interpreter (``TRITON_INTERPRET=1``)."""
     return isinstance(function, KernelInterface) and not isinstance(function, JITFunction)
+
+
+def interpreting() -> str:
+    """Why launches do not show as such, if they do not."""
+    return "Triton's interpreter is on" if knobs.runtime.interpret else ""
 
 
 def specialization(backend: Any, value: Any, parameter: Parameter) -> Any:
@@ -228,6 +259,44 @@ def compiled(function: JITFunction[Any], kernel: Any, device: Any) -> Compiled |
         run.direct() if hasattr(run, "direct") else None,
         getattr(run, "error", None),
     )
+
+
+def named(
+    function: JITFunction[Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The arguments of a launch by the names of the parameters, and the options beside them."""
+    names = [parameter.name for parameter in function.params]
+    given = {p.name: p.default for p in function.params} | dict(zip(names, args, strict=False))
+    given |= {name: value for name, value in kwargs.items() if name in given}
+    return given, {name: value for name, value in kwargs.items() if name not in given}
+
+
+def current_stream() -> Any:
+    """The device and the stream that a launch goes to now."""
+    active = driver.active
+    device = active.get_current_device()
+    return device, active.get_current_stream(device)
+
+
+_run = JITFunction.run
+
+
+def put_before_run(shown: Callable[..., Any] | None) -> None:
+    """Have launches by Triton's own kernels made by `shown`, or as ever."""
+    if shown is None:
+        JITFunction.run = _run
+        return
+
+    def run(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
+        if warmup:
+            return _run(self, *args, grid=grid, warmup=warmup, **kwargs)
+
+        def launch(grid: Any) -> Any:
+            return _run(self, *args, grid=grid, warmup=False, **kwargs)
+
+        return shown(self, grid, args, kwargs, launch)
+
+    JITFunction.run = run
 
 
 def cuda_launch(kernel: Any, launcher: Any) -> tuple[int, int, int, bool, bool] | None:

@@ -277,6 +277,15 @@ def test_ids_are_the_ones_that_were_published() -> None:
         "launch.triton.16",
         *(f"launch.{tier}.{count}" for tier in ("native", "python") for count in (2, 8, 16)),
         *(f"cuda.launch.native.{count}" for count in (2, 8, 16)),
+        "plan.torch.2",
+        "plan.pooled.2",
+        *(f"plan.{what}.{n}" for what in ("triton", "helion", "cycling") for n in (2, 8, 16)),
+        "plan.launches.5",
+        "plan.entries.10000",
+        "plan.miss",
+        *(f"cuda.plan.{count}" for count in (2, 8, 16)),
+        *(f"cuda.plan.{what}.{n}" for what in ("pooled", "cycling") for n in (2, 8, 16)),
+        "cuda.plan.launches.5",
     ]
     targets = {row.id: row.target.at_most for row in ROWS if row.target is not None}
     assert list(targets.values()) == [
@@ -286,4 +295,13 @@ def test_ids_are_the_ones_that_were_published() -> None:
         *[0.08] * 3,
         *[0.5] * 3,
         *(1.25, 1.5, 1.8),
+        0.75,
+        *[1 / 6] * 3,
+        *[1 / 8] * 3,
+        *[1 / 6] * 3,
+        *(1.15, 1e-3),
+        *(1.6, 2.2, 2.6),
+        *(1.15, 1.5, 1.8),
+        *(1.6, 2.2, 2.6),
+        1.25,
     ]

@@ -108,9 +108,7 @@ def test_config_is_not_an_argument() -> None:
         tzero.kernel(config=Config())(with_config)(X, config=Config())
 
 
-@pytest.mark.parametrize(
-    "options", [{"pool": True}, {"size_hints": [64]}, {"configs": [Config(), Config(a=1)]}]
-)
+@pytest.mark.parametrize("options", [{"size_hints": [64]}, {"configs": [Config(), Config(a=1)]}])
 def test_options_without_meaning_yet_say_so(options: Any) -> None:
     with pytest.raises(InvalidKernel, match="this version"):
         tzero.kernel(**options)(with_config)
@@ -389,8 +387,9 @@ def test_misses_and_hits_are_events_with_reasons() -> None:
         kernel(X)
         kernel(X)
         kernel(X.half())
-    assert [event.kind for event in seen] == ["miss", "hit", "miss"]
-    assert "dtype" in seen[2].reason
+    assert [event.kind for event in seen] == ["miss", "refusal", "hit", "miss"]
+    assert seen[1].reason == "no plan: it launches no kernel"
+    assert "dtype" in seen[3].reason
 
 
 def test_bound_kernels_have_functions_of_their_own() -> None:

@@ -87,6 +87,11 @@ EACH: list[tuple[TzeroError, list[str], str]] = [
         ["k: ", "CUDA_ERROR_X", "(no)", "(1, 2, 3)", "64 threads", "5 bytes"],
         "Check the grid",
     ),
+    (
+        errors.PlanDrift(kernel="k", fact="step 1", before="launch a", now="launch b"),
+        ["k: ", "step 1", "launch a", "launch b"],
+        "make that an argument",
+    ),
     (errors.NativeMissing(), ["without its native extension"], "TZERO_TIER=1"),
 ]
 ERRORS = [error for error, _, _ in EACH]

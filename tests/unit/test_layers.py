@@ -22,16 +22,68 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "events": frozenset(),
     "measure": frozenset(),
     "config": frozenset({"errors"}),
+    "_native": frozenset(),
+    "cpu": frozenset({"errors", "settings"}),
+    "triton_side": frozenset(),
+    "facts": frozenset({"triton_side"}),
+    "intercept": frozenset({"triton_side"}),
+    "launch": frozenset({"cpu", "events", "facts", "intercept", "settings", "triton_side"}),
+    "native_launch": frozenset(
+        {"_native", "cpu", "errors", "events", "launch", "settings", "triton_side"}
+    ),
+    "jitting": frozenset(
+        {"errors", "events", "launch", "native_launch", "settings", "triton_side"}
+    ),
     "constants": frozenset({"errors"}),
     "words": frozenset({"constants"}),
     "key": frozenset({"constants", "errors", "words"}),
     "device": frozenset(),
     "extract": frozenset({"device", "errors", "key"}),
     "host": frozenset({"config", "errors", "extract"}),
-    "bind": frozenset({"config", "errors", "host", "key", "settings"}),
-    "specializing": frozenset({"bind", "constants", "errors", "key", "words"}),
+    "plan": frozenset(),
+    "pool": frozenset(),
+    "operators": frozenset(),
+    "replay": frozenset({"launch", "operators", "plan", "pool"}),
+    "modes": frozenset(),
+    "leaves": frozenset({"constants", "errors"}),
+    "sites": frozenset(),
+    "passing": frozenset({"sites"}),
+    "world": frozenset({"config", "constants", "errors", "host", "plan", "sites", "triton_side"}),
+    "capture": frozenset(
+        {
+            "intercept",
+            "leaves",
+            "modes",
+            "operators",
+            "passing",
+            "plan",
+            "sites",
+            "triton_side",
+            "world",
+        }
+    ),
+    "bind": frozenset({"config", "errors", "host", "key", "plan", "settings"}),
+    "planner": frozenset(
+        {
+            "bind",
+            "capture",
+            "errors",
+            "events",
+            "host",
+            "intercept",
+            "leaves",
+            "modes",
+            "passing",
+            "plan",
+            "replay",
+            "settings",
+            "triton_side",
+            "world",
+        }
+    ),
+    "specializing": frozenset({"bind", "constants", "errors", "key", "sites", "words"}),
     "entries": frozenset({"bind", "errors", "extract", "key", "specializing"}),
-    "reports": frozenset({"config", "key"}),
+    "reports": frozenset({"config", "key", "plan"}),
     "dispatch": frozenset(
         {
             "bind",
@@ -41,27 +93,38 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
             "events",
             "extract",
             "host",
+            "intercept",
             "key",
             "measure",
+            "plan",
+            "planner",
+            "replay",
             "reports",
             "settings",
             "specializing",
             "words",
         }
     ),
-    "_native": frozenset(),
-    "cpu": frozenset({"errors", "settings"}),
-    "triton_side": frozenset(),
-    "facts": frozenset({"triton_side"}),
-    "launch": frozenset({"cpu", "events", "facts", "settings", "triton_side"}),
-    "native_launch": frozenset(
-        {"_native", "cpu", "errors", "events", "launch", "settings", "triton_side"}
+    "native_plan": frozenset(
+        {
+            "_native",
+            "dispatch",
+            "events",
+            "intercept",
+            "measure",
+            "native_launch",
+            "plan",
+            "pool",
+            "replay",
+            "settings",
+            "triton_side",
+        }
     ),
-    "jitting": frozenset(
-        {"errors", "events", "launch", "native_launch", "settings", "triton_side"}
+    "decorating": frozenset(
+        {"config", "dispatch", "errors", "host", "jitting", "key", "native_plan", "settings"}
     ),
     "tzero": frozenset(
-        {"errors", "config", "bind", "dispatch", "extract", "jitting", "specializing"}
+        {"errors", "config", "bind", "decorating", "dispatch", "extract", "jitting", "specializing"}
     ),
 }
 

@@ -14,6 +14,7 @@ import tzero
 import tzero.bind
 import tzero.config
 import tzero.constants
+import tzero.decorating
 import tzero.device
 import tzero.dispatch
 import tzero.entries
@@ -22,6 +23,7 @@ import tzero.events
 import tzero.host
 import tzero.key
 import tzero.measure
+import tzero.pool
 import tzero.reports
 import tzero.settings
 import tzero.specializing
@@ -39,6 +41,7 @@ ERRORS = [
     "NativeMissing",
     "NotInKernel",
     "OutOfBounds",
+    "PlanDrift",
     "TzeroError",
     "UnsupportedOperation",
     "UnsupportedType",
@@ -58,7 +61,8 @@ PUBLIC = {
     tzero.bind: ["BoundKernel"],
     tzero.constants: ["Same", "constant", "fields_of", "holds_itself", "kind_of", "symbol"],
     tzero.device: ["capability"],
-    tzero.dispatch: ["Explanation", "Kernel", "Stats", "kernel"],
+    tzero.decorating: ["kernel"],
+    tzero.dispatch: ["Explanation", "Kernel", "Stats"],
     tzero.entries: ["Entries", "Family"],
     tzero.extract: ["ConstExpr", "Extractor", "unwrapped"],
     tzero.host: ["Host", "read_host"],
@@ -69,7 +73,8 @@ PUBLIC = {
     tzero.errors: ERRORS,
     tzero.events: ["Event", "Kind", "Observer", "emit", "observe", "watched"],
     tzero.key: ["Key", "Options", "UnsupportedType", "constant", "difference", "part", "text"],
-    tzero.measure: ["Record", "Span", "active", "recording"],
+    tzero.measure: ["Record", "Span", "active", "nanoseconds", "recording"],
+    tzero.pool: ["Ring", "Stats", "clear", "stats"],
     tzero.settings: ["Changes", "Settings", "current", "override", "read"],
 }
 NAMES = [(module, name) for module, names in PUBLIC.items() for name in names]

@@ -1,0 +1,432 @@
+// `Dispatching`, the base of a kernel over a host function: from a call to a plan, and its replay.
+//
+//     add(x, y) ─► leaves and words ─► entry ── replayed ──► result
+//                                       └ none: Python's `_missed` makes the call, and says what it
+//                                         did; kept under the words read before
+//
+// Whatever is not decided here goes to `__call__`, the twin in Python, which decides it.
+
+#include "python.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <new>
+
+#include "entries.h"
+#include "kernel.h"
+#include "leaves.h"
+#include "plan.h"
+
+namespace tzero {
+
+namespace {
+
+struct Dispatcher {
+    State *state = nullptr;  // of the module, which the type keeps alive
+    std::vector<Parameter> parameters;
+    std::vector<char> by_value;  // for each: whether a number there counts by its value
+    size_t mask = 0;             // how often that has changed
+    Forms forms;
+    EntryTable entries;
+    size_t most_entries = 1;
+    uint64_t clock = 0;
+    bool prepared = false;
+};
+
+struct Dispatching {
+    PyObject_HEAD
+    vectorcallfunc call;
+    Dispatcher *dispatcher;
+};
+
+Dispatcher *dispatcher_of(PyObject *object) {
+    return reinterpret_cast<Dispatching *>(object)->dispatcher;
+}
+
+// A call as CPython hands it over.
+struct Given {
+    PyObject *self;
+    PyObject *const *arguments;  // positional, then named
+    Py_ssize_t positional;
+    PyObject *names;
+
+    Py_ssize_t count() const {
+        return positional + (names == nullptr ? 0 : PyTuple_GET_SIZE(names));
+    }
+};
+
+// The twin makes the call.
+PyObject *in_python(const Dispatcher &dispatcher, const Given &given) {
+    Ref twin = Ref::steal(PyObject_GetAttr(reinterpret_cast<PyObject *>(Py_TYPE(given.self)),
+                                           dispatcher.state->names.call.get()));
+    if (!twin) return nullptr;
+    const auto count = static_cast<size_t>(given.count());
+    std::vector<PyObject *> arguments(count + 1);
+    arguments[0] = given.self;
+    std::copy_n(given.arguments, count, arguments.begin() + 1);
+    return PyObject_Vectorcall(twin.get(), arguments.data(),
+                               static_cast<size_t>(given.positional) + 1, given.names);
+}
+
+// Whether the settings in force are such that plans are replayed, and not verified.
+Answer is_unverified(State &state) {
+    PyObject *now = PyDict_GetItemWithError(state.settings.get(), state.names.in_force.get());
+    if (now == nullptr) return PyErr_Occurred() ? Answer::error : Answer::no;
+    if (now == state.plain_settings.get()) return Answer::yes;
+    if (now == Py_None) return Answer::no;  // Python reads them
+    Ref keep = Ref::borrow(now);
+    Ref verify = Ref::steal(PyObject_GetAttr(now, state.names.verify.get()));
+    if (!verify) return Answer::error;
+    if (verify.get() != Py_False) return Answer::no;
+    state.plain_settings = std::move(keep);
+    return Answer::yes;
+}
+
+// Whether nobody measures or verifies.
+Answer is_quiet(State &state) {
+    PyObject *open = PyDict_GetItemWithError(state.measure.get(), state.names.open.get());
+    if (open == nullptr) return PyErr_Occurred() ? Answer::error : Answer::no;
+    if (!PyTuple_CheckExact(open) || PyTuple_GET_SIZE(open) != 1) return Answer::no;
+    return is_unverified(state);
+}
+
+// Whether a call may be replayed here at all: nobody watches, measures or records, and torch is set
+// to nothing that changes what calls do.
+Answer is_ours(State &state, const Modes &modes) {
+    if (state.recorders != 0) return Answer::no;
+    if ((modes.included & ~state.torch.plain_included) != 0 ||
+        (modes.excluded & ~state.torch.plain_excluded) != 0 || state.torch.function_modes() != 0) {
+        return Answer::no;
+    }
+    const bool unchanged =
+        state.quiet[0].is(state.measure.get()) && state.quiet[1].is(state.settings.get());
+    if (!unchanged) {
+        const uint64_t measure = version_of(state.measure.get());
+        const uint64_t settings = version_of(state.settings.get());
+        const Answer answer = is_quiet(state);
+        if (answer != Answer::yes) return answer;
+        state.quiet[0].set(measure);
+        state.quiet[1].set(settings);
+    }
+    return unwatched(state);
+}
+
+bool read_leaves(const Dispatcher &dispatcher, const Given &given, const Form &form,
+                 const Modes &modes, Leaves *out) {
+    const State &state = *dispatcher.state;
+    LeafReader reader(state.tensors, state.torch,
+                      reinterpret_cast<PyTypeObject *>(state.dtype_type.get()), out);
+    if (!reader.start(modes)) return false;
+    const auto &parameters = dispatcher.parameters;
+    for (size_t k = 0; k < parameters.size(); ++k) {
+        const Py_ssize_t place = form.place[k];
+        PyObject *value = place < 0 ? parameters[k].fallback.get() : given.arguments[place];
+        if (!reader.read(value, dispatcher.by_value[k] != 0, parameters[k].constant)) return false;
+    }
+    return true;
+}
+
+// Positional arguments as a tuple, named ones as a dict.
+bool collect(const Given &given, Ref *args, Ref *kwargs) {
+    *args = Ref::steal(PyTuple_New(given.positional));
+    *kwargs = Ref::steal(PyDict_New());
+    if (!*args || !*kwargs) return false;
+    for (Py_ssize_t k = 0; k < given.positional; ++k) {
+        Py_INCREF(given.arguments[k]);
+        PyTuple_SET_ITEM(args->get(), k, given.arguments[k]);
+    }
+    for (Py_ssize_t k = given.positional; k < given.count(); ++k) {
+        PyObject *name = PyTuple_GET_ITEM(given.names, k - given.positional);
+        if (PyDict_SetItem(kwargs->get(), name, given.arguments[k]) < 0) return false;
+    }
+    return true;
+}
+
+// Takes note of parameters that count by value from now on; what was kept is for others then. False
+// with the Python error set.
+bool widen(Dispatcher &dispatcher, PyObject *by_value) {
+    if (!PyTuple_CheckExact(by_value) ||
+        static_cast<size_t>(PyTuple_GET_SIZE(by_value)) != dispatcher.parameters.size()) {
+        PyErr_SetString(PyExc_TypeError, "by_value is a tuple with a bool for each parameter");
+        return false;
+    }
+    bool grew = false;
+    for (size_t k = 0; k < dispatcher.by_value.size(); ++k) {
+        const bool now = PyTuple_GET_ITEM(by_value, static_cast<Py_ssize_t>(k)) == Py_True;
+        if (!now || dispatcher.by_value[k] != 0) continue;
+        dispatcher.by_value[k] = 1;
+        grew = true;
+    }
+    if (grew) {
+        ++dispatcher.mask;
+        dispatcher.entries.forget(nullptr);
+    }
+    return true;
+}
+
+void remember_words(const Leaves &leaves, Entry *entry) {
+    entry->words.assign(leaves.words, leaves.words + leaves.word_count);
+    entry->constants.clear();
+    for (size_t k = 0; k < leaves.constant_count; ++k) {
+        entry->constants.push_back(Ref::borrow(leaves.constants[k]));
+    }
+}
+
+// No plan: Python makes the call, and says how to make the next one like it. The words are those
+// from before the call; unless more of the arguments counts by value now.
+PyObject *missed(Dispatcher &dispatcher, const Given &given, const Form &form, const Modes &modes,
+                 const Leaves &leaves) {
+    State &state = *dispatcher.state;
+    auto entry = std::make_unique<Entry>();
+    remember_words(leaves, entry.get());
+    const size_t mask = dispatcher.mask;
+    World before, after;
+    Ref args, kwargs;
+    if (read_knobs(state, &before) < 0 || !collect(given, &args, &kwargs)) return nullptr;
+    Ref said = Ref::steal(PyObject_CallMethodObjArgs(given.self, state.names.missed.get(),
+                                                     args.get(), kwargs.get(), nullptr));
+    if (!said) return nullptr;
+    if (!PyTuple_CheckExact(said.get()) || PyTuple_GET_SIZE(said.get()) != 2) {
+        PyErr_SetString(PyExc_TypeError, "_missed returns a result and what is known of the call");
+        return nullptr;
+    }
+    Ref result = Ref::borrow(PyTuple_GET_ITEM(said.get(), 0));
+    PyObject *known = PyTuple_GET_ITEM(said.get(), 1);
+    if (known == Py_None || !dispatcher.prepared) return result.release();
+    PyObject *bound = nullptr, *description = nullptr, *by_value = nullptr;
+    if (!PyArg_ParseTuple(known, "OOO", &bound, &description, &by_value)) return nullptr;
+    if (!widen(dispatcher, by_value)) return nullptr;
+    size_t count = leaves.count;
+    if (dispatcher.mask != mask) {
+        auto again = std::make_unique<Leaves>();
+        if (!read_leaves(dispatcher, given, form, modes, again.get())) return result.release();
+        remember_words(*again, entry.get());
+        count = again->count;
+    }
+    if (description != Py_None) {
+        if (read_knobs(state, &after) < 0) return nullptr;
+        const Answer same = same_world(before, after);
+        if (same == Answer::error) return nullptr;
+        if (same == Answer::no) return result.release();
+        entry->plan = plan::plan_from(state, description, count);
+        if (entry->plan == nullptr) return PyErr_Occurred() ? nullptr : result.release();
+    }
+    entry->bound = Ref::borrow(bound);
+    entry->last_used = dispatcher.clock == 0 ? 0 : dispatcher.clock - 1;  // this call's number
+    dispatcher.entries.add(std::move(entry), dispatcher.most_entries);
+    return result.release();
+}
+
+PyObject *called(Dispatcher &dispatcher, const Given &given) {
+    State &state = *dispatcher.state;
+    if (!dispatcher.prepared || !state.torch.ready || !state.configured) {
+        return in_python(dispatcher, given);
+    }
+    const Modes modes = state.torch.modes();
+    const Answer ours = is_ours(state, modes);
+    if (ours == Answer::error) return nullptr;
+    size_t number = 0;
+    const char *reason = "";
+    const Form *form =
+        ours == Answer::no
+            ? nullptr
+            : dispatcher.forms.find(dispatcher.parameters, given.positional, given.names,
+                                    Reserved::nothing, &number, &reason);
+    Leaves leaves;
+    if (form == nullptr || !form->options.empty() ||
+        !read_leaves(dispatcher, given, *form, modes, &leaves)) {
+        return in_python(dispatcher, given);
+    }
+    Entry *entry = nullptr;
+    if (dispatcher.entries.find(leaves.view(), &entry) < 0) return nullptr;
+    if (entry == nullptr) return missed(dispatcher, given, *form, modes, leaves);
+    EntryUse use(entry);
+    if (entry->plan == nullptr) return in_python(dispatcher, given);  // it is one for Python alone
+    Ref result;
+    switch (plan::replay(state, given.self, *entry->plan, leaves, &result)) {
+    case plan::Replayed::done:
+        entry->last_used = dispatcher.clock++;
+        return result.release();
+    case plan::Replayed::stale:
+        dispatcher.entries.drop(entry);
+        return missed(dispatcher, given, *form, modes, leaves);
+    case plan::Replayed::elsewhere:
+        return in_python(dispatcher, given);
+    default:
+        return nullptr;
+    }
+}
+
+PyObject *dispatching_call(PyObject *object, PyObject *const *args, size_t nargsf,
+                           PyObject *names) {
+    const Given given{object, args, PyVectorcall_NARGS(nargsf), names};
+    if (Py_EnterRecursiveCall(" while calling a kernel")) return nullptr;
+    PyObject *result = nullptr;
+    try {
+        result = called(*dispatcher_of(object), given);
+    } catch (const std::bad_alloc &) {
+        PyErr_NoMemory();
+    }
+    Py_LeaveRecursiveCall();
+    return result;
+}
+
+// ---- the type -----------------------------------------------------------------------------------
+
+PyObject *dispatching_new(PyTypeObject *type, PyObject *, PyObject *) {
+    PyObject *module = PyType_GetModuleByDef(type, &definition);
+    if (module == nullptr) return nullptr;
+    PyObject *object = type->tp_alloc(type, 0);
+    if (object == nullptr) return nullptr;
+    auto *dispatcher = new (std::nothrow) Dispatcher();
+    if (dispatcher == nullptr) {
+        Py_DECREF(object);
+        return PyErr_NoMemory();
+    }
+    dispatcher->state = state_of(module);
+    auto *self = reinterpret_cast<Dispatching *>(object);
+    self->dispatcher = dispatcher;
+    self->call = dispatching_call;
+    return object;
+}
+
+int dispatching_traverse(PyObject *object, visitproc visit, void *arg) {
+    Py_VISIT(Py_TYPE(object));
+    const Dispatcher *dispatcher = dispatcher_of(object);
+    if (dispatcher == nullptr) return 0;
+    for (const Parameter &parameter : dispatcher->parameters) Py_VISIT(parameter.fallback.get());
+    return dispatcher->entries.visit(visit, arg);
+}
+
+int dispatching_clear(PyObject *object) {
+    Dispatcher *dispatcher = dispatcher_of(object);
+    if (dispatcher == nullptr) return 0;
+    dispatcher->prepared = false;
+    dispatcher->entries.forget(nullptr);
+    std::vector<Parameter> parameters;
+    parameters.swap(dispatcher->parameters);
+    return 0;
+}
+
+void dispatching_dealloc(PyObject *object) {
+    PyTypeObject *type = Py_TYPE(object);
+    PyObject_GC_UnTrack(object);
+    dispatching_clear(object);
+    delete std::exchange(reinterpret_cast<Dispatching *>(object)->dispatcher, nullptr);
+    type->tp_free(object);
+    Py_DECREF(type);
+}
+
+// _prepare(parameters, by_value, most): what Python knows of the host function.
+PyObject *dispatching_prepare(PyObject *object, PyObject *args) {
+    PyObject *given = nullptr, *by_value = nullptr;
+    Py_ssize_t most = 0;
+    if (!PyArg_ParseTuple(args, "O!O!n:_prepare", &PyTuple_Type, &given, &PyTuple_Type, &by_value,
+                          &most)) {
+        return nullptr;
+    }
+    Dispatcher *dispatcher = dispatcher_of(object);
+    if (!dispatcher->parameters.empty() || dispatcher->prepared) {
+        PyErr_SetString(PyExc_RuntimeError, "this kernel was prepared before");
+        return nullptr;
+    }
+    std::vector<Parameter> parameters;
+    for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(given); ++k) {
+        PyObject *name = nullptr, *fallback = nullptr;
+        int has_default = 0, constant = 0;
+        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(given, k), "UpOp", &name, &has_default, &fallback,
+                              &constant)) {
+            return nullptr;
+        }
+        Parameter parameter;
+        parameter.name = Ref::borrow(name);
+        if (has_default) parameter.fallback = Ref::borrow(fallback);
+        parameter.constant = constant != 0;
+        parameters.push_back(std::move(parameter));
+    }
+    dispatcher->parameters = std::move(parameters);
+    dispatcher->by_value.assign(dispatcher->parameters.size(), 0);
+    dispatcher->most_entries = static_cast<size_t>(most > 0 ? most : 1);
+    if (!widen(*dispatcher, by_value)) return nullptr;
+    dispatcher->prepared = dispatcher->parameters.size() <= most_arguments;
+    Py_RETURN_NONE;
+}
+
+PyObject *dispatching_tick(PyObject *object, PyObject *) {
+    return PyLong_FromUnsignedLongLong(dispatcher_of(object)->clock++);
+}
+
+PyObject *dispatching_forget(PyObject *object, PyObject *bound) {
+    dispatcher_of(object)->entries.forget(bound == Py_None ? nullptr : bound);
+    Py_RETURN_NONE;
+}
+
+PyObject *dispatching_count(PyObject *object, PyObject *) {
+    return PyLong_FromSize_t(dispatcher_of(object)->entries.size());
+}
+
+PyObject *dispatching_used(PyObject *object, PyObject *) {
+    std::vector<std::pair<Ref, uint64_t>> latest;  // taken first: making objects may run others' code
+    dispatcher_of(object)->entries.each([&](const Entry &entry) {
+        for (auto &[bound, used] : latest) {
+            if (bound.get() != entry.bound.get()) continue;
+            used = std::max(used, entry.last_used);
+            return;
+        }
+        latest.emplace_back(entry.bound, entry.last_used);
+    });
+    Ref made = Ref::steal(PyList_New(0));
+    for (const auto &[bound, used] : latest) {
+        Ref pair = Ref::steal(Py_BuildValue("(OK)", bound.get(), static_cast<unsigned long long>(used)));
+        if (!made || !pair || PyList_Append(made.get(), pair.get()) < 0) return nullptr;
+    }
+    return made.release();
+}
+
+PyMethodDef dispatching_methods[] = {
+    {"_prepare", dispatching_prepare, METH_VARARGS,
+     PyDoc_STR("_prepare(parameters, by_value, most)\n\nSay what the host function takes.")},
+    {"_tick", dispatching_tick, METH_NOARGS,
+     PyDoc_STR("_tick()\n\nThe next number of the clock, of which every hit takes one too.")},
+    {"_forget", dispatching_forget, METH_O,
+     PyDoc_STR("_forget(bound)\n\nDrop the plans of a bound kernel, or with None all of them.")},
+    {"_count", dispatching_count, METH_NOARGS, PyDoc_STR("_count()\n\nHow many plans are kept.")},
+    {"_used", dispatching_used, METH_NOARGS,
+     PyDoc_STR("_used()\n\nBound kernels with plans, each with the number of its latest hit.")},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+PyMemberDef dispatching_members[] = {
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(Dispatching, call), READONLY, nullptr},
+    {nullptr, 0, 0, 0, nullptr},
+};
+
+PyType_Slot dispatching_slots[] = {
+    {Py_tp_doc, const_cast<char *>("The base of kernels whose host functions are replayed natively.")},
+    {Py_tp_new, reinterpret_cast<void *>(dispatching_new)},
+    {Py_tp_traverse, reinterpret_cast<void *>(dispatching_traverse)},
+    {Py_tp_clear, reinterpret_cast<void *>(dispatching_clear)},
+    {Py_tp_dealloc, reinterpret_cast<void *>(dispatching_dealloc)},
+    {Py_tp_methods, dispatching_methods},
+    {Py_tp_members, dispatching_members},
+    {0, nullptr},
+};
+
+// No flag for vectorcall here: without `__call__` there is nothing to call. See `enable_calls`.
+PyType_Spec dispatching_spec = {
+    "tzero._native.Dispatching",
+    sizeof(Dispatching),
+    0,
+    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_BASETYPE,
+    dispatching_slots,
+};
+
+}  // namespace
+
+int add_dispatching(PyObject *module, State *state) {
+    state->dispatching = Ref::steal(PyType_FromModuleAndSpec(module, &dispatching_spec, nullptr));
+    if (!state->dispatching) return -1;
+    return PyModule_AddObjectRef(module, "Dispatching", state->dispatching.get());
+}
+
+}  // namespace tzero

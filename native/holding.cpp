@@ -1,0 +1,145 @@
+// Whether the kernels of a plan may be launched as they were recorded.
+//
+// What is asked is in launch.cpp, and asked in full by `holds`. It is a dozen look-ups in dicts; so
+// what was seen is noted, and as long as none of these dicts and classes has changed, nothing else has.
+
+#include "guards.h"
+#include "plan.h"
+
+namespace tzero::plan {
+
+namespace {
+
+bool is_plain_value(PyObject *value) {
+    return PyLong_CheckExact(value) || PyUnicode_CheckExact(value) || PyBool_Check(value) ||
+           PyFloat_CheckExact(value) || value == Py_None || PyType_Check(value) ||
+           PyFunction_Check(value) || PyModule_Check(value);
+}
+
+// Takes note of the globals that a kernel was compiled with, before they are looked at.
+void see_globals(const Function &function, PyObject *used) {
+    function.used_globals.clear();
+    function.globals.clear();
+    if (used == nullptr || !PyDict_CheckExact(used)) return;
+    PyObject *key = nullptr, *entry = nullptr;
+    Py_ssize_t at = 0;
+    while (PyDict_Next(used, &at, &key, &entry)) {
+        if (!PyTuple_CheckExact(entry) || PyTuple_GET_SIZE(entry) != 2) return;
+        PyObject *value = PyTuple_GET_ITEM(entry, 0), *dict = PyTuple_GET_ITEM(entry, 1);
+        // Whether another value has changed, its `!=` says each time.
+        if (!is_plain_value(value) || !PyDict_CheckExact(dict)) return;
+        Seen seen;
+        seen.set(version_of(dict));
+        function.globals.emplace_back(Ref::borrow(dict), seen);
+    }
+    function.used_globals.set(version_of(used));
+}
+
+bool globals_unchanged(const Function &function, PyObject *used) {
+    if (used == nullptr || !function.used_globals.is(used)) return false;
+    for (const auto &[dict, seen] : function.globals) {
+        if (!seen.is(dict.get())) return false;
+    }
+    return true;
+}
+
+// The attributes of a kernel that has not changed since they were read; null where that is not known.
+const Attributes *known_attributes(const Function &function) {
+    if (function.is_launchable) {
+        return &reinterpret_cast<Launchable *>(function.object.get())->attributes;
+    }
+    return function.attributes.is(function.object.get()) ? &function.own : nullptr;
+}
+
+bool unchanged(const State &state, const Plan &plan, const Function &function) {
+    if (function.generation != state.knobs_seen.generation) return false;
+    const Attributes *attributes = known_attributes(function);
+    if (attributes == nullptr) return false;
+    PyObject *hooks = attributes->pre_run_hooks;
+    if (hooks == nullptr || !PyList_CheckExact(hooks) || PyList_GET_SIZE(hooks) != 0 ||
+        attributes->debug == nullptr || attributes->debug != function.debug.get()) {
+        return false;
+    }
+    for (const size_t at : function.launches) {
+        if (!is_kept_still(*attributes, *plan.launches[at].spec)) return false;
+    }
+    return globals_unchanged(function, attributes->used_global_vals);
+}
+
+// All of it, asked anew.
+Answer holds(State &state, const Plan &plan, const Function &function) {
+    function.generation = 0;
+    const uint64_t generation = state.knobs_seen.generation;
+    SeenObject seen;
+    seen.set(function.object.get());
+    AttributesOf read;
+    if (read.read(state, function) < 0) return Answer::error;
+    const Attributes &attributes = read.get();
+    const Answer plain = no_run_hooks(state, attributes);
+    if (plain != Answer::yes) return plain;
+    Ref debug = Ref::borrow(attributes.debug);
+    const Answer world = world_holds(state, attributes, function.world);
+    if (world != Answer::yes) return world;
+    for (const size_t at : function.launches) {
+        const Answer kept = is_kept(attributes, *plan.launches[at].spec);
+        if (kept != Answer::yes) return kept;
+    }
+    see_globals(function, attributes.used_global_vals);
+    const Answer globals = globals_hold(attributes);
+    if (globals != Answer::yes) return globals;
+    if (!function.is_launchable) {
+        function.attributes = seen;
+        function.own = attributes;
+    }
+    function.debug = std::move(debug);
+    function.generation = generation;
+    return Answer::yes;
+}
+
+}  // namespace
+
+int AttributesOf::read(const State &state, const Function &function) {
+    if (function.is_launchable) {
+        attributes_ = &reinterpret_cast<Launchable *>(function.object.get())->attributes;
+        return 0;
+    }
+    Ref dict = Ref::steal(PyObject_GenericGetDict(function.object.get(), nullptr));
+    if (!dict) return -1;
+    const std::pair<const Ref *, PyObject **> all[] = {
+        {&state.names.pre_run_hooks, &own_.pre_run_hooks},
+        {&state.names.debug, &own_.debug},
+        {&state.names.device_caches, &own_.device_caches},
+        {&state.names.used_global_vals, &own_.used_global_vals},
+    };
+    size_t k = 0;
+    for (const auto &[name, out] : all) {
+        kept_[k] = Ref::borrow(PyDict_GetItemWithError(dict.get(), name->get()));
+        if (!kept_[k] && PyErr_Occurred()) return -1;
+        *out = kept_[k++].get();
+    }
+    attributes_ = &own_;
+    return 0;
+}
+
+Answer may_launch(State &state, const Plan &plan) {
+    if (plan.launches.empty()) return Answer::yes;
+    bool all_known = knobs_unchanged(state);
+    if (!all_known && look_at_knobs(state) < 0) return Answer::error;
+    for (const Function &function : plan.functions) {
+        if (all_known && unchanged(state, plan, function)) continue;
+        all_known = false;  // Python code may run now
+        const Answer answer = holds(state, plan, function);
+        if (answer != Answer::yes) return answer;
+    }
+    if (!all_known) {
+        const Answer unhooked = no_launch_hooks(state, true);
+        if (unhooked != Answer::yes) return unhooked;
+    }
+    const Spec &spec = *plan.launches.front().spec;  // all are of one device: Python sees to that
+    if (!spec.on_cpu && !off(Guard::device) && state.cuda.current_device() != spec.device_id) {
+        return Answer::no;
+    }
+    return Answer::yes;
+}
+
+}  // namespace tzero::plan

@@ -1,0 +1,142 @@
+#include "leaves.h"
+
+#include <cstring>
+
+namespace tzero {
+
+namespace {
+
+constexpr int most_depth = 8;
+
+// What a word says a leaf, or what holds some, is. Numbers by value go by the kinds of constants.
+enum Tag : uint64_t {
+    is_tensor = 1, is_number, is_constant, is_text, is_bytes, is_dtype, is_list, is_tuple, is_dict,
+};
+
+uint64_t tagged(Tag tag, uint64_t more) { return static_cast<uint64_t>(tag) | more << 8; }
+
+}  // namespace
+
+bool LeafReader::words(uint64_t one, uint64_t other) {
+    if (out_.word_count + 2 > most_words) return false;
+    out_.words[out_.word_count++] = one;
+    out_.words[out_.word_count++] = other;
+    return true;
+}
+
+bool LeafReader::start(const Modes &modes) {
+    out_.words[out_.word_count++] = modes.grad | modes.deterministic << 1;
+    return words(modes.included, modes.excluded);
+}
+
+Leaf *LeafReader::next(PyObject *value) {
+    if (out_.count >= most_leaves) return nullptr;
+    Leaf *leaf = &out_.leaf[out_.count++];
+    leaf->object = value;
+    leaf->value.kind = Kind::constant_object;  // until it is known to be one that is passed on
+    return leaf;
+}
+
+// Keeps what is in a list or a dict: others may take it out while the call runs.
+bool LeafReader::take(PyObject *value) {
+    if (out_.taken >= most_leaves) return false;
+    Py_INCREF(value);
+    out_.took[out_.taken++] = value;
+    return true;
+}
+
+bool LeafReader::tensor(PyObject *value) {
+    if (out_.word_count + 1 + most_tensor_words > most_words) return false;
+    // Which leaf was the very same tensor, counted from one.
+    uint64_t same = 0;
+    for (size_t k = 0; k < out_.count && same == 0; ++k) {
+        if (out_.leaf[k].object == value) same = k + 1;
+    }
+    Leaf *leaf = next(value);
+    if (leaf == nullptr) return false;
+    uint64_t *words = out_.words + out_.word_count;
+    size_t count = 0;
+    leaf->value.kind = Kind::tensor;
+    words[0] = tagged(is_tensor, same);
+    if (read_tensor_words(tensors_, torch_, value, words + 1, &count, &leaf->value.address) !=
+        Reading::done) {
+        return false;
+    }
+    out_.word_count += 1 + count;
+    return true;
+}
+
+bool LeafReader::number(PyObject *value, bool by_value) {
+    Leaf *leaf = next(value);
+    if (leaf == nullptr) return false;
+    static const Parameter plain;  // Triton's usual one, without a name
+    if (read_argument(tensors_, plain, value, &leaf->value) != Reading::done) return false;
+    if (!by_value) return words(tagged(is_number, static_cast<uint64_t>(leaf->value.kind)),
+                                leaf->value.bits);
+    Argument exact;
+    if (read_constant(value, &exact) != Reading::done) return false;
+    if (exact.kind == Kind::constant_object) {  // an integer above 63 bits
+        if (out_.constant_count >= most_leaves) return false;
+        out_.constants[out_.constant_count++] = value;
+    }
+    return words(tagged(is_constant, static_cast<uint64_t>(exact.kind)), exact.bits);
+}
+
+// A value that is compared as an object; its type is in the kind. No Python code runs for any.
+bool LeafReader::object(PyObject *value, uint64_t kind) {
+    const Py_hash_t hash = PyObject_Hash(value);
+    if (hash == -1 || out_.constant_count >= most_leaves) {
+        PyErr_Clear();
+        return false;
+    }
+    out_.constants[out_.constant_count++] = value;
+    return words(kind, static_cast<uint64_t>(hash));
+}
+
+bool LeafReader::items(PyObject *value, int depth) {
+    const bool is_a_list = PyList_CheckExact(value);
+    const Py_ssize_t count = Py_SIZE(value);
+    if (!words(is_a_list ? is_list : is_tuple, static_cast<uint64_t>(count))) return false;
+    for (Py_ssize_t k = 0; k < count; ++k) {
+        PyObject *each = is_a_list ? PyList_GET_ITEM(value, k) : PyTuple_GET_ITEM(value, k);
+        if (!take(each) || !item(each, true, depth + 1)) return false;
+    }
+    return true;
+}
+
+bool LeafReader::pairs(PyObject *value, int depth) {
+    if (!words(is_dict, static_cast<uint64_t>(PyDict_GET_SIZE(value)))) return false;
+    PyObject *key = nullptr, *each = nullptr;
+    Py_ssize_t at = 0;
+    while (PyDict_Next(value, &at, &key, &each)) {
+        if (!PyUnicode_CheckExact(key) || !take(key) || !object(key, is_text)) return false;
+        if (!take(each) || !item(each, true, depth + 1)) return false;
+    }
+    return true;
+}
+
+bool LeafReader::item(PyObject *value, bool by_value, int depth) {
+    PyTypeObject *type = Py_TYPE(value);
+    if (type == tensors_.tensor || type == tensors_.parameter) return tensor(value);
+    if (type == &PyLong_Type || type == &PyFloat_Type || type == &PyBool_Type || value == Py_None) {
+        return number(value, by_value);
+    }
+    if (depth < most_depth) {
+        if (type == &PyList_Type || type == &PyTuple_Type) return items(value, depth);
+        if (type == &PyDict_Type) return pairs(value, depth);
+    }
+    if (type != &PyUnicode_Type && type != &PyBytes_Type && type != dtype_) return false;
+    if (next(value) == nullptr) return false;
+    if (type == dtype_) return words(is_dtype, reinterpret_cast<uintptr_t>(value));
+    return object(value, type == &PyUnicode_Type ? is_text : is_bytes);
+}
+
+bool LeafReader::read(PyObject *value, bool by_value, bool constant) {
+    if (!constant) return item(value, by_value, 0);
+    const PyTypeObject *type = Py_TYPE(value);
+    const bool is_plain = type == &PyLong_Type || type == &PyBool_Type || type == &PyFloat_Type ||
+                          type == &PyUnicode_Type || value == Py_None;
+    return is_plain && item(value, true, 0);
+}
+
+}  // namespace tzero

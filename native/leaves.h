@@ -1,0 +1,75 @@
+// The arguments of one call of a host function, as leaves and words.
+//
+// Leaves are what the arguments are and what lists, tuples and dicts among them hold, in order.
+// Two calls with equal words differ only in what a plan takes anew each time: where the memory of
+// tensors is, and numbers that are only passed on.
+#pragma once
+
+#include "python.h"
+
+#include <cstdint>
+#include <vector>
+
+#include "arguments.h"
+#include "spec.h"
+#include "tensors.h"
+
+namespace tzero {
+
+constexpr size_t most_leaves = 128;
+constexpr size_t most_words = 1024;
+
+struct Leaf {
+    PyObject *object;
+    Argument value;  // of a number or a tensor: what a launch passes on
+};
+
+// Lies on the stack of a call, and is not cleared: what counts is behind the three counts.
+struct Leaves {
+    Leaf leaf[most_leaves];
+    uint64_t words[most_words];
+    PyObject *constants[most_leaves];  // those that are compared as objects; borrowed from the call
+    size_t count = 0, word_count = 0, constant_count = 0;
+    size_t taken = 0;
+    PyObject *took[most_leaves];  // owned: what came out of lists and dicts, which may change
+
+    Leaves() = default;
+    Leaves(const Leaves &) = delete;
+    Leaves &operator=(const Leaves &) = delete;
+    ~Leaves() {
+        for (size_t k = 0; k < taken; ++k) Py_DECREF(took[k]);
+    }
+
+    View view() const { return {words, word_count, constants, constant_count}; }
+};
+
+class LeafReader {
+  public:
+    LeafReader(const Tensors &tensors, const Torch &torch, PyTypeObject *dtype, Leaves *out)
+        : tensors_(tensors), torch_(torch), dtype_(dtype), out_(*out) {}
+
+    // The first words: what torch is set to.
+    bool start(const Modes &modes);
+
+    // Reads one argument: false if it is for Python. `by_value`: a number counts by its value, and
+    // not only by what Triton makes of it. A `constant` is a number, a text or None.
+    bool read(PyObject *value, bool by_value, bool constant);
+
+  private:
+    bool item(PyObject *value, bool by_value, int depth);
+    bool items(PyObject *value, int depth);
+    bool pairs(PyObject *value, int depth);
+    bool tensor(PyObject *value);
+    bool number(PyObject *value, bool by_value);
+    bool object(PyObject *value, uint64_t kind);
+    bool take(PyObject *value);
+    bool words(uint64_t one, uint64_t other);
+    Leaf *next(PyObject *value);
+
+    const Tensors &tensors_;
+    const Torch &torch_;
+    PyTypeObject *dtype_;
+    Leaves &out_;
+};
+
+}  // namespace tzero

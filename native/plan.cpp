@@ -1,0 +1,450 @@
+// A replay: the guards, the steps in order, and the result.
+//
+//     watches, kernels ── hold ──► allocate, fill, view, call, launch ──► result
+//       └ do not: nothing is done           └ a kernel cannot be launched as it was:
+//                                             `_resume` does the rest in Python
+//
+// Nothing here is made anew but tensors, and what a call of torch's takes and gives.
+
+#include "plan.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "binary.h"
+#include "filling.h"
+#include "guards.h"
+
+namespace tzero::plan {
+
+namespace {
+
+// The tensors of one replay, by slot; on the stack of `replay`. An object may be missing where only
+// the address is wanted.
+struct Frame {
+    PyObject *objects[most_slots];  // owned, or null
+    const char *addresses[most_slots];
+    size_t count;
+
+    explicit Frame(size_t slots) : count(slots) { std::fill_n(objects, count, nullptr); }
+    Frame(const Frame &) = delete;
+    Frame &operator=(const Frame &) = delete;
+    ~Frame() {
+        for (size_t k = 0; k < count; ++k) Py_XDECREF(objects[k]);
+    }
+
+    void set(size_t slot, PyObject *owned, const void *address) {
+        Py_XSETREF(objects[slot], owned);
+        addresses[slot] = static_cast<const char *>(address);
+    }
+};
+
+class Replay {
+  public:
+    Replay(State &state, PyObject *self, const Plan &plan, const Leaves &leaves, Frame &frame)
+        : state_(state), self_(self), plan_(plan), leaves_(leaves), frame_(frame) {}
+
+    Replayed run(Ref *result);
+
+  private:
+    enum class Done { yes, resume, error };
+
+    Answer watches_hold();
+    Answer watch_holds(const Watch &watch);
+    Answer watched_tensors_hold();
+    bool load_arguments();
+
+    Done step(const Step &step);
+    PyObject *allocated(const Allocate &step) const;
+    Done allocate(const Allocate &step);
+    Done fill(const Fill &step);
+    Done call(const Call &step);
+    Done launch(const Launch &step);
+    Done view(const View &step);
+
+    bool stream(int device, void **out);
+    bool refresh();
+    Ref value(const Value &value) const;
+    Ref nest(const Value &value) const;
+    int destructure(const Call &call, const Value &value, PyObject *given);
+    int put(const Call &call, size_t slot, PyObject *given);
+    Ref resumed(Py_ssize_t number) const;
+
+    State &state_;
+    PyObject *self_;
+    const Plan &plan_;
+    const Leaves &leaves_;
+    Frame &frame_;
+    void *stream_ = nullptr;
+    bool knows_stream_ = false;
+    bool ran_python_ = false;  // since the launch guards were asked
+};
+
+// ---- guards -------------------------------------------------------------------------------------
+
+Answer Replay::watch_holds(const Watch &watch) {
+    PyObject *found = watch.in_cell ? PyCell_GET(watch.where.get())
+                                    : PyDict_GetItemWithError(watch.where.get(), watch.name.get());
+    if (found == watch.value.get() && watch.how != Watch::asks) return Answer::yes;
+    if (found == nullptr) return PyErr_Occurred() ? Answer::error : Answer::no;
+    if (watch.how == Watch::is) return Answer::no;
+    Ref now = Ref::borrow(found);
+    if (watch.how == Watch::equals) {
+        if (Py_TYPE(found) != Py_TYPE(watch.value.get())) return Answer::no;
+        ran_python_ = true;
+        const int equal = PyObject_RichCompareBool(found, watch.value.get(), Py_EQ);
+        return equal < 0 ? Answer::error : equal > 0 ? Answer::yes : Answer::no;
+    }
+    ran_python_ = true;
+    Ref said = Ref::steal(PyObject_CallOneArg(watch.check.get(), found));
+    if (!said) return Answer::error;
+    const int truth = PyObject_IsTrue(said.get());
+    return truth < 0 ? Answer::error : truth > 0 ? Answer::yes : Answer::no;
+}
+
+Answer Replay::watches_hold() {
+    const bool unchanged = std::all_of(
+        plan_.namespaces.begin(), plan_.namespaces.end(),
+        [](const Namespace &each) { return each.seen.is(each.dict.get()); });
+    uint64_t before[most_namespaces];
+    if (!unchanged) {
+        for (size_t k = 0; k < plan_.namespaces.size(); ++k) {
+            before[k] = version_of(plan_.namespaces[k].dict.get());
+        }
+    }
+    for (const Watch &watch : plan_.watches) {
+        if (unchanged && watch.by_version) continue;
+        const Answer answer = watch_holds(watch);
+        if (answer != Answer::yes) return answer;
+    }
+    if (!unchanged) {
+        for (size_t k = 0; k < plan_.namespaces.size(); ++k) {
+            plan_.namespaces[k].seen.set(before[k]);
+        }
+    }
+    return watched_tensors_hold();
+}
+
+// Tensors that globals and closures hold are as they were, wherever their memory is.
+Answer Replay::watched_tensors_hold() {
+    for (const size_t k : plan_.watched) {
+        const Slot &slot = plan_.slots[k];
+        PyObject *tensor = plan_.watches[slot.watch].value.get();
+        uint64_t words[most_tensor_words];
+        size_t count = 0;
+        const void *address = nullptr;
+        if (read_tensor_words(state_.tensors, state_.torch, tensor, words, &count, &address) !=
+                Reading::done ||
+            count != slot.words.size() ||
+            std::memcmp(words, slot.words.data(), count * sizeof words[0]) != 0) {
+            return Answer::no;
+        }
+        Py_INCREF(tensor);
+        frame_.set(k, tensor, address);
+    }
+    return Answer::yes;
+}
+
+// ---- tensors ------------------------------------------------------------------------------------
+
+bool Replay::load_arguments() {
+    for (const auto &[slot, at] : plan_.arguments) {
+        const Leaf &leaf = leaves_.leaf[at];
+        if (leaf.value.kind != Kind::tensor) return false;
+        Py_INCREF(leaf.object);
+        frame_.set(slot, leaf.object, leaf.value.address);
+    }
+    // A tensor that a global holds is another argument than was recorded: `x is W` may be asked.
+    for (const Slot &slot : plan_.slots) {
+        if (slot.watch < 0) continue;
+        const PyObject *held = plan_.watches[slot.watch].value.get();
+        for (size_t k = 0; k < leaves_.count; ++k) {
+            if (leaves_.leaf[k].object == held) return false;
+        }
+    }
+    return true;
+}
+
+// Reads addresses again: Python code that ran meanwhile may have given tensors others.
+bool Replay::refresh() {
+    for (size_t k = 0; k < frame_.count; ++k) {
+        if (frame_.objects[k] == nullptr) continue;
+        const void *address = nullptr;
+        if (!read_address(state_.tensors, frame_.objects[k], &address)) return false;
+        frame_.addresses[k] = static_cast<const char *>(address);
+    }
+    return true;
+}
+
+bool Replay::stream(int device, void **out) {
+    if (!knows_stream_) {
+        if (state_.tensors.api->current_stream(dlpack::cuda, device, &stream_) != 0) return false;
+        knows_stream_ = true;
+    }
+    *out = stream_;
+    return true;
+}
+
+// ---- steps --------------------------------------------------------------------------------------
+
+PyObject *Replay::allocated(const Allocate &step) const {
+    if (!step.quick || (step.device >= 0 && state_.cuda.current_device() != step.device)) {
+        return PyObject_Call(step.plain.get(), step.plain_args.get(), step.plain_kwargs.get());
+    }
+    if (step.direct == nullptr) {
+        return PyObject_Call(step.quick.get(), step.quick_args.get(), nullptr);
+    }
+    return step.direct(PyCFunction_GET_SELF(step.quick.get()), step.quick_args.get());
+}
+
+Replay::Done Replay::allocate(const Allocate &step) {
+    Ref made = Ref::steal(allocated(step));
+    if (!made) return Done::error;
+    const void *address = nullptr;
+    if (Py_TYPE(made.get()) != state_.tensors.tensor ||
+        !read_address(state_.tensors, made.get(), &address)) {
+        PyErr_SetString(PyExc_RuntimeError, "torch made a tensor of another type than was asked for");
+        return Done::error;
+    }
+    frame_.set(step.slot, made.release(), address);
+    return Done::yes;
+}
+
+Replay::Done Replay::fill(const Fill &step) {
+    auto *at = const_cast<char *>(frame_.addresses[step.slot]);
+    if (step.bytes == 0) return Done::yes;
+    if (step.device < 0 && step.bytes <= most_filled_here) {
+        fill_memory(at, step.bytes, step.pattern);
+        return Done::yes;
+    }
+    if (step.device >= 0 && state_.cuda.can_fill(step.pattern) &&
+        state_.cuda.current_device() == step.device) {
+        void *queue = nullptr;
+        if (!stream(step.device, &queue)) return Done::error;
+        cuda::Result result = 0;
+        Py_BEGIN_ALLOW_THREADS
+        result = state_.cuda.fill(at, step.bytes, step.pattern, queue);
+        Py_END_ALLOW_THREADS
+        if (result == 0) return Done::yes;
+        PyErr_Format(PyExc_RuntimeError, "CUDA could not fill a tensor: %s (%s)",
+                     state_.cuda.name_of(result), state_.cuda.text_of(result));
+        return Done::error;
+    }
+    Ref done = Ref::steal(PyObject_CallFunctionObjArgs(
+        step.function.get(), frame_.objects[step.slot], step.number.get(), nullptr));
+    return done ? Done::yes : Done::error;
+}
+
+Replay::Done Replay::view(const View &step) {
+    frame_.addresses[step.slot] =
+        step.is_empty ? nullptr : frame_.addresses[step.base] + step.offset;
+    return Done::yes;
+}
+
+Replay::Done Replay::launch(const Launch &step) {
+    if (ran_python_) {
+        const Answer answer = may_launch(state_, plan_);
+        if (answer == Answer::error) return Done::error;
+        if (answer == Answer::no || !refresh()) return Done::resume;
+        ran_python_ = false;
+    }
+    const Spec &spec = *step.spec;
+    alignas(16) char block[stack_bytes];
+    std::memcpy(block, step.block.data(), step.block.size());
+    for (const Pointer &pointer : step.pointers) {
+        const char *address = frame_.addresses[pointer.slot];
+        if (pointer.aligned && (reinterpret_cast<uintptr_t>(address) & 15) != 0) return Done::resume;
+        std::memcpy(block + pointer.offset, &address, sizeof address);
+    }
+    for (const Number &number : step.numbers) {
+        const Argument &value = leaves_.leaf[number.leaf].value;
+        if (!put_one(block + number.offset, number.type, value)) return Done::resume;
+    }
+    if (!spec.on_cpu) {
+        void *queue = nullptr;
+        if (!stream(spec.device_id, &queue)) return Done::error;
+        return run_on_cuda(state_, spec, step.grid, queue, block) < 0 ? Done::error : Done::yes;
+    }
+    int outcome = 0;
+    if (run_on_cpu(state_, spec, step.grid, block, &outcome) < 0) return Done::error;
+    if (outcome == 0) return Done::yes;
+    Ref values = Ref::steal(PyTuple_New(static_cast<Py_ssize_t>(step.args.size())));
+    for (size_t k = 0; values && k < step.args.size(); ++k) {
+        Ref each = value(step.args[k]);
+        if (!each) return Done::error;
+        PyTuple_SET_ITEM(values.get(), static_cast<Py_ssize_t>(k), each.release());
+    }
+    if (values) raise_from_cpu(spec, outcome, step.grid, values.get());
+    return Done::error;
+}
+
+Replay::Done Replay::call(const Call &step) {
+    Ref kept[most_arguments];
+    PyObject *args[most_arguments + 1] = {nullptr};  // the first is CPython's to use
+    const size_t count = step.args.size();
+    for (size_t k = 0; k < count; ++k) {
+        kept[k] = value(step.args[k]);
+        if (!kept[k]) return Done::error;
+        args[k + 1] = kept[k].get();
+    }
+    const size_t named =
+        step.keywords ? static_cast<size_t>(PyTuple_GET_SIZE(step.keywords.get())) : 0;
+    ran_python_ = true;
+    knows_stream_ = false;
+    Ref given = Ref::steal(PyObject_Vectorcall(step.function.get(), args + 1,
+                                               (count - named) | PY_VECTORCALL_ARGUMENTS_OFFSET,
+                                               step.keywords.get()));
+    if (!given) return Done::error;
+    return destructure(step, step.result, given.get()) < 0 ? Done::error : Done::yes;
+}
+
+// A tensor that a call has given, into its slot.
+int Replay::put(const Call &call, size_t slot, PyObject *given) {
+    PyObject *known = frame_.objects[slot];
+    if (known != nullptr && known != given) {
+        PyErr_Format(PyExc_RuntimeError,
+                     "%U returned a new tensor, and one of its arguments when it was recorded",
+                     call.name.get());
+        return -1;
+    }
+    const void *address = nullptr;
+    if (known == nullptr && (Py_TYPE(given) != state_.tensors.tensor ||
+                             !plan_.slots[slot].geometry.fits(state_.tensors, state_.torch, given))) {
+        PyErr_Format(PyExc_RuntimeError,
+                     "%U returned something else than the tensor it returned when it was recorded: "
+                     "%.200R",
+                     call.name.get(), reinterpret_cast<PyObject *>(Py_TYPE(given)));
+        return -1;
+    }
+    if (!read_address(state_.tensors, given, &address)) {
+        PyErr_Format(PyExc_RuntimeError, "%U returned a tensor without memory", call.name.get());
+        return -1;
+    }
+    Py_INCREF(given);
+    frame_.set(slot, given, address);
+    return 0;
+}
+
+int Replay::destructure(const Call &call, const Value &value, PyObject *given) {
+    if (value.kind == Value::constant || value.kind == Value::scalar) return 0;
+    if (value.kind == Value::tensor) return put(call, value.index, given);
+    const bool is_tuple = PyTuple_Check(given);
+    const auto count = static_cast<Py_ssize_t>(value.items.size());
+    if (value.kind == Value::dict || (!is_tuple && !PyList_Check(given)) ||
+        Py_SIZE(given) != count) {
+        PyErr_Format(PyExc_RuntimeError, "%U did not return the %zd things that it returned when "
+                     "it was recorded", call.name.get(), count);
+        return -1;
+    }
+    for (Py_ssize_t k = 0; k < count; ++k) {
+        PyObject *item = is_tuple ? PyTuple_GET_ITEM(given, k) : PyList_GET_ITEM(given, k);
+        if (destructure(call, value.items[static_cast<size_t>(k)], item) < 0) return -1;
+    }
+    return 0;
+}
+
+Replay::Done Replay::step(const Step &step) {
+    switch (step.kind) {
+    case Step::allocate: return allocate(plan_.allocates[step.at]);
+    case Step::fill: return fill(plan_.fills[step.at]);
+    case Step::view: return view(plan_.views[step.at]);
+    case Step::call: return call(plan_.calls[step.at]);
+    default: return launch(plan_.launches[step.at]);
+    }
+}
+
+// ---- values -------------------------------------------------------------------------------------
+
+Ref Replay::value(const Value &value) const {
+    switch (value.kind) {
+    case Value::tensor: {
+        PyObject *object = frame_.objects[value.index];
+        return Ref::borrow(object == nullptr ? Py_None : object);
+    }
+    case Value::scalar: return Ref::borrow(leaves_.leaf[value.index].object);
+    case Value::constant: return value.object;
+    default: return nest(value);
+    }
+}
+
+Ref Replay::nest(const Value &of) const {
+    const auto count = static_cast<Py_ssize_t>(of.items.size());
+    if (of.kind == Value::dict) {
+        Ref made = Ref::steal(PyDict_New());
+        for (size_t k = 0; made && k < of.items.size(); ++k) {
+            Ref item = value(of.items[k]);
+            if (!item || PyDict_SetItem(made.get(), of.names[k].get(), item.get()) < 0) return Ref();
+        }
+        return made;
+    }
+    const bool is_list = of.kind == Value::list;
+    Ref made = Ref::steal(is_list ? PyList_New(count) : PyTuple_New(count));
+    for (Py_ssize_t k = 0; made && k < count; ++k) {
+        Ref item = value(of.items[static_cast<size_t>(k)]);
+        if (!item) return Ref();
+        if (is_list) {
+            PyList_SET_ITEM(made.get(), k, item.release());
+        } else {
+            PyTuple_SET_ITEM(made.get(), k, item.release());
+        }
+    }
+    if (!made) return made;
+    if (of.kind == Value::named) {
+        return Ref::steal(PyObject_CallObject(of.object.get(), made.get()));
+    }
+    if (of.kind == Value::sequence) {
+        return Ref::steal(PyObject_CallOneArg(of.object.get(), made.get()));
+    }
+    return made;
+}
+
+// The rest of the call in Python, from step `number` on.
+Ref Replay::resumed(Py_ssize_t number) const {
+    Ref slots = Ref::steal(PyTuple_New(static_cast<Py_ssize_t>(frame_.count)));
+    Ref leaves = Ref::steal(PyTuple_New(static_cast<Py_ssize_t>(leaves_.count)));
+    Ref at = Ref::steal(PyLong_FromSsize_t(number));
+    if (!slots || !leaves || !at) return Ref();
+    for (size_t k = 0; k < frame_.count; ++k) {
+        PyObject *object = frame_.objects[k] == nullptr ? Py_None : frame_.objects[k];
+        Py_INCREF(object);
+        PyTuple_SET_ITEM(slots.get(), static_cast<Py_ssize_t>(k), object);
+    }
+    for (size_t k = 0; k < leaves_.count; ++k) {
+        Py_INCREF(leaves_.leaf[k].object);
+        PyTuple_SET_ITEM(leaves.get(), static_cast<Py_ssize_t>(k), leaves_.leaf[k].object);
+    }
+    return Ref::steal(PyObject_CallMethodObjArgs(self_, state_.names.resume.get(),
+                                                 plan_.object.get(), at.get(), slots.get(),
+                                                 leaves.get(), nullptr));
+}
+
+Replayed Replay::run(Ref *result) {
+    const Answer watched = watches_hold();
+    if (watched != Answer::yes) return watched == Answer::no ? Replayed::stale : Replayed::error;
+    if (!load_arguments()) return Replayed::elsewhere;
+    const Answer launchable = may_launch(state_, plan_);
+    if (launchable == Answer::error) return Replayed::error;
+    if (launchable == Answer::no) return Replayed::elsewhere;
+    if (ran_python_) {
+        if (!refresh()) return Replayed::elsewhere;
+        ran_python_ = false;
+    }
+    for (const Step &each : plan_.steps) {
+        const Done done = step(each);
+        if (done == Done::yes) continue;
+        if (done == Done::error) return Replayed::error;
+        *result = resumed(each.number);
+        return *result ? Replayed::done : Replayed::error;
+    }
+    *result = value(plan_.result);
+    return *result ? Replayed::done : Replayed::error;
+}
+
+}  // namespace
+
+Replayed replay(State &state, PyObject *self, const Plan &plan, const Leaves &leaves, Ref *result) {
+    Frame frame(plan.slots.size());
+    return Replay(state, self, plan, leaves, frame).run(result);
+}
+
+}  // namespace tzero::plan

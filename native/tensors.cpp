@@ -1,0 +1,127 @@
+#include "tensors.h"
+
+#include <cstring>
+
+#include "library.h"
+
+namespace tzero {
+
+namespace {
+
+// c10::impl::raw_local_dispatch_key_set: the keys on and off in a thread, each as the difference
+// from what is usual. Every thread has its own, which does not move.
+const uint64_t *local_keys() {
+    thread_local const uint64_t *known = nullptr;
+    if (known == nullptr) {
+        const Library library("libc10.so", RTLD_LAZY | RTLD_NOLOAD);
+        if (library) library.find("_ZN3c104impl26raw_local_dispatch_key_setE", known);
+    }
+    return known;
+}
+
+const void *handle_of(const Tensors &tensors, PyObject *value) {
+    return reinterpret_cast<const char *>(value) + tensors.handle;
+}
+
+// The C++ object; a handle is where its address is.
+const void *impl_of(const void *handle) {
+    const void *impl = nullptr;
+    std::memcpy(&impl, handle, sizeof impl);
+    return impl;
+}
+
+}  // namespace
+
+const char *Torch::open() {
+    const Library base("libc10.so", RTLD_LAZY | RTLD_NOLOAD);
+    const Library library("libtorch_cpu.so", RTLD_LAZY | RTLD_NOLOAD);
+    if (!base || !library) return "torch's libraries";
+    if (local_keys() == nullptr) return "c10::impl::raw_local_dispatch_key_set";
+    if (!base.find("_ZNK3c1010TensorImpl13requires_gradEv", requires_grad)) {
+        return "c10::TensorImpl::requires_grad";
+    }
+    if (!library.find("_ZN2at4impl22PythonTorchFunctionTLS9stack_lenEv", function_modes_)) {
+        return "at::impl::PythonTorchFunctionTLS::stack_len";
+    }
+    if (!library.find("aoti_torch_grad_mode_is_enabled", grad_)) {
+        return "aoti_torch_grad_mode_is_enabled";
+    }
+    const void *(*context)() = nullptr;
+    if (!library.find("_ZN2at13globalContextEv", context) ||
+        !library.find("_ZNK2at7Context23deterministicAlgorithmsEv", deterministic_)) {
+        return "at::Context::deterministicAlgorithms";
+    }
+    context_ = context();
+    if (!library.find("aoti_torch_get_dim", dim)) return "aoti_torch_get_dim";
+    if (!library.find("aoti_torch_get_sizes", sizes)) return "aoti_torch_get_sizes";
+    if (!library.find("aoti_torch_get_strides", strides)) return "aoti_torch_get_strides";
+    library.find("_ZN2at15get_num_threadsEv", threads_);  // Python has it too
+    return nullptr;
+}
+
+Modes Torch::modes() const {
+    const uint64_t *keys = local_keys();
+    return {keys[0], keys[1], grad_(), deterministic_(context_)};
+}
+
+Reading read_tensor_words(const Tensors &tensors, const Torch &torch, PyObject *value,
+                          uint64_t *words, size_t *count, const void **address) {
+    const void *handle = handle_of(tensors, value);
+    const auto *impl = static_cast<const char *>(impl_of(handle));
+    if (impl == nullptr) return Reading::not_ours;
+    uint64_t keys = 0;
+    std::memcpy(&keys, impl + torch.key_set, sizeof keys);
+    // Before anything else: torch answers other questions for plain tensors only.
+    if ((keys & ~torch.plain_keys) != 0) return Reading::not_ours;
+    int32_t dtype = 0, index = 0;
+    int64_t dimension = 0;
+    const int64_t *sizes = nullptr, *strides = nullptr;
+    void *data = nullptr;
+    if (tensors.shim.dtype(handle, &dtype) != 0 || tensors.shim.device_index(handle, &index) != 0 ||
+        torch.dim(handle, &dimension) != 0 || torch.sizes(handle, &sizes) != 0 ||
+        torch.strides(handle, &strides) != 0 || tensors.shim.data(handle, &data) != 0) {
+        return Reading::not_ours;
+    }
+    if (dimension < 0 || static_cast<size_t>(dimension) > most_dimensions || dtype < 0 ||
+        dtype > 0xff || index > 0xfe) {
+        return Reading::not_ours;
+    }
+    const auto place = reinterpret_cast<uintptr_t>(data);
+    words[0] = uint64_t{Py_TYPE(value) == tensors.parameter} |
+               uint64_t{torch.requires_grad(impl)} << 1 | uint64_t{place & 15} << 4 |
+               static_cast<uint64_t>(dtype) << 8 |
+               static_cast<uint64_t>(index < 0 ? 0 : index) << 16 |
+               static_cast<uint64_t>(dimension) << 24;
+    words[1] = keys;
+    for (int64_t k = 0; k < dimension; ++k) {
+        words[2 + k] = static_cast<uint64_t>(sizes[k]);
+        words[2 + dimension + k] = static_cast<uint64_t>(strides[k]);
+    }
+    *count = 2 + 2 * static_cast<size_t>(dimension);
+    *address = data;
+    return Reading::done;
+}
+
+bool read_address(const Tensors &tensors, PyObject *value, const void **address) {
+    void *data = nullptr;
+    if (tensors.shim.data(handle_of(tensors, value), &data) != 0) return false;
+    *address = data;
+    return true;
+}
+
+bool Geometry::fits(const Tensors &tensors, const Torch &torch, PyObject *value) const {
+    uint64_t words[most_tensor_words];
+    size_t count = 0;
+    const void *address = nullptr;
+    int32_t type = 0;
+    if (read_tensor_words(tensors, torch, value, words, &count, &address) != Reading::done ||
+        tensors.shim.device_type(handle_of(tensors, value), &type) != 0) {
+        return false;
+    }
+    return type == device_type && (words[0] >> 8 & 0xff) == static_cast<uint64_t>(dtype) &&
+           (words[0] >> 16 & 0xff) == static_cast<uint64_t>(device_index) &&
+           count == 2 + sizes_and_strides.size() &&
+           std::memcmp(words + 2, sizes_and_strides.data(), (count - 2) * sizeof(int64_t)) == 0;
+}
+
+}  // namespace tzero

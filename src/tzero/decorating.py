@@ -1,0 +1,104 @@
+"""`@tzero.kernel`: a host function and its options to the kernel class of the tier in force.
+
+Enters: a function, and what is said of it. Leaves: a `Kernel` whose calls are replayed natively,
+one whose calls are replayed in Python, or one that always runs the host function; or
+`InvalidKernel`. It must not know how calls are made.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, TypeVar, overload
+
+import torch
+
+from tzero import settings
+from tzero.config import Config
+from tzero.dispatch import Kernel
+from tzero.errors import InvalidKernel
+from tzero.host import check_options, only_config
+from tzero.jitting import tier
+from tzero.key import Options
+
+__all__ = ["kernel"]
+
+R = TypeVar("R")
+
+
+@overload
+def kernel(function: Callable[..., R], /) -> Kernel[R]: ...
+@overload
+def kernel(
+    *,
+    config: Config | None = None,
+    configs: Sequence[Config] | None = None,
+    key: Callable[..., Hashable] | None = None,
+    static_shapes: bool = True,
+    index_dtype: torch.dtype | None = None,
+    pool: bool | None = None,
+    size_hints: Sequence[int] | None = None,
+) -> Callable[[Callable[..., R]], Kernel[R]]: ...
+def kernel(
+    function: Callable[..., R] | None = None,
+    /,
+    *,
+    config: Config | None = None,
+    configs: Sequence[Config] | None = None,
+    key: Callable[..., Hashable] | None = None,
+    static_shapes: bool = True,
+    index_dtype: torch.dtype | None = None,
+    pool: bool | None = None,
+    size_hints: Sequence[int] | None = None,
+) -> Kernel[R] | Callable[[Callable[..., R]], Kernel[R]]:
+    """Make a host function, which launches Triton kernels, into a dispatcher.
+
+    ::
+
+        @tzero.kernel(config=tzero.Config(BLOCK=1024))
+        def add(x, y, config):
+            out = torch.empty_like(x)
+            grid = (triton.cdiv(x.numel(), config.BLOCK),)
+            add_kernel[grid](x, y, out, x.numel(), **config)
+            return out
+
+    `config` reaches the host function through its parameter of that name. `key` adds its result to
+    the key. With ``static_shapes=False`` sizes above one share code; `index_dtype` then settles
+    the width of indices. With ``pool=True`` replayed calls use output tensors again that nobody
+    holds (see `tzero.pool`); ``TZERO_OUTPUT_POOL=1`` makes that the default. The tier is the one in
+    force now (see `tzero.jitting`).
+    """
+    if function is None:
+        return functools.partial(
+            kernel,
+            config=config,
+            configs=configs,
+            key=key,
+            static_shapes=static_shapes,
+            index_dtype=index_dtype,
+            pool=pool,
+            size_hints=size_hints,
+        )
+    name = getattr(function, "__name__", type(function).__name__)
+    if isinstance(function, Kernel):
+        raise InvalidKernel(
+            kernel=name, problem="it is a kernel already", advice="Leave one @tzero.kernel out."
+        )
+    check_options(name, static_shapes, index_dtype, pool, size_hints=size_hints)
+    if configs is not None:
+        config = only_config(name, config, configs)
+    options = Options(static_shapes=static_shapes, index_dtype=index_dtype)
+    chosen = tier()
+    pooled = settings.current().output_pool if pool is None else pool
+    made = _class_of(chosen)
+    return made(function, config=config, key=key, options=options, plans=chosen > 0, pool=pooled)
+
+
+def _class_of(chosen: int) -> type[Kernel[Any]]:
+    """The class of kernels of a tier."""
+    if chosen < 2:
+        return Kernel
+    from tzero.native_plan import NativeKernel  # not there where the extension is not built
+
+    found: type[Kernel[Any]] = NativeKernel
+    return found

@@ -1,0 +1,505 @@
+"""`NativeKernel`: a kernel over a host function whose plans are replayed by `tzero._native`.
+
+    call ── native: a plan for these arguments ──► replayed, without a Python frame
+            └ none: `_missed` ── Kernel._answer ──► result, and the plan ── describe ──► native
+
+Enters: a plan that Python has recorded. Leaves: a description of it in numbers and objects, which
+native code can replay. It must not know how native code decides.
+
+What native code does not take on, it hands to `Kernel.__call__`, from which this class comes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from types import CellType, ModuleType
+from typing import Any
+
+import torch
+
+from tzero import _native, events, intercept, measure, native_launch, settings
+from tzero.dispatch import Kernel
+from tzero.native_launch import NotNative
+from tzero.plan import (
+    Allocate,
+    Call,
+    Constant,
+    Fill,
+    Guard,
+    Launch,
+    Nest,
+    Plan,
+    Scalar,
+    Slot,
+    Tensor,
+    Value,
+    View,
+)
+from tzero.replay import wanted
+
+__all__ = ["NativeKernel", "available", "describe", "make"]
+
+_MOST_SLOTS = 256
+_MOST_ARGUMENTS = 64
+
+_HOW = {"is": 0, "equals": 1, "asks": 2}
+_DEVICES = {"cpu": 0, "cuda": 1}  # the numbers of torch's device types
+_TENSOR, _SCALAR, _CONSTANT, _TUPLE, _LIST, _DICT, _NAMED, _SEQUENCE = range(8)
+_ALLOCATE, _FILL, _VIEW, _CALL, _LAUNCH = range(5)
+
+
+def make(native: ModuleType) -> type[Kernel[Any]]:
+    """The kernel class over a build of the native module."""
+    native_launch.configure(native)
+    why_not = _in_a_new_thread(functools.partial(_configure, native))
+    if why_not:
+        reason = f"Python replays: {why_not}"
+        events.emit(events.Event("refusal", "tzero", reason))
+
+    class NativeKernel(native.Dispatching, Kernel):  # type: ignore[name-defined, misc, type-arg]
+        """A kernel whose plans are replayed natively; `tzero.kernel` makes it."""
+
+        unavailable = why_not
+
+        def __init__(self, function: Callable[..., Any], **options: Any) -> None:
+            super().__init__(function, **options)
+            self.__dict__.pop("_tick", None)  # the native one counts hits too
+            self._told: set[str] = set()
+            if why_not or self._planner is None:
+                return
+            if options.get("key") is not None:
+                self._tell_once("its key= function is asked on each call")
+                return
+            host = self.host
+            empty = inspect.Parameter.empty
+            parameters = tuple(
+                (name, name in host.defaults, host.defaults.get(name, empty), constant)
+                for name, constant in zip(host.parameters, host.constants, strict=True)
+            )
+            most = 8 * settings.current().max_specializations
+            self._prepare(parameters, (False,) * len(parameters), most)
+
+        def _missed(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+            """Make a call in Python; its result, and how native code replays it from now on: the
+            bound kernel, a description, or None for a plan that is Python's, and which numbers
+            count by value."""
+            result, planned = self._answer(args, kwargs)
+            if planned is None or settings.current().verify:
+                return result, None
+            plan = planned.plan
+            names = {plan.leaves[leaf] for leaf in plan.by_value}
+            by_value = tuple(name in names for name in self.host.parameters)
+            try:
+                description = describe(native, plan)
+            except NotNative as reason:
+                self._tell_once(str(reason))
+                return result, (planned.bound, None, by_value)
+            if description is None:
+                return result, None
+            return result, (planned.bound, description, by_value)
+
+        @property
+        def tier(self) -> int:
+            """How calls are replayed at best."""
+            return super().tier if why_not or self._planner is None else 2
+
+        def _look_back(self) -> None:
+            for bound, used in self._used():
+                bound.last_used = max(bound.last_used, used)
+
+        def _tell_once(self, reason: str) -> None:
+            if reason not in self._told:
+                self._told.add(reason)
+                events.emit(events.Event("refusal", self.name, f"Python replays: {reason}"))
+
+    NativeKernel.__name__ = "Kernel"  # as which people know it
+    if not why_not:
+        native.enable_calls(NativeKernel)
+        with intercept._change:
+            native.recording(intercept.anywhere)
+            intercept.switches.append(native.recording)
+    return NativeKernel
+
+
+# -- what native code reads of torch ---------------------------------------------------------------
+
+
+def _in_a_new_thread(ask: Callable[[], str]) -> str:
+    """The answer of a thread in which torch is set to nothing, whatever it is here set to."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(ask).result()
+
+
+def _configure(native: ModuleType) -> str:
+    """Tell native code where torch keeps what plans look at, each held against what torch says in
+    Python. Why plans cannot be native here; empty where they can."""
+    missing = native.open_torch()
+    if missing:
+        return f"this torch does not have {missing}"
+    wrong = _wrong_modes(native)
+    if wrong:
+        return wrong
+    tensors = _examples()
+    key_set = _key_set_offset(tensors)
+    if key_set < 0:
+        return "a tensor's dispatch keys are not where they are looked for"
+    plain_keys = _plain_keys(tensors)
+    facts: dict[str, Any] = {
+        "dtype": torch.dtype,
+        "measure": vars(measure),
+        "settings": vars(settings._held),
+        "key_set": key_set,
+        "plain_keys": plain_keys,
+        **_plain_modes(native),
+    }
+    native.configure_plans(**facts, ready=False)
+    numbers: dict[int, torch.dtype] = {}
+    for tensor in tensors:
+        words = native.tensor_words(tensor)
+        known = words and numbers.setdefault(_dtype_in(words), tensor.dtype)
+        if words != _expected(tensor, words, plain_keys) or known not in (
+            None,
+            tensor.dtype,
+        ):
+            return "a tensor's geometry is not where it is looked for"
+    native.configure_plans(**facts, ready=True)
+    return ""
+
+
+def _wrong_modes(native: ModuleType) -> str:
+    """What native code reads otherwise of this thread than torch says; empty if nothing."""
+
+    def offsets() -> tuple[int, int]:
+        included, excluded, *rest = native.torch_modes()
+        grad, deterministic, functions, threads = rest
+        said = (
+            torch.is_grad_enabled(),
+            torch.are_deterministic_algorithms_enabled(),
+            torch._C._len_torch_function_stack(),
+        )
+        if (grad, deterministic, functions) != said:
+            wrong.append("its modes")
+        if threads not in (-1, torch.get_num_threads()):
+            wrong.append("its threads")
+        now_included = torch._C._dispatch_tls_local_include_set().raw_repr()
+        now_excluded = torch._C._dispatch_tls_local_exclude_set().raw_repr()
+        return included ^ now_included, excluded ^ now_excluded
+
+    wrong: list[str] = []
+    differences = {offsets()}
+    for context in (
+        torch.inference_mode(),
+        torch.no_grad(),
+        torch.overrides.BaseTorchFunctionMode(),
+    ):
+        with context:
+            differences.add(offsets())
+    with _flag_on(torch._C.DispatchKey.AutocastCPU):
+        differences.add(offsets())
+    if len(differences) != 1:
+        wrong.append("its dispatch keys")
+    return f"torch says otherwise of a thread than is read ({', '.join(wrong)})" if wrong else ""
+
+
+@contextlib.contextmanager
+def _flag_on(key: Any) -> Iterator[None]:
+    before = torch._C._dispatch_tls_is_dispatch_key_included(key)
+    torch._C._dispatch_tls_set_dispatch_key_included(key, not before)
+    try:
+        yield
+    finally:
+        torch._C._dispatch_tls_set_dispatch_key_included(key, before)
+
+
+def _plain_modes(native: ModuleType) -> dict[str, int]:
+    """The dispatch keys that may be on and off in a thread whose calls native code replays: those
+    that inference mode changes."""
+    with torch.inference_mode(False):
+        before = native.torch_modes()
+    with torch.inference_mode():
+        within = native.torch_modes()
+    return {"plain_included": before[0] ^ within[0], "plain_excluded": before[1] ^ within[1]}
+
+
+def _examples() -> list[torch.Tensor]:
+    """Tensors of every kind that plans tell apart, and some that they do not take."""
+    plain = torch.empty(3, 4, device="cpu", dtype=torch.float32)
+    shifted = torch.empty(7, device="cpu", dtype=torch.float16)[1:6:2]
+    with torch.inference_mode():
+        inference = torch.empty(2, 1, device="cpu", dtype=torch.int8)
+    return [
+        plain,
+        plain.t(),
+        shifted,
+        inference,
+        torch.empty((), device="cpu", dtype=torch.int64),
+        torch.empty(2, device="cpu", dtype=torch.complex64).conj(),
+        torch._neg_view(torch.empty(2, device="cpu", dtype=torch.float32)),
+        torch.empty(5, device="cpu", dtype=torch.float32, requires_grad=True),
+        torch.nn.Parameter(torch.empty(2, 3, device="cpu", dtype=torch.bfloat16)),
+        torch.empty(2, 2, device="cpu", dtype=torch.float32).to_sparse(),
+        torch.empty(2, device="meta"),
+    ]
+
+
+def _keys(tensor: torch.Tensor) -> int:
+    found: int = torch._C._dispatch_keys(tensor).raw_repr()
+    return found
+
+
+_MOST_OBJECT_BYTES = 208  # of torch's C++ tensor, in every version known
+
+
+def _key_set_offset(tensors: list[torch.Tensor]) -> int:
+    """Where in the C++ object of a tensor its dispatch keys are: at the one place that holds them
+    for all of some tensors. -1 where there is no such place, or several."""
+    found = [
+        offset
+        for offset in range(0, _MOST_OBJECT_BYTES, 8)
+        if all(
+            ctypes.c_uint64.from_address(tensor._cdata + offset).value == _keys(tensor)
+            for tensor in tensors
+        )
+    ]
+    return found[0] if len(found) == 1 else -1
+
+
+def _plain_keys(tensors: list[torch.Tensor]) -> int:
+    """The dispatch keys of tensors that native code reads: strided ones, on the CPU or a GPU."""
+    keys = 0
+    for tensor in tensors:
+        if tensor.layout is torch.strided and tensor.device.type == "cpu":
+            keys |= _keys(tensor)
+    for key in (torch._C.DispatchKey.CUDA, torch._C.DispatchKey.AutocastCUDA):
+        keys |= torch._C.DispatchKeySet(key).raw_repr()
+    return keys
+
+
+def _expected(
+    tensor: torch.Tensor, words: tuple[int, ...] | None, plain_keys: int
+) -> tuple[int, ...] | None:
+    """The words of a tensor as native/tensors.h has them, from what torch says; but for the number
+    of its dtype, which Python does not know, and which is taken from the words that were read."""
+    if _keys(tensor) & ~plain_keys:
+        return None
+    first = (
+        (type(tensor) is torch.nn.Parameter)
+        | tensor.requires_grad << 1
+        | (tensor.data_ptr() & 15) << 4
+        | (_dtype_in(words) if words else 0) << 8
+        | max(tensor.get_device(), 0) << 16
+        | tensor.dim() << 24
+    )
+    return (first, _keys(tensor), *tensor.size(), *tensor.stride())
+
+
+def _dtype_in(words: tuple[int, ...]) -> int:
+    return words[0] >> 8 & 0xFF
+
+
+# -- a plan in numbers -----------------------------------------------------------------------------
+
+
+def describe(native: ModuleType, plan: Plan) -> tuple[Any, ...] | None:
+    """A plan as native/plan_from.cpp takes it; None where the world has changed since it was made,
+    and `NotNative` where it is for Python alone."""
+    if len(plan.slots) > _MOST_SLOTS:
+        raise NotNative(f"its plan has more than {_MOST_SLOTS} tensors")
+    return _Describer(native, plan).description()
+
+
+class _Describer:
+    def __init__(self, native: ModuleType, plan: Plan) -> None:
+        self.native = native
+        self.plan = plan
+        self.functions: list[Any] = []
+        self.tensors = wanted(plan, launches=False)
+
+    def description(self) -> tuple[Any, ...] | None:
+        """All of the plan."""
+        plan = self.plan
+        guards = tuple(map(_guard, plan.guards))
+        slots = tuple(map(self._slot, plan.slots))
+        steps = []
+        for number, step in enumerate(plan.steps):
+            kind, said = self._step(step)
+            if said is None:
+                return None
+            steps.append((kind, number, said))
+        return (plan, guards, slots, tuple(self.functions), tuple(steps), _value(plan.result))
+
+    def _slot(self, slot: Slot) -> tuple[Any, ...]:
+        if slot.device.type not in _DEVICES:
+            raise NotNative(f"{slot.name} is on {slot.device}")
+        words = self.native.tensor_words(torch.empty(0, dtype=slot.dtype, device="cpu"))
+        geometry = (
+            *(_dtype_in(words), _DEVICES[slot.device.type], slot.device.index or 0),
+            (*slot.size, *slot.stride),
+        )
+        leaf = -1 if slot.leaf is None else slot.leaf
+        return (leaf, -1 if slot.guard is None else slot.guard, geometry)
+
+    def _step(self, step: Any) -> tuple[int, tuple[Any, ...] | None]:
+        if isinstance(step, Allocate):
+            return _ALLOCATE, self._allocate(step)
+        if isinstance(step, Fill):
+            return _FILL, self._fill(step)
+        if isinstance(step, View) and step.slot not in self.tensors:
+            slot = self.plan.slots[step.slot]
+            is_empty = 0 in slot.size
+            return _VIEW, (step.slot, step.base, step.offset * slot.dtype.itemsize, is_empty)
+        if isinstance(step, View):
+            return _CALL, _call(step.call)
+        if isinstance(step, Call):
+            return _CALL, _call(step)
+        return _LAUNCH, self._launch(step)
+
+    def _allocate(self, step: Allocate) -> tuple[Any, ...]:
+        slot = self.plan.slots[step.slot]
+        # torch's short way does not fill memory with a value that shows, where that is asked for.
+        quick = None
+        if not torch.are_deterministic_algorithms_enabled():
+            quick = getattr(torch._C._dynamo.guards, f"_empty_strided_{slot.device.type}", None)
+        return (
+            *(step.slot, _cuda_device(slot), quick, (slot.size, slot.stride, slot.dtype)),
+            *(torch.empty_strided, (slot.size, slot.stride)),
+            {"dtype": slot.dtype, "device": slot.device},
+        )
+
+    def _fill(self, step: Fill) -> tuple[Any, ...]:
+        slot = self.plan.slots[step.slot]
+        try:
+            one = torch.empty(1, dtype=slot.dtype, device="cpu").fill_(step.value)
+            pattern = bytes(one.view(torch.uint8).tolist())
+        except (RuntimeError, TypeError) as error:
+            raise NotNative(f"{slot.name} is filled with {step.value!r} ({error})") from error
+        size = len(pattern)
+        for each in slot.size:
+            size *= each
+        fill = torch.Tensor.fill_
+        return (step.slot, _cuda_device(slot), pattern, size, fill, step.value)
+
+    # -- launches ------------------------------------------------------------------------------
+
+    def _launch(self, step: Launch) -> tuple[Any, ...] | None:
+        name = step.function.__name__
+        if len(step.args) > _MOST_ARGUMENTS:
+            raise NotNative(f"{name} has more than {_MOST_ARGUMENTS} parameters")
+        _check_kernel(self.native, step.function)
+        spec = native_launch.described(self.native, step.function, step.compiled)
+        if spec is None:
+            return None
+        device, moves, size, on_cpu = spec[4], spec[5], spec[6], spec[8]
+        block = bytearray(size)
+        pointers, numbers = [], []
+        for index, type_, offset in moves:
+            value = step.args[index]
+            if type_ == 0:
+                self._check_place(name, value, None if on_cpu else device)
+                assert isinstance(value, Tensor)
+                pointers.append((value.slot, offset, _is_aligned(step.compiled, index)))
+            elif isinstance(value, Scalar):
+                numbers.append((value.leaf, type_, offset))
+            else:
+                block[offset : offset + 8] = self._packed(name, type_, value)
+        return (
+            *(self._function(step.function), spec, bytes(block), tuple(pointers), tuple(numbers)),
+            *(tuple(map(_value, step.args)), tuple(step.grid)),
+        )
+
+    def _packed(self, name: str, type_: int, value: Value) -> bytes:
+        packed = self.native.packed(type_, value.value) if isinstance(value, Constant) else None
+        if packed is None:
+            raise NotNative(f"{name} is given a value that its parameter does not take as it is")
+        found: bytes = packed
+        return found
+
+    def _check_place(self, name: str, value: Value, device: int | None) -> None:
+        """Tensors are where the binary runs; elsewhere Triton has a say."""
+        if not isinstance(value, Tensor):
+            raise NotNative(f"{name} is given an address that is no tensor's")
+        where = self.plan.slots[value.slot].device
+        if (where.type, where.index) != (("cpu", None) if device is None else ("cuda", device)):
+            raise NotNative(f"{name} is given a tensor on {where}")
+
+    def _function(self, function: Any) -> int:
+        for k, known in enumerate(self.functions):
+            if known is function:
+                return k
+        self.functions.append(function)
+        return len(self.functions) - 1
+
+
+def _check_kernel(native: ModuleType, function: Any) -> None:
+    """What native code reads of a kernel is in its fields, or plainly in its dict."""
+    if isinstance(function, native.Launchable):
+        return
+    for name in ("pre_run_hooks", "debug", "device_caches", "used_global_vals"):
+        if inspect.getattr_static(type(function), name, None) is not None:
+            raise NotNative(f"{function.__name__} computes its attribute {name!r}")
+        if name not in vars(function):
+            raise NotNative(f"{function.__name__} has no attribute {name!r} of its own")
+
+
+def _is_aligned(kernel: Any, index: int) -> bool:
+    """Whether a binary is made for an address that 16 divides."""
+    return any(name == "tt.divisibility" for name, *_ in kernel.src.attrs.get((index,), ()))
+
+
+def _cuda_device(slot: Slot) -> int:
+    return slot.device.index or 0 if slot.device.type == "cuda" else -1
+
+
+def _guard(guard: Guard) -> tuple[Any, ...]:
+    where = guard.where
+    if type(where) is not dict and not isinstance(where, CellType):
+        raise NotNative(f"{guard.words} is in a {type(where).__name__}")
+    return (where, guard.name, guard.value, _HOW[guard.how], guard.check)
+
+
+def _call(call: Call) -> tuple[Any, ...]:
+    if len(call.args) + len(call.kwargs) > _MOST_ARGUMENTS:
+        raise NotNative(f"{call.name} is given more than {_MOST_ARGUMENTS} arguments")
+    values = (*call.args, *(value for _, value in call.kwargs))
+    names = tuple(name for name, _ in call.kwargs)
+    return (call.function, call.name, tuple(map(_value, values)), names, _value(call.result))
+
+
+def _value(value: Value) -> tuple[Any, ...]:
+    """A value as native code takes it: kind, number, object, items, names."""
+    if isinstance(value, Tensor):
+        return (_TENSOR, value.slot, None, (), ())
+    if isinstance(value, Scalar):
+        return (_SCALAR, value.leaf, None, (), ())
+    if isinstance(value, Constant):
+        return (_CONSTANT, 0, value.value, (), ())
+    return (_kind(value), 0, value.kind, tuple(map(_value, value.items)), tuple(value.names))
+
+
+def _kind(nest: Nest) -> int:
+    kind = nest.kind
+    if kind in (tuple, list, dict):
+        return _TUPLE if kind is tuple else _LIST if kind is list else _DICT
+    if issubclass(kind, tuple) and hasattr(kind, "_fields"):
+        return _NAMED
+    if issubclass(kind, tuple) and hasattr(kind, "n_sequence_fields"):
+        return _SEQUENCE
+    raise NotNative(f"it makes a {kind.__name__}")
+
+
+NativeKernel = make(_native)
+
+
+def available() -> str:
+    """Why plans cannot be replayed natively here; empty where they can.
+
+    >>> available()
+    ''
+    """
+    found: str = NativeKernel.unavailable  # type: ignore[attr-defined]
+    return found

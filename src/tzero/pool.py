@@ -1,0 +1,153 @@
+"""Output tensors that are handed out again once nobody holds them.
+
+    plan's Allocate ──► Ring ── one of its tensors is free, and as it was ──► that one
+                         └ else ── a new one, which the ring keeps if it has room
+
+Enters: what makes a tensor. Leaves: a tensor that nobody else has. It must not know plans.
+
+A tensor is free when nothing refers to it but its ring: no Python name, no weak reference, nothing
+in C++ (a graph of gradients, say), and nothing to its storage, as every view of it would. And it is
+as it was when its geometry, its memory, its version and its flags are those it was handed out with.
+On CUDA it goes only to the stream that it went to before, whose work is in order, and to none while
+a graph is captured, which would go on writing to it. What cannot be seen is another stream that
+works on it without holding it: `Tensor.record_stream` speaks to torch's allocator, and a ring is
+before that. Who hands outputs to other streams holds them until these are done, or asks for no
+pool.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+
+__all__ = ["Ring", "Stats", "clear", "stats"]
+
+MOST = 4
+"""How many tensors a ring keeps."""
+
+_storage_uses = torch._C._storage_Use_Count
+
+
+class Stats(NamedTuple):
+    """What the rings did since the start, and what they hold now.
+
+    >>> Stats(reused=3, made=1, tensors=1, bytes=16384).made
+    1
+    """
+
+    reused: int
+    made: int
+    tensors: int
+    bytes: int
+
+
+class Ring:
+    """The tensors of one allocation in a plan.
+
+    >>> ring = Ring(lambda: torch.empty(3))
+    >>> one = ring.take(); address = one.data_ptr(); del one
+    >>> ring.take().data_ptr() == address
+    True
+    """
+
+    __slots__ = ("__weakref__", "_kept", "_make", "made", "reused")
+
+    def __init__(self, make: Callable[[], torch.Tensor]) -> None:
+        self._make = make
+        self._kept: list[tuple[torch.Tensor, Any]] = []
+        self.made, self.reused = 0, 0
+        _rings.add(self)
+
+    def take(self) -> torch.Tensor:
+        """A tensor that nobody else has."""
+        place = _place()
+        if place is not None:
+            for _ in range(len(self._kept)):
+                # Taken out while it is looked at: another thread looks at another one.
+                try:
+                    tensor, was = self._kept.pop(0)
+                except IndexError:
+                    break
+                now = _state(tensor, place)
+                free = sys.getrefcount(tensor) == 2 and not weakref.getweakrefcount(tensor)
+                if free and now == was:
+                    self._kept.append((tensor, was))
+                    self.reused += 1
+                    return tensor
+                if _may_come_back(now, was):
+                    self._kept.append((tensor, was))
+                del tensor
+        made = self._make()
+        self.made += 1
+        if place is not None and len(self._kept) < MOST:
+            self._kept.append((made, _state(made, place)))
+        return made
+
+    def clear(self) -> None:
+        """Let go of every tensor."""
+        self._kept.clear()
+
+    def held(self) -> list[torch.Tensor]:
+        """The tensors that it has."""
+        return [tensor for tensor, _ in self._kept]
+
+
+_rings: weakref.WeakSet[Any] = weakref.WeakSet()
+"""Every ring there is; native plans have such, with the same methods."""
+
+
+def stats() -> Stats:
+    """What all rings of the process did and hold.
+
+    >>> stats().reused >= 0
+    True
+    """
+    rings = list(_rings)
+    held = [tensor for ring in rings for tensor in ring.held()]
+    return Stats(
+        sum(ring.reused for ring in rings),
+        sum(ring.made for ring in rings),
+        len(held),
+        sum(tensor.untyped_storage().nbytes() for tensor in held),
+    )
+
+
+def clear() -> None:
+    """Have every ring let go of its tensors; those that are in use stay with who uses them.
+
+    >>> clear()
+    >>> stats().tensors
+    0
+    """
+    for ring in list(_rings):
+        ring.clear()
+
+
+def _place() -> Any:
+    """Where work goes now, beyond the CPU; None while no tensor may be used again."""
+    if not torch.cuda.is_available() or not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return ()
+    if torch.cuda.is_current_stream_capturing():
+        return None
+    return torch.cuda.current_stream().cuda_stream
+
+
+def _state(tensor: torch.Tensor, place: Any) -> tuple[Any, ...]:
+    """All that must be as it was for a tensor to pass for a new one."""
+    storage, uses = tensor.untyped_storage()._cdata, tensor._use_count()  # type: ignore[attr-defined]
+    return (
+        place,
+        (tensor.dtype, tensor.size(), tensor.stride(), tensor.storage_offset()),
+        (tensor.data_ptr(), storage, _storage_uses(storage), uses),
+        (tensor._version, tensor.requires_grad, tensor.grad_fn, tensor.is_inference()),
+        (tensor.is_conj(), tensor.is_neg(), bool(tensor.__dict__), tensor._backward_hooks),
+    )
+
+
+def _may_come_back(now: tuple[Any, ...], was: tuple[Any, ...]) -> bool:
+    """Whether it may be free later: uses end, but changes stay."""
+    return now[1] == was[1] and now[2][:2] == was[2][:2] and now[3:] == was[3:]

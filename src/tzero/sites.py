@@ -1,0 +1,88 @@
+"""A function's source beside its code: which instruction is which expression.
+
+Enters: a function. Leaves: its syntax tree, where each of its expressions is in the code, and the
+names that the code assigns. It must not know what anyone looks for in them.
+"""
+
+from __future__ import annotations
+
+import ast
+import dis
+import inspect
+import itertools
+import textwrap
+import threading
+from collections.abc import Callable, Iterator
+from types import CodeType, FrameType
+from typing import Any, NamedTuple
+
+__all__ = ["Source", "Span", "assigned", "names_of", "read_source", "span_of"]
+
+
+Span = tuple[int | None, int | None, int | None, int | None]
+"""First and last line, first and last column."""
+
+
+_parsing = threading.Lock()  # CPython 3.11's parser counts its depth for all threads at once
+
+
+class Source(NamedTuple):
+    """A function's tree, and what to add to the lines and columns in it to have those of its file.
+
+    >>> read_source(read_source).tree.body[0].name
+    'read_source'
+    """
+
+    tree: ast.Module
+    above: int
+    indent: int
+
+    def span(self, node: ast.expr) -> Span:
+        """Where an expression begins and ends, as the code has it: lines, then columns. Both, for
+        ``f(x).g(y)`` is two calls that begin in one place."""
+        assert node.end_lineno is not None
+        assert node.end_col_offset is not None
+        rows = (node.lineno + self.above, node.end_lineno + self.above)
+        return (*rows, node.col_offset + self.indent, node.end_col_offset + self.indent)
+
+
+def read_source(function: Callable[..., Any]) -> Source | None:
+    """The source of a function; None where there is none, or none that stands alone.
+
+    >>> read_source(print) is None
+    True
+    """
+    try:
+        lines, first = inspect.getsourcelines(function)
+        with _parsing:
+            tree = ast.parse(textwrap.dedent("".join(lines)))
+    except (OSError, SyntaxError, TypeError):
+        return None
+    return Source(tree, first - 1, len(lines[0]) - len(lines[0].lstrip()))
+
+
+def assigned(code: CodeType, own: bool = True) -> Iterator[str]:
+    """The names that a function assigns or deletes, however it does; also from functions in it.
+
+    >>> sorted(assigned((lambda x: [y := x]).__code__))
+    ['y']
+    """
+    for instruction in dis.get_instructions(code):
+        name = instruction.opname
+        if name.startswith(("STORE", "DELETE")) and ("DEREF" in name or (own and "FAST" in name)):
+            yield from names_of(instruction)
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from assigned(inner, own=False)
+
+
+def span_of(frame: FrameType) -> Span:
+    """The expression that a frame is at."""
+    positions = frame.f_code.co_positions()
+    return next(itertools.islice(positions, frame.f_lasti // 2, None), (None,) * 4)
+
+
+def names_of(instruction: dis.Instruction) -> list[str]:
+    """The names of an instruction; one may stand for two of them."""
+    several = isinstance(instruction.argval, tuple)
+    return list(instruction.argval) if several else [instruction.argval]

@@ -1,0 +1,62 @@
+"""A case: a host function, a fact besides its arguments that it depends on, and a change of it.
+
+Enters: host functions, decorated. Leaves: `Case` values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+
+Patch = pytest.MonkeyPatch
+
+
+def numbers() -> tuple[Any, ...]:
+    """The arguments of most cases."""
+    return (torch.randn(5, dtype=torch.float32),)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """`change` changes the fact by a patch, or gives a context in which it is changed; `guard` is
+    what would have to be out for nobody to notice, "none" where steps that run in every call see to
+    it by themselves. Such a host function is replayed, unless
+    `refused` are words of why not; `open` says why tzero does not notice the change yet."""
+
+    name: str
+    host: Callable[..., Any]
+    change: Callable[[Patch], Any]
+    guard: str
+    build: Callable[[], tuple[Any, ...]]
+    refused: str
+    open: str
+
+    def changed(self, patch: Patch) -> AbstractContextManager[Any]:
+        """Change the fact."""
+        context = self.change(patch)
+        return context if isinstance(context, AbstractContextManager) else nullcontext()
+
+
+class Cases(list[Case]):
+    """The cases of one subject."""
+
+    def case(
+        self,
+        change: Callable[[Patch], Any],
+        guard: str = "world",
+        build: Callable[[], tuple[Any, ...]] = numbers,
+        refused: str = "",
+        open: str = "",
+    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """Add a host function as a case."""
+
+        def add(host: Callable[..., Any]) -> Callable[..., Any]:
+            self.append(Case(host.__name__, host, change, guard, build, refused, open))
+            return host
+
+        return add

@@ -1,0 +1,297 @@
+"""Host functions that act on the world, or ask it what no guard can watch; and odd arguments."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dates
+import functools
+import itertools
+import math
+import os
+import random
+import sys
+import time
+from os import getenv
+from random import random as one_of_many
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from tests.plans.hosts import added, increased, scaled
+from tests.plans.kernels import scale
+from tests.plans.refusing import Table
+
+ROWS = Table()
+refused = ROWS.refused
+
+
+# -- what acts on the world, or asks it ------------------------------------------------------------
+
+COUNT, LIST, TABLE, FORMAT = 0, [], {}, "{}"
+
+
+class Counter:
+    def __init__(self) -> None:
+        self.count = 0
+
+    def next(self) -> int:
+        self.count += 1
+        return self.count
+
+
+COUNTER, NUMBERS, ARRAY = Counter(), itertools.count(), np.ones(3, np.float32)
+PARTIAL, NEXT = functools.partial(scaled, by=2.0), itertools.count().__next__
+
+
+@refused("assigns the global 'COUNT'")
+def a_global_is_assigned(x):
+    global COUNT
+    COUNT += 1  # here
+    return scaled(x, float(COUNT > 0))
+
+
+@refused("changes while it runs")
+def a_global_list_grows(x):
+    LIST.append(1)
+    return scaled(x, 2.0)
+
+
+@refused("changes while it runs")
+def a_global_table_grows(x):
+    TABLE[len(TABLE)] = 1
+    return scaled(x, 2.0)
+
+
+@refused("calls print")
+def printing(x):
+    print(end="")  # here
+    return scaled(x, 2.0)
+
+
+@refused("time.time")
+def a_clock(x):
+    return scaled(x, 2.0 if time.time() > 0 else 3.0)  # here
+
+
+@refused("time.perf_counter")
+def a_clock_by_name(x):
+    return scaled(x, 2.0 if perf_counter() > 0 else 3.0)  # here
+
+
+@refused("time.monotonic")
+def a_clock_that_it_imports(x):
+    import time as clock
+
+    return scaled(x, 2.0 if clock.monotonic() > 0 else 3.0)  # here
+
+
+@refused("datetime.datetime")
+def a_date(x):
+    return scaled(x, 2.0 if dates.datetime.now() else 3.0)  # here
+
+
+@refused("random.random")
+def chance(x):
+    return scaled(x, 2.0 if random.random() < 2 else 3.0)  # here
+
+
+@refused("random")
+def chance_by_name(x):
+    return scaled(x, 2.0 if one_of_many() < 2 else 3.0)  # here
+
+
+@refused("numpy.random.rand")
+def chance_of_numpy(x):
+    return scaled(x, 2.0 if np.random.rand() < 2 else 3.0)  # here
+
+
+@refused("os.environ")
+def the_environment(x):
+    return scaled(x, float(len(os.environ.get("TZERO_ANY", "abc"))))  # here
+
+
+@refused("os.getenv")
+def the_environment_by_name(x):
+    return scaled(x, float(len(getenv("TZERO_ANY", "abc"))))  # here
+
+
+@refused("sys.stdout.write")
+def writing(x):
+    sys.stdout.write("")  # here
+    return scaled(x, 2.0)
+
+
+@refused("torch.manual_seed")
+def seeding(x):
+    torch.manual_seed(3)  # here
+    return scaled(x, 2.0) + torch.rand(5)
+
+
+@refused("torch.set_default_dtype")
+def another_default(x):
+    torch.set_default_dtype(torch.float32)  # here
+    return scaled(x, 2.0)
+
+
+@refused("a method of an object")
+def a_method_of_a_global_object(x):
+    return scaled(x, float(COUNTER.next() > 0))  # here
+
+
+@refused("count may change unseen")
+def an_iterator(x):
+    return scaled(x, float(next(NUMBERS) >= 0))  # here
+
+
+@refused("may change unseen")
+def an_iterator_behind_a_method(x):
+    return scaled(x, float(NEXT() >= 0))  # here
+
+
+@refused("ndarray may change unseen")
+def an_array_in_a_global(x):
+    return scaled(x, float(ARRAY[0]))  # here
+
+
+@refused("partial may change unseen")
+def a_partial(x):
+    return PARTIAL(x)  # here
+
+
+@refused("where no function of torch's shows it")
+def a_tensor_from_numpy(x):
+    return added(x, torch.from_numpy(np.ones(5, np.float32)))
+
+
+@refused("a class, into which tzero does not look")
+def a_class(x):
+    return scaled(x, float(Counter().next()))  # here
+
+
+@torch.compile(backend="eager")
+def compiled(x):
+    return x * 2
+
+
+@refused("compiled by torch.compile")
+def a_compiled_helper(x):
+    return scaled(compiled(x), 2.0)  # here
+
+
+@refused("torch.compile")
+def compiling(x):
+    return scaled(torch.compile(math.sin, backend="eager") and x, 2.0)  # here
+
+
+# -- arguments -------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class Options:
+    by: float
+
+
+def plus(x: Any) -> Any:
+    return increased(x, 1.0)
+
+
+@refused("argument 'f' is a function", lambda: (torch.randn(5), plus))
+def a_function_as_argument(x, f):
+    return f(x)
+
+
+@refused("argument 'options' is an Options", lambda: (torch.randn(5), Options(2.0)))
+def a_dataclass_as_argument(x, options):
+    return scaled(x, options.by)
+
+
+class Point(NamedTuple):
+    x: Any
+
+
+@refused("argument 'point' is a Point", lambda: (Point(torch.ones(3)),))
+def a_named_tuple_as_argument(point):
+    return scaled(point.x, 2.0)
+
+
+@refused("argument 'table' is a dict", lambda: ({1: torch.ones(3)},))
+def a_dict_by_numbers_as_argument(table):
+    return scaled(table[1], 2.0)
+
+
+def several() -> tuple[Any, ...]:
+    return ([torch.randn(3), torch.randn(3)],)
+
+
+@refused("changes what its arguments are", several)
+def a_list_that_grows(xs):
+    xs.append(scaled(xs[0], 2.0))
+
+
+@refused("changes what its arguments are", several)
+def a_list_with_another_tensor_in_it(xs):
+    xs[0] = scaled(xs[0], 2.0)
+
+
+@refused("changes what its arguments are", several)
+def a_list_in_another_order(xs):
+    increased(xs[0], 1.0)
+    xs.reverse()
+
+
+@refused("changes what its arguments are", lambda: ({"a": torch.randn(3)},))
+def a_dict_with_another_name(xs):
+    xs["b"] = scaled(xs.pop("a"), 2.0)
+
+
+# -- launches and modes ----------------------------------------------------------------------------
+
+
+@refused("another mode of torch", lambda: (torch.randn(3, requires_grad=True),))
+def an_operator_without_gradients(x):
+    with torch.no_grad():
+        twice = x * 2  # here
+    return scaled(twice, 2.0), twice
+
+
+@refused("inference mode")
+def a_result_of_inference_mode(x):
+    with torch.inference_mode():
+        out = scaled(x, 2.0)
+    return out
+
+
+@refused("inference mode")
+def a_view_of_a_result_of_inference_mode(x):
+    with torch.inference_mode():
+        out = scaled(x, 2.0)
+    return out.view(-1)
+
+
+@refused("raises, and it goes on")
+def an_operator_that_raises(x):
+    try:
+        x.view(2, 2)  # here
+    except RuntimeError:
+        return scaled(x, 2.0)
+
+
+@refused("raises, and it goes on")
+def a_launch_that_raises(x):
+    try:
+        scale[(1,)](x, x, 2.0)  # here
+    except TypeError:
+        return scaled(x, 2.0)
+
+
+@refused("made where tzero does not see it", lambda: (torch.randn(3), torch.randn(3)))
+def a_parameter_of_its_own(x, y):
+    weight = torch.nn.Parameter(torch.ones(3))
+    return added(x, weight)
+
+
+@refused("launches no kernel")
+def nothing_is_launched(x):
+    return x + 1

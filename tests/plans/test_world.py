@@ -1,0 +1,111 @@
+"""Whatever a host function depends on besides its arguments: once it changes, the next call is as
+if the host function had run.
+
+With the guard of a case taken out, the case fails: that is tried too, in Python, where it can be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from tests.plans import cases_modes, cases_modules, cases_tensors, cases_world
+from tests.plans.case import Case
+from tests.plans.hosts import scaled
+from tests.plans.tiers import NotReplayed, Pair, available, verifying
+from tzero import modes, replay
+
+SUBJECTS = (cases_world, cases_modules, cases_tensors, cases_modes)
+CASES = tuple(case for subject in SUBJECTS for case in subject.CASES)
+
+
+def run(case: Case, pair: Callable[..., Pair]) -> None:
+    """Calls before the change, after it, and after it is taken back."""
+    found = pair(case.host)
+    if case.refused:
+        found.refuses(case.build, case.refused)
+    else:
+        found.replays(case.build)
+    with pytest.MonkeyPatch.context() as patch, case.changed(patch):
+        found(*case.build())
+        found(*case.build())
+    found(*case.build())
+    found(*case.build())
+
+
+def marked(cases: tuple[Case, ...]) -> list[Any]:
+    """Cases that tzero does not get right yet are expected to fail."""
+    known = [[pytest.mark.xfail(strict=True, reason=case.open)] * bool(case.open) for case in cases]
+    return [
+        pytest.param(case, id=case.name, marks=marks)
+        for case, marks in zip(cases, known, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("case", marked(CASES))
+def test_a_change_of_the_world_is_a_change_of_the_call(case: Case, pair: Any) -> None:
+    run(case, pair)
+
+
+def the_world_holds(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(replay, "_holds", lambda plan: lambda: True)
+
+
+def modes_are_the_same(patch: pytest.MonkeyPatch) -> None:
+    now = modes.now()
+    patch.setattr(modes, "now", lambda: now)
+
+
+def nothing_is_in_the_way(patch: pytest.MonkeyPatch) -> None:
+    modes_are_the_same(patch)
+    patch.setattr(modes, "obstacle", lambda: "")
+
+
+MUTATIONS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
+    "world": the_world_holds,
+    "modes": modes_are_the_same,
+    "obstacle": nothing_is_in_the_way,
+}
+
+
+def test_every_guard_has_a_case_and_a_mutation() -> None:
+    assert {case.guard for case in CASES} == {*MUTATIONS, "none"}
+
+
+@pytest.mark.parametrize(
+    "case",
+    [c for c in CASES if c.guard in MUTATIONS and not c.refused and not c.open],
+    ids=lambda case: case.name,
+)
+def test_a_case_fails_when_its_guard_is_out(case: Case, monkeypatch: Any) -> None:
+    if verifying():
+        pytest.skip("verify mode does without guards")
+    available(1)
+    MUTATIONS[case.guard](monkeypatch)
+    with pytest.raises(AssertionError) as failed:
+        run(case, lambda host: Pair(1, host))
+    assert not isinstance(failed.value, NotReplayed), "the mutation is not about its guard"
+
+
+def test_cases_have_names_of_their_own() -> None:
+    names = [case.name for case in CASES]
+    assert len(set(names)) == len(names)
+
+
+NUMBER = 0.0
+
+
+def restless(x):
+    return scaled(x, NUMBER)
+
+
+def test_a_world_that_changes_all_the_time_is_right_each_time(pair: Any, monkeypatch: Any) -> None:
+    found: Pair = pair(restless)
+    for k in range(60):
+        monkeypatch.setitem(globals(), "NUMBER", float(k % 3))
+        found(torch.randn(3))
+    told = [reason for reason in found.reasons() if "changes all the time" in reason]
+    assert len(told) == (not verifying())

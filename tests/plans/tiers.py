@@ -1,0 +1,201 @@
+"""A host function at a tier and at tier 0, call by call: the same arguments, the same outcome.
+
+Enters: host functions, and functions that build arguments. Leaves: a `Pair` that demands of every
+call what tier 0 does with a copy of the arguments, and says which calls ran the host function. It
+knows tiers by their number only; whether a call was replayed it sees by the host function not
+having run, which no tier can feign.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+
+import tzero
+from tzero import events, settings
+
+Build = Callable[[], tuple[Any, ...]]
+
+
+def available(tier: int) -> int:
+    """The tier, or a skip where it is not built."""
+    if tier == 2 and importlib.util.find_spec("tzero.native_plan") is None:
+        pytest.skip("tzero.native_plan is not there yet")
+    with settings.override(tier=tier):
+        try:
+            tzero.kernel(_nothing)
+        except tzero.NativeMissing as error:
+            pytest.skip(f"no native replay here: {error}")
+    return tier
+
+
+def _nothing() -> None:
+    """A host function that does nothing."""
+
+
+def of_tier(tier: int, host: Callable[..., Any], **options: Any) -> Any:
+    """A host function as a kernel of a tier."""
+    with settings.override(tier=tier):
+        return tzero.kernel(**options)(host)
+
+
+def verifying() -> bool:
+    """Whether every call is recorded again: then the host function runs in each of them."""
+    return settings.current().verify
+
+
+@contextmanager
+def counted(host: Callable[..., Any]) -> Iterator[list[int]]:
+    """How often the code of a host function begins, in this thread: `[count]`.
+
+    By the interpreter's profiler: nothing in the function, which might be seen, and nothing that
+    native code would have to know.
+    """
+    code, found, outer = host.__code__, [0], sys.getprofile()
+
+    def look(frame: Any, event: str, argument: Any) -> None:
+        if event == "call" and frame.f_code is code:
+            found[0] += 1
+
+    sys.setprofile(look)
+    try:
+        yield found
+    finally:
+        sys.setprofile(outer)
+
+
+class NotReplayed(AssertionError):
+    """A call that was to be replayed ran the host function."""
+
+
+class Pair:
+    """A host function at a tier, and at tier 0."""
+
+    def __init__(self, tier: int, host: Callable[..., Any], **options: Any) -> None:
+        self.host = host
+        self.kernel = of_tier(tier, host, **options)
+        self.plain = of_tier(0, host, **options)
+        self.seen: list[events.Event] = []
+        self.found: Any = None  # the outcome of the latest call
+
+    def __call__(self, *args: Any, **kwargs: Any) -> bool:
+        """Make a call at both, demand the same outcome, and say whether the host function ran."""
+        ours, theirs = copy.deepcopy((args, kwargs)), copy.deepcopy((args, kwargs))
+        state = torch.get_rng_state()
+        expected = outcome(lambda: self.plain(*theirs[0], **theirs[1]))
+        after = torch.get_rng_state()
+        torch.set_rng_state(state)
+        with events.observe(self._see), counted(self.host) as runs:
+            self.found = outcome(lambda: self.kernel(*ours[0], **ours[1]))
+        assert_same((ours, self.found), (theirs, expected))
+        assert torch.equal(torch.get_rng_state(), after), "random numbers were drawn otherwise"
+        return runs[0] > 0
+
+    def _see(self, event: events.Event) -> None:
+        if event.kernel == self.kernel.name:
+            self.seen.append(event)
+
+    def replays(self, build: Build, *, recorded: int = 1, times: int = 3) -> None:
+        """Demand that calls go right, and after so many are replayed."""
+        for k in range(times):
+            ran = self(*build())
+            assert not isinstance(self.found, Raised), self.found.words
+            if k >= recorded and ran and not verifying():
+                raise NotReplayed(f"call {k} of {self.kernel.name} ran: {self.reasons()}")
+
+    def reasons(self) -> list[str]:
+        """Why calls were not replayed."""
+        return [event.reason for event in self.seen if event.kind == "refusal"]
+
+    def refuses(self, build: Build, words: str, *, times: int = 3) -> str:
+        """Demand that calls go right, that each runs the host function, and that one event says
+        why; returns what it says."""
+        for k in range(times):
+            assert self(*build()), f"call {k} of {self.kernel.name} was replayed"
+        reasons = [reason for reason in self.reasons() if words in reason]
+        assert len(reasons) == 1, f"{words!r} is said {len(reasons)} times: {self.reasons()}"
+        return reasons[0]
+
+
+# -- outcomes ------------------------------------------------------------------------------------
+
+
+class Raised:
+    """That a call raised, and what."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.words = (type(error), str(error))
+
+    def __repr__(self) -> str:
+        return f"Raised{self.words}"
+
+
+def outcome(call: Callable[[], Any]) -> Any:
+    """What a call returns, or that it raises."""
+    try:
+        return call()
+    except Exception as error:
+        return Raised(error)
+
+
+def assert_same(one: Any, other: Any) -> None:
+    """Two outcomes are the same: types, values, geometry, and which tensors are one, or share
+    memory."""
+    ours, theirs = list(_walked(one)), list(_walked(other))
+    assert [path for path, _ in ours] == [path for path, _ in theirs], (one, other)
+    for (path, mine), (_, its) in zip(ours, theirs, strict=True):
+        if isinstance(its, torch.Tensor):
+            assert described(mine) == described(its), path
+            assert _bits(mine) == _bits(its), f"{path}: {mine} is not {its}"
+        elif isinstance(its, Raised):
+            assert mine.words == its.words, path
+        elif isinstance(its, torch.Size) or not isinstance(its, (list, tuple, dict)):
+            assert type(mine) is type(its) and repr(mine) == repr(its), path
+    assert _sharing(ours) == _sharing(theirs), "not the same things are one, or share memory"
+
+
+def _walked(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Everything in an outcome, containers too, with where it is."""
+    kind = type(value)
+    yield f"{path}: {kind.__name__} {getattr(kind, '_fields', '')}", value
+    if isinstance(value, (list, tuple)) and kind is not torch.Size:
+        for k, item in enumerate(value):
+            yield from _walked(item, f"{path}[{k}]")
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from _walked(item, f"{path}[{key!r}]")
+
+
+def described(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """All that can be told of a tensor but its values."""
+    return (
+        *(type(tensor), tensor.dtype, tensor.device, tensor.size(), tensor.stride()),
+        *(tensor.storage_offset(), tensor.is_conj(), tensor.is_neg(), tensor.is_inference()),
+        *(tensor.requires_grad, tensor.is_leaf, type(tensor.grad_fn)),
+    )
+
+
+def _bits(tensor: torch.Tensor) -> bytes:
+    return tensor.detach().resolve_conj().resolve_neg().cpu().numpy().tobytes()
+
+
+def _sharing(found: list[tuple[str, Any]]) -> list[tuple[int, int]]:
+    """For each list, dict and tensor: where it came first, and where its memory did."""
+    objects: dict[int, int] = {}
+    memory: dict[int, int] = {}
+    shared = []
+    for k, (_, value) in enumerate(found):
+        if isinstance(value, torch.Tensor):
+            storage = value.untyped_storage()
+            place = memory.setdefault(storage._cdata, k) if storage.nbytes() else k
+            shared.append((objects.setdefault(id(value), k), place))
+        elif isinstance(value, (list, dict)):
+            shared.append((objects.setdefault(id(value), k), k))
+    return shared

@@ -1,0 +1,190 @@
+"""Which numbers a host function only passes on, read from its source."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tzero.passing import read_passing
+
+k: Any = None
+table: Any = None
+
+
+def once(x, n):
+    k[(1,)](x, n)
+
+
+def by_name(x, n):
+    k[(1,)](x, size=n)
+
+
+def twice(x, n):
+    k[(1,)](x, n)
+    k[(2,)](n, x)
+
+
+def over_lines(x, n):
+    k[(1,)](
+        x,
+        n,
+    )
+
+
+def of_an_attribute(x, n):
+    table.k.inner[(1,)](x, n)
+
+
+def in_a_loop(x, n):
+    for _ in range(3):
+        k[(1,)](x, n)
+
+
+def beside_a_star_that_is_named(x, n, options):
+    k[(1,)](x, n, **options)
+
+
+PASSED: list[tuple[Callable[..., Any], set[str]]] = [
+    (once, {"x", "n"}),
+    (by_name, {"x", "n"}),
+    (twice, {"x", "n"}),
+    (over_lines, {"x", "n"}),
+    (of_an_attribute, {"x", "n"}),
+    (in_a_loop, {"x", "n"}),
+    (beside_a_star_that_is_named, {"x", "n"}),
+]
+
+
+def returned(n):
+    k[(1,)](n)
+    return n
+
+
+def added(n):
+    k[(1,)](n + 1)
+
+
+def in_the_grid(n):
+    k[(n,)](n)
+
+
+def asked(n):
+    if n:
+        k[(1,)](n)
+
+
+def assigned(n):
+    n = 3
+    k[(1,)](n)
+
+
+def assigned_after(n):
+    k[(1,)](n)
+    n = 3
+    return n
+
+
+def deleted(n):
+    k[(1,)](n)
+    del n
+
+
+def augmented(n):
+    n += 1
+    k[(1,)](n)
+
+
+def walrus(n):
+    k[(1,)](n := 3)  # noqa: F841
+
+
+def loop_variable(n):
+    for n in range(3):
+        k[(1,)](n)
+
+
+def closed_over(n):
+    k[lambda meta: (n,)](n)
+
+
+def in_a_comprehension(n):
+    return [k[(1,)](n) for _ in range(3)]
+
+
+def behind_a_star(n):
+    k[(1,)](*[1], n)
+
+
+def spread(n):
+    k[(1,)](*n)
+
+
+def spread_by_name(n):
+    k[(1,)](**n)
+
+
+def to_a_function(n):
+    table(n)
+
+
+def to_a_local(n):
+    each = k
+    each[(1,)](n)
+
+
+def to_a_parameter(n, f):
+    f[(1,)](n)
+
+
+def to_what_a_call_gives(n):
+    table(1)[(1,)](n)
+
+
+def in_a_list(n):
+    k[(1,)]([n])
+
+
+def never(n):
+    return 3
+
+
+LOOKED_AT = [
+    *(returned, added, in_the_grid, asked, assigned, assigned_after, deleted, augmented, walrus),
+    *(loop_variable, closed_over, in_a_comprehension, behind_a_star, spread, spread_by_name),
+    *(to_a_function, to_a_local, to_a_parameter, to_what_a_call_gives, in_a_list, never),
+]
+
+
+def names(function: Callable[..., Any]) -> tuple[str, ...]:
+    return function.__code__.co_varnames[: function.__code__.co_argcount]
+
+
+@pytest.mark.parametrize(("function", "passed"), PASSED)
+def test_a_parameter_that_launches_are_given_and_nothing_else_is_passed_on(
+    function: Any, passed: set[str]
+) -> None:
+    assert set(read_passing(function, names(function)).uses) == passed
+
+
+@pytest.mark.parametrize("function", LOOKED_AT)
+def test_a_parameter_with_any_other_use_is_looked_at(function: Any) -> None:
+    assert "n" not in read_passing(function, names(function)).uses
+
+
+def test_every_call_that_a_parameter_is_passed_to_is_known_with_its_place() -> None:
+    passing = read_passing(twice, ("x", "n"))
+    first = twice.__code__.co_firstlineno
+    assert {span[0]: places for span, places in passing.calls.items()} == {
+        first + 1: {0: "x", 1: "n"},
+        first + 2: {0: "n", 1: "x"},
+    }
+    assert passing.uses["n"] == frozenset(passing.calls)
+
+
+def test_a_function_without_source_passes_nothing_on() -> None:
+    world: dict[str, Any] = {}
+    exec("def host(n):\n    k[(1,)](n)\n", world)
+    assert read_passing(world["host"], ("n",)).uses == {}
+    assert read_passing(len, ("n",)).uses == {}

@@ -1,0 +1,269 @@
+"""Plans as data: values and guards that compare as they should, a page to read, and two plans told
+apart."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+
+from tzero.plan import (
+    Allocate,
+    Call,
+    Constant,
+    Fill,
+    Guard,
+    Launch,
+    Nest,
+    Plan,
+    Refusal,
+    Scalar,
+    Slot,
+    Tensor,
+    View,
+    drift,
+    replaced,
+    tensors_in,
+)
+
+CPU = torch.device("cpu")
+
+
+class Both(NamedTuple):
+    one: Any
+    other: Any
+
+
+def slot(name: str, *size: int, leaf: int | None = None, guard: int | None = None) -> Slot:
+    stride = tuple(math.prod(size[k + 1 :]) for k in range(len(size)))
+    return Slot(name, torch.float32, CPU, size, stride, leaf, guard)
+
+
+def call(name: str, *args: Any, result: Any, line: int, **kwargs: Any) -> Call:
+    return Call(torch.add, name, args, tuple(kwargs.items()), result, line)
+
+
+KERNEL = SimpleNamespace(__name__="scale")
+GLOBALS = {"BLOCK": 64, "W": torch.ones(3)}
+PARTS = call("Tensor.view", Tensor(1), Constant((2, 2)), result=Tensor(2), line=13)
+
+PLAN = Plan(
+    kernel="host",
+    leaves=("x", "n", "by"),
+    by_value=frozenset({2}),
+    guards=(
+        Guard("the global 'BLOCK'", GLOBALS, "BLOCK", 64, "equals"),
+        Guard("the global 'W'", GLOBALS, "W", GLOBALS["W"], "is"),
+    ),
+    slots=(
+        slot("x", 4, leaf=0),
+        slot("t1", 4),
+        slot("t2", 2, 2),
+        slot("W", 3, guard=1),
+        slot("t4", 4),
+    ),
+    steps=(
+        Allocate(1, 11),
+        Fill(1, -0.0, 12),
+        View(2, 1, 2, PARTS, 13),
+        call("add", Tensor(0), Tensor(3), alpha=Constant(2), result=Tensor(4), line=14),
+        Launch(
+            KERNEL,
+            (1, 1, 1),
+            (Tensor(2), Scalar(1), Constant("a")),
+            (("num_warps", Constant(4)),),
+            None,
+            15,
+        ),
+    ),
+    result=Nest(tuple, (Tensor(1), Nest(dict, (Tensor(4),), ("sum",)), Constant(None))),
+)
+
+PAGE = """\
+host(x, n, by)
+  assumes x: float32[4] strides [1] on cpu
+  assumes W: float32[3] strides [1] on cpu
+  assumes the value of by
+  assumes the global 'BLOCK': 64
+  t1 = empty float32[4] strides [1] on cpu  # line 11
+  fill t1 with -0.0  # line 12
+  t2 = t1 as float32[2, 2] strides [2, 1] on cpu from 2  # line 13
+  t4 = add(x, W, alpha=2)  # line 14
+  launch scale[(1, 1, 1)](t2, n, 'a', num_warps=4)  # line 15
+  return (t1, {'sum': t4}, None)"""
+
+
+def test_a_plan_prints_as_what_it_assumes_and_does() -> None:
+    assert str(PLAN) == PAGE
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (Nest(list, (Tensor(0), Constant(1.5))), "[x, 1.5]"),
+        (Nest(tuple, (Tensor(0),)), "(x,)"),
+        (Nest(tuple, ()), "()"),
+        (Nest(Both, (Tensor(0), Scalar(1))), "Both(x, n)"),
+        (Nest(dict, (Constant("b"),), ("a",)), "{'a': 'b'}"),
+        (Constant(torch.float32), "torch.float32"),
+        (Constant(len), "len"),
+        (Constant("x" * 100), f"'{'x' * 56}..."),
+    ],
+)
+def test_results_print_as_they_are_written(value: Any, text: str) -> None:
+    plan = dataclasses.replace(PLAN, result=value)
+    assert str(plan).splitlines()[-1] == f"  return {text}"
+
+
+# -- values ----------------------------------------------------------------------------------------
+
+
+DISTINCT = [0, 0.0, -0.0, False, "0", None, 1, True, 1.0, 1j, math.inf, b"0", torch.float32]
+
+
+def test_constants_are_the_same_if_nothing_can_tell_them_apart() -> None:
+    for k, one in enumerate(DISTINCT):
+        for m, other in enumerate(DISTINCT):
+            assert (Constant(one) == Constant(other)) is (k == m), (one, other)
+    assert Constant(math.nan) == Constant(float("nan"))
+    assert hash(Constant(1)) == hash(Constant(1))
+
+
+def test_slots_in_a_value_come_in_order() -> None:
+    value = Nest(list, (Tensor(3), Nest(dict, (Tensor(1), Constant(3)), ("a", "b")), Tensor(3)))
+    assert list(tensors_in(value)) == [3, 1, 3]
+
+
+def test_values_are_replaced_in_launches_and_nests_and_nowhere_else() -> None:
+    by = {Scalar(1): Constant(7)}
+    launch = PLAN.steps[4]
+    found = replaced(launch, by)
+    assert found.args == (Tensor(2), Constant(7), Constant("a"))
+    assert replaced(Nest(list, (Nest(tuple, (Scalar(1),)),)), by).items[0].items == (Constant(7),)
+    assert replaced(Scalar(2), by) == Scalar(2)
+    assert replaced(PLAN.steps[0], by) is PLAN.steps[0]
+    assert replaced(launch, {}) is launch
+
+
+# -- guards ----------------------------------------------------------------------------------------
+
+
+def cell(value: Any) -> Any:
+    return (lambda: value).__closure__[0]  # type: ignore[index]
+
+
+def test_a_guard_holds_while_the_name_is_what_it_was() -> None:
+    world = {"a": "text"}
+    same, equal = (Guard("a", world, "a", world["a"], how) for how in ("is", "equals"))  # type: ignore[arg-type]
+    assert same.holds() and equal.holds()
+    world["a"] = "".join(["te", "xt"])
+    assert not same.holds()
+    assert equal.holds()
+    world["a"] = "other"
+    assert not equal.holds()
+    del world["a"]
+    assert not same.holds() and not equal.holds()
+
+
+@pytest.mark.parametrize(("one", "other"), [(1, True), (1, 1.0), ("a", b"a"), (0, "")])
+def test_equal_is_not_enough_for_a_guard(one: Any, other: Any) -> None:
+    assert not Guard("a", {"a": other}, "a", one, "equals").holds()
+
+
+def test_a_guard_that_asks_is_asked_with_what_is_there_now() -> None:
+    world: dict[str, Any] = {"a": [1]}
+    guard = Guard("a", world, "a", world["a"], "asks", lambda now: now == [1])
+    assert guard.holds()
+    world["a"].append(2)
+    assert not guard.holds()
+    world["a"] = [1]
+    assert guard.holds()
+
+
+def test_an_error_in_what_a_guard_asks_is_not_swallowed() -> None:
+    def ask(now: Any) -> bool:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        Guard("a", {"a": 1}, "a", 1, "asks", ask).holds()
+
+
+def test_a_guard_on_a_closure_sees_what_is_in_its_cell() -> None:
+    held = cell(3)
+    guard = Guard("a", held, "", 3, "equals")
+    assert guard.holds()
+    held.cell_contents = 4
+    assert not guard.holds()
+    del held.cell_contents
+    assert not guard.holds()
+
+
+def test_guards_are_the_same_that_watch_the_same() -> None:
+    world = {"a": 1}
+    guard = Guard("a", world, "a", 1, "equals")
+    assert guard == Guard("a", world, "a", 1, "equals")
+    assert guard != Guard("a", dict(world), "a", 1, "equals")
+    assert guard != Guard("a", world, "a", 2, "equals")
+    assert guard != Guard("a", world, "a", 1, "is")
+    assert guard != Guard("b", world, "b", 1, "equals")
+
+
+# -- two plans -------------------------------------------------------------------------------------
+
+
+def changed(**changes: Any) -> Plan:
+    return dataclasses.replace(PLAN, **changes)
+
+
+def with_step(k: int, **changes: Any) -> Plan:
+    steps = list(PLAN.steps)
+    steps[k] = dataclasses.replace(steps[k], **changes)
+    return changed(steps=tuple(steps))
+
+
+DRIFTS = [
+    (changed(by_value=frozenset()), "what is looked at"),
+    (changed(slots=(*PLAN.slots[:4], slot("t4", 5))), "the tensors"),
+    (changed(guards=PLAN.guards[:1]), "what it reads"),
+    (with_step(1, value=0.0), "step 1"),
+    (with_step(1, value=0), "step 1"),
+    (with_step(2, offset=0), "step 2"),
+    (with_step(3, args=(Tensor(0), Tensor(0))), "step 3"),
+    (with_step(3, kwargs=()), "step 3"),
+    (with_step(4, grid=(2, 1, 1)), "step 4"),
+    (with_step(4, args=(Tensor(2), Constant(3), Constant("a"))), "step 4"),
+    (with_step(4, options=()), "step 4"),
+    (changed(steps=PLAN.steps[:4]), "step 4"),
+    (changed(steps=(*PLAN.steps, Allocate(1, 16))), "step 5"),
+    (changed(result=Tensor(1)), "its result"),
+]
+
+
+@pytest.mark.parametrize(("other", "fact"), DRIFTS)
+def test_a_drift_names_the_first_thing_that_differs(other: Plan, fact: str) -> None:
+    for before, now in ((PLAN, other), (other, PLAN)):
+        found = drift(before, now)
+        assert found is not None
+        assert found.words == fact
+        assert found.before != found.now
+
+
+def test_a_step_that_is_not_there_is_nothing() -> None:
+    found = drift(PLAN, changed(steps=PLAN.steps[:4]))
+    assert found is not None
+    assert found.now == "nothing"
+
+
+def test_equal_plans_do_not_drift_whatever_binary_they_launched() -> None:
+    assert drift(PLAN, PLAN) is None
+    assert drift(PLAN, with_step(4, compiled=object())) is None
+
+
+def test_a_refusal_is_a_drift_that_says_why() -> None:
+    found = drift(PLAN, Refusal("it reads the value of a tensor", "add.py", 3))
+    assert found is not None
+    assert found == ("it", "replayed", "refused: it reads the value of a tensor, at add.py:3")
