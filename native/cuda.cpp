@@ -47,6 +47,7 @@ bool Driver::open() {
     if (!library || !library.find("cuCtxGetDevice", get_device_) ||
         !library.find("cuGetErrorName", error_name_) ||
         !library.find("cuGetErrorString", error_string_) ||
+        !library.find("cuStreamIsCapturing", is_capturing_) ||
         !library.find("cuMemsetD8Async", fill_1_) || !library.find("cuMemsetD16Async", fill_2_) ||
         !library.find("cuMemsetD32Async", fill_4_) ||
         !library.find("cuLaunchKernelEx", launch)) {
@@ -54,6 +55,11 @@ bool Driver::open() {
     }
     launch_ = launch;
     return true;
+}
+
+bool Driver::is_capturing(Stream stream) const {
+    int status = 0;
+    return is_capturing_ == nullptr || is_capturing_(stream, &status) != 0 || status != 0;
 }
 
 int Driver::current_device() const {

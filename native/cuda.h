@@ -36,6 +36,9 @@ class Driver {
     bool can_fill(const std::string &pattern) const;
     Result fill(void *at, size_t bytes, const std::string &pattern, Stream stream) const;
 
+    // Whether what goes to the stream is captured into a graph; yes also where that is not known.
+    bool is_capturing(Stream stream) const;
+
     const char *name_of(Result result) const;
     const char *text_of(Result result) const;
 
@@ -45,6 +48,7 @@ class Driver {
 
     Result (*get_device_)(int *) = nullptr;
     Result (*launch_)(const LaunchConfig *, Function, void **, void **) = nullptr;
+    Result (*is_capturing_)(Stream, int *) = nullptr;
     Result (*fill_1_)(uint64_t, unsigned char, size_t, Stream) = nullptr;
     Result (*fill_2_)(uint64_t, unsigned short, size_t, Stream) = nullptr;
     Result (*fill_4_)(uint64_t, unsigned int, size_t, Stream) = nullptr;

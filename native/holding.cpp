@@ -82,6 +82,7 @@ Answer holds(State &state, const Plan &plan, const Function &function) {
     if (world != Answer::yes) return world;
     for (const size_t at : function.launches) {
         const Answer kept = is_kept(attributes, *plan.launches[at].spec);
+        if (kept == Answer::no) plan.outdated = true;
         if (kept != Answer::yes) return kept;
     }
     see_globals(function, attributes.used_global_vals);

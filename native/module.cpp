@@ -9,6 +9,7 @@
 #include <new>
 
 #include "guards.h"
+#include "ring.h"
 #include "spec.h"
 #include "state.h"
 
@@ -111,16 +112,17 @@ PyObject *open_torch(PyObject *module, PyObject *) {
 PyObject *configure_plans(PyObject *module, PyObject *args, PyObject *kwargs) {
     static const char *const keywords[] = {"dtype", "measure", "key_set", "plain_keys",
                                            "plain_included", "plain_excluded", "settings", "ready",
-                                           nullptr};
+                                           "storage", "gradients", nullptr};
     PyObject *dtype = nullptr, *measure = nullptr, *settings = nullptr;
     Py_ssize_t key_set = 0;
     unsigned long long plain_keys = 0, plain_included = 0, plain_excluded = 0;
     int ready = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$O!O!nKKKO!p:configure_plans",
+    Py_ssize_t storage = -1, gradients = -1;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$O!O!nKKKO!pnn:configure_plans",
                                      const_cast<char **>(keywords), &PyType_Type, &dtype,
                                      &PyDict_Type, &measure, &key_set, &plain_keys,
                                      &plain_included, &plain_excluded, &PyDict_Type, &settings,
-                                     &ready)) {
+                                     &ready, &storage, &gradients)) {
         return nullptr;
     }
     State *state = state_of(module);
@@ -133,8 +135,15 @@ PyObject *configure_plans(PyObject *module, PyObject *args, PyObject *kwargs) {
     state->torch.plain_keys = plain_keys;
     state->torch.plain_included = plain_included;
     state->torch.plain_excluded = plain_excluded;
+    state->torch.storage = storage;
+    state->torch.gradients = gradients;
     state->torch.ready = ready != 0;
     Py_RETURN_NONE;
+}
+
+PyObject *rings(PyObject *module, PyObject *) {
+    const Torch &torch = state_of(module)->torch;
+    return PyBool_FromLong(torch.storage >= 0 && torch.gradients >= 0);
 }
 
 PyObject *torch_modes(PyObject *module, PyObject *) {
@@ -256,17 +265,19 @@ int exec(PyObject *module) {
         {&names.open, "_open"},
         {&names.in_force, "in_force"},
         {&names.verify, "verify"},
+        {&names.version, "_version"},
     };
     for (const auto &[name, text] : all) {
         if (intern(*name, text) < 0) return -1;
     }
     if (add_types(module, state) < 0) return -1;
-    return add_dispatching(module, state);
+    if (add_dispatching(module, state) < 0) return -1;
+    return add_ring(module, state);
 }
 
 // What Python may refer back to this module through; the rest is strings.
 template <typename Visitor> int each_reference(State &state, Visitor visit) {
-    for (Ref *each : {&state.launchable, &state.launching, &state.dispatching, &state.tensor_type,
+    for (Ref *each : {&state.launchable, &state.launching, &state.dispatching, &state.ring, &state.tensor_type,
                       &state.parameter_type, &state.exchange_capsule, &state.knobs,
                       &state.more_knobs, &state.hook_chain, &state.runtime_knobs, &state.driver, &state.events,
                       &state.watched, &state.log_cache, &state.get_num_threads,
@@ -325,6 +336,8 @@ PyMethodDef methods[] = {
      reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(configure_plans)),
      METH_VARARGS | METH_KEYWORDS,
      PyDoc_STR("configure_plans(**facts)\n--\n\nSay what plans read of torch, and if they may.")},
+    {"rings", rings, METH_NOARGS,
+     PyDoc_STR("rings()\n--\n\nWhether it is known where torch counts who holds a tensor.")},
     {"torch_modes", torch_modes, METH_NOARGS,
      PyDoc_STR("torch_modes()\n--\n\nWhat torch is set to in this thread, as plans read it.")},
     {"tensor_words", tensor_words, METH_O,

@@ -14,6 +14,7 @@
 #include "binary.h"
 #include "filling.h"
 #include "guards.h"
+#include "ring.h"
 
 namespace tzero::plan {
 
@@ -62,6 +63,7 @@ class Replay {
     Done launch(const Launch &step);
     Done view(const View &step);
 
+    Answer may_use_again(const Allocate &step, void **queue);
     bool stream(int device, void **out);
     bool refresh();
     Ref value(const Value &value) const;
@@ -85,6 +87,10 @@ class Replay {
 Answer Replay::watch_holds(const Watch &watch) {
     PyObject *found = watch.in_cell ? PyCell_GET(watch.where.get())
                                     : PyDict_GetItemWithError(watch.where.get(), watch.name.get());
+    if (watch.how == Watch::absent) {
+        if (found != nullptr) return Answer::no;
+        return PyErr_Occurred() ? Answer::error : Answer::yes;
+    }
     if (found == watch.value.get() && watch.how != Watch::asks) return Answer::yes;
     if (found == nullptr) return PyErr_Occurred() ? Answer::error : Answer::no;
     if (watch.how == Watch::is) return Answer::no;
@@ -197,13 +203,38 @@ PyObject *Replay::allocated(const Allocate &step) const {
     return step.direct(PyCFunction_GET_SELF(step.quick.get()), step.quick_args.get());
 }
 
+// Whether an output may come from a ring, and go into one: not while a graph is captured, which
+// would go on writing to it. `queue` is where its work goes.
+Answer Replay::may_use_again(const Allocate &step, void **queue) {
+    if (!step.ring) return Answer::no;
+    if (step.device < 0) return Answer::yes;
+    if (state_.cuda.current_device() != step.device) return Answer::no;
+    if (!stream(step.device, queue)) return Answer::error;
+    return state_.cuda.is_capturing(*queue) ? Answer::no : Answer::yes;
+}
+
 Replay::Done Replay::allocate(const Allocate &step) {
+    void *queue = nullptr;
+    const Answer again = may_use_again(step, &queue);
+    if (again == Answer::error) return Done::error;
+    if (again == Answer::yes) {
+        const void *address = nullptr;
+        PyObject *used = take_from_ring(state_, step.ring.get(), queue, &address);
+        if (used != nullptr) {
+            frame_.set(step.slot, used, address);
+            return Done::yes;
+        }
+        if (PyErr_Occurred()) return Done::error;
+    }
     Ref made = Ref::steal(allocated(step));
     if (!made) return Done::error;
     const void *address = nullptr;
     if (Py_TYPE(made.get()) != state_.tensors.tensor ||
         !read_address(state_.tensors, made.get(), &address)) {
         PyErr_SetString(PyExc_RuntimeError, "torch made a tensor of another type than was asked for");
+        return Done::error;
+    }
+    if (again == Answer::yes && add_to_ring(state_, step.ring.get(), made.get(), queue) < 0) {
         return Done::error;
     }
     frame_.set(step.slot, made.release(), address);
@@ -424,7 +455,7 @@ Replayed Replay::run(Ref *result) {
     if (!load_arguments()) return Replayed::elsewhere;
     const Answer launchable = may_launch(state_, plan_);
     if (launchable == Answer::error) return Replayed::error;
-    if (launchable == Answer::no) return Replayed::elsewhere;
+    if (launchable == Answer::no) return plan_.outdated ? Replayed::stale : Replayed::elsewhere;
     if (ran_python_) {
         if (!refresh()) return Replayed::elsewhere;
         ran_python_ = false;

@@ -38,7 +38,7 @@ struct Value {
 
 // A name that the host function reads, and what it must be.
 struct Watch {
-    enum How : int { is, equals, asks, count };
+    enum How : int { is, equals, asks, absent, count };
     Ref where;  // a dict, or a cell
     Ref name;   // in the dict
     Ref value;
@@ -83,6 +83,7 @@ struct Allocate {
     Ref quick, quick_args;  // torch's short way, which is for the current device; or nothing
     PyCFunction direct = nullptr;  // what it calls, where that takes the tuple as it is
     Ref plain, plain_args, plain_kwargs;
+    Ref ring;  // of tensors that are used again, or nothing
 };
 
 struct Fill {
@@ -136,6 +137,7 @@ struct Step {
 
 struct Plan {
     Ref object;  // the plan in Python
+    mutable bool outdated = false;  // Triton has dropped a binary, and does not come back to it
     std::vector<Watch> watches;
     std::vector<Namespace> namespaces;
     std::vector<Slot> slots;

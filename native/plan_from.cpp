@@ -145,9 +145,9 @@ class Maker {
     size_t allocate(PyObject *said) {
         Allocate made;
         Py_ssize_t slot = 0;
-        PyObject *quick, *quick_args, *plain, *plain_args, *plain_kwargs;
-        parse(said, "niOOOO!O!", &slot, &made.device, &quick, &quick_args, &plain, &PyTuple_Type,
-              &plain_args, &PyDict_Type, &plain_kwargs);
+        PyObject *quick, *quick_args, *plain, *plain_args, *plain_kwargs, *ring;
+        parse(said, "niOOOO!O!O", &slot, &made.device, &quick, &quick_args, &plain, &PyTuple_Type,
+              &plain_args, &PyDict_Type, &plain_kwargs, &ring);
         made.slot = slot_at(slot);
         if (quick != Py_None) {
             if (!PyTuple_CheckExact(quick_args)) wrong("an allocation's arguments");
@@ -160,6 +160,13 @@ class Maker {
         made.plain = Ref::borrow(plain);
         made.plain_args = Ref::borrow(plain_args);
         made.plain_kwargs = Ref::borrow(plain_kwargs);
+        if (ring != Py_None) {
+            if (reinterpret_cast<PyObject *>(Py_TYPE(ring)) != state_.ring.get() ||
+                state_.torch.storage < 0 || state_.torch.gradients < 0) {
+                wrong("an allocation's ring");
+            }
+            made.ring = Ref::borrow(ring);
+        }
         return kept(plan_->allocates, std::move(made));
     }
 
@@ -333,7 +340,7 @@ int Plan::visit(visitproc visit, void *arg) const {
     if (found == 0) {
         found = first_of(allocates, [&](const Allocate &each) {
             return visit_all(visit, arg, {&each.quick, &each.quick_args, &each.plain,
-                                          &each.plain_args, &each.plain_kwargs});
+                                          &each.plain_args, &each.plain_kwargs, &each.ring});
         });
     }
     if (found == 0) {

@@ -109,6 +109,20 @@ bool read_address(const Tensors &tensors, PyObject *value, const void **address)
     return true;
 }
 
+Uses read_uses(const Tensors &tensors, const Torch &torch, PyObject *value) {
+    constexpr size_t count = 8;  // where torch's counted objects have their count: behind a pointer
+    const auto *impl = static_cast<const char *>(impl_of(handle_of(tensors, value)));
+    Uses uses;
+    std::memcpy(&uses.tensor, impl + count, sizeof uses.tensor);
+    std::memcpy(&uses.memory, impl + torch.storage, sizeof uses.memory);
+    std::memcpy(&uses.gradients, impl + torch.gradients, sizeof uses.gradients);
+    if (uses.memory != nullptr) {
+        std::memcpy(&uses.storage, static_cast<const char *>(uses.memory) + count,
+                    sizeof uses.storage);
+    }
+    return uses;
+}
+
 bool Geometry::fits(const Tensors &tensors, const Torch &torch, PyObject *value) const {
     uint64_t words[most_tensor_words];
     size_t count = 0;

@@ -50,6 +50,8 @@ class Torch {
     uint64_t plain_keys = 0;       // those that a tensor may have which is read here
     uint64_t plain_included = 0;   // those that may be on, or off, in a thread whose calls are
     uint64_t plain_excluded = 0;   // replayed here
+    Py_ssize_t storage = -1;       // where in a tensor's C++ object its storage is,
+    Py_ssize_t gradients = -1;     // and what there is about gradients; negative: not known
 
   private:
     int64_t (*function_modes_)() = nullptr;
@@ -71,6 +73,20 @@ Reading read_tensor_words(const Tensors &tensors, const Torch &torch, PyObject *
 
 // Where the tensor's memory is now; false if torch does not say.
 bool read_address(const Tensors &tensors, PyObject *value, const void **address);
+
+// Who refers to a tensor in C++: torch's counts for the tensor and for its storage, as words that
+// are only compared, which storage that is, and what there is about gradients (nothing, mostly).
+struct Uses {
+    uint64_t tensor = 0, storage = 0;
+    const void *memory = nullptr, *gradients = nullptr;
+
+    bool operator==(const Uses &other) const {
+        return tensor == other.tensor && storage == other.storage && memory == other.memory &&
+               gradients == other.gradients;
+    }
+};
+
+Uses read_uses(const Tensors &tensors, const Torch &torch, PyObject *value);
 
 // What is known of a tensor that a step makes.
 struct Geometry {

@@ -154,7 +154,9 @@ class _Recorder:
                     self.refuse(reason, show=False)
         held = subject.world.tensors.values()
         if any(id(tensor) in self._slot_of for tensor in held):
-            self.refuse("an argument is a tensor that is in a global as well", show=False)
+            self.refuse(
+                "an argument is a tensor that is in a global as well", show=False, outside=True
+            )
         for k, tensor in subject.world.tensors.items():
             if type(tensor) in TENSORS and id(tensor) not in self._slot_of:
                 self._add(tensor, subject.world.guards[k].words, guard=k)
@@ -218,6 +220,9 @@ class _Recorder:
                 return
         call = self._call(func, name, args, kwargs, ran)
         fresh = [tensor for tensor in found if id(tensor) not in self._slot_of]
+        odd = next(filter(None, map(operators.oddity, fresh)), "")
+        if odd:
+            raise _Refused(f"{name} returns a {odd} tensor")
         inexact = any(map(_is_inexact, fresh)) and "dtype" not in kwargs
         if inexact and not any(map(_is_inexact, _tensors((args, kwargs)))):
             self._default_dtype()
@@ -488,13 +493,15 @@ class _Recorder:
                 raise _Refused(f"the geometry of {slot.name} changes while it runs")
         for guard in (*self.subject.world.guards, *self._guards):
             if not guard.holds():
-                raise _Refused(f"{guard.words} changes while it runs")
+                self.refuse(f"{guard.words} changes while it runs", show=False, outside=True)
 
-    def refuse(self, reason: str, *, lasting: bool = True, show: bool = True) -> None:
+    def refuse(
+        self, reason: str, *, lasting: bool = True, show: bool = True, outside: bool = False
+    ) -> None:
         """Record that this call cannot be replayed, unless that is known."""
         if self.refusal is None:
             place = self._place() if show else ("", 0)
-            self.refusal = Refusal(reason, *place, lasting=lasting)
+            self.refusal = Refusal(reason, *place, lasting=lasting, outside=outside)
 
     def _place(self) -> tuple[str, int]:
         """Where the host function, or its helper, is."""

@@ -5,7 +5,7 @@ the same thread, by `tzero.jit` or by Triton itself, given to it with a way to m
 know what is done with them.
 
 Triton's own kernels are reached by putting a function in front of their `run` while anyone records;
-tzero's ask here, and native code is told by way of `switches`, because it does not ask.
+tzero's ask here, and native code is told by way of `add_switch`, because it does not ask.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from tzero import triton_side
 
-__all__ = ["Interceptor", "here", "intercepted", "switches"]
+__all__ = ["Interceptor", "add_switch", "here", "intercepted", "shown"]
 
 
 class Interceptor(Protocol):
@@ -45,9 +45,7 @@ here = _Here()
 anywhere = 0
 """How many threads have an interceptor. While it is none, nobody needs to ask `here`."""
 
-switches: list[Callable[[int], None]] = []
-"""Called with one when a thread gets an interceptor, with minus one when it loses it."""
-
+_switches: list[Callable[[int], None]] = []
 _change = threading.Lock()  # protects `anywhere` and the function in front of Triton's
 
 
@@ -66,6 +64,16 @@ def intercepted(interceptor: Interceptor) -> Iterator[None]:
     finally:
         _switch(-1)
         here.interceptor = outer
+
+
+def add_switch(switch: Callable[[int], None]) -> None:
+    """Have a function told from now on by how much `anywhere` changes, and now what it is.
+
+    >>> add_switch(lambda step: None)
+    """
+    with _change:
+        switch(anywhere)
+        _switches.append(switch)
 
 
 def shown(
@@ -94,7 +102,7 @@ def _switch(step: int) -> None:
     global anywhere
     with _change:
         anywhere += step
-        for switch in switches:
+        for switch in _switches:
             switch(step)
         if anywhere == 1 and step == 1:
             triton_side.put_before_run(shown)

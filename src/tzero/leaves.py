@@ -7,7 +7,8 @@ calls only if a plan for one is a plan for the other. It must not know plans.
 
 Exact lists, tuples and dicts with names for keys are walked; everything else is a leaf. Beyond what
 a key has of a tensor, a plan wants to know whether it requires gradients, whether torch is to
-conjugate or negate it, or knows it to be zero, and which tensors are the same.
+conjugate or negate it, or knows it to be zero, its address modulo 16, and which tensors are the
+same. Numbers that are only passed on count by what Triton makes of them.
 """
 
 from __future__ import annotations
@@ -73,9 +74,11 @@ def situation(args: Sequence[Any], by_value: Collection[int], exact: bool = Fals
     for k, value in enumerate(args):
         kind = type(value)
         if kind in TENSORS:
-            flags = (value.requires_grad, value.is_conj(), value.is_neg(), value._is_zerotensor())
             same = seen.setdefault(id(value), k)
-            found.append((kind, flags, same) if exact else (*_shape(value), flags, same))
+            shape = (kind,) if exact else _shape(value)
+            found.append((*shape, _flags(value), same))
+        elif kind is int and k not in by_value:
+            found.append(_class(value))
         elif kind in NUMBERS and k not in by_value:
             found.append(cast("Hashable", kind))
         else:
@@ -87,11 +90,25 @@ def _shape(value: torch.Tensor) -> tuple[Any, ...]:
     return (type(value), value.dtype, value.device, value.size(), value.stride())
 
 
+def _flags(value: torch.Tensor) -> tuple[Any, ...]:
+    """What besides its geometry decides what is done with a tensor, and by which binary."""
+    lazy = (value.is_conj(), value.is_neg(), value._is_zerotensor())
+    return (value.requires_grad, lazy, value.data_ptr() & 15)
+
+
+def _class(value: int) -> tuple[Any, ...]:
+    """What Triton may make of an integer that it is given."""
+    if -0x80000000 <= value <= 0x7FFFFFFF:
+        width = 32
+    else:
+        width = 64 if -0x8000000000000000 <= value <= 0x7FFFFFFFFFFFFFFF else 65
+    return (int, width, value == 1, value & 15 == 0)
+
+
 def _assumed(value: Any, seen: dict[int, int]) -> Hashable:
     kind = type(value)
     if kind in TENSORS:
-        flags = (value.requires_grad, value.is_conj(), value.is_neg(), value._is_zerotensor())
-        return (*_shape(value), flags, seen.setdefault(id(value), -1 - len(seen)))
+        return (*_shape(value), _flags(value), seen.setdefault(id(value), -1 - len(seen)))
     if kind is list or kind is tuple:
         return (kind, *[_assumed(item, seen) for item in value])
     if kind is dict:

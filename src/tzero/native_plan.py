@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from tzero import _native, events, intercept, measure, native_launch, settings
+from tzero import _native, events, intercept, measure, native_launch, pool, settings
 from tzero.dispatch import Kernel
 from tzero.native_launch import NotNative
 from tzero.plan import (
@@ -47,7 +47,7 @@ __all__ = ["NativeKernel", "available", "describe", "make"]
 _MOST_SLOTS = 256
 _MOST_ARGUMENTS = 64
 
-_HOW = {"is": 0, "equals": 1, "asks": 2}
+_HOW = {"is": 0, "equals": 1, "asks": 2, "absent": 3}
 _DEVICES = {"cpu": 0, "cuda": 1}  # the numbers of torch's device types
 _TENSOR, _SCALAR, _CONSTANT, _TUPLE, _LIST, _DICT, _NAMED, _SEQUENCE = range(8)
 _ALLOCATE, _FILL, _VIEW, _CALL, _LAUNCH = range(5)
@@ -95,11 +95,13 @@ def make(native: ModuleType) -> type[Kernel[Any]]:
             names = {plan.leaves[leaf] for leaf in plan.by_value}
             by_value = tuple(name in names for name in self.host.parameters)
             try:
-                description = describe(native, plan)
+                description = describe(native, plan, self._ring)
             except NotNative as reason:
                 self._tell_once(str(reason))
                 return result, (planned.bound, None, by_value)
-            if description is None:
+            if description is None:  # Triton has dropped what was launched: it is recorded again
+                if self._planner is not None:
+                    self._planner.forget(planned)
                 return result, None
             return result, (planned.bound, description, by_value)
 
@@ -107,6 +109,14 @@ def make(native: ModuleType) -> type[Kernel[Any]]:
         def tier(self) -> int:
             """How calls are replayed at best."""
             return super().tier if why_not or self._planner is None else 2
+
+        def _ring(self) -> Any:
+            """What an allocation of a plan takes its tensors from, if not torch alone."""
+            if not self.pool:
+                return None
+            if not native.rings():
+                raise NotNative("this torch does not show who holds a tensor, which pool=True asks")
+            return pool.added(native.Ring())
 
         def _look_back(self) -> None:
             for bound, used in self._used():
@@ -120,9 +130,7 @@ def make(native: ModuleType) -> type[Kernel[Any]]:
     NativeKernel.__name__ = "Kernel"  # as which people know it
     if not why_not:
         native.enable_calls(NativeKernel)
-        with intercept._change:
-            native.recording(intercept.anywhere)
-            intercept.switches.append(native.recording)
+        intercept.add_switch(native.recording)
     return NativeKernel
 
 
@@ -131,8 +139,8 @@ def make(native: ModuleType) -> type[Kernel[Any]]:
 
 def _in_a_new_thread(ask: Callable[[], str]) -> str:
     """The answer of a thread in which torch is set to nothing, whatever it is here set to."""
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(ask).result()
+    with ThreadPoolExecutor(1) as one:
+        return one.submit(ask).result()
 
 
 def _configure(native: ModuleType) -> str:
@@ -155,6 +163,8 @@ def _configure(native: ModuleType) -> str:
         "settings": vars(settings._held),
         "key_set": key_set,
         "plain_keys": plain_keys,
+        "storage": _storage_offset(),
+        "gradients": _gradients_offset(),
         **_plain_modes(native),
     }
     native.configure_plans(**facts, ready=False)
@@ -269,6 +279,45 @@ def _key_set_offset(tensors: list[torch.Tensor]) -> int:
     return found[0] if len(found) == 1 else -1
 
 
+def _words(address: int, size: int) -> list[int]:
+    return [ctypes.c_uint64.from_address(address + at).value for at in range(0, size, 8)]
+
+
+def _storage_offset() -> int:
+    """Where in the C++ object of a tensor its storage is; -1 where that is not known, or torch does
+    not count references where they are looked for, behind the first pointer of both objects."""
+    tensor = torch.empty(3, device="cpu")
+    storage = tensor.untyped_storage()._cdata
+    words = _words(tensor._cdata, _MOST_OBJECT_BYTES)
+    found = [8 * k for k, word in enumerate(words) if word == storage]
+
+    def counts() -> tuple[int, int]:
+        return _words(tensor._cdata, 16)[1], _words(storage, 16)[1]
+
+    alone = counts()
+    view = tensor[1:]
+    viewed = counts()
+    del view
+    after = counts()
+    graph = (tensor.requires_grad_() * tensor).grad_fn
+    saved = counts()
+    del graph
+    tensor.requires_grad_(False)
+    right = viewed[1] == alone[1] + 1 and after == alone and saved[0] > alone[0]
+    return found[0] if len(found) == 1 and right and counts()[1] == alone[1] else -1
+
+
+def _gradients_offset() -> int:
+    """Where in the C++ object of a tensor it says what there is about gradients: the one word that
+    is empty in a new tensor, and is not once it has required some. -1 where there is none."""
+    tensor = torch.empty(3, device="cpu")
+    before = _words(tensor._cdata, _MOST_OBJECT_BYTES)
+    tensor.requires_grad_().requires_grad_(False)
+    pairs = enumerate(zip(before, _words(tensor._cdata, _MOST_OBJECT_BYTES), strict=True))
+    found = [8 * k for k, (one, other) in pairs if one == 0 and other != 0]
+    return found[0] if len(found) == 1 else -1
+
+
 def _plain_keys(tensors: list[torch.Tensor]) -> int:
     """The dispatch keys of tensors that native code reads: strided ones, on the CPU or a GPU."""
     keys = 0
@@ -305,18 +354,22 @@ def _dtype_in(words: tuple[int, ...]) -> int:
 # -- a plan in numbers -----------------------------------------------------------------------------
 
 
-def describe(native: ModuleType, plan: Plan) -> tuple[Any, ...] | None:
+def describe(
+    native: ModuleType, plan: Plan, ring: Callable[[], Any] = lambda: None
+) -> tuple[Any, ...] | None:
     """A plan as native/plan_from.cpp takes it; None where the world has changed since it was made,
-    and `NotNative` where it is for Python alone."""
+    and `NotNative` where it is for Python alone. `ring` makes what its tensors come from, if
+    anything."""
     if len(plan.slots) > _MOST_SLOTS:
         raise NotNative(f"its plan has more than {_MOST_SLOTS} tensors")
-    return _Describer(native, plan).description()
+    return _Describer(native, plan, ring).description()
 
 
 class _Describer:
-    def __init__(self, native: ModuleType, plan: Plan) -> None:
+    def __init__(self, native: ModuleType, plan: Plan, ring: Callable[[], Any]) -> None:
         self.native = native
         self.plan = plan
+        self.ring = ring
         self.functions: list[Any] = []
         self.tensors = wanted(plan, launches=False)
 
@@ -369,6 +422,7 @@ class _Describer:
             *(step.slot, _cuda_device(slot), quick, (slot.size, slot.stride, slot.dtype)),
             *(torch.empty_strided, (slot.size, slot.stride)),
             {"dtype": slot.dtype, "device": slot.device},
+            None if 0 in slot.size else self.ring(),
         )
 
     def _fill(self, step: Fill) -> tuple[Any, ...]:

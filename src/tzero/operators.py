@@ -213,6 +213,19 @@ def is_plain(tensor: torch.Tensor) -> bool:
     )
 
 
+def oddity(tensor: torch.Tensor) -> str:
+    """What kind of tensor this is, if it is not memory with sizes and strides; mostly empty.
+
+    >>> oddity(torch.eye(2).to_sparse())
+    'sparse_coo'
+    """
+    if tensor.layout is not torch.strided:
+        return str(tensor.layout).removeprefix("torch.")
+    if tensor.is_quantized:
+        return "quantized"
+    return "zero" if tensor._is_zerotensor() else ""
+
+
 @functools.cache
 def _is_view(operator: OpOverload) -> bool:
     return bool(operator.is_view) and not operator._schema.is_mutable

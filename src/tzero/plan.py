@@ -174,8 +174,9 @@ class Guard:
     """A name that the host function reads from a namespace, and what it must be there. `where` is
     the dict of a module, or a closure's cell, which has no names.
 
-    `how` says what "the same" means: the very object (`is`), an equal plain value (`equals`), or
-    that `check`, a function of the present value, says yes (`asks`).
+    `how` says what "the same" means: the very object (`is`), an equal plain value (`equals`),
+    that `check`, a function of the present value, says yes (`asks`), or that there is no such name
+    (`absent`), as for a builtin that a global may come to hide.
 
     >>> Guard("BLOCK", {"BLOCK": 64}, "BLOCK", 64, "equals").holds()
     True
@@ -185,7 +186,7 @@ class Guard:
     where: dict[str, Any] | CellType = dataclasses.field(repr=False)
     name: str
     value: Any
-    how: Literal["is", "equals", "asks"]
+    how: Literal["is", "equals", "asks", "absent"]
     check: Callable[[Any], bool] | None = None
 
     def now(self) -> Any:
@@ -199,8 +200,8 @@ class Guard:
         try:
             now = self.now()
         except (KeyError, ValueError):
-            return False
-        if now is self.value and self.how != "asks":
+            return self.how == "absent"
+        if now is self.value and self.how in ("is", "equals"):
             return True
         if self.how == "equals":
             return type(now) is type(self.value) and bool(now == self.value)
@@ -320,6 +321,7 @@ class Refusal:
     file: str = ""
     line: int = 0
     lasting: bool = True  # whether the next call with the same facts would be refused as well
+    outside: bool = False  # whether it is not the host function that stands in the way
 
     def __str__(self) -> str:
         return f"{self.reason}, at {self.file}:{self.line}" if self.line else self.reason

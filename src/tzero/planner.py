@@ -70,6 +70,8 @@ class Planner(Generic[R]):
 
     def run(self, bound: BoundKernel[R], args: tuple[Any, ...]) -> tuple[R, Planned | None]:
         """Make a call; also what replays it, unless nothing does."""
+        if intercept.anywhere and intercept.here.interceptor is not None:
+            return bound.call(*args), None  # in another kernel's recording, as a part of it
         key = self._key(args)
         found = None if key is None else bound.plans.get(key)
         if type(found) is Refusal:
@@ -81,8 +83,7 @@ class Planner(Generic[R]):
             return self._record(bound, args, key, found if holds else None, stale=not holds)
         why = modes.obstacle() or triton_side.interpreting()
         if why:
-            if intercept.here.interceptor is None:  # else this call is part of a recording
-                self._say(f"the host function runs: {why}", logging.INFO)
+            self._say(f"the host function runs: {why}", logging.INFO)
             return bound.call(*args), None
         return self._record(bound, args, key)
 
@@ -93,7 +94,7 @@ class Planner(Generic[R]):
         by_value = self.by_value
         try:
             return modes.now(), by_value, situation(args, by_value, self._exact)
-        except UnsupportedType:
+        except (UnsupportedType, RuntimeError):  # torch's, for tensors that have no memory
             return None
 
     def _replay(self, found: Planned, args: tuple[Any, ...]) -> tuple[R, Planned | None]:
@@ -127,7 +128,8 @@ class Planner(Generic[R]):
             return self._refused(bound, args, Refusal(error.reason, error.file, error.line))
         result, made = capture.capture(subject, args)
         if before is not None:
-            self._verify(before.plan, made)
+            if not (isinstance(made, Refusal) and made.outside):
+                self._verify(before.plan, made)
             return result, None
         if isinstance(made, Refusal):
             self._keep_refusal(bound, key, made)
@@ -195,9 +197,17 @@ class Planner(Generic[R]):
             parts["guards"] = found.wrapper.holds
         return parts
 
+    def forget(self, planned: Planned) -> None:
+        """Have calls that find this plan recorded again."""
+        for key, found in list(planned.bound.plans.items()):
+            if found is planned:
+                planned.bound.plans.pop(key, None)
+
     # -- keeping -------------------------------------------------------------------------------
 
     def _keep(self, bound: BoundKernel[R], key: Key, planned: Planned, stale: bool) -> None:
+        if key is None:
+            return
         if stale:
             bound.stale[key] = times = bound.stale.get(key, 0) + 1
             if times > _MOST_STALE:

@@ -60,7 +60,7 @@ class Ring:
         self._make = make
         self._kept: list[tuple[torch.Tensor, Any]] = []
         self.made, self.reused = 0, 0
-        _rings.add(self)
+        added(self)
 
     def take(self) -> torch.Tensor:
         """A tensor that nobody else has."""
@@ -98,6 +98,12 @@ class Ring:
 
 _rings: weakref.WeakSet[Any] = weakref.WeakSet()
 """Every ring there is; native plans have such, with the same methods."""
+
+
+def added(ring: Any) -> Any:
+    """Have a ring counted by `stats` and emptied by `clear`; returns it."""
+    _rings.add(ring)
+    return ring
 
 
 def stats() -> Stats:

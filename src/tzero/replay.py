@@ -78,7 +78,7 @@ def _holds(plan: Plan) -> Callable[[], bool]:
     words = ["True"]
     for k, guard in enumerate(plan.guards):
         world[f"ask_{k}"] = guard.holds
-        if guard.how == "asks":
+        if guard.how in ("asks", "absent"):
             words.append(f"ask_{k}()")
             continue
         world[f"value_{k}"] = guard.value

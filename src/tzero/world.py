@@ -242,7 +242,9 @@ class _Reader:
             self._value(f"the global {name!r}", world, name, world[name], chain)
         elif name in _ACTS and hasattr(builtins, name):
             raise self._refuse(f"it calls {name}, which acts on more than its result")
-        elif not hasattr(builtins, name):  # reading it raises, as long as it is not there
+        elif hasattr(builtins, name):
+            self._add(f"no global {name!r}", world, name, None, "absent")
+        else:  # reading it raises, as long as it is not there
             self._missing(f"the global {name!r}", world, lambda now: name in now)
 
     def _cell(self, name: str, cells: dict[str, CellType], chain: list[str]) -> None:

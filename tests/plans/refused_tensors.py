@@ -198,6 +198,23 @@ def share_memory_(x):
     return scaled(x.share_memory_(), 2.0)  # here
 
 
+@refused("sparse")
+def sparse(x):
+    return scaled(x, 2.0), x.to_sparse().to_dense()  # here
+
+
+@refused("returns a quantized tensor")
+def quantized(x):
+    few = torch.quantize_per_tensor(x, 0.1, 0, torch.qint8)  # here
+    return scaled(few.dequantize(), 2.0)
+
+
+@refused("returns a zero tensor")
+def zeros_that_are_known(x):
+    zeros = torch._efficientzerotensor(5)  # here
+    return scaled(zeros + x, 2.0)
+
+
 @refused("backward", lambda: (torch.ones(3, requires_grad=True),))
 def backward(x):
     (x * 2).sum().backward()  # here

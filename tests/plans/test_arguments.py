@@ -77,6 +77,16 @@ def test_integers_of_every_class_reach_the_launch(host: Any, pair: Any) -> None:
         found(integer_place(), value)
 
 
+@pytest.mark.parametrize("host", [passed_on, passed_on_twice, passed_on_by_a_grid])
+@pytest.mark.parametrize("first", [0, 1, 16, 17, 2**31, True])
+def test_the_class_of_the_first_integer_is_not_that_of_the_next(
+    first: int, host: Any, pair: Any
+) -> None:
+    found: Pair = pair(host)
+    for value in (first, 2, first, 2, 2, 16, 1, 1, 2**40, True, True, 3, 1, 17, 17, 2**31, 3):
+        found(integer_place(), value)
+
+
 @pytest.mark.parametrize("host", [passed_on, looked_at])
 def test_an_integer_that_is_too_wide_is_refused_as_triton_refuses_it(host: Any, pair: Any) -> None:
     found: Pair = pair(host)
@@ -106,10 +116,11 @@ def test_any_integers_one_after_the_other(pair: Any, values: list[int]) -> None:
 
 @pytest.mark.usefixtures("replaying")
 @pytest.mark.parametrize("host", [passed_on, passed_on_by_name, passed_on_twice])
-def test_a_number_that_is_only_passed_on_needs_no_second_plan(host: Any, pair: Any) -> None:
+def test_a_number_that_is_only_passed_on_has_a_plan_for_each_class(host: Any, pair: Any) -> None:
     found: Pair = pair(host)
-    assert found(integer_place(), 3)
-    assert not any(found(integer_place(), value) for value in (4, 5, 1, 16, 2**40, -7))
+    for one, others in ((3, (4, 5, -7)), (1, (1,)), (16, (32, 0, -16)), (2**40 + 1, (2**40 + 3,))):
+        assert found(integer_place(), one)
+        assert not any(found(integer_place(), value) for value in others)
 
 
 @pytest.mark.usefixtures("replaying")

@@ -108,4 +108,4 @@ def test_a_world_that_changes_all_the_time_is_right_each_time(pair: Any, monkeyp
         monkeypatch.setitem(globals(), "NUMBER", float(k % 3))
         found(torch.randn(3))
     told = [reason for reason in found.reasons() if "changes all the time" in reason]
-    assert len(told) == (not verifying())
+    assert len(told) == 1

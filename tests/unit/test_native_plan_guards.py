@@ -348,7 +348,8 @@ def test_a_kernel_that_cannot_be_launched_as_it_was(xy: Any, spoil: str) -> None
     else:
         mine.device_caches.clear()
     assert torch.equal(kernel(*xy), xy[0] + xy[1])
-    assert (kernel.misses, kernel.twins) == (0, 1)
+    # What Triton has dropped does not come back: that is recorded again.
+    assert (kernel.misses, kernel.twins) == ((1, 0) if spoil == "cache" else (0, 1))
 
 
 def test_a_kernel_of_tritons_own(xy: Any) -> None:

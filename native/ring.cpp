@@ -1,0 +1,206 @@
+#include "ring.h"
+
+#include <cstddef>
+#include <cstring>
+#include <new>
+#include <vector>
+
+#include "kernel.h"
+#include "tensors.h"
+
+namespace tzero {
+
+namespace {
+
+constexpr size_t most_kept = 4;
+
+// A tensor, and all that must be as it was for it to pass for a new one.
+struct Kept {
+    Ref tensor;
+    std::vector<uint64_t> words;
+    const void *address = nullptr;
+    Uses uses;
+    void *stream = nullptr;
+};
+
+struct Ring {
+    PyObject_HEAD
+    std::vector<Kept> *kept;
+    size_t next;  // where the search begins: behind the one that was handed out last
+    unsigned long long made, reused;
+    PyObject *weak;
+};
+
+Ring *ring_of(PyObject *object) { return reinterpret_cast<Ring *>(object); }
+
+bool has_weak_references(PyObject *object) {
+    const Py_ssize_t offset = Py_TYPE(object)->tp_weaklistoffset;
+    if (offset == 0) return false;
+    PyObject *first = nullptr;
+    std::memcpy(&first, reinterpret_cast<char *>(object) + offset, sizeof first);
+    return first != nullptr;
+}
+
+bool has_attributes(PyObject *object) {
+    PyObject **dict = _PyObject_GetDictPtr(object);
+    return dict != nullptr && *dict != nullptr && PyDict_GET_SIZE(*dict) != 0;
+}
+
+// Its version is that of a tensor that nothing was written to in place.
+Answer is_unwritten(const State &state, PyObject *tensor) {
+    Ref version = Ref::steal(PyObject_GetAttr(tensor, state.names.version.get()));
+    if (!version) return Answer::error;
+    return PyLong_CheckExact(version.get()) && PyLong_AsLong(version.get()) == 0 ? Answer::yes
+                                                                                : Answer::no;
+}
+
+Answer is_free(const State &state, const Kept &kept, void *stream) {
+    PyObject *tensor = kept.tensor.get();
+    if (Py_REFCNT(tensor) != 1 || kept.stream != stream) return Answer::no;
+    if (!(read_uses(state.tensors, state.torch, tensor) == kept.uses)) return Answer::no;
+    uint64_t words[most_tensor_words];
+    size_t count = 0;
+    const void *address = nullptr;
+    if (read_tensor_words(state.tensors, state.torch, tensor, words, &count, &address) !=
+            Reading::done ||
+        address != kept.address || count != kept.words.size() ||
+        std::memcmp(words, kept.words.data(), count * sizeof words[0]) != 0 ||
+        has_weak_references(tensor) || has_attributes(tensor)) {
+        return Answer::no;
+    }
+    return is_unwritten(state, tensor);
+}
+
+PyObject *ring_new(PyTypeObject *type, PyObject *, PyObject *) {
+    PyObject *object = type->tp_alloc(type, 0);
+    if (object == nullptr) return nullptr;
+    ring_of(object)->kept = new (std::nothrow) std::vector<Kept>();
+    if (ring_of(object)->kept == nullptr) {
+        Py_DECREF(object);
+        return PyErr_NoMemory();
+    }
+    return object;
+}
+
+int ring_traverse(PyObject *object, visitproc visit, void *arg) {
+    Py_VISIT(Py_TYPE(object));
+    if (ring_of(object)->kept == nullptr) return 0;
+    for (const Kept &each : *ring_of(object)->kept) Py_VISIT(each.tensor.get());
+    return 0;
+}
+
+int ring_clear(PyObject *object) {
+    if (ring_of(object)->kept == nullptr) return 0;
+    std::vector<Kept> gone;
+    gone.swap(*ring_of(object)->kept);
+    return 0;
+}
+
+void ring_dealloc(PyObject *object) {
+    PyTypeObject *type = Py_TYPE(object);
+    PyObject_GC_UnTrack(object);
+    if (ring_of(object)->weak != nullptr) PyObject_ClearWeakRefs(object);
+    ring_clear(object);
+    delete std::exchange(ring_of(object)->kept, nullptr);
+    type->tp_free(object);
+    Py_DECREF(type);
+}
+
+PyObject *ring_let_go(PyObject *object, PyObject *) {
+    ring_clear(object);
+    Py_RETURN_NONE;
+}
+
+PyObject *ring_held(PyObject *object, PyObject *) {
+    Ref made = Ref::steal(PyList_New(0));
+    for (size_t k = 0; made && k < ring_of(object)->kept->size(); ++k) {
+        if (PyList_Append(made.get(), (*ring_of(object)->kept)[k].tensor.get()) < 0) return nullptr;
+    }
+    return made.release();
+}
+
+PyMethodDef ring_methods[] = {
+    {"clear", ring_let_go, METH_NOARGS, PyDoc_STR("clear()\n\nLet go of every tensor.")},
+    {"held", ring_held, METH_NOARGS, PyDoc_STR("held()\n\nThe tensors that it has.")},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+PyMemberDef ring_members[] = {
+    {"made", T_ULONGLONG, offsetof(Ring, made), READONLY, nullptr},
+    {"reused", T_ULONGLONG, offsetof(Ring, reused), READONLY, nullptr},
+    {"__weaklistoffset__", T_PYSSIZET, offsetof(Ring, weak), READONLY, nullptr},
+    {nullptr, 0, 0, 0, nullptr},
+};
+
+PyType_Slot ring_slots[] = {
+    {Py_tp_doc, const_cast<char *>("The tensors of one allocation in a plan.")},
+    {Py_tp_new, reinterpret_cast<void *>(ring_new)},
+    {Py_tp_traverse, reinterpret_cast<void *>(ring_traverse)},
+    {Py_tp_clear, reinterpret_cast<void *>(ring_clear)},
+    {Py_tp_dealloc, reinterpret_cast<void *>(ring_dealloc)},
+    {Py_tp_methods, ring_methods},
+    {Py_tp_members, ring_members},
+    {0, nullptr},
+};
+
+PyType_Spec ring_spec = {
+    "tzero._native.Ring",
+    sizeof(Ring),
+    0,
+    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_IMMUTABLETYPE,
+    ring_slots,
+};
+
+}  // namespace
+
+int add_ring(PyObject *module, State *state) {
+    state->ring = Ref::steal(PyType_FromModuleAndSpec(module, &ring_spec, nullptr));
+    if (!state->ring) return -1;
+    return PyModule_AddObjectRef(module, "Ring", state->ring.get());
+}
+
+PyObject *take_from_ring(const State &state, PyObject *object, void *stream,
+                         const void **address) {
+    Ring *ring = ring_of(object);
+    const size_t count = ring->kept->size();
+    for (size_t k = 0; k < count; ++k) {
+        const size_t at = (ring->next + k) % count;
+        const Kept &kept = (*ring->kept)[at];
+        const Answer free = is_free(state, kept, stream);
+        if (free == Answer::error) return nullptr;
+        if (free == Answer::no) continue;
+        ring->next = at + 1;
+        ++ring->reused;
+        *address = kept.address;
+        Py_INCREF(kept.tensor.get());
+        return kept.tensor.get();
+    }
+    return nullptr;
+}
+
+int add_to_ring(const State &state, PyObject *object, PyObject *tensor, void *stream) {
+    Ring *ring = ring_of(object);
+    ++ring->made;
+    Kept made;
+    uint64_t words[most_tensor_words];
+    size_t count = 0;
+    if (read_tensor_words(state.tensors, state.torch, tensor, words, &count, &made.address) !=
+        Reading::done) {
+        return 0;
+    }
+    made.words.assign(words, words + count);
+    made.uses = read_uses(state.tensors, state.torch, tensor);
+    made.stream = stream;
+    made.tensor = Ref::borrow(tensor);
+    if (ring->kept->size() < most_kept) {
+        ring->kept->push_back(std::move(made));
+        return 0;
+    }
+    // All are held, or not what they were: the one that was handed out first makes room.
+    const size_t at = ring->next % most_kept;
+    std::swap((*ring->kept)[at], made);
+    ring->next = at + 1;
+    return 0;
+}
+
+}  // namespace tzero
