@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <new>
+#include <unordered_map>
 
 #include "entries.h"
 #include "kernel.h"
@@ -366,14 +367,14 @@ PyObject *dispatching_count(PyObject *object, PyObject *) {
 }
 
 PyObject *dispatching_used(PyObject *object, PyObject *) {
-    std::vector<std::pair<Ref, uint64_t>> latest;  // taken first: making objects may run others' code
+    // Taken first: making objects may run others' code.
+    std::vector<std::pair<Ref, uint64_t>> latest;
+    std::unordered_map<PyObject *, size_t> where;
     dispatcher_of(object)->entries.each([&](const Entry &entry) {
-        for (auto &[bound, used] : latest) {
-            if (bound.get() != entry.bound.get()) continue;
-            used = std::max(used, entry.last_used);
-            return;
-        }
-        latest.emplace_back(entry.bound, entry.last_used);
+        const auto [at, is_new] = where.emplace(entry.bound.get(), latest.size());
+        if (is_new) latest.emplace_back(entry.bound, 0);
+        uint64_t &used = latest[at->second].second;
+        used = std::max(used, entry.last_used);
     });
     Ref made = Ref::steal(PyList_New(0));
     for (const auto &[bound, used] : latest) {
@@ -381,6 +382,39 @@ PyObject *dispatching_used(PyObject *object, PyObject *) {
         if (!made || !pair || PyList_Append(made.get(), pair.get()) < 0) return nullptr;
     }
     return made.release();
+}
+
+// _look(stage, *args): the way of a call up to reading its arguments (0), finding its plan (1), asking
+// its guards (2), and no further. Whether it got there.
+PyObject *dispatching_look(PyObject *object, PyObject *const *args, Py_ssize_t count) {
+    Dispatcher &dispatcher = *dispatcher_of(object);
+    State &state = *dispatcher.state;
+    const long stage = count > 0 ? PyLong_AsLong(args[0]) : -1;
+    if (stage == -1 && PyErr_Occurred()) return nullptr;
+    if (count < 1 || !dispatcher.prepared || !state.torch.ready || !state.configured) {
+        Py_RETURN_FALSE;
+    }
+    const Given given{object, args + 1, count - 1, nullptr};
+    const Modes modes = state.torch.modes();
+    const Answer ours = is_ours(state, modes);
+    if (ours == Answer::error) return nullptr;
+    size_t number = 0;
+    const char *reason = "";
+    const Form *form = dispatcher.forms.find(dispatcher.parameters, given.positional, nullptr,
+                                             Reserved::nothing, &number, &reason);
+    Leaves leaves;
+    if (ours == Answer::no || form == nullptr ||
+        !read_leaves(dispatcher, given, *form, modes, &leaves)) {
+        Py_RETURN_FALSE;
+    }
+    if (stage == 0) Py_RETURN_TRUE;
+    Entry *entry = nullptr;
+    if (dispatcher.entries.find(leaves.view(), &entry) < 0) return nullptr;
+    if (entry == nullptr || entry->plan == nullptr) Py_RETURN_FALSE;
+    if (stage == 1) Py_RETURN_TRUE;
+    EntryUse use(entry);
+    const plan::Replayed can = plan::may_replay(state, object, *entry->plan, leaves);
+    return can == plan::Replayed::error ? nullptr : PyBool_FromLong(can == plan::Replayed::done);
 }
 
 PyMethodDef dispatching_methods[] = {
@@ -393,6 +427,8 @@ PyMethodDef dispatching_methods[] = {
     {"_count", dispatching_count, METH_NOARGS, PyDoc_STR("_count()\n\nHow many plans are kept.")},
     {"_used", dispatching_used, METH_NOARGS,
      PyDoc_STR("_used()\n\nBound kernels with plans, each with the number of its latest hit.")},
+    {"_look", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(dispatching_look)),
+     METH_FASTCALL, PyDoc_STR("_look(stage, *args)\n\nGo a part of the way of a call.")},
     {nullptr, nullptr, 0, nullptr},
 };
 

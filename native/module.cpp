@@ -141,6 +141,15 @@ PyObject *configure_plans(PyObject *module, PyObject *args, PyObject *kwargs) {
     Py_RETURN_NONE;
 }
 
+PyObject *tensor_version(PyObject *module, PyObject *value) {
+    const State *state = state_of(module);
+    if (Py_TYPE(value) != state->tensors.tensor) {
+        PyErr_SetString(PyExc_TypeError, "only a plain tensor's version is read");
+        return nullptr;
+    }
+    return PyLong_FromLongLong(read_version(state->tensors, state->torch, value));
+}
+
 PyObject *rings(PyObject *module, PyObject *) {
     const Torch &torch = state_of(module)->torch;
     return PyBool_FromLong(torch.storage >= 0 && torch.gradients >= 0);
@@ -336,6 +345,8 @@ PyMethodDef methods[] = {
      reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(configure_plans)),
      METH_VARARGS | METH_KEYWORDS,
      PyDoc_STR("configure_plans(**facts)\n--\n\nSay what plans read of torch, and if they may.")},
+    {"tensor_version", tensor_version, METH_O,
+     PyDoc_STR("tensor_version(tensor)\n--\n\nHow often a tensor was written to in place.")},
     {"rings", rings, METH_NOARGS,
      PyDoc_STR("rings()\n--\n\nWhether it is known where torch counts who holds a tensor.")},
     {"torch_modes", torch_modes, METH_NOARGS,

@@ -47,6 +47,9 @@ class Replay {
 
     Replayed run(Ref *result);
 
+    // Asks everything that must hold before the first step; `done` if it does.
+    Replayed ready();
+
   private:
     enum class Done { yes, resume, error };
 
@@ -63,6 +66,7 @@ class Replay {
     Done launch(const Launch &step);
     Done view(const View &step);
 
+    bool is_current(int device) const;
     Answer may_use_again(const Allocate &step, void **queue);
     bool stream(int device, void **out);
     bool refresh();
@@ -193,8 +197,15 @@ bool Replay::stream(int device, void **out) {
 
 // ---- steps --------------------------------------------------------------------------------------
 
+// Whether a device is the current one, as it was when the launches were asked for; Python code that
+// ran since may have made another one so.
+bool Replay::is_current(int device) const {
+    if (!ran_python_ && device == plan_.device) return true;
+    return state_.cuda.current_device() == device;
+}
+
 PyObject *Replay::allocated(const Allocate &step) const {
-    if (!step.quick || (step.device >= 0 && state_.cuda.current_device() != step.device)) {
+    if (!step.quick || (step.device >= 0 && !is_current(step.device))) {
         return PyObject_Call(step.plain.get(), step.plain_args.get(), step.plain_kwargs.get());
     }
     if (step.direct == nullptr) {
@@ -208,9 +219,10 @@ PyObject *Replay::allocated(const Allocate &step) const {
 Answer Replay::may_use_again(const Allocate &step, void **queue) {
     if (!step.ring) return Answer::no;
     if (step.device < 0) return Answer::yes;
-    if (state_.cuda.current_device() != step.device) return Answer::no;
+    if (!is_current(step.device)) return Answer::no;
     if (!stream(step.device, queue)) return Answer::error;
-    return state_.cuda.is_capturing(*queue) ? Answer::no : Answer::yes;
+    // The stream that every program starts with cannot be captured.
+    return *queue != nullptr && state_.cuda.is_capturing(*queue) ? Answer::no : Answer::yes;
 }
 
 Replay::Done Replay::allocate(const Allocate &step) {
@@ -224,7 +236,6 @@ Replay::Done Replay::allocate(const Allocate &step) {
             frame_.set(step.slot, used, address);
             return Done::yes;
         }
-        if (PyErr_Occurred()) return Done::error;
     }
     Ref made = Ref::steal(allocated(step));
     if (!made) return Done::error;
@@ -249,7 +260,7 @@ Replay::Done Replay::fill(const Fill &step) {
         return Done::yes;
     }
     if (step.device >= 0 && state_.cuda.can_fill(step.pattern) &&
-        state_.cuda.current_device() == step.device) {
+        is_current(step.device)) {
         void *queue = nullptr;
         if (!stream(step.device, &queue)) return Done::error;
         cuda::Result result = 0;
@@ -449,7 +460,7 @@ Ref Replay::resumed(Py_ssize_t number) const {
                                                  leaves.get(), nullptr));
 }
 
-Replayed Replay::run(Ref *result) {
+Replayed Replay::ready() {
     const Answer watched = watches_hold();
     if (watched != Answer::yes) return watched == Answer::no ? Replayed::stale : Replayed::error;
     if (!load_arguments()) return Replayed::elsewhere;
@@ -460,6 +471,12 @@ Replayed Replay::run(Ref *result) {
         if (!refresh()) return Replayed::elsewhere;
         ran_python_ = false;
     }
+    return Replayed::done;
+}
+
+Replayed Replay::run(Ref *result) {
+    const Replayed is_ready = ready();
+    if (is_ready != Replayed::done) return is_ready;
     for (const Step &each : plan_.steps) {
         const Done done = step(each);
         if (done == Done::yes) continue;
@@ -472,6 +489,11 @@ Replayed Replay::run(Ref *result) {
 }
 
 }  // namespace
+
+Replayed may_replay(State &state, PyObject *self, const Plan &plan, const Leaves &leaves) {
+    Frame frame(plan.slots.size());
+    return Replay(state, self, plan, leaves, frame).ready();
+}
 
 Replayed replay(State &state, PyObject *self, const Plan &plan, const Leaves &leaves, Ref *result) {
     Frame frame(plan.slots.size());

@@ -137,6 +137,7 @@ struct Step {
 
 struct Plan {
     Ref object;  // the plan in Python
+    int device = -1;  // of CUDA, on which all of its kernels run; or negative
     mutable bool outdated = false;  // Triton has dropped a binary, and does not come back to it
     std::vector<Watch> watches;
     std::vector<Namespace> namespaces;
@@ -167,6 +168,9 @@ enum class Replayed {
     elsewhere,  // a kernel cannot be launched here now; nothing has been done yet
     error,
 };
+
+// Asks what must hold for a replay, and does nothing: `done` if all of it does.
+Replayed may_replay(State &state, PyObject *self, const Plan &plan, const Leaves &leaves);
 
 // Does what the plan says. `self` is the kernel, whose `_resume` goes on where this cannot.
 Replayed replay(State &state, PyObject *self, const Plan &plan, const Leaves &leaves, Ref *result);

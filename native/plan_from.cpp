@@ -241,6 +241,7 @@ class Maker {
         });
         for_each(args, [&](PyObject *each) { made.args.push_back(value(each)); });
         if (made.grid[0] < 0 || made.grid[1] < 0 || made.grid[2] < 0) wrong("a launch's grid");
+        if (!made.spec->on_cpu) plan_->device = made.spec->device_id;
         const size_t at = kept(plan_->launches, std::move(made));
         plan_->functions[static_cast<size_t>(function)].launches.push_back(at);
         return at;

@@ -5,7 +5,6 @@
 #include <new>
 #include <vector>
 
-#include "kernel.h"
 #include "tensors.h"
 
 namespace tzero {
@@ -21,6 +20,7 @@ struct Kept {
     const void *address = nullptr;
     Uses uses;
     void *stream = nullptr;
+    bool has_version = true;  // a tensor of inference mode has none
 };
 
 struct Ring {
@@ -36,8 +36,8 @@ Ring *ring_of(PyObject *object) { return reinterpret_cast<Ring *>(object); }
 bool has_weak_references(PyObject *object) {
     const Py_ssize_t offset = Py_TYPE(object)->tp_weaklistoffset;
     if (offset == 0) return false;
-    PyObject *first = nullptr;
-    std::memcpy(&first, reinterpret_cast<char *>(object) + offset, sizeof first);
+    const void *first = nullptr;
+    std::memcpy(&first, reinterpret_cast<char *>(object) + offset, sizeof(void *));
     return first != nullptr;
 }
 
@@ -46,18 +46,13 @@ bool has_attributes(PyObject *object) {
     return dict != nullptr && *dict != nullptr && PyDict_GET_SIZE(*dict) != 0;
 }
 
-// Its version is that of a tensor that nothing was written to in place.
-Answer is_unwritten(const State &state, PyObject *tensor) {
-    Ref version = Ref::steal(PyObject_GetAttr(tensor, state.names.version.get()));
-    if (!version) return Answer::error;
-    return PyLong_CheckExact(version.get()) && PyLong_AsLong(version.get()) == 0 ? Answer::yes
-                                                                                : Answer::no;
-}
-
-Answer is_free(const State &state, const Kept &kept, void *stream) {
+bool is_free(const State &state, const Kept &kept, void *stream) {
     PyObject *tensor = kept.tensor.get();
-    if (Py_REFCNT(tensor) != 1 || kept.stream != stream) return Answer::no;
-    if (!(read_uses(state.tensors, state.torch, tensor) == kept.uses)) return Answer::no;
+    if (Py_REFCNT(tensor) != 1 || Py_TYPE(tensor) != state.tensors.tensor ||
+        kept.stream != stream ||
+        !(read_uses(state.tensors, state.torch, tensor) == kept.uses)) {
+        return false;
+    }
     uint64_t words[most_tensor_words];
     size_t count = 0;
     const void *address = nullptr;
@@ -66,9 +61,10 @@ Answer is_free(const State &state, const Kept &kept, void *stream) {
         address != kept.address || count != kept.words.size() ||
         std::memcmp(words, kept.words.data(), count * sizeof words[0]) != 0 ||
         has_weak_references(tensor) || has_attributes(tensor)) {
-        return Answer::no;
+        return false;
     }
-    return is_unwritten(state, tensor);
+    // A new tensor, which nothing was written to in place, has version 0.
+    return !kept.has_version || read_version(state.tensors, state.torch, tensor) == 0;
 }
 
 PyObject *ring_new(PyTypeObject *type, PyObject *, PyObject *) {
@@ -166,9 +162,7 @@ PyObject *take_from_ring(const State &state, PyObject *object, void *stream,
     for (size_t k = 0; k < count; ++k) {
         const size_t at = (ring->next + k) % count;
         const Kept &kept = (*ring->kept)[at];
-        const Answer free = is_free(state, kept, stream);
-        if (free == Answer::error) return nullptr;
-        if (free == Answer::no) continue;
+        if (!is_free(state, kept, stream)) continue;
         ring->next = at + 1;
         ++ring->reused;
         *address = kept.address;
@@ -187,6 +181,12 @@ int add_to_ring(const State &state, PyObject *object, PyObject *tensor, void *st
     if (read_tensor_words(state.tensors, state.torch, tensor, words, &count, &made.address) !=
         Reading::done) {
         return 0;
+    }
+    Ref version = Ref::steal(PyObject_GetAttr(tensor, state.names.version.get()));
+    if (!version) {
+        if (!PyErr_ExceptionMatches(PyExc_RuntimeError)) return -1;
+        PyErr_Clear();
+        made.has_version = false;
     }
     made.words.assign(words, words + count);
     made.uses = read_uses(state.tensors, state.torch, tensor);

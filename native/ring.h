@@ -16,8 +16,8 @@ namespace tzero {
 // Makes the type; 0, or -1 with the Python error set.
 int add_ring(PyObject *module, State *state);
 
-// A tensor of the ring that nobody else has, and its address; null where there is none, with the
-// Python error set if something went wrong. `stream` is where its next work goes.
+// A tensor of the ring that nobody else has, and its address; null where there is none. `stream` is
+// where its next work goes.
 PyObject *take_from_ring(const State &state, PyObject *ring, void *stream, const void **address);
 
 // Keeps a tensor that was made just now, and that nobody else has yet; 0, or -1 with the error set.

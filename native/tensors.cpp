@@ -52,6 +52,7 @@ const char *Torch::open() {
         return "at::Context::deterministicAlgorithms";
     }
     context_ = context();
+    if (!library.find("_ZNK2at10TensorBase8_versionEv", version)) return "at::TensorBase::_version";
     if (!library.find("aoti_torch_get_dim", dim)) return "aoti_torch_get_dim";
     if (!library.find("aoti_torch_get_sizes", sizes)) return "aoti_torch_get_sizes";
     if (!library.find("aoti_torch_get_strides", strides)) return "aoti_torch_get_strides";
@@ -107,6 +108,10 @@ bool read_address(const Tensors &tensors, PyObject *value, const void **address)
     if (tensors.shim.data(handle_of(tensors, value), &data) != 0) return false;
     *address = data;
     return true;
+}
+
+int64_t read_version(const Tensors &tensors, const Torch &torch, PyObject *value) {
+    return torch.version(handle_of(tensors, value));
 }
 
 Uses read_uses(const Tensors &tensors, const Torch &torch, PyObject *value) {

@@ -118,6 +118,16 @@ def make(native: ModuleType) -> type[Kernel[Any]]:
                 raise NotNative("this torch does not show who holds a tensor, which pool=True asks")
             return pool.added(native.Ring())
 
+        def _stages(self, args: tuple[Any, ...], here: Any) -> dict[str, float]:
+            if not self._look(2, *args):
+                return super()._stages(args, here)
+            times = [measure.nanoseconds(self._count)]  # a call that does nothing
+            for stage in range(3):
+                times.append(measure.nanoseconds(functools.partial(self._look, stage, *args)))
+            names = ("reading", "lookup", "guards")
+            pairs = zip(times, times[1:], strict=False)
+            return {name: max(b - a, 0.0) for name, (a, b) in zip(names, pairs, strict=True)}
+
         def _look_back(self) -> None:
             for bound, used in self._used():
                 bound.last_used = max(bound.last_used, used)
@@ -177,6 +187,9 @@ def _configure(native: ModuleType) -> str:
             tensor.dtype,
         ):
             return "a tensor's geometry is not where it is looked for"
+    written = torch.empty(2, device="cpu").zero_().zero_()
+    if native.tensor_version(written) != written._version:
+        return "a tensor's version is not what torch says"
     native.configure_plans(**facts, ready=True)
     return ""
 

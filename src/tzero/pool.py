@@ -18,6 +18,7 @@ pool.
 from __future__ import annotations
 
 import sys
+import threading
 import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -33,7 +34,7 @@ _storage_uses = torch._C._storage_Use_Count
 
 
 class Stats(NamedTuple):
-    """What the rings did since the start, and what they hold now.
+    """What the rings that there are have done, and what they hold.
 
     >>> Stats(reused=3, made=1, tensors=1, bytes=16384).made
     1
@@ -99,11 +100,19 @@ class Ring:
 _rings: weakref.WeakSet[Any] = weakref.WeakSet()
 """Every ring there is; native plans have such, with the same methods."""
 
+_listing = threading.Lock()  # protects `_rings`, which does not like to be changed while it is read
+
 
 def added(ring: Any) -> Any:
     """Have a ring counted by `stats` and emptied by `clear`; returns it."""
-    _rings.add(ring)
+    with _listing:
+        _rings.add(ring)
     return ring
+
+
+def _all() -> list[Any]:
+    with _listing:
+        return list(_rings)
 
 
 def stats() -> Stats:
@@ -112,13 +121,13 @@ def stats() -> Stats:
     >>> stats().reused >= 0
     True
     """
-    rings = list(_rings)
+    rings = _all()
     held = [tensor for ring in rings for tensor in ring.held()]
     return Stats(
         sum(ring.reused for ring in rings),
         sum(ring.made for ring in rings),
         len(held),
-        sum(tensor.untyped_storage().nbytes() for tensor in held),
+        sum(map(_bytes, held)),
     )
 
 
@@ -129,8 +138,15 @@ def clear() -> None:
     >>> stats().tensors
     0
     """
-    for ring in list(_rings):
+    for ring in _all():
         ring.clear()
+
+
+def _bytes(tensor: torch.Tensor) -> int:
+    """The size of a tensor's memory; its storage is not asked, because that leaves an object behind
+    that counts as one who holds it."""
+    last = sum((size - 1) * step for size, step in zip(tensor.size(), tensor.stride(), strict=True))
+    return (last + 1) * tensor.element_size() if tensor.numel() else 0
 
 
 def _place() -> Any:
@@ -144,16 +160,21 @@ def _place() -> Any:
 
 def _state(tensor: torch.Tensor, place: Any) -> tuple[Any, ...]:
     """All that must be as it was for a tensor to pass for a new one."""
-    storage, uses = tensor.untyped_storage()._cdata, tensor._use_count()  # type: ignore[attr-defined]
+    storage, uses = tensor.untyped_storage(), tensor._use_count()  # type: ignore[attr-defined]
+    # One Python object stands for a storage as long as that lives: who holds it counts there.
+    holders = (sys.getrefcount(storage), weakref.getweakrefcount(storage))
+    hooks = (tensor._backward_hooks, getattr(tensor, "_post_accumulate_grad_hooks", None))
     return (
         place,
-        (tensor.dtype, tensor.size(), tensor.stride(), tensor.storage_offset()),
-        (tensor.data_ptr(), storage, _storage_uses(storage), uses),
-        (tensor._version, tensor.requires_grad, tensor.grad_fn, tensor.is_inference()),
-        (tensor.is_conj(), tensor.is_neg(), bool(tensor.__dict__), tensor._backward_hooks),
+        (type(tensor), tensor.dtype, tensor.size(), tensor.stride(), tensor.storage_offset()),
+        (tensor.data_ptr(), storage._cdata),
+        (_storage_uses(storage._cdata), uses, holders),
+        (None if tensor.is_inference() else tensor._version, tensor.is_inference()),
+        (tensor.requires_grad, tensor.grad_fn, tensor.grad if tensor.is_leaf else False, hooks),
+        (tensor.is_conj(), tensor.is_neg(), bool(tensor.__dict__)),
     )
 
 
 def _may_come_back(now: tuple[Any, ...], was: tuple[Any, ...]) -> bool:
     """Whether it may be free later: uses end, but changes stay."""
-    return now[1] == was[1] and now[2][:2] == was[2][:2] and now[3:] == was[3:]
+    return now[1:3] == was[1:3] and now[4:] == was[4:]

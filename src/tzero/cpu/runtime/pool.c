@@ -312,13 +312,23 @@ int32_t tz_threads(int64_t programs, int64_t work, int32_t threads) {
     return worth < 1 ? 1 : (int32_t)worth;
 }
 
+/* All programs on this thread: there is nobody to share them with. */
+static int run_alone(job *j) {
+    void *scratch = scratch_of(j->program->scratch);
+    if (!scratch) return TZ_NO_MEMORY;
+    j->kernel(&j->launch, 0, j->total, scratch);
+    trim_scratch();
+    return j->launch.status->raised ? TZ_RAISED : TZ_DONE;
+}
+
 static int run_on_pool(job *j, int32_t threads) {
+    if (threads == 1) return run_alone(j);
     j->share = (int64_t)threads * CHUNKS_PER_SHARE;
-    j->least = threads == 1 ? j->total : WORK_PER_CHUNK / (j->program->work > 0 ? j->program->work : 1);
+    j->least = WORK_PER_CHUNK / (j->program->work > 0 ? j->program->work : 1);
     if (j->least < 1) j->least = 1;
-    if (threads > 1) post(j, threads - 1);
+    post(j, threads - 1);
     work_on(j);
-    if (threads > 1) withdraw(j);
+    withdraw(j);
     if (j->launch.status->raised) return TZ_RAISED;
     return j->no_memory ? TZ_NO_MEMORY : TZ_DONE;
 }

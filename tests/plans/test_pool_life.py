@@ -1,0 +1,466 @@
+"""Outputs that are used again, over their life: several of a plan, modes, threads, and their end.
+
+The random test holds, drops, views and changes outputs, and compares each that is held with what an
+oracle says of it after every step.
+"""
+
+from __future__ import annotations
+
+import gc
+import random
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given
+from hypothesis import settings as checking
+from hypothesis import strategies as st
+
+from tests.plans.hosts import added, scaled
+from tests.plans.pooled import KEPT, SIZE, Pooled, assert_as_new, doubled
+from tests.plans.tiers import of_tier
+from tzero import pool, settings
+
+pytestmark = pytest.mark.usefixtures("replaying")
+
+
+def full(value: float) -> torch.Tensor:
+    return torch.full((SIZE,), value)
+
+
+# -- what a plan allocates -------------------------------------------------------------------------
+
+
+def three(x):
+    return scaled(x, 2.0), {"a": [scaled(x, 3.0)]}, (scaled(x, 4.0),)
+
+
+def parts(result: Any) -> list[torch.Tensor]:
+    one, two, three = result
+    return [one, two["a"][0], three[0]]
+
+
+@pytest.mark.parametrize("held", range(3))
+def test_of_several_outputs_those_that_are_held_stay(held: int, tier: int) -> None:
+    pooled = Pooled(tier, three)
+    mine = parts(pooled(1.0))[held]
+    for k in range(2 * KEPT):
+        found = parts(pooled(float(k)))
+        assert mine.data_ptr() not in [out.data_ptr() for out in found]
+        for by, out in zip((2.0, 3.0, 4.0), found, strict=True):
+            assert torch.equal(out, full(k * by))
+        del found, out
+    assert torch.equal(mine, full((2.0, 3.0, 4.0)[held]))
+    # Each of the others was made once, and this one twice.
+    assert pooled.made == 4 + 3 and pooled.reused >= 6 * KEPT - 1
+
+
+def through_another(x):
+    return scaled(scaled(x, 4.0), 0.5)
+
+
+def test_what_is_not_returned_is_used_again_while_the_output_is_held(tier: int) -> None:
+    pooled = Pooled(tier, through_another)
+    reused, outs = pooled.reused, []
+    for k in range(2 * KEPT):
+        outs.append(pooled(float(k)))
+    assert pooled.reused == reused + 2 * KEPT - 1  # the first had to be made
+    assert all(torch.equal(out, full(2.0 * k)) for k, out in enumerate(outs))
+
+
+def only_views(x):
+    out = scaled(x, 2.0)
+    return out.view(2, 4).t(), out[4:]
+
+
+@pytest.mark.parametrize("held", range(2))
+def test_an_output_of_which_only_views_are_returned_is_held_by_each(held: int, tier: int) -> None:
+    pooled = Pooled(tier, only_views)
+    mine = pooled(1.0)[held]
+    storage = mine.data_ptr() - 4 * mine.storage_offset()
+    for k in range(2 * KEPT):
+        assert pooled(float(k + 5))[0].data_ptr() != storage
+    assert torch.equal(mine, torch.full(mine.shape, 2.0))
+    reused = pooled.reused
+    others = [pooled(3.0) for _ in range(KEPT - 1)]
+    assert pooled.reused == reused + 1
+    del mine
+    back, _ = pooled(6.0)
+    assert (back.data_ptr(), pooled.reused) == (storage, reused + 2)
+    assert torch.equal(back, torch.full((4, 2), 12.0)) and len(others) == KEPT - 1
+
+
+def the_same_twice(x):
+    out = scaled(x, 2.0)
+    return [out, out], x
+
+
+def test_an_output_that_is_returned_twice_is_held_by_each(tier: int) -> None:
+    pooled = Pooled(tier, the_same_twice)
+    both, _ = pooled(1.0)
+    address = both.pop().data_ptr()
+    for k in range(2 * KEPT):
+        assert pooled(float(k))[0][0].data_ptr() != address
+    assert torch.equal(both[0], full(2.0))
+    both.clear()
+    assert address in [out[0][0].data_ptr() for out in [pooled(1.0) for _ in range(KEPT)]]
+
+
+def test_an_output_may_be_the_next_calls_argument(tier: int) -> None:
+    pooled = Pooled(tier)
+    out = full(1.0)
+    for _ in range(10):
+        out = pooled.kernel(out)
+    assert torch.equal(out, full(1024.0))
+    assert pooled.made == 1 + 2 and pooled.reused >= 8
+
+
+@torch.library.custom_op("tzero_pool::again", mutates_args=())
+def again(x: torch.Tensor) -> torch.Tensor:
+    return AGAIN[0](x) if AGAIN else x.clone()
+
+
+AGAIN: list[Any] = []
+
+
+def around_itself(x):
+    one = scaled(x, 2.0)
+    two = torch.ops.tzero_pool.again(x)
+    return added(one, two), two
+
+
+def test_a_call_within_a_call_has_other_outputs(tier: int) -> None:
+    pooled = Pooled(tier, around_itself)
+    expected = 1.0
+
+    def inner(x: torch.Tensor) -> torch.Tensor:
+        AGAIN.clear()  # once only
+        total, _ = pooled.kernel(x + 1)
+        return total.clone()
+
+    for _ in range(4):
+        AGAIN.append(inner)
+        total, two = pooled(expected)
+        assert torch.equal(two, full(3 * (expected + 1)))
+        assert torch.equal(total, full(2 * expected + 3 * (expected + 1)))
+    assert pooled.reused > 4
+
+
+# -- modes -----------------------------------------------------------------------------------------
+
+
+def test_outputs_of_inference_mode_stay_in_it(tier: int) -> None:
+    pooled = Pooled(tier)
+    with torch.inference_mode():
+        pooled(1.0)
+    inside, outside = 0, 0
+    for k in range(12):
+        with torch.inference_mode(k % 2 == 0):
+            out = pooled(float(k))
+            assert_as_new(out, float(k))
+            if k % 4 < 2:
+                inside, outside = (out.data_ptr(), outside) if k % 2 == 0 else (inside, outside)
+        del out
+    rings: set[Any] = set(pool._rings)
+    with torch.inference_mode():
+        # Written to, which leaves no trace: it is as a new one, whose contents nobody knows.
+        for k in range(4):
+            pooled(float(k)).add_(1)
+            assert_as_new(pooled(float(k)), float(k))
+        held = pooled(9.0)
+        view = held[2:]
+        address = held.data_ptr()
+        del held
+        assert address not in [pooled(float(k)).data_ptr() for k in range(2 * KEPT)]
+        assert torch.equal(view, torch.full((SIZE - 2,), 18.0))
+    assert set(pool._rings) == rings and sum(ring.reused for ring in rings) > 12
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.enable_grad])
+def test_outputs_are_as_the_gradient_mode_makes_them(mode: Any, tier: int) -> None:
+    pooled = Pooled(tier)
+    for k in range(8):
+        with mode():
+            assert_as_new(pooled(float(k)), float(k))
+        assert_as_new(pooled(float(k)), float(k))
+
+
+# -- their end -------------------------------------------------------------------------------------
+
+
+def held_by_rings() -> int:
+    gc.collect()
+    return pool.stats().tensors
+
+
+def test_a_kernel_that_is_reset_lets_go_of_its_outputs(tier: int) -> None:
+    before = held_by_rings()
+    kernel = of_tier(tier, doubled, pool=True)
+    outs = [kernel(full(float(k))) for k in range(KEPT)]
+    held = outs.pop()
+    rings = [weakref.ref(ring) for ring in pool._rings if ring.made]
+    assert held_by_rings() > before
+    kernel.reset()
+    outs.clear()
+    assert held_by_rings() == before
+    assert torch.equal(held, full(2.0 * (KEPT - 1)))
+    assert any(ring() is None for ring in rings)
+    for k in range(3):
+        assert torch.equal(kernel(full(float(k))), full(2.0 * k))
+
+
+def test_a_kernel_that_is_dropped_lets_go_of_its_outputs(tier: int) -> None:
+    before, rings = held_by_rings(), set(map(id, pool._rings))
+    kernel = of_tier(tier, doubled, pool=True)
+    outs = [kernel(full(float(k))) for k in range(KEPT)]
+    mine = [weakref.ref(ring) for ring in pool._rings if id(ring) not in rings]
+    assert held_by_rings() == before + KEPT - 1  # the first call was recorded
+    del kernel
+    assert held_by_rings() == before
+    assert [ring() for ring in mine] == [None] * len(mine) and mine
+    assert [out[0].item() for out in outs] == [2.0 * k for k in range(KEPT)]
+
+
+def test_what_is_held_outlives_the_clearing_of_pools(tier: int) -> None:
+    pooled = Pooled(tier)
+    outs = [pooled(float(k)) for k in range(KEPT)]
+    pool.clear()
+    assert pool.stats().tensors == 0 and pool.stats().bytes == 0
+    addresses = {out.data_ptr() for out in outs}
+    for k in range(2 * KEPT):
+        assert pooled(float(k)).data_ptr() not in addresses
+    assert [out[0].item() for out in outs] == [2.0 * k for k in range(KEPT)]
+    assert pooled.reused == 2 + 2 * KEPT - 1
+
+
+def test_clearing_frees_what_nobody_holds(tier: int) -> None:
+    pooled = Pooled(tier)
+    gone = weakref.ref(pooled(1.0).untyped_storage())
+    assert pooled.tensors() == 1
+    pool.clear()
+    assert pooled.tensors() == 0 and gone() is None
+
+
+# -- settings, and counts --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("asked", [None, False, True])
+@pytest.mark.parametrize("default", [False, True])
+def test_the_setting_is_for_kernels_that_do_not_say(default: bool, asked: Any, tier: int) -> None:
+    before = set(pool._rings)
+    with settings.override(output_pool=default):
+        kernel = of_tier(tier, doubled) if asked is None else of_tier(tier, doubled, pool=asked)
+    pooled = default if asked is None else asked
+    for k in range(4):
+        assert torch.equal(kernel(full(float(k))), full(2.0 * k))
+    rings = [ring for ring in pool._rings if ring not in before]
+    assert kernel.pool is pooled
+    assert sum(ring.reused for ring in rings) == (2 if pooled else 0)
+    assert sum(ring.made for ring in rings) == (1 if pooled else 0)
+
+
+def test_stats_count(tier: int) -> None:
+    pool.clear()
+    gc.collect()
+    pooled = Pooled(tier)
+    start = pool.stats()
+    held = [pooled(float(k)) for k in range(3)]
+    for k in range(5):
+        pooled(float(k))
+    end = pool.stats()
+    assert (end.made - start.made, end.reused - start.reused) == (4, 4)
+    assert (end.tensors - start.tensors, end.bytes - start.bytes) == (4, 4 * 4 * SIZE)
+    held.clear()
+    # To be asked changes nothing.
+    for k in range(8):
+        pooled(float(k))
+        pool.stats()
+    assert pool.stats().made == end.made and pool.stats().reused == end.reused + 8
+
+
+# -- threads ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def switching() -> Iterator[None]:
+    """Threads take turns much more often than they would."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("switching")
+def test_threads_that_hold_outputs_have_each_their_own(tier: int) -> None:
+    pooled, threads = Pooled(tier), 8
+    start, end = threading.Barrier(threads + 1), threading.Event()
+
+    def work(number: int) -> list[tuple[float, torch.Tensor]]:
+        chance, held = random.Random(number), []
+        start.wait()
+        for k in range(150):
+            value = float(1000 * number + k)
+            out = pooled(value)
+            assert torch.equal(out, full(2 * value))
+            if chance.random() < 0.6:
+                held.append((value, out if chance.random() < 0.5 else out[:4]))
+            del out
+            while len(held) > chance.randint(0, 3):
+                value, out = held.pop(chance.randrange(len(held)))
+                assert bool((out == 2 * value).all())
+                del out
+            assert all(bool((out == 2 * value).all()) for value, out in held)
+        return held
+
+    def look() -> None:
+        start.wait()
+        while not end.is_set():
+            pool.stats()
+            assert pooled.tensors() <= KEPT
+
+    with ThreadPoolExecutor(threads + 1) as run:
+        looking = run.submit(look)
+        try:
+            found = [each.result() for each in [run.submit(work, k) for k in range(threads)]]
+        finally:
+            end.set()
+        looking.result()
+    held = [each for of_one in found for each in of_one]
+    assert all(bool((out == 2 * value).all()) for value, out in held)
+    addresses = [out.data_ptr() for _, out in held]
+    assert len(set(addresses)) == len(addresses)
+    assert pooled.reused > 50
+
+
+@pytest.mark.usefixtures("switching")
+def test_pools_may_be_looked_at_and_cleared_while_kernels_are_recorded(tier: int) -> None:
+    end = threading.Event()
+
+    def look() -> None:
+        while not end.is_set():
+            pool.stats()
+            pool.clear()
+
+    with ThreadPoolExecutor(2) as run:
+        looking = [run.submit(look) for _ in range(2)]
+        try:
+            for k in range(10):
+                kernel = of_tier(tier, doubled, pool=True)
+                for _ in range(3):
+                    assert torch.equal(kernel(full(float(k))), full(2.0 * k))
+            rings = [pool.Ring(lambda: torch.empty(1)) for _ in range(2000)]
+        finally:
+            end.set()
+        for each in looking:
+            each.result()
+    assert len(rings) == 2000
+
+
+# -- by chance -------------------------------------------------------------------------------------
+
+VIEWS: dict[str, tuple[slice, Callable[[torch.Tensor], Any]]] = {
+    "all": (slice(0, SIZE), lambda out: out),
+    "part": (slice(2, 5), lambda out: out[2:5]),
+    "part of a part": (slice(3, 5), lambda out: out[2:6][1:3]),
+    "array": (slice(1, 7), lambda out: out.numpy()[1:7]),
+    "detached": (slice(0, SIZE), lambda out: out.detach()),
+    "from DLPack": (slice(0, SIZE), lambda out: torch.from_dlpack(out)),
+    "storage": (slice(0, SIZE), lambda out: out.untyped_storage()),
+}
+
+CHANGED: dict[str, Callable[[torch.Tensor], Any]] = {
+    "requires_grad_": lambda out: out.requires_grad_(),
+    "unsqueeze_": lambda out: out.unsqueeze_(0),
+    "resize_": lambda out: out.resize_(4),
+    "attribute": lambda out: setattr(out, "mark", 1),
+    "data": lambda out: setattr(out, "data", torch.zeros(SIZE)),
+}
+
+
+def contents(thing: Any) -> list[float]:
+    if isinstance(thing, torch.UntypedStorage):
+        thing = torch.empty(0).set_(thing)
+    return [float(each) for each in thing]
+
+
+class Oracle:
+    """What every held thing should show: a part of the numbers of one call."""
+
+    def __init__(self, pooled: Pooled) -> None:
+        self.pooled = pooled
+        self.held: list[tuple[list[float], slice, Any]] = []
+        self.calls = 0
+
+    def call(self) -> tuple[list[float], torch.Tensor]:
+        self.calls += 1
+        out = self.pooled(float(self.calls))
+        assert_as_new(out, float(self.calls)) if self.calls % 2 else None
+        return [2.0 * self.calls] * SIZE, out
+
+    def hold(self, how: str) -> None:
+        truth, out = self.call()
+        part, view = VIEWS[how]
+        self.held.append((truth, part, view(out)))
+
+    def hold_two(self, how: str) -> None:
+        truth, out = self.call()
+        self.held.append((truth, *VIEWS[how][:1], VIEWS[how][1](out)))
+        self.held.append((truth, slice(0, SIZE), out))
+
+    def drop(self, which: int) -> None:
+        if self.held:
+            self.held.pop(which % len(self.held))
+
+    def write(self, which: int) -> None:
+        if not self.held:
+            return
+        truth, part, thing = self.held[which % len(self.held)]
+        if isinstance(thing, torch.UntypedStorage):
+            thing = torch.empty(0).set_(thing)
+        thing += 0.5
+        truth[part] = [each + 0.5 for each in truth[part]]
+
+    def change(self, how: str) -> None:
+        CHANGED[how](self.call()[1])
+
+    def written_and_dropped(self) -> None:
+        self.call()[1].mul_(3)
+
+    def check(self) -> None:
+        for truth, part, thing in self.held:
+            assert contents(thing) == truth[part]
+
+
+STEPS = st.one_of(
+    st.tuples(st.sampled_from(["hold", "hold_two"]), st.sampled_from(sorted(VIEWS))),
+    st.tuples(st.sampled_from(["drop", "drop", "write"]), st.integers(0, 30)),
+    st.tuples(st.just("change"), st.sampled_from(sorted(CHANGED))),
+    st.tuples(st.sampled_from(["written_and_dropped", "call"])),
+)
+
+
+@checking(
+    max_examples=60,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(steps=st.lists(STEPS, min_size=5, max_size=40))
+def test_what_is_held_shows_what_it_should_whatever_is_done(tier: int, steps: Any) -> None:
+    pooled = Pooled(tier)
+    oracle = Oracle(pooled)
+    for name, *given_ in steps:
+        getattr(oracle, name)(*given_)
+        oracle.check()
+    oracle.held.clear()
+    for k in range(KEPT + 2):
+        assert torch.equal(pooled(float(k)), full(2.0 * k))
+    reused = pooled.reused
+    for k in range(3):
+        assert torch.equal(pooled(float(k)), full(2.0 * k))
+    assert pooled.reused == reused + 3
