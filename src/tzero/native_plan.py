@@ -15,6 +15,7 @@ import contextlib
 import ctypes
 import functools
 import inspect
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from types import CellType, ModuleType
@@ -125,7 +126,7 @@ def make(native: ModuleType) -> type[Kernel[Any]]:
             for stage in range(3):
                 times.append(measure.nanoseconds(functools.partial(self._look, stage, *args)))
             names = ("reading", "lookup", "guards")
-            pairs = zip(times, times[1:], strict=False)
+            pairs = itertools.pairwise(times)
             return {name: max(b - a, 0.0) for name, (a, b) in zip(names, pairs, strict=True)}
 
         def _look_back(self) -> None:

@@ -1,0 +1,404 @@
+"""Errors in a replay, at each step that can fail: they come out as they are, and leave nothing.
+
+Every fault is made in calls that are replayed, after calls that went well; what the arguments, the
+tensors of the process and the rings count must be afterwards what it was before, and the next call
+must go well. `FAULTS` is read by operators of torch's, whose code is no part of a plan.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+
+import tzero
+from tests.plans.hosts import added, scaled, stamped
+from tests.plans.tiers import counted, of_tier
+from tzero import pool
+
+pytestmark = pytest.mark.usefixtures("replaying")
+
+FAULTS: dict[str, Callable[[], Any]] = {}
+"""By the name of an operator: what makes an error of its next calls."""
+
+
+def meet(name: str) -> None:
+    if name in FAULTS:
+        raise FAULTS[name]()
+
+
+@torch.library.custom_op("tzero_faults::first", mutates_args=())
+def first(x: torch.Tensor) -> torch.Tensor:
+    meet("first")
+    return x + 1
+
+
+@torch.library.custom_op("tzero_faults::middle", mutates_args=("x",))
+def middle(x: torch.Tensor) -> None:
+    x.add_(1)
+    meet("middle")
+
+
+@torch.library.custom_op("tzero_faults::pair", mutates_args=())
+def pair_of(x: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    meet("pair")
+    return x + 1, [x + 2, x + 3]
+
+
+@torch.library.custom_op("tzero_faults::last", mutates_args=())
+def last(x: torch.Tensor) -> torch.Tensor:
+    out = x + 1
+    meet("last")
+    return out
+
+
+OPERATORS = ("first", "middle", "pair", "last")
+
+
+def host(x, y, by):
+    one = torch.ops.tzero_faults.first(x)
+    two = scaled(one, 2.0)
+    torch.ops.tzero_faults.middle(y)
+    three = added(two, y)
+    four, (five, six) = torch.ops.tzero_faults.pair(three[1:])
+    seven = scaled(three, by)
+    return torch.ops.tzero_faults.last(seven), [two, four.view(-1), (five, six)], x.view(-1)
+
+
+class Odd(Exception):
+    """An error that takes more than words."""
+
+    def __init__(self, one: int, *, two: str) -> None:
+        super().__init__(one, two)
+        self.two = two
+
+
+class Grave(BaseException):
+    """No `Exception`."""
+
+
+ERRORS: dict[str, Callable[[], BaseException]] = {
+    "RuntimeError": lambda: RuntimeError("words"),
+    "TypeError": lambda: TypeError("words"),
+    "an error of its own kind": lambda: Odd(1, two="words"),
+    "StopIteration": lambda: StopIteration(3),
+    "MemoryError": lambda: MemoryError(),
+    "NotImplementedError": lambda: NotImplementedError("words"),
+    "KeyboardInterrupt": lambda: KeyboardInterrupt("words"),
+    "SystemExit": lambda: SystemExit(3),
+    "a BaseException": lambda: Grave("words"),
+}
+
+
+@pytest.fixture(autouse=True)
+def frozen() -> Iterator[None]:
+    """What is there before a test is not looked at by collections, nor by `tensors`."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@contextlib.contextmanager
+def fault(name: str, error: Callable[[], Any]) -> Iterator[None]:
+    FAULTS[name] = error
+    try:
+        yield
+    finally:
+        FAULTS.clear()
+
+
+def outcome(call: Callable[[], Any]) -> tuple[Any, ...]:
+    """What a call raises, without the frames that hold what was in it."""
+    try:
+        call()
+    except BaseException as error:
+        cause, context = type(error.__cause__), type(error.__context__)
+        return type(error), error.args, str(error), vars(error), cause, context
+    return ()
+
+
+def raised(call: Callable[[], Any]) -> BaseException:
+    try:
+        call()
+    except BaseException as error:
+        return error.with_traceback(None)
+    raise AssertionError("nothing was raised")
+
+
+def tensors() -> int:
+    """How many tensors there are that Python knows of, since the test began."""
+    gc.collect()
+    return sum(type(each) in (torch.Tensor, torch.nn.Parameter) for each in gc.get_objects())
+
+
+def arguments() -> tuple[torch.Tensor, torch.Tensor, float]:
+    return torch.arange(6.0), torch.ones(6), float("2.5")  # a float that nobody else has
+
+
+def flat(result: Any) -> list[torch.Tensor]:
+    out, (two, four, (five, six)), view = result
+    return [out, two, four, five, six, view]
+
+
+def values(result: Any) -> list[list[float]]:
+    return [each.tolist() for each in flat(result)]
+
+
+class Ready:
+    """A kernel whose calls are replayed, and what they should return."""
+
+    def __init__(self, tier: int, pooled: bool, function: Callable[..., Any] = host) -> None:
+        before = set(pool._rings)
+        self.function = function
+        self.kernel = of_tier(tier, function, pool=pooled)
+        self.plain = of_tier(0, function)
+        for _ in range(3):
+            self.kernel(*arguments())
+        self.rings = [ring for ring in pool._rings if ring not in before]
+
+    def works(self) -> None:
+        """A call is replayed, and right."""
+        assert not sys.exc_info()[0]
+        with counted(self.function) as runs:
+            found = self.kernel(*arguments())
+        assert runs[0] == 0, "it is not replayed"
+        assert values(found) == values(self.plain(*arguments()))
+
+    def made(self) -> int:
+        return sum(ring.made for ring in self.rings)
+
+    def reused(self) -> int:
+        return sum(ring.reused for ring in self.rings)
+
+
+def assert_nothing_stays(ready: Ready, fail: Callable[[tuple[Any, ...]], None]) -> None:
+    """Calls that fail, many times, leave no reference and no tensor behind; the rings have theirs
+    back."""
+    args = arguments()
+    for _ in range(2):
+        fail(args)
+    counts = [sys.getrefcount(each) for each in args]
+    uses = [each._use_count() for each in args[:2]]  # type: ignore[union-attr]
+    made, there = ready.made(), tensors()
+    for _ in range(20):
+        fail(args)
+    assert tensors() == there
+    assert [sys.getrefcount(each) for each in args] == counts
+    assert [each._use_count() for each in args[:2]] == uses  # type: ignore[union-attr]
+    assert ready.made() == made, "a ring has not its tensors back"
+
+
+# -- operators -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("operator", "error"),
+    [*(("pair", error) for error in ERRORS), *((each, "KeyboardInterrupt") for each in OPERATORS)],
+)
+def test_the_error_of_an_operator_comes_out_as_it_is(operator: str, error: str, tier: int) -> None:
+    ready = Ready(tier, True)
+    with fault(operator, ERRORS[error]):
+        expected = outcome(lambda: ready.plain(*arguments()))
+        assert outcome(lambda: ready.kernel(*arguments())) == expected
+        assert expected[0] is type(ERRORS[error]())
+    one = ERRORS[error]()
+    with fault(operator, lambda: one):
+        assert raised(lambda: ready.kernel(*arguments())) is one
+    ready.works()
+
+
+@pytest.mark.parametrize("pooled", [False, True])
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_an_operator_that_fails_leaves_nothing_behind(
+    operator: str, pooled: bool, tier: int
+) -> None:
+    ready = Ready(tier, pooled)
+    with fault(operator, lambda: Grave(operator)):
+
+        def fail(args: tuple[Any, ...]) -> None:
+            assert outcome(lambda: ready.kernel(*args))[1] == (operator,)
+
+        assert_nothing_stays(ready, fail)
+    made, reused = ready.made(), ready.reused()
+    ready.works()
+    assert ready.made() == made, "a ring has not its tensors back"
+    assert not pooled or ready.reused() > reused
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_what_was_done_before_an_error_stays_done(operator: str, tier: int) -> None:
+    ready = Ready(tier, True)
+    with fault(operator, lambda: RuntimeError("words")):
+        ours, theirs = arguments(), arguments()
+        outcome(lambda: ready.kernel(*ours))
+        outcome(lambda: ready.plain(*theirs))
+    assert [each.tolist() for each in ours[:2]] == [each.tolist() for each in theirs[:2]]
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_a_first_call_that_fails_is_recorded_when_it_does_not(operator: str, tier: int) -> None:
+    kernel, plain = of_tier(tier, host, pool=True), of_tier(0, host)
+    with fault(operator, lambda: Grave("first")):
+        for _ in range(2):
+            assert outcome(lambda: kernel(*arguments()))[1] == ("first",)
+    expected = values(plain(*arguments()))
+    for k in range(3):
+        with counted(host) as runs:
+            assert values(kernel(*arguments())) == expected
+        assert runs[0] == (k == 0)
+
+
+def interrupting() -> BaseException:
+    signal.raise_signal(signal.SIGINT)  # whose handler raises, before this returns or soon after
+    return Grave("not interrupted")
+
+
+@pytest.mark.skipif(
+    threading.current_thread() is not threading.main_thread(), reason="signals go to the first"
+)
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_an_interrupt_is_one(operator: str, tier: int) -> None:
+    ready = Ready(tier, True)
+    with fault(operator, interrupting):
+        assert outcome(lambda: ready.kernel(*arguments()))[0] is KeyboardInterrupt
+    ready.works()
+
+
+def test_threads_have_each_their_own_errors(tier: int) -> None:
+    ready, wrong = Ready(tier, True), []
+    mine = threading.local()
+
+    def error() -> BaseException:
+        return Odd(mine.number, two="words")
+
+    def work(number: int) -> None:
+        mine.number = number
+        for _ in range(40):
+            found = outcome(lambda: ready.kernel(*arguments()))
+            if found[:2] != (Odd, (number, "words")):
+                wrong.append(found)
+
+    with fault("pair", error):
+        threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+    assert wrong == []
+    ready.works()
+
+
+# -- launches --------------------------------------------------------------------------------------
+
+
+@triton.jit(debug=True, do_not_specialize=["value"])
+def checked(out, value):
+    tl.device_assert(value > 0, "value must be positive")
+    tl.store(out, value)
+
+
+@triton.jit(debug=True, do_not_specialize=["value"])
+def checked_or_not(out, value):
+    tl.device_assert(value > 0, "not before something is stored")
+    tl.store(out + 1, value)
+
+
+def three_launches(x, a, b, c):
+    one = torch.zeros(2, dtype=torch.int64)
+    checked[(1,)](one, a)
+    two = torch.empty_like(one)
+    checked[(1,)](two, b)
+    checked_or_not[(1,)](two, b)
+    three = torch.ones_like(one)
+    checked[(2,)](three, c)
+    return one, two, three, x.view(-1)
+
+
+def assert_right(result: Any, a: int, b: int, c: int) -> None:
+    assert [each.tolist() for each in result[:3]] == [[a, 0], [b, b], [c, 1]]
+
+
+@pytest.fixture
+def on_the_cpu() -> None:
+    if torch.cuda.is_available():
+        pytest.skip("an assertion on a GPU ends its context")
+
+
+@pytest.mark.usefixtures("on_the_cpu")
+@pytest.mark.parametrize("pooled", [False, True])
+@pytest.mark.parametrize("which", range(3))
+def test_a_launch_that_fails_leaves_nothing_behind(which: int, pooled: bool, tier: int) -> None:
+    before = set(pool._rings)
+    kernel = of_tier(tier, three_launches, pool=pooled)
+    plain = of_tier(0, three_launches)
+    x, good, bad = torch.ones(3), (5, 6, 7), [5, 6, 7]
+    bad[which] = -3
+    for _ in range(3):
+        assert_right(kernel(x, *good), *good)
+    rings = [ring for ring in pool._rings if ring not in before]
+    expected = outcome(lambda: plain(x, *bad))
+    assert expected[0] is tzero.KernelAssertion
+
+    def fail() -> None:
+        assert outcome(lambda: kernel(x, *bad))[:3] == expected[:3]
+
+    with counted(three_launches) as runs:
+        fail()
+        count, uses, there = sys.getrefcount(x), x._use_count(), tensors()
+        for _ in range(20):
+            fail()
+        made = [ring.made for ring in rings]
+        assert (sys.getrefcount(x), x._use_count(), tensors()) == (count, uses, there)
+        result = kernel(x, *good)
+    assert runs[0] == 0, "it is not replayed"
+    assert_right(result, *good)
+    assert tier == 1 or [ring.made for ring in rings] == made
+
+
+# -- memory ----------------------------------------------------------------------------------------
+
+MUCH = 1 << 28
+"""So many elements are a gigabyte, which nobody touches."""
+
+
+def much(x):
+    return scaled(x, 2.0), stamped(torch.empty(MUCH)[:1])
+
+
+@pytest.mark.parametrize("pooled", [False, True])
+def test_memory_that_is_not_there_is_an_error(pooled: bool, tier: int) -> None:
+    resource = pytest.importorskip("resource")
+    before = set(pool._rings)
+    kernel, x = of_tier(tier, much, pool=pooled), torch.ones(4)
+    for _ in range(3):
+        assert kernel(x)[1].item() == 1.0
+    rings = [ring for ring in pool._rings if ring not in before]
+    held = [kernel(x)]
+    made, count = sum(ring.made for ring in rings), sys.getrefcount(x)
+    with open("/proc/self/statm") as file:
+        now = int(file.read().split()[0]) * resource.getpagesize()
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (now + 2 * MUCH, limits[1]))
+    try:
+        failures = [outcome(lambda: kernel(x)) for _ in range(3)]
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+    assert [each[0] for each in failures] == [RuntimeError] * 3
+    assert all("can't allocate memory" in each[2] for each in failures)
+    assert sys.getrefcount(x) == count
+    # What was made for the step before is used again by each.
+    assert sum(ring.made for ring in rings) == made + (1 if pooled else 0)
+    with counted(much) as runs:
+        assert kernel(x)[1].item() == 1.0
+    assert runs[0] == 0 and held
+    for ring in rings:
+        ring.clear()
