@@ -18,7 +18,6 @@ pool.
 from __future__ import annotations
 
 import sys
-import threading
 import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -84,7 +83,9 @@ class Ring:
                 del tensor
         made = self._make()
         self.made += 1
-        if place is not None and len(self._kept) < MOST:
+        if place is not None:
+            # All are held, or not what they were: the one that was handed out first makes room.
+            del self._kept[: max(0, len(self._kept) - MOST + 1)]
             self._kept.append((made, _state(made, place)))
         return made
 
@@ -97,22 +98,20 @@ class Ring:
         return [tensor for tensor, _ in self._kept]
 
 
-_rings: weakref.WeakSet[Any] = weakref.WeakSet()
-"""Every ring there is; native plans have such, with the same methods."""
-
-_listing = threading.Lock()  # protects `_rings`, which does not like to be changed while it is read
+_rings: dict[int, weakref.ref[Any]] = {}
+"""Every ring there is, by its id; native plans have such, with the same methods. Each step on it is
+one of C's, so that no other thread, and no destructor, sees it half changed."""
 
 
 def added(ring: Any) -> Any:
     """Have a ring counted by `stats` and emptied by `clear`; returns it."""
-    with _listing:
-        _rings.add(ring)
+    known = id(ring)
+    _rings[known] = weakref.ref(ring, lambda _: _rings.pop(known, None))
     return ring
 
 
 def _all() -> list[Any]:
-    with _listing:
-        return list(_rings)
+    return [ring for ring in (known() for known in list(_rings.values())) if ring is not None]
 
 
 def stats() -> Stats:

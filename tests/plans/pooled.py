@@ -32,11 +32,11 @@ class Pooled:
     """A pooled kernel, warm and with nothing in its rings."""
 
     def __init__(self, tier: int, host: Callable[..., Any] = doubled) -> None:
-        before = set(pool._rings)
+        before = set(pool._all())
         self.kernel = of_tier(tier, host, pool=True)
         for _ in range(3):
             self(0.0)
-        self.rings = [ring for ring in pool._rings if ring not in before]
+        self.rings = [ring for ring in pool._all() if ring not in before]
         self.clear()
 
     def __call__(self, value: float) -> Any:

@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from tests.plans.pooled import KEPT, SIZE, Pooled, assert_as_new, bytes_at
+from tests.plans.tiers import available
 
 pytestmark = pytest.mark.usefixtures("replaying")
 
@@ -222,3 +223,14 @@ def test_more_may_be_held_than_a_ring_keeps(name: str, tier: int) -> None:
         assert_as_new(pooled(float(k)), float(k))
     assert pooled.reused > reused
     assert pooled.tensors() <= KEPT
+
+
+def test_a_weak_reference_of_torchs_own_is_one() -> None:
+    """Python does not show these: its rings take no notice."""
+    pooled = Pooled(available(2))
+    address, weak = hold(pooled, torch._C._WeakTensorRef)
+    for k in range(2 * KEPT):
+        assert pooled(float(k)).data_ptr() != address
+    assert not weak.expired()
+    del weak
+    assert address in [out.data_ptr() for out in [pooled(1.0) for _ in range(KEPT)]]

@@ -7,6 +7,7 @@ oracle says of it after every step.
 from __future__ import annotations
 
 import random
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -105,6 +106,36 @@ def test_pools_may_be_looked_at_and_cleared_while_kernels_are_recorded(tier: int
         for each in looking:
             each.result()
     assert len(rings) == 2000
+
+
+IN_DESTRUCTORS = """
+import gc
+import torch
+from tzero import pool
+
+rings = [pool.Ring(lambda: torch.empty(1)) for _ in range(50)]
+seen = []
+
+class Asking:
+    def __init__(self):
+        self.itself = self
+
+    def __del__(self):
+        seen.append(pool.stats())
+        rings.append(pool.Ring(lambda: torch.empty(1)))
+
+gc.set_threshold(5, 1, 1)
+for _ in range(100):
+    for _ in range(3):
+        Asking()
+    pool.stats()
+    pool.clear()
+assert len(seen) > 100
+"""
+
+
+def test_pools_may_be_looked_at_by_destructors_while_they_are() -> None:
+    subprocess.run([sys.executable, "-c", IN_DESTRUCTORS], check=True, timeout=60)
 
 
 # -- by chance -------------------------------------------------------------------------------------

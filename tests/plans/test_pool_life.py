@@ -149,7 +149,7 @@ def test_outputs_of_inference_mode_stay_in_it(tier: int) -> None:
     for k in range(12):
         with torch.inference_mode(k % 2 == 0):
             assert_as_new(pooled(float(k)), float(k))
-    rings: set[Any] = set(pool._rings)
+    rings: set[Any] = set(pool._all())
     with torch.inference_mode():
         # Written to, which leaves no trace: it is as a new one, whose contents nobody knows.
         for k in range(4):
@@ -161,7 +161,7 @@ def test_outputs_of_inference_mode_stay_in_it(tier: int) -> None:
         del held
         assert address not in [pooled(float(k)).data_ptr() for k in range(2 * KEPT)]
         assert torch.equal(view, torch.full((SIZE - 2,), 18.0))
-    assert set(pool._rings) == rings and sum(ring.reused for ring in rings) > 12
+    assert set(pool._all()) == rings and sum(ring.reused for ring in rings) > 12
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.enable_grad])
@@ -186,7 +186,7 @@ def test_a_kernel_that_is_reset_lets_go_of_its_outputs(tier: int) -> None:
     kernel = of_tier(tier, doubled, pool=True)
     outs = [kernel(full(float(k))) for k in range(KEPT)]
     held = outs.pop()
-    rings = [weakref.ref(ring) for ring in pool._rings if ring.made]
+    rings = [weakref.ref(ring) for ring in pool._all() if ring.made]
     assert held_by_rings() > before
     kernel.reset()
     outs.clear()
@@ -198,10 +198,10 @@ def test_a_kernel_that_is_reset_lets_go_of_its_outputs(tier: int) -> None:
 
 
 def test_a_kernel_that_is_dropped_lets_go_of_its_outputs(tier: int) -> None:
-    before, rings = held_by_rings(), set(map(id, pool._rings))
+    before, rings = held_by_rings(), set(map(id, pool._all()))
     kernel = of_tier(tier, doubled, pool=True)
     outs = [kernel(full(float(k))) for k in range(KEPT)]
-    mine = [weakref.ref(ring) for ring in pool._rings if id(ring) not in rings]
+    mine = [weakref.ref(ring) for ring in pool._all() if id(ring) not in rings]
     assert held_by_rings() == before + KEPT - 1  # the first call was recorded
     del kernel
     assert held_by_rings() == before
@@ -235,13 +235,13 @@ def test_clearing_frees_what_nobody_holds(tier: int) -> None:
 @pytest.mark.parametrize("asked", [None, False, True])
 @pytest.mark.parametrize("default", [False, True])
 def test_the_setting_is_for_kernels_that_do_not_say(default: bool, asked: Any, tier: int) -> None:
-    before = set(pool._rings)
+    before = set(pool._all())
     with settings.override(output_pool=default):
         kernel = of_tier(tier, doubled) if asked is None else of_tier(tier, doubled, pool=asked)
     pooled = default if asked is None else asked
     for k in range(4):
         assert torch.equal(kernel(full(float(k))), full(2.0 * k))
-    rings = [ring for ring in pool._rings if ring not in before]
+    rings = [ring for ring in pool._all() if ring not in before]
     assert kernel.pool is pooled
     assert sum(ring.reused for ring in rings) == (2 if pooled else 0)
     assert sum(ring.made for ring in rings) == (1 if pooled else 0)
