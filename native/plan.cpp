@@ -217,7 +217,8 @@ PyObject *Replay::allocated(const Allocate &step) const {
 // Whether an output may come from a ring, and go into one: not while a graph is captured, which
 // would go on writing to it. `queue` is where its work goes.
 Answer Replay::may_use_again(const Allocate &step, void **queue) {
-    if (!step.ring) return Answer::no;
+    // Where torch is to be deterministic, new memory has contents that are known.
+    if (!step.ring || state_.torch.is_deterministic()) return Answer::no;
     if (step.device < 0) return Answer::yes;
     if (!is_current(step.device)) return Answer::no;
     if (!stream(step.device, queue)) return Answer::error;

@@ -33,6 +33,8 @@ class Torch {
     // The modes of this thread. `open` has found everything.
     Modes modes() const;
 
+    bool is_deterministic() const { return deterministic_(context_); }
+
     // How many torch function modes are on in this thread.
     int64_t function_modes() const { return function_modes_(); }
 

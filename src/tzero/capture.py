@@ -56,7 +56,7 @@ __all__ = ["Subject", "capture"]
 
 _CONSTANTS = (
     *(bool, int, float, complex, str, bytes, type(None), type(...), slice, torch.Size),
-    *(torch.dtype, torch.layout, torch.memory_format, torch.device, torch.Generator),
+    *(torch.dtype, torch.layout, torch.memory_format, torch.device),
 )
 
 _LAUNCHING = frozenset(
@@ -208,6 +208,8 @@ class _Recorder:
         if operators.is_read(name):
             return
         why = operators.obstacle(name, result, ran)
+        if name.endswith("tensor_split") and len(list(_tensors((args, dict(kwargs))))) > 1:
+            why = f"{name} reads the values of a tensor"
         if why:
             raise _Refused(why)
         found = list(_tensors(result))
@@ -373,16 +375,21 @@ class _Recorder:
         given, options = triton_side.named(function, args, kwargs)
         passed = {} if asked else self._passed_on(function)
         values: list[Value] = []
+        left = dict(passed)  # what a constant or an option is given is looked at
         for parameter in triton_side.parameters(function):
             value = given[parameter.name]
             source = None if parameter.constant else passed.get(parameter.name)
             if source is not None and value is self.args[source.place]:
-                self._passed.add((source.name, source.span))
+                del left[parameter.name]
                 values.append(Scalar(source.leaf))
             elif parameter.constant:
                 values.append(Constant(value))
             else:
                 values.append(self._value(value, f"argument {parameter.name!r} of {name}"))
+        looked_at = {source.name for source in left.values()}
+        for source in passed.values():
+            if source.name not in looked_at:
+                self._passed.add((source.name, source.span))
         words = tuple((k, _plain(v, f"option {k!r} of {name}")) for k, v in options.items())
         sizes = tuple(int(size) for size in (*grid, 1, 1)[:3])
         self.steps.append(

@@ -127,7 +127,8 @@ class Entries(Generic[R]):
     def bound_kernels(self) -> list[BoundKernel[R]]:
         """Every bound kernel that calls may find."""
         with self.lock:
-            return [entry for entry in self.table.values() if isinstance(entry, BoundKernel)]
+            entries = list(self.table.values())  # at once: a destructor may call this kernel
+        return [entry for entry in entries if isinstance(entry, BoundKernel)]
 
     def clear(self) -> None:
         """Forget everything."""

@@ -46,7 +46,7 @@ anywhere = 0
 """How many threads have an interceptor. While it is none, nobody needs to ask `here`."""
 
 _switches: list[Callable[[int], None]] = []
-_change = threading.Lock()  # protects `anywhere` and the function in front of Triton's
+_change = threading.RLock()  # protects `anywhere` and the function in front of Triton's
 
 
 @contextmanager

@@ -385,7 +385,9 @@ class _Describer:
         self.plan = plan
         self.ring = ring
         self.functions: list[Any] = []
-        self.tensors = wanted(plan, launches=False)
+        # A function of torch's may give a tensor other memory: a view then keeps what it looks at.
+        self.calls = any(isinstance(step, Call) for step in plan.steps)
+        self.tensors = wanted(plan, launches=self.calls)
 
     def description(self) -> tuple[Any, ...] | None:
         """All of the plan."""
@@ -414,6 +416,10 @@ class _Describer:
     def _step(self, step: Any) -> tuple[int, tuple[Any, ...] | None]:
         if isinstance(step, Allocate):
             return _ALLOCATE, self._allocate(step)
+        if isinstance(step, Fill) and self.calls:  # which may keep the tensor, and its version
+            args = (Tensor(step.slot), Constant(step.value))
+            made = Tensor(step.slot)
+            return _CALL, _call(Call(torch.Tensor.fill_, "fill_", args, (), made, step.line))
         if isinstance(step, Fill):
             return _FILL, self._fill(step)
         if isinstance(step, View) and step.slot not in self.tensors:
@@ -546,7 +552,14 @@ def _value(value: Value) -> tuple[Any, ...]:
         return (_SCALAR, value.leaf, None, (), ())
     if isinstance(value, Constant):
         return (_CONSTANT, 0, value.value, (), ())
-    return (_kind(value), 0, value.kind, tuple(map(_value, value.items)), tuple(value.names))
+    kind, made = _kind(value), value.kind
+    return (kind, 0, _named(made), tuple(map(_value, value.items)), tuple(value.names))
+
+
+@functools.cache
+def _named(kind: type) -> Any:
+    """What makes a named tuple of its items, whatever its class does when it is called."""
+    return functools.partial(tuple.__new__, kind) if hasattr(kind, "_fields") else kind
 
 
 def _kind(nest: Nest) -> int:
@@ -554,7 +567,7 @@ def _kind(nest: Nest) -> int:
     if kind in (tuple, list, dict):
         return _TUPLE if kind is tuple else _LIST if kind is list else _DICT
     if issubclass(kind, tuple) and hasattr(kind, "_fields"):
-        return _NAMED
+        return _SEQUENCE
     if issubclass(kind, tuple) and hasattr(kind, "n_sequence_fields"):
         return _SEQUENCE
     raise NotNative(f"it makes a {kind.__name__}")

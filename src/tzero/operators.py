@@ -85,6 +85,9 @@ _GETTERS = frozenset(
     f"Tensor.{name}.__get__" for name in ["T", "mT", "H", "mH", "data", "real", "imag"]
 )
 
+_BY_VALUES = ("pack_padded", "pad_packed", "histogramdd")
+"""Words in the names of functions whose results are as large as values say, and no tag says it."""
+
 NOTHING: Any = object()
 """That a tensor is set to no number."""
 
@@ -155,6 +158,8 @@ def obstacle(name: str, result: Any, ran: Sequence[Ran]) -> str:
     >>> obstacle("Tensor.item", 3.0, [])
     'it reads Tensor.item, which its arguments do not decide'
     """
+    if any(word in name for word in _BY_VALUES):
+        return f"the size of what {name} returns may depend on values"
     tags = {tag for each in ran for tag in each.operator.tags}
     if torch.Tag.inplace_view in tags:
         return f"{name} changes the geometry of a tensor in place"

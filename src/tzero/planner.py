@@ -63,7 +63,7 @@ class Planner(Generic[R]):
         self._said: set[str] = set()
         self._seen: set[int] = set()  # hashes of situations that came once and were not recorded
         self.recorded, self.replayed = 0, 0
-        self._growing = threading.Lock()  # protects adding to `by_value`
+        self._growing = threading.RLock()  # protects adding to `by_value`
         self.by_value: frozenset[int] = frozenset()
         """The places of parameters whose numbers count in full: those that a host function was
         seen to look at. It only grows."""

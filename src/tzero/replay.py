@@ -212,7 +212,7 @@ class _Writer:
             return f"({', '.join(items)}{',' if len(items) == 1 else ''})"
         if is_sequence_type(value.kind):
             return f"{self._kind(value.kind)}(({', '.join(items)},))"
-        return f"{self._kind(value.kind)}({', '.join(items)})"
+        return f"tuple.__new__({self._kind(value.kind)}, ({', '.join(items)},))"
 
     def _kind(self, kind: type) -> str:
         """A class of named tuples by its name, unless that is taken."""
@@ -254,7 +254,9 @@ _OWN = re.compile(r"(t|leaf_|launch_|call_|constant_|global_|output_|kind_)\d+|_
 
 def _is_free(name: str) -> bool:
     """Whether a name is one that the text does not use for anything else."""
-    taken = name in ("torch", "Tensor", "empty_strided", "slice") or keyword.iskeyword(name)
+    taken = name in ("torch", "Tensor", "empty_strided", "slice", "tuple") or keyword.iskeyword(
+        name
+    )
     return name.isidentifier() and not taken and _OWN.fullmatch(name) is None
 
 
@@ -307,7 +309,7 @@ def resume(plan: Plan, start: int, held: Sequence[Any], given: Sequence[Any]) ->
         if of.kind is dict:
             return dict(zip(of.names, items, strict=True))
         whole = of.kind in (list, tuple) or is_sequence_type(of.kind)
-        return of.kind(items) if whole else of.kind(*items)
+        return of.kind(items) if whole else tuple.__new__(of.kind, items)
 
     def keep(of: Value, result: Any) -> None:
         if isinstance(of, Tensor):

@@ -23,7 +23,7 @@ Span = tuple[int | None, int | None, int | None, int | None]
 """First and last line, first and last column."""
 
 
-_parsing = threading.Lock()  # CPython 3.11's parser counts its depth for all threads at once
+_parsing = threading.RLock()  # CPython 3.11's parser counts its depth for all threads at once
 
 
 class Source(NamedTuple):

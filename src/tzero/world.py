@@ -19,7 +19,6 @@ import dataclasses
 import dis
 import enum
 import functools
-import importlib
 import importlib.util
 import sys
 import types
@@ -76,12 +75,21 @@ _ACTS = frozenset(
         "getattr",
         "hasattr",
         "breakpoint",
+        "__import__",
     ]
 )
 
 _CHANGES: Mapping[str, frozenset[str] | None] = {
-    **dict.fromkeys(["time", "random", "secrets", "uuid", "datetime", "numpy.random"]),
-    "os": frozenset(["environ", "getenv", "urandom", "getcwd", "getpid"]),
+    **dict.fromkeys(["time", "random", "secrets", "uuid", "datetime", "numpy.random", "timeit"]),
+    **dict.fromkeys(["logging", "warnings", "subprocess", "shutil", "pathlib", "importlib"]),
+    "os": frozenset(
+        [
+            *("environ", "getenv", "urandom", "getcwd", "getpid", "write", "open", "remove"),
+            *("unlink", "mkdir", "makedirs", "system", "popen", "listdir", "times", "stat"),
+        ]
+    ),
+    "sys": frozenset(["modules", "argv", "stdin", "stdout", "stderr", "_getframe"]),
+    "threading": frozenset(["current_thread", "get_ident", "get_native_id", "main_thread"]),
     "torch": frozenset(
         [
             "compile",
@@ -122,16 +130,16 @@ _CHANGES: Mapping[str, frozenset[str] | None] = {
 """Modules, and names in them, that answer otherwise each time, or act; None is all names."""
 
 
-_ANSWERS = frozenset(
-    [
-        "torch.get_default_dtype",
-        "torch.get_default_device",
-        "torch.get_num_threads",
-        "torch.are_deterministic_algorithms_enabled",
-        "torch.is_deterministic_algorithms_warn_only_enabled",
-        "torch.get_deterministic_debug_mode",
-        "torch.get_float32_matmul_precision",
-    ]
+_ANSWERS = (
+    torch.get_default_dtype,
+    torch.get_default_device,
+    torch.get_num_threads,
+    torch.get_num_interop_threads,
+    torch.are_deterministic_algorithms_enabled,
+    torch.is_deterministic_algorithms_warn_only_enabled,
+    torch.get_deterministic_debug_mode,
+    torch.get_float32_matmul_precision,
+    torch.is_anomaly_enabled,
 )
 """Functions without arguments that say what something is set to: they are asked in each call."""
 
@@ -244,6 +252,8 @@ class _Reader:
             raise self._refuse(f"it calls {name}, which acts on more than its result")
         elif hasattr(builtins, name):
             self._add(f"no global {name!r}", world, name, None, "absent")
+            own = vars(builtins)
+            self._add(f"the builtin {name!r}", own, name, own[name], "is")
         else:  # reading it raises, as long as it is not there
             self._missing(f"the global {name!r}", world, lambda now: name in now)
 
@@ -262,10 +272,11 @@ class _Reader:
         module, and the name that it goes by."""
         level, names, named = (each.argval for each in instructions[k - 2 : k + 1])
         package = world.get("__package__") or world.get("__name__", "")
-        try:
-            module = importlib.import_module("." * level + named, package)
-        except ImportError as error:
-            raise self._refuse(f"it imports {named!r}, which fails") from error
+        full = importlib.util.resolve_name("." * level + named, package)
+        module = sys.modules.get(full)
+        if module is None:
+            raise self._refuse(f"it imports {full!r}, which is not imported yet")
+        self._add(f"the module {full!r}", sys.modules, full, module, "is")
         for name in names or ():
             self._attribute(module, [name])
         if names:
@@ -292,6 +303,7 @@ class _Reader:
     def _value(self, words: str, where: Any, name: str, value: Any, chain: list[str]) -> None:
         """A guard for what a name is; `chain` are the attributes that are taken of it at once."""
         self._changing(value)
+        self._answer(words, where, name, value)
         same = functools.partial(self._add, words, where, name, value, "is")
         if type(value) in _EQUAL:
             self._add(words, where, name, value, "equals")
@@ -317,12 +329,7 @@ class _Reader:
             self._helper(words, value.host.function)
         elif isinstance(value, _CALLABLE):
             same()
-            owner = getattr(value, "__self__", None)
-            if owner is not None and not isinstance(owner, (type, ModuleType)):
-                raise self._unseen(words, owner)
-            wrapped = getattr(value, "__wrapped__", None)
-            if isinstance(wrapped, FunctionType):
-                self._helper(words, wrapped)
+            self._callable(words, value)
         elif isinstance(value, type):
             same()
             if chain and not _is_library(value):
@@ -365,12 +372,19 @@ class _Reader:
         if not _is_library(module) or isinstance(found, ModuleType):
             self._value(words, vars(module), attribute, found, rest)
             return
+        self._changing(found)
         self._add(words, vars(module), attribute, found, "is")
-        if words in _ANSWERS:
-            answer = found()
-            self._add(words, vars(module), attribute, answer, "asks", lambda now: now() == answer)
+        if isinstance(found, FunctionType):
+            self._helper(words, found)
+        self._answer(words, vars(module), attribute, found)
         if rest and not callable(found) and type(found) not in (*_EQUAL, *_SAME):
             self._member(words, vars(module), attribute, found, rest)
+
+    def _answer(self, words: str, where: Any, name: str, found: Any) -> None:
+        """A guard for what a function says, if it says what something is set to."""
+        if callable(found) and any(found is each for each in _ANSWERS):
+            answer = found()
+            self._add(words, where, name, answer, "asks", lambda now: now() == answer)
 
     def _helper(self, words: str, function: Callable[..., Any]) -> None:
         if "_torchdynamo_orig_callable" in getattr(function, "__dict__", {}):
@@ -410,6 +424,8 @@ class _Reader:
         found = _followed(value, chain)
         words = f"{words}.{'.'.join(chain)}"
         add = functools.partial(self._add, words, where, name, found, "asks")
+        if isinstance(found, Exception):
+            raise self._refuse(f"it may read {words}, which raises {type(found).__name__}")
         if found is _GONE or _is_tensor(found):
             add(lambda now: _followed(now, chain) is found)
             return
@@ -440,11 +456,15 @@ class _Reader:
     def _check(self, words: str, value: Any) -> None:
         """Refuse what may change while its constant stays the same: other objects, and what holds
         them. Functions in a table of functions may be called."""
+        self._changing(value)
+        if isinstance(value, type) and not issubclass(value, enum.Enum) and not _is_library(value):
+            self._class(words, value)
         if type(value) in _EQUAL or isinstance(value, (*_SAME, enum.Enum, type)):
             return
         if isinstance(value, _KERNELS):
-            return
-        if type(value) in (list, tuple, frozenset):
+            for function in triton_side.functions_of(value):
+                self._helper(words, function)
+        elif type(value) in (list, tuple, frozenset):
             for item in value:
                 self._check(words, item)
         elif type(value) is dict:
@@ -455,8 +475,19 @@ class _Reader:
                 self._check(words, getattr(value, field.name, None))
         elif isinstance(value, FunctionType):
             self._helper(words, value)
-        elif not isinstance(value, _CALLABLE):
+        elif isinstance(value, _CALLABLE):
+            self._callable(words, value)
+        else:
             raise self._unseen(words, value)
+
+    def _callable(self, words: str, value: Any) -> None:
+        """A function of C's: what it is a method of may change, and what it wraps may read."""
+        owner = getattr(value, "__self__", None)
+        if owner is not None and not isinstance(owner, (type, ModuleType)):
+            raise self._unseen(words, owner)
+        wrapped = getattr(value, "__wrapped__", None)
+        if isinstance(wrapped, FunctionType):
+            self._helper(words, wrapped)
 
     def _unseen(self, words: str, value: Any) -> Unreplayable:
         named = UnsupportedType(kind=type(value).__name__).named
@@ -488,6 +519,8 @@ _GONE = object()
 def _is_library(thing: Any) -> bool:
     """Whether a function, class or module is of a library, which answers for what it reads."""
     name = thing.__name__ if isinstance(thing, ModuleType) else getattr(thing, "__module__", None)
+    if isinstance(thing, FunctionType):  # its own word for it may be another function's
+        name = thing.__globals__.get("__name__")
     return (name or "").partition(".")[0] in _LIBRARIES
 
 
@@ -534,6 +567,8 @@ def _followed(value: Any, chain: list[str]) -> Any:
         return functools.reduce(getattr, chain, value)
     except AttributeError:
         return _GONE
+    except Exception as error:  # a property's: whoever reads it in earnest is told
+        return error
 
 
 def _is_tensor(value: Any) -> bool:

@@ -117,7 +117,7 @@ def the_environment_by_name(x):
     return scaled(x, float(len(getenv("TZERO_ANY", "abc"))))  # here
 
 
-@refused("sys.stdout.write")
+@refused("sys.stdout")
 def writing(x):
     sys.stdout.write("")  # here
     return scaled(x, 2.0)
