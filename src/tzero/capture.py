@@ -479,10 +479,13 @@ class _Recorder:
 
     def _result(self, result: Any) -> Value:
         value = self._value(result, "its result")
-        seen = {id(each) for each in _changeable(self.args)}
+        held = [guard.value for guard in (*self.subject.world.guards, *self._guards)]
+        seen = {id(each) for each in _changeable([*self.args, *held])}
         for each in _changeable(result):
             if id(each) in seen:
-                raise _Refused(f"it returns a {type(each).__name__} that is an argument, or twice")
+                raise _Refused(
+                    f"it returns a {type(each).__name__} that is an argument, in a global, or twice"
+                )
             seen.add(id(each))
         for tensor in _tensors(result):
             slot = self._slot_of[id(tensor)]

@@ -16,8 +16,8 @@ import ctypes
 import functools
 import inspect
 import itertools
+import threading
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from types import CellType, ModuleType
 from typing import Any
 
@@ -150,8 +150,21 @@ def make(native: ModuleType) -> type[Kernel[Any]]:
 
 def _in_a_new_thread(ask: Callable[[], str]) -> str:
     """The answer of a thread in which torch is set to nothing, whatever it is here set to."""
-    with ThreadPoolExecutor(1) as one:
-        return one.submit(ask).result()
+    answers: list[Any] = []
+
+    def answer() -> None:
+        try:
+            answers.append(ask())
+        except BaseException as error:
+            answers.append(error)
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    thread.join()
+    if isinstance(answers[0], BaseException):
+        raise answers[0]
+    found: str = answers[0]
+    return found
 
 
 def _configure(native: ModuleType) -> str:

@@ -58,6 +58,8 @@ def read_source(function: Callable[..., Any]) -> Source | None:
             tree = ast.parse(textwrap.dedent("".join(lines)))
     except (OSError, SyntaxError, TypeError):
         return None
+    except SystemError:  # CPython 3.11's, where a destructor parses in the middle of it
+        return None
     return Source(tree, first - 1, len(lines[0]) - len(lines[0].lstrip()))
 
 

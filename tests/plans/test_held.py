@@ -100,3 +100,16 @@ def test_the_version_of_what_is_filled_between_functions_is_torchs(tier: int) ->
     kernel, x = of_tier(tier, host), torch.ones(3)
     for _ in range(3):
         assert kernel(x)[2]._version == host(x)[2]._version == 1
+
+
+TABLE: dict[str, Any] = {"by": 2.0}
+
+
+def with_its_table(x):
+    return scaled(x, TABLE["by"]), TABLE
+
+
+def test_a_dict_of_the_world_that_is_returned_is_that_dict(tier: int) -> None:
+    kernel, x = of_tier(tier, with_its_table), torch.ones(3)
+    for _ in range(3):
+        assert kernel(x)[1] is TABLE
