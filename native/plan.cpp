@@ -432,9 +432,6 @@ Ref Replay::nest(const Value &of) const {
         }
     }
     if (!made) return made;
-    if (of.kind == Value::named) {
-        return Ref::steal(PyObject_CallObject(of.object.get(), made.get()));
-    }
     if (of.kind == Value::sequence) {
         return Ref::steal(PyObject_CallOneArg(of.object.get(), made.get()));
     }

@@ -25,8 +25,7 @@ constexpr size_t most_namespaces = 16;  // of which versions are kept
 struct Value {
     enum Kind : int {
         tensor, scalar, constant, tuple, list, dict,
-        named,     // a named tuple: made by calling `object` with the items
-        sequence,  // a tuple of another type, such as torch.return_types': with one tuple of them
+        sequence,  // a tuple of another type: made by calling `object` with one tuple of the items
         count,
     };
     Kind kind = constant;

@@ -50,7 +50,7 @@ _MOST_ARGUMENTS = 64
 
 _HOW = {"is": 0, "equals": 1, "asks": 2, "absent": 3}
 _DEVICES = {"cpu": 0, "cuda": 1}  # the numbers of torch's device types
-_TENSOR, _SCALAR, _CONSTANT, _TUPLE, _LIST, _DICT, _NAMED, _SEQUENCE = range(8)
+_TENSOR, _SCALAR, _CONSTANT, _TUPLE, _LIST, _DICT, _SEQUENCE = range(7)
 _ALLOCATE, _FILL, _VIEW, _CALL, _LAUNCH = range(5)
 
 

@@ -214,9 +214,11 @@ class Planner(Generic[R]):
                 reason = "what it reads besides its arguments changes all the time"
                 self._keep_refusal(bound, key, Refusal(reason))
                 return
-        if len(bound.plans) >= settings.current().max_specializations:
-            bound.plans.pop(next(iter(bound.plans)), None)
-        bound.plans[key] = planned
+        plans = bound.plans
+        too_many = len(plans) - settings.current().max_specializations + 1
+        for oldest in list(plans)[: max(0, too_many)]:
+            plans.pop(oldest, None)
+        plans[key] = planned
 
     def _keep_refusal(self, bound: BoundKernel[R], key: Key, refusal: Refusal) -> None:
         quiet = refusal.reason == capture.NO_LAUNCH

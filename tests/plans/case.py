@@ -26,7 +26,7 @@ class Case:
     """`change` changes the fact by a patch, or gives a context in which it is changed; `guard` is
     what would have to be out for nobody to notice, "none" where steps that run in every call see to
     it by themselves. Such a host function is replayed, unless
-    `refused` are words of why not; `open` says why tzero does not notice the change yet."""
+    `refused` are words of why not."""
 
     name: str
     host: Callable[..., Any]
@@ -34,7 +34,6 @@ class Case:
     guard: str
     build: Callable[[], tuple[Any, ...]]
     refused: str
-    open: str
 
     def changed(self, patch: Patch) -> AbstractContextManager[Any]:
         """Change the fact."""
@@ -51,12 +50,11 @@ class Cases(list[Case]):
         guard: str = "world",
         build: Callable[[], tuple[Any, ...]] = numbers,
         refused: str = "",
-        open: str = "",
     ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """Add a host function as a case."""
 
         def add(host: Callable[..., Any]) -> Callable[..., Any]:
-            self.append(Case(host.__name__, host, change, guard, build, refused, open))
+            self.append(Case(host.__name__, host, change, guard, build, refused))
             return host
 
         return add

@@ -9,7 +9,6 @@ having run, which no tier can feign.
 from __future__ import annotations
 
 import copy
-import importlib.util
 import logging
 import sys
 from collections.abc import Callable, Iterator
@@ -27,13 +26,16 @@ Build = Callable[[], tuple[Any, ...]]
 
 def available(tier: int) -> int:
     """The tier, or a skip where it is not built."""
-    if tier == 2 and importlib.util.find_spec("tzero.native_plan") is None:
-        pytest.skip("tzero.native_plan is not there yet")
     with settings.override(tier=tier):
         try:
             tzero.kernel(_nothing)
         except tzero.NativeMissing as error:
             pytest.skip(f"no native replay here: {error}")
+    if tier == 2:
+        from tzero import native_plan  # which is not there without the extension
+
+        if native_plan.available():
+            pytest.skip(f"no native replay here: {native_plan.available()}")
     return tier
 
 
