@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import gc
 import importlib.util
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -23,7 +26,31 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def _parse_one_at_a_time() -> None:
+    """Let threads compile together in spite of Hypothesis.
+
+    Until 3.13 CPython counts the depth of the tree that ast.parse builds for all threads at once, and
+    raises SystemError when another thread parses meanwhile. That takes Python code run by the
+    collector in the middle of it, which is what Hypothesis's callback for measuring collections is.
+    """
+    parse, turn = ast.parse, threading.Lock()
+
+    def parse_undisturbed(*args, **kwargs):
+        with turn:
+            collecting = gc.isenabled()
+            gc.disable()
+            try:
+                return parse(*args, **kwargs)
+            finally:
+                if collecting:
+                    gc.enable()
+
+    ast.parse = parse_undisturbed
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    if sys.version_info < (3, 13):
+        _parse_one_at_a_time()
     for marker in MARKERS:
         config.addinivalue_line("markers", marker)
     path = config.getoption("native")
