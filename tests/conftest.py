@@ -29,9 +29,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def _parse_one_at_a_time() -> None:
     """Let threads compile together in spite of Hypothesis.
 
-    Until 3.13 CPython counts the depth of the tree that ast.parse builds for all threads at once, and
-    raises SystemError when another thread parses meanwhile. That takes Python code run by the
-    collector in the middle of it, which is what Hypothesis's callback for measuring collections is.
+    Until 3.13 CPython counts the depth of the tree that ast.parse builds for all threads at once,
+    and raises SystemError when another thread parses meanwhile. That takes Python code run by the
+    collector in the middle of it: Hypothesis's callback, which measures collections.
     """
     parse, turn = ast.parse, threading.Lock()
 

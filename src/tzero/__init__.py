@@ -26,8 +26,12 @@ from typing import TYPE_CHECKING, Any
 
 from tzero.config import Config
 from tzero.errors import (
+    BackendMissing,
+    CacheRefused,
+    CompileFailed,
     CompilerFailed,
     CompilerMissing,
+    CompileTimeout,
     InvalidArgument,
     InvalidConfig,
     InvalidKernel,
@@ -38,9 +42,11 @@ from tzero.errors import (
     NotInKernel,
     OutOfBounds,
     PlanDrift,
+    ToolchainMissing,
     TzeroError,
     UnsupportedOperation,
     UnsupportedType,
+    WorkerDied,
 )
 
 if TYPE_CHECKING:
@@ -54,7 +60,11 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "BackendMissing",
     "BoundKernel",
+    "CacheRefused",
+    "CompileFailed",
+    "CompileTimeout",
     "CompilerFailed",
     "CompilerMissing",
     "Config",
@@ -70,9 +80,11 @@ __all__ = [
     "NotInKernel",
     "OutOfBounds",
     "PlanDrift",
+    "ToolchainMissing",
     "TzeroError",
     "UnsupportedOperation",
     "UnsupportedType",
+    "WorkerDied",
     "__version__",
     "jit",
     "kernel",

@@ -7,6 +7,12 @@
         ├── UnsupportedOperation   a kernel uses what the backend cannot compile
         ├── CompilerMissing        no C compiler on this machine
         ├── CompilerFailed         the C compiler refused a kernel
+        ├── ToolchainMissing       a backend needs a compiler that is not here
+        ├── BackendMissing         no backend of that name        (also a LookupError)
+        ├── CompileFailed          a kernel does not compile; carries the worker's traceback
+        ├── WorkerDied             the process that compiled is gone, and how it went
+        ├── CompileTimeout         a compile took longer than it may (also a TimeoutError)
+        ├── CacheRefused           a cache that someone else could write to
         ├── KernelAssertion        tl.device_assert was false     (also an AssertionError)
         ├── OutOfBounds            checked mode caught an access  (also an IndexError)
         ├── InvalidSetting         a variable or override is wrong (also a ValueError)
@@ -34,6 +40,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 __all__ = [
+    "BackendMissing",
+    "CacheRefused",
+    "CompileFailed",
+    "CompileTimeout",
     "CompilerFailed",
     "CompilerMissing",
     "InvalidArgument",
@@ -46,9 +56,11 @@ __all__ = [
     "NotInKernel",
     "OutOfBounds",
     "PlanDrift",
+    "ToolchainMissing",
     "TzeroError",
     "UnsupportedOperation",
     "UnsupportedType",
+    "WorkerDied",
 ]
 
 # A program's place in the launch grid, as ``tl.program_id`` gives it for axes 0, 1, 2.
@@ -73,6 +85,7 @@ class TzeroError(Exception):
 
 def _restore(kind: type[TzeroError], args: tuple[Any, ...], facts: dict[str, Any]) -> TzeroError:
     error = kind.__new__(kind, *args)
+    error.args = args  # an OSError takes them in its constructor only
     error.__dict__.update(facts)
     return error
 
@@ -148,6 +161,118 @@ about the code, it is a fault of tzero: please report it with the kernel's sourc
             "If the words are about the command or a flag, set TZERO_CC to another compiler; if "
             "they are about the code, it is a fault of tzero: please report it with the kernel's "
             "source."
+        )
+
+
+class ToolchainMissing(TzeroError):
+    """A backend's compiler is not on this machine.
+
+    >>> print(ToolchainMissing(backend="hip", searched=["hipcc"],
+    ...                        advice="Install hipcc (Debian: apt-get install hipcc)."))
+    the hip backend needs a compiler that was not found (looked for: hipcc). Install hipcc \
+(Debian: apt-get install hipcc).
+    """
+
+    def __init__(self, *, backend: str, searched: Sequence[str], advice: str) -> None:
+        self.backend = backend
+        self.searched = tuple(searched)
+        self.advice = advice
+        super().__init__(
+            f"the {backend} backend needs a compiler that was not found (looked for: "
+            f"{', '.join(self.searched)}). {advice}"
+        )
+
+
+class BackendMissing(TzeroError, LookupError):
+    """No installed package offers a backend of that name.
+
+    >>> print(BackendMissing(name="fortran", known=["cpp", "triton"]))
+    no backend is called 'fortran'; there are: cpp, triton. Install the package that has it, or \
+install tzero again if it is one of its own.
+    """
+
+    def __init__(self, *, name: str, known: Sequence[str]) -> None:
+        self.name = name
+        self.known = tuple(known)
+        super().__init__(
+            f"no backend is called {name!r}; there are: {', '.join(self.known) or 'none'}. Install "
+            "the package that has it, or install tzero again if it is one of its own."
+        )
+
+
+class CompileFailed(TzeroError):
+    """A kernel does not compile. The compiler's own exception is the cause where it could travel,
+    and its traceback is in the message where not.
+
+    >>> print(CompileFailed(kernel="add", problem="NameError: BLOCK is not defined", trace=""))
+    add: it does not compile: NameError: BLOCK is not defined. Mend the kernel; to debug the \
+compiler in this process, set TZERO_COMPILE_WORKERS=1.
+    """
+
+    def __init__(self, *, kernel: str, problem: str, trace: str) -> None:
+        self.kernel = kernel
+        self.problem = problem
+        self.trace = trace
+        end = "" if problem.endswith((".", "!", "?")) else "."
+        where = f"\nIn the worker:\n{trace.rstrip()}" if trace else ""
+        super().__init__(
+            f"{kernel}: it does not compile: {problem}{end} Mend the kernel; to debug the compiler "
+            f"in this process, set TZERO_COMPILE_WORKERS=1.{where}"
+        )
+
+
+class WorkerDied(TzeroError):
+    """The worker process that compiled a kernel ended before it was done. Others go on.
+
+    >>> print(WorkerDied(kernel="add", how="killed by SIGKILL (out of memory?)"))
+    add: the worker process that compiled it was lost: killed by SIGKILL (out of memory?). A new \
+one takes its place, so the next compile works; to compile this one in the main process, set \
+TZERO_COMPILE_WORKERS=1.
+    """
+
+    def __init__(self, *, kernel: str, how: str) -> None:
+        self.kernel = kernel
+        self.how = how
+        super().__init__(
+            f"{kernel}: the worker process that compiled it was lost: {how}. A new one takes its "
+            "place, so the next compile works; to compile this one in the main process, set "
+            "TZERO_COMPILE_WORKERS=1."
+        )
+
+
+class CompileTimeout(TzeroError, TimeoutError):
+    """A compile took longer than it may, and was stopped.
+
+    >>> print(CompileTimeout(kernel="add", seconds=600))
+    add: its compile was stopped after 600 s. Set TZERO_COMPILE_TIMEOUT to more seconds, or to 0 \
+for no limit.
+    """
+
+    def __init__(self, *, kernel: str, seconds: float) -> None:
+        self.kernel = kernel
+        self.seconds = seconds
+        super().__init__(
+            f"{kernel}: its compile was stopped after {seconds:g} s. Set TZERO_COMPILE_TIMEOUT to "
+            "more seconds, or to 0 for no limit."
+        )
+
+
+class CacheRefused(TzeroError):
+    """A cache directory is not private, so what it holds could be anyone's code.
+
+    >>> print(CacheRefused(path="/data/cache", problem="others may write to it",
+    ...                    cure="chmod 700 /data/cache"))
+    the cache directory /data/cache is not used: others may write to it. Cure: chmod 700 \
+/data/cache, or set TZERO_CACHE_DIR to a directory of your own.
+    """
+
+    def __init__(self, *, path: str, problem: str, cure: str) -> None:
+        self.path = path
+        self.problem = problem
+        self.cure = cure
+        super().__init__(
+            f"the cache directory {path} is not used: {problem}. Cure: {cure}, or set "
+            "TZERO_CACHE_DIR to a directory of your own."
         )
 
 

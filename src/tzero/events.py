@@ -1,4 +1,4 @@
-"""What happens to calls, for whoever wants to know: hits, misses, refusals, compiles, launches.
+"""What happens, for whoever wants to know: hits, misses, refusals, compiles, launches, caches.
 
 ::
 
@@ -27,7 +27,7 @@ from typing import Any, Literal
 
 __all__ = ["Event", "Kind", "Observer", "emit", "observe", "watched"]
 
-Kind = Literal["hit", "miss", "refusal", "compile", "launch"]
+Kind = Literal["hit", "miss", "refusal", "compile", "launch", "cache"]
 
 _LEVELS: Mapping[Kind, int] = {
     "hit": logging.DEBUG,
@@ -35,6 +35,7 @@ _LEVELS: Mapping[Kind, int] = {
     "miss": logging.INFO,
     "compile": logging.INFO,
     "refusal": logging.WARNING,
+    "cache": logging.WARNING,
 }
 
 

@@ -16,11 +16,26 @@ variable                       value                   meaning
                                                        its plan
 ``TZERO_OUTPUT_POOL``          ``''``, ``0`` or ``1``  let kernels use output tensors again that
                                                        nobody holds any more
+``TZERO_COMPILE_WORKERS``      a number                worker processes that compile; ``1``: none,
+                                                       the caller compiles; ``''``: one per core
+``TZERO_START_METHOD``         ``subprocess``,         how worker processes are started; ``''`` is
+                               ``fork``, ``spawn``     ``subprocess``
+``TZERO_COMPILE_TIMEOUT``      seconds                 how long one compile may take; ``0``: as long
+                                                       as it likes
+``TZERO_COMPILE_MEMORY``       MiB                     memory that one worker may use; ``0``: all
+``TZERO_QUIESCE``              seconds                 idle workers end after that
+``TZERO_CACHE``                ``''``, ``0`` or ``1``  keep compiled kernels on disk; ``0``: do not
+``TZERO_CACHE_DIR``            a directory             where; ``''``: the user's cache directory
+``TZERO_CACHE_LIMIT``          MiB                     what the cache may hold; the least recently
+                                                       used goes first
+``TZERO_REMOTE_CACHE``         a URL                   a shared cache behind the local one
+``TZERO_CACHE_KEY``            a secret                authenticates the entries of a shared cache
 =============================  ======================  ==========================================
 
 Enters: an environment. Leaves: one frozen :class:`Settings`, read at the first :func:`current` and
-kept, so that a later change of the environment cannot make two halves of a program disagree. It
-must not know who uses a setting or why.
+kept, so that a later change of the environment cannot make two halves of a program disagree. Only
+a compile takes the environment as it is when it is asked for, by :func:`now`. It must not know who
+uses a setting or why.
 
     >>> with override(cpu_check=True):
     ...     current().cpu_check
@@ -39,7 +54,7 @@ from typing import Any, TypedDict, Unpack
 
 from tzero.errors import InvalidSetting
 
-__all__ = ["Changes", "Settings", "current", "override", "read"]
+__all__ = ["Changes", "Settings", "current", "now", "override", "read"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -74,11 +89,44 @@ class Settings:
     output_pool: bool = False
     """Whether kernels that do not say so themselves use output tensors again."""
 
+    compile_workers: int | None = None
+    """How many worker processes compile; 1: the caller compiles; ``None``: one per core."""
+
+    start_method: str = "subprocess"
+    """How worker processes are started: ``subprocess``, ``fork`` or ``spawn``."""
+
+    compile_timeout: int = 600
+    """How many seconds one compile may take; 0: as many as it likes."""
+
+    compile_memory: int = 0
+    """How many MiB one worker may use; 0: all there are."""
+
+    quiesce: int = 60
+    """After how many seconds an idle worker ends."""
+
+    cache: bool = True
+    """Whether compiled kernels are kept on disk."""
+
+    cache_dir: str | None = None
+    """Where they are kept; ``None``: in the user's cache directory."""
+
+    cache_limit: int = 4096
+    """How many MiB the cache may hold; the least recently used goes first."""
+
+    remote_cache: str | None = None
+    """The URL of a shared cache behind the local one."""
+
+    cache_key: str | None = dataclasses.field(default=None, repr=False)
+    """The secret that authenticates the entries of a shared cache."""
+
     def __post_init__(self) -> None:
         for variable in _TABLE:
             value = getattr(self, variable.field)
             if not variable.accepts(value):
                 raise InvalidSetting(name=variable.field, value=value, allowed=variable.values)
+
+
+_START_METHODS = ("subprocess", "fork", "spawn")
 
 
 class _Malformed(Exception):
@@ -91,12 +139,37 @@ def _switch(text: str) -> bool | None:
     return text == "1" if text else None
 
 
-def _bound(text: str) -> int:
-    if not text:
-        return 1024
-    if not text.isdecimal() or int(text) < 1:
+def _number(otherwise: Any, least: int) -> Callable[[str], Any]:
+    def parse(text: str) -> Any:
+        if not text:
+            return otherwise
+        if not (text.isascii() and text.isdecimal()) or int(text) < least:
+            raise _Malformed
+        return int(text)
+
+    return parse
+
+
+def _is_number(least: int) -> Callable[[object], bool]:
+    return lambda value: type(value) is int and value >= least
+
+
+def _start_method(text: str) -> str:
+    if text not in ("", *_START_METHODS):
         raise _Malformed
-    return int(text)
+    return text or "subprocess"
+
+
+def _kept(text: str) -> bool:
+    return _switch(text) is not False
+
+
+def _text(text: str) -> str | None:
+    return text or None
+
+
+def _is_text(value: object) -> bool:
+    return value is None or (isinstance(value, str) and bool(value))
 
 
 def _tier(text: str) -> int | None:
@@ -162,9 +235,9 @@ _TABLE = (
     _Variable(
         field="max_specializations",
         names=("TZERO_MAX_SPECIALIZATIONS",),
-        parse=_bound,
+        parse=_number(1024, 1),
         allowed="'' (1024) or a whole number from 1",
-        accepts=lambda value: type(value) is int and value >= 1,
+        accepts=_is_number(1),
         values="a whole number from 1",
     ),
     _Variable(
@@ -198,6 +271,86 @@ _TABLE = (
         allowed="'' or '0' (off), or '1' (on)",
         accepts=lambda value: isinstance(value, bool),
         values="False or True",
+    ),
+    _Variable(
+        field="compile_workers",
+        names=("TZERO_COMPILE_WORKERS",),
+        parse=_number(None, 1),
+        allowed="'' (one per core), '1' (the caller compiles) or a larger number",
+        accepts=lambda value: value is None or _is_number(1)(value),
+        values="None or a whole number from 1",
+    ),
+    _Variable(
+        field="start_method",
+        names=("TZERO_START_METHOD",),
+        parse=_start_method,
+        allowed="'' or 'subprocess', 'fork' or 'spawn'",
+        accepts=lambda value: value in _START_METHODS,
+        values="'subprocess', 'fork' or 'spawn'",
+    ),
+    _Variable(
+        field="compile_timeout",
+        names=("TZERO_COMPILE_TIMEOUT",),
+        parse=_number(600, 0),
+        allowed="'' (600), '0' (no limit) or a number of seconds",
+        accepts=_is_number(0),
+        values="a whole number of seconds, 0 for no limit",
+    ),
+    _Variable(
+        field="compile_memory",
+        names=("TZERO_COMPILE_MEMORY",),
+        parse=_number(0, 0),
+        allowed="'' or '0' (no limit) or a number of MiB",
+        accepts=_is_number(0),
+        values="a whole number of MiB, 0 for no limit",
+    ),
+    _Variable(
+        field="quiesce",
+        names=("TZERO_QUIESCE",),
+        parse=_number(60, 1),
+        allowed="'' (60) or a number of seconds from 1",
+        accepts=_is_number(1),
+        values="a whole number of seconds from 1",
+    ),
+    _Variable(
+        field="cache",
+        names=("TZERO_CACHE",),
+        parse=_kept,
+        allowed="'' or '1' (on), or '0' (off)",
+        accepts=lambda value: isinstance(value, bool),
+        values="False or True",
+    ),
+    _Variable(
+        field="cache_dir",
+        names=("TZERO_CACHE_DIR",),
+        parse=_text,
+        allowed="'' (the user's cache directory) or a directory",
+        accepts=_is_text,
+        values="None or a directory",
+    ),
+    _Variable(
+        field="cache_limit",
+        names=("TZERO_CACHE_LIMIT",),
+        parse=_number(4096, 1),
+        allowed="'' (4096) or a number of MiB from 1",
+        accepts=_is_number(1),
+        values="a whole number of MiB from 1",
+    ),
+    _Variable(
+        field="remote_cache",
+        names=("TZERO_REMOTE_CACHE",),
+        parse=_text,
+        allowed="'' (none) or a URL, such as 'redis://host:6379/0'",
+        accepts=_is_text,
+        values="None or a URL",
+    ),
+    _Variable(
+        field="cache_key",
+        names=("TZERO_CACHE_KEY",),
+        parse=_text,
+        allowed="'' (none) or a secret",
+        accepts=_is_text,
+        values="None or a secret",
     ),
 )
 
@@ -237,10 +390,13 @@ class _Held:
         """Work out ``in_force`` anew; the lock is held by the caller."""
         if self.base is None:
             self.base = read(os.environ)
-        settings = self.base
+        self.in_force = self.over(self.base)
+        return self.in_force
+
+    def over(self, settings: Settings) -> Settings:
+        """Settings with the overrides on top; the lock is held by the caller."""
         for changes in self.overrides:
             settings = dataclasses.replace(settings, **changes)
-        self.in_force = settings
         return settings
 
 
@@ -260,6 +416,19 @@ def current() -> Settings:
         return _held.settle()
 
 
+def now() -> Settings:
+    """Return what the environment asks for at this moment, with the overrides that are open.
+
+    >>> os.environ["TZERO_QUIESCE"] = "7"
+    >>> now().quiesce
+    7
+    >>> del os.environ["TZERO_QUIESCE"]
+    """
+    settings = read(os.environ)
+    with _held.lock:
+        return _held.over(settings)
+
+
 class Changes(TypedDict, total=False):
     """What :func:`override` takes: the fields of :class:`Settings`, each optional.
 
@@ -274,6 +443,16 @@ class Changes(TypedDict, total=False):
     disable: bool
     verify: bool
     output_pool: bool
+    compile_workers: int | None
+    start_method: str
+    compile_timeout: int
+    compile_memory: int
+    quiesce: int
+    cache: bool
+    cache_dir: str | None
+    cache_limit: int
+    remote_cache: str | None
+    cache_key: str | None
 
 
 @contextmanager

@@ -26,6 +26,24 @@ EACH: list[tuple[TzeroError, list[str], str]] = [
     ),
     (errors.CompilerMissing(searched=["cc", "gcc"]), ["cc, gcc", "tzero[zig]"], "Install gcc"),
     (
+        errors.ToolchainMissing(backend="hip", searched=["hipcc"], advice="Install hipcc."),
+        ["hip backend", "looked for: hipcc"],
+        "Install hipcc.",
+    ),
+    (errors.BackendMissing(name="x", known=["cpp"]), ["'x'", "there are: cpp"], "Install the"),
+    (
+        errors.CompileFailed(kernel="k", problem="no BLOCK", trace="line 3\n"),
+        ["k: it does not compile: no BLOCK.", "In the worker:\nline 3"],
+        "Mend the kernel",
+    ),
+    (errors.WorkerDied(kernel="k", how="killed by SIGSEGV"), ["k: ", "SIGSEGV"], "set TZERO_"),
+    (errors.CompileTimeout(kernel="k", seconds=2.5), ["k: ", "2.5 s"], "Set TZERO_"),
+    (
+        errors.CacheRefused(path="/c", problem="others may write to it", cure="chmod 700 /c"),
+        ["/c is not used: others"],
+        "Cure: chmod 700 /c",
+    ),
+    (
         errors.CompilerFailed(kernel="k", command=["cc", "a b.c"], output="bad\nworse\n"),
         ["k: ", "cc 'a b.c'", "  bad\n  worse"],
         "set TZERO_CC",

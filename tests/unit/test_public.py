@@ -12,6 +12,8 @@ import pytest
 
 import tzero
 import tzero.bind
+import tzero.compile.backend
+import tzero.compile.request
 import tzero.config
 import tzero.constants
 import tzero.decorating
@@ -30,6 +32,10 @@ import tzero.specializing
 import tzero.words
 
 ERRORS = [
+    "BackendMissing",
+    "CacheRefused",
+    "CompileFailed",
+    "CompileTimeout",
     "CompilerFailed",
     "CompilerMissing",
     "InvalidArgument",
@@ -42,9 +48,11 @@ ERRORS = [
     "NotInKernel",
     "OutOfBounds",
     "PlanDrift",
+    "ToolchainMissing",
     "TzeroError",
     "UnsupportedOperation",
     "UnsupportedType",
+    "WorkerDied",
 ]
 PUBLIC = {
     tzero: [
@@ -59,6 +67,8 @@ PUBLIC = {
         "specialize",
     ],
     tzero.bind: ["BoundKernel"],
+    tzero.compile.backend: ["GROUP", "Backend", "find"],
+    tzero.compile.request: ["SCHEMA", "Artifact", "Malformed", "Request"],
     tzero.constants: ["Same", "constant", "fields_of", "holds_itself", "kind_of", "symbol"],
     tzero.device: ["capability"],
     tzero.decorating: ["kernel"],
@@ -75,7 +85,7 @@ PUBLIC = {
     tzero.key: ["Key", "Options", "UnsupportedType", "constant", "difference", "part", "text"],
     tzero.measure: ["Record", "Span", "active", "nanoseconds", "recording"],
     tzero.pool: ["Ring", "Stats", "clear", "stats"],
-    tzero.settings: ["Changes", "Settings", "current", "override", "read"],
+    tzero.settings: ["Changes", "Settings", "current", "now", "override", "read"],
 }
 NAMES = [(module, name) for module, names in PUBLIC.items() for name in names]
 SOURCE = Path(tzero.__file__).parent

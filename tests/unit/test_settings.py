@@ -36,6 +36,18 @@ def test_an_empty_environment_gives_the_defaults() -> None:
         ({"TZERO_CC": "gcc", "CC": "clang"}, "cc", ("gcc",)),
         ({"TZERO_CC": "", "CC": "clang"}, "cc", ("clang",)),
         ({"TZERO_CC": " ", "CC": ""}, "cc", None),
+        ({"TZERO_COMPILE_WORKERS": "3"}, "compile_workers", 3),
+        ({"TZERO_COMPILE_WORKERS": ""}, "compile_workers", None),
+        ({"TZERO_START_METHOD": "fork"}, "start_method", "fork"),
+        ({"TZERO_COMPILE_TIMEOUT": "0"}, "compile_timeout", 0),
+        ({"TZERO_COMPILE_MEMORY": "512"}, "compile_memory", 512),
+        ({"TZERO_QUIESCE": "1"}, "quiesce", 1),
+        ({"TZERO_CACHE": "0"}, "cache", False),
+        ({"TZERO_CACHE": ""}, "cache", True),
+        ({"TZERO_CACHE_DIR": "/tmp/a b"}, "cache_dir", "/tmp/a b"),
+        ({"TZERO_CACHE_LIMIT": "10"}, "cache_limit", 10),
+        ({"TZERO_REMOTE_CACHE": "redis://host"}, "remote_cache", "redis://host"),
+        ({"TZERO_CACHE_KEY": "secret"}, "cache_key", "secret"),
     ],
 )
 def test_a_variable_sets_its_field(environ: dict[str, str], field: str, value: object) -> None:
@@ -52,6 +64,14 @@ def test_a_variable_sets_its_field(environ: dict[str, str], field: str, value: o
         ("TZERO_MAX_SPECIALIZATIONS", "0", "a whole number"),
         ("TZERO_MAX_SPECIALIZATIONS", "-3", "a whole number"),
         ("TZERO_MAX_SPECIALIZATIONS", "many", "a whole number"),
+        ("TZERO_MAX_SPECIALIZATIONS", "\N{SUPERSCRIPT TWO}", "a whole number"),
+        ("TZERO_COMPILE_WORKERS", "0", "one per core"),
+        ("TZERO_START_METHOD", "magic", "'spawn'"),
+        ("TZERO_COMPILE_TIMEOUT", "-1", "seconds"),
+        ("TZERO_COMPILE_MEMORY", "1G", "MiB"),
+        ("TZERO_QUIESCE", "0", "seconds"),
+        ("TZERO_CACHE", "yes", "'0' (off)"),
+        ("TZERO_CACHE_LIMIT", "0", "MiB"),
     ],
 )
 def test_a_wrong_value_names_variable_value_and_what_is_allowed(
@@ -148,3 +168,16 @@ def test_a_wrong_environment_raises_at_first_use_not_at_import() -> None:
     )
     assert done.stdout.strip() == "imported"
     assert "InvalidSetting: TZERO_CPU is 'perhaps'" in done.stderr
+
+
+def test_now_sees_a_change_that_current_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = settings.current().quiesce
+    monkeypatch.setenv("TZERO_QUIESCE", str(kept + 5))
+    assert settings.current().quiesce == kept
+    assert settings.now().quiesce == kept + 5
+    with settings.override(quiesce=3):
+        assert settings.now().quiesce == 3
+
+
+def test_a_secret_is_not_shown() -> None:
+    assert "hush" not in repr(Settings(cache_key="hush"))

@@ -1,0 +1,1 @@
+"""The compilers tzero brings along, one module each."""

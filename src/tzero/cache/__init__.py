@@ -1,0 +1,1 @@
+"""Compiled kernels, kept by what they were made of."""

@@ -1,0 +1,1 @@
+"""Compiling beside the program: requests out, artifacts back."""
