@@ -14,6 +14,7 @@
 #include <unordered_map>
 
 #include "entries.h"
+#include "guards.h"
 #include "kernel.h"
 #include "leaves.h"
 #include "plan.h"
@@ -94,13 +95,14 @@ Answer is_quiet(State &state) {
 // Whether a call may be replayed here at all: nobody watches, measures or records, and torch is set
 // to nothing that changes what calls do.
 Answer is_ours(State &state, const Modes &modes) {
-    if (state.recorders != 0) return Answer::no;
-    if ((modes.included & ~state.torch.plain_included) != 0 ||
-        (modes.excluded & ~state.torch.plain_excluded) != 0 || state.torch.function_modes() != 0) {
-        return Answer::no;
-    }
+    if (state.recorders != 0 && !off(Guard::plan_recorders)) return Answer::no;
+    const uint64_t strange = (modes.included & ~state.torch.plain_included) |
+                             (modes.excluded & ~state.torch.plain_excluded);
+    if (strange != 0 && !off(Guard::plan_keys_on)) return Answer::no;
+    if (state.torch.function_modes() != 0 && !off(Guard::plan_functions_on)) return Answer::no;
     const bool unchanged =
-        state.quiet[0].is(state.measure.get()) && state.quiet[1].is(state.settings.get());
+        off(Guard::plan_quiet) ||
+        (state.quiet[0].is(state.measure.get()) && state.quiet[1].is(state.settings.get()));
     if (!unchanged) {
         const uint64_t measure = version_of(state.measure.get());
         const uint64_t settings = version_of(state.settings.get());
@@ -109,7 +111,7 @@ Answer is_ours(State &state, const Modes &modes) {
         state.quiet[0].set(measure);
         state.quiet[1].set(settings);
     }
-    return unwatched(state);
+    return off(Guard::plan_unwatched) ? Answer::yes : unwatched(state);
 }
 
 bool read_leaves(const Dispatcher &dispatcher, const Given &given, const Form &form,

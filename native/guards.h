@@ -9,21 +9,44 @@
 
 namespace tzero {
 
+// Those of a launch; of a plan, what the arguments are, what torch and tzero are set to, what the
+// host function reads, what its kernels are compiled with, and what steps lead to; and of a pool.
+#define TZERO_GUARDS(EACH)                                                                        \
+    EACH(alignment) EACH(integer_one) EACH(integer_16) EACH(integer_width) EACH(dtype)            \
+    EACH(tensor_type) EACH(constants) EACH(options) EACH(defaults) EACH(globals)                  \
+    EACH(knob_debug) EACH(knob_instrumentation) EACH(stages_hook) EACH(launch_hooks)              \
+    EACH(pre_run_hooks) EACH(own_debug) EACH(driver) EACH(device) EACH(stream) EACH(cache)        \
+    EACH(grid)                                                                                    \
+    EACH(plan_tensor_type) EACH(plan_requires_grad) EACH(plan_alignment) EACH(plan_dtype)         \
+    EACH(plan_sizes) EACH(plan_strides) EACH(plan_keys) EACH(plan_same_tensor)                    \
+    EACH(plan_same_container) EACH(plan_container) EACH(plan_class) EACH(plan_value)              \
+    EACH(plan_text) EACH(plan_dtype_value)                                                        \
+    EACH(plan_modes) EACH(plan_keys_on) EACH(plan_functions_on) EACH(plan_recorders)              \
+    EACH(plan_quiet) EACH(plan_unwatched)                                                         \
+    EACH(plan_versions) EACH(plan_names) EACH(plan_global_tensors) EACH(plan_global_arguments)    \
+    EACH(plan_global_containers)                                                                  \
+    EACH(plan_knobs) EACH(plan_attributes) EACH(plan_run_hooks) EACH(plan_globals)                \
+    EACH(plan_cache)                                                                              \
+    EACH(plan_asked_again) EACH(plan_addresses) EACH(plan_aligned) EACH(plan_result)              \
+    EACH(pool_names) EACH(pool_uses) EACH(pool_words) EACH(pool_version) EACH(pool_weak)          \
+    EACH(pool_attributes) EACH(pool_deterministic)
+
 enum class Guard : uint32_t {
-    alignment, integer_one, integer_16, integer_width, dtype, tensor_type, constants, options,
-    defaults, globals, knob_debug, knob_instrumentation, stages_hook, launch_hooks, pre_run_hooks,
-    own_debug, driver, device, stream, cache, grid, count
+#define TZERO_NAME(name) name,
+    TZERO_GUARDS(TZERO_NAME)
+#undef TZERO_NAME
+    count
 };
 
 constexpr const char *guard_names[] = {
-    "alignment", "integer_one", "integer_16", "integer_width", "dtype", "tensor_type", "constants",
-    "options", "defaults", "globals", "knob_debug", "knob_instrumentation", "stages_hook",
-    "launch_hooks", "pre_run_hooks", "own_debug", "driver", "device", "stream", "cache", "grid",
+#define TZERO_TEXT(name) #name,
+    TZERO_GUARDS(TZERO_TEXT)
+#undef TZERO_TEXT
 };
-static_assert(sizeof(guard_names) / sizeof(guard_names[0]) == static_cast<uint32_t>(Guard::count));
+static_assert(static_cast<uint32_t>(Guard::count) <= 64, "guards_off has a bit for each");
 
 #ifdef TZERO_MUTABLE
-inline uint32_t guards_off = 0;  // the one mutable global, in the one build that wants it
+inline uint64_t guards_off = 0;  // the one mutable global, in the one build that wants it
 inline bool off(Guard guard) { return (guards_off >> static_cast<uint32_t>(guard)) & 1; }
 #else
 constexpr bool off(Guard) { return false; }

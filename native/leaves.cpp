@@ -1,6 +1,9 @@
 #include "leaves.h"
 
+#include <algorithm>
 #include <cstring>
+
+#include "guards.h"
 
 namespace tzero {
 
@@ -15,6 +18,19 @@ enum Tag : uint64_t {
 
 uint64_t tagged(Tag tag, uint64_t more) { return static_cast<uint64_t>(tag) | more << 8; }
 
+// In the build for the tests: the words of a tensor without what is off.
+void without_what_is_off(uint64_t *words, size_t count) {
+    if (off(Guard::plan_tensor_type)) words[0] &= ~uint64_t{1};
+    if (off(Guard::plan_requires_grad)) words[0] &= ~uint64_t{2};
+    if (off(Guard::plan_alignment)) words[0] &= ~uint64_t{0xf0};
+    if (off(Guard::plan_dtype)) words[0] &= ~uint64_t{0xff00};
+    if (off(Guard::plan_keys)) words[1] = 0;
+    const size_t strides = 2 + (count - 2) / 2;
+    for (size_t k = 2; k < count; ++k) {
+        if (off(k < strides ? Guard::plan_sizes : Guard::plan_strides)) words[k] = 0;
+    }
+}
+
 }  // namespace
 
 bool LeafReader::words(uint64_t one, uint64_t other) {
@@ -25,6 +41,7 @@ bool LeafReader::words(uint64_t one, uint64_t other) {
 }
 
 bool LeafReader::start(const Modes &modes) {
+    if (off(Guard::plan_modes)) return true;
     out_.words[out_.word_count++] = modes.grad | modes.deterministic << 1;
     return words(modes.included, modes.excluded);
 }
@@ -57,11 +74,12 @@ bool LeafReader::tensor(PyObject *value) {
     uint64_t *words = out_.words + out_.word_count;
     size_t count = 0;
     leaf->value.kind = Kind::tensor;
-    words[0] = tagged(is_tensor, same);
+    words[0] = tagged(is_tensor, off(Guard::plan_same_tensor) ? 0 : same);
     if (read_tensor_words(tensors_, torch_, value, words + 1, &count, &leaf->value.address) !=
         Reading::done) {
         return false;
     }
+    without_what_is_off(words + 1, count);
     out_.word_count += 1 + count;
     return true;
 }
@@ -72,18 +90,20 @@ bool LeafReader::number(PyObject *value, bool by_value) {
     static const Parameter plain;  // Triton's usual one, without a name
     if (read_argument(tensors_, plain, value, &leaf->value) != Reading::done) return false;
     if (!by_value) return words(tagged(is_number, static_cast<uint64_t>(leaf->value.kind)),
-                                leaf->value.bits);
+                                off(Guard::plan_class) ? 0 : leaf->value.bits);
     Argument exact;
     if (read_constant(value, &exact) != Reading::done) return false;
     if (exact.kind == Kind::constant_object) {  // an integer above 63 bits
         if (out_.constant_count >= most_leaves) return false;
         out_.constants[out_.constant_count++] = value;
     }
-    return words(tagged(is_constant, static_cast<uint64_t>(exact.kind)), exact.bits);
+    return words(tagged(is_constant, static_cast<uint64_t>(exact.kind)),
+                 off(Guard::plan_value) ? 0 : exact.bits);
 }
 
 // A value that is compared as an object; its type is in the kind. No Python code runs for any.
 bool LeafReader::object(PyObject *value, uint64_t kind) {
+    if (off(Guard::plan_text)) return true;
     const Py_hash_t hash = PyObject_Hash(value);
     if (hash == -1 || out_.constant_count >= most_leaves) {
         PyErr_Clear();
@@ -93,10 +113,23 @@ bool LeafReader::object(PyObject *value, uint64_t kind) {
     return words(kind, static_cast<uint64_t>(hash));
 }
 
+// What holds leaves: which one before was the very same, counted from one, and its size.
+bool LeafReader::container(PyObject *value, uint64_t tag, Py_ssize_t size) {
+    PyObject **end = out_.containers + out_.container_count;
+    PyObject **at = std::find(out_.containers, end, value);
+    const uint64_t same = at == end || off(Guard::plan_same_container)
+                              ? 0
+                              : static_cast<uint64_t>(at - out_.containers) + 1;
+    if (off(Guard::plan_container)) tag = is_list;
+    if (out_.container_count >= most_leaves) return false;
+    out_.containers[out_.container_count++] = value;
+    return words(tag | same << 8, static_cast<uint64_t>(size));
+}
+
 bool LeafReader::items(PyObject *value, int depth) {
     const bool is_a_list = PyList_CheckExact(value);
     const Py_ssize_t count = Py_SIZE(value);
-    if (!words(is_a_list ? is_list : is_tuple, static_cast<uint64_t>(count))) return false;
+    if (!container(value, is_a_list ? is_list : is_tuple, count)) return false;
     for (Py_ssize_t k = 0; k < count; ++k) {
         PyObject *each = is_a_list ? PyList_GET_ITEM(value, k) : PyTuple_GET_ITEM(value, k);
         if (!take(each) || !item(each, true, depth + 1)) return false;
@@ -105,7 +138,7 @@ bool LeafReader::items(PyObject *value, int depth) {
 }
 
 bool LeafReader::pairs(PyObject *value, int depth) {
-    if (!words(is_dict, static_cast<uint64_t>(PyDict_GET_SIZE(value)))) return false;
+    if (!container(value, is_dict, PyDict_GET_SIZE(value))) return false;
     PyObject *key = nullptr, *each = nullptr;
     Py_ssize_t at = 0;
     while (PyDict_Next(value, &at, &key, &each)) {
@@ -127,7 +160,10 @@ bool LeafReader::item(PyObject *value, bool by_value, int depth) {
     }
     if (type != &PyUnicode_Type && type != &PyBytes_Type && type != dtype_) return false;
     if (next(value) == nullptr) return false;
-    if (type == dtype_) return words(is_dtype, reinterpret_cast<uintptr_t>(value));
+    if (type == dtype_) {
+        return words(is_dtype,
+                     off(Guard::plan_dtype_value) ? 0 : reinterpret_cast<uintptr_t>(value));
+    }
     return object(value, type == &PyUnicode_Type ? is_text : is_bytes);
 }
 

@@ -19,6 +19,10 @@ namespace tzero {
 constexpr size_t most_leaves = 128;
 constexpr size_t most_words = 1024;
 
+inline bool is_container(PyObject *value) {
+    return PyList_CheckExact(value) || PyTuple_CheckExact(value) || PyDict_CheckExact(value);
+}
+
 struct Leaf {
     PyObject *object;
     Argument value;  // of a number or a tensor: what a launch passes on
@@ -32,6 +36,8 @@ struct Leaves {
     size_t count = 0, word_count = 0, constant_count = 0;
     size_t taken = 0;
     PyObject *took[most_leaves];  // owned: what came out of lists and dicts, which may change
+    size_t container_count = 0;
+    PyObject *containers[most_leaves];  // lists, tuples and dicts; those in others are `took`
 
     Leaves() = default;
     Leaves(const Leaves &) = delete;
@@ -62,6 +68,7 @@ class LeafReader {
     bool tensor(PyObject *value);
     bool number(PyObject *value, bool by_value);
     bool object(PyObject *value, uint64_t kind);
+    bool container(PyObject *value, uint64_t tag, Py_ssize_t size);
     bool take(PyObject *value);
     bool words(uint64_t one, uint64_t other);
     Leaf *next(PyObject *value);

@@ -150,6 +150,16 @@ PyObject *tensor_version(PyObject *module, PyObject *value) {
     return PyLong_FromLongLong(read_version(state->tensors, state->torch, value));
 }
 
+PyObject *one_more_version(PyObject *module, PyObject *value) {
+    const State *state = state_of(module);
+    if (Py_TYPE(value) != state->tensors.tensor) {
+        PyErr_SetString(PyExc_TypeError, "only a plain tensor's version is changed");
+        return nullptr;
+    }
+    bump_version(state->tensors, state->torch, value);
+    Py_RETURN_NONE;
+}
+
 PyObject *rings(PyObject *module, PyObject *) {
     const Torch &torch = state_of(module)->torch;
     return PyBool_FromLong(torch.storage >= 0 && torch.gradients >= 0);
@@ -227,13 +237,13 @@ PyObject *enable_calls(PyObject *module, PyObject *type) {
 
 #ifdef TZERO_MUTABLE
 PyObject *set_guards_off(PyObject *, PyObject *names) {
-    uint32_t chosen = 0;
+    uint64_t chosen = 0;
     for (uint32_t k = 0; k < static_cast<uint32_t>(Guard::count); ++k) {
         Ref name = Ref::steal(PyUnicode_FromString(guard_names[k]));
         if (!name) return nullptr;
         const int is_in = PySequence_Contains(names, name.get());
         if (is_in < 0) return nullptr;
-        if (is_in) chosen |= 1u << k;
+        if (is_in) chosen |= uint64_t{1} << k;
     }
     guards_off = chosen;
     Py_RETURN_NONE;
@@ -270,6 +280,8 @@ int exec(PyObject *module) {
         {&names.used_global_vals, "used_global_vals"},
         {&names.missed, "_missed"},
         {&names.resume, "_resume"},
+        {&names.drifted, "_drifted"},
+        {&names.data, "data"},
         {&names.call, "__call__"},
         {&names.open, "_open"},
         {&names.in_force, "in_force"},
@@ -347,6 +359,8 @@ PyMethodDef methods[] = {
      PyDoc_STR("configure_plans(**facts)\n--\n\nSay what plans read of torch, and if they may.")},
     {"tensor_version", tensor_version, METH_O,
      PyDoc_STR("tensor_version(tensor)\n--\n\nHow often a tensor was written to in place.")},
+    {"bump_version", one_more_version, METH_O,
+     PyDoc_STR("bump_version(tensor)\n--\n\nHave torch take a tensor for one written to again.")},
     {"rings", rings, METH_NOARGS,
      PyDoc_STR("rings()\n--\n\nWhether it is known where torch counts who holds a tensor.")},
     {"torch_modes", torch_modes, METH_NOARGS,

@@ -57,12 +57,15 @@ class Replay {
     Answer watch_holds(const Watch &watch);
     Answer watched_tensors_hold();
     bool load_arguments();
+    bool shares_tables() const;
+    bool is_given(PyObject *value, int depth) const;
 
     Done step(const Step &step);
     PyObject *allocated(const Allocate &step) const;
     Done allocate(const Allocate &step);
     Done fill(const Fill &step);
-    Done call(const Call &step);
+    Done put_in(const Fill &step);
+    Done call(const Call &step, Py_ssize_t number);
     Done launch(const Launch &step);
     Done view(const View &step);
 
@@ -72,8 +75,8 @@ class Replay {
     bool refresh();
     Ref value(const Value &value) const;
     Ref nest(const Value &value) const;
-    int destructure(const Call &call, const Value &value, PyObject *given);
-    int put(const Call &call, size_t slot, PyObject *given);
+    bool destructure(const Value &value, PyObject *given);
+    bool put(size_t slot, PyObject *given);
     Ref resumed(Py_ssize_t number) const;
 
     State &state_;
@@ -89,6 +92,7 @@ class Replay {
 // ---- guards -------------------------------------------------------------------------------------
 
 Answer Replay::watch_holds(const Watch &watch) {
+    if (off(Guard::plan_names)) return Answer::yes;
     PyObject *found = watch.in_cell ? PyCell_GET(watch.where.get())
                                     : PyDict_GetItemWithError(watch.where.get(), watch.name.get());
     if (watch.how == Watch::absent) {
@@ -113,9 +117,10 @@ Answer Replay::watch_holds(const Watch &watch) {
 }
 
 Answer Replay::watches_hold() {
-    const bool unchanged = std::all_of(
-        plan_.namespaces.begin(), plan_.namespaces.end(),
-        [](const Namespace &each) { return each.seen.is(each.dict.get()); });
+    const bool unchanged =
+        off(Guard::plan_versions) ||
+        std::all_of(plan_.namespaces.begin(), plan_.namespaces.end(),
+                    [](const Namespace &each) { return each.seen.is(each.dict.get()); });
     uint64_t before[most_namespaces];
     if (!unchanged) {
         for (size_t k = 0; k < plan_.namespaces.size(); ++k) {
@@ -145,8 +150,9 @@ Answer Replay::watched_tensors_hold() {
         const void *address = nullptr;
         if (read_tensor_words(state_.tensors, state_.torch, tensor, words, &count, &address) !=
                 Reading::done ||
-            count != slot.words.size() ||
-            std::memcmp(words, slot.words.data(), count * sizeof words[0]) != 0) {
+            (!off(Guard::plan_global_tensors) &&
+             (count != slot.words.size() ||
+              std::memcmp(words, slot.words.data(), count * sizeof words[0]) != 0))) {
             return Answer::no;
         }
         Py_INCREF(tensor);
@@ -166,19 +172,55 @@ bool Replay::load_arguments() {
     }
     // A tensor that a global holds is another argument than was recorded: `x is W` may be asked.
     for (const Slot &slot : plan_.slots) {
-        if (slot.watch < 0) continue;
+        if (slot.watch < 0 || off(Guard::plan_global_arguments)) continue;
         const PyObject *held = plan_.watches[slot.watch].value.get();
         for (size_t k = 0; k < leaves_.count; ++k) {
             if (leaves_.leaf[k].object == held) return false;
         }
     }
-    return true;
+    return plan_.tables.empty() || leaves_.container_count == 0 ||
+           off(Guard::plan_global_containers) || !shares_tables();
+}
+
+// Whether arguments have a list, tuple or dict in common with what the host function reads.
+bool Replay::shares_tables() const {
+    return std::any_of(plan_.tables.begin(), plan_.tables.end(), [&](size_t at) {
+        const Watch &watch = plan_.watches[at];
+        PyObject *now = watch.in_cell
+                            ? PyCell_GET(watch.where.get())
+                            : PyDict_GetItemWithError(watch.where.get(), watch.name.get());
+        if (now == nullptr) PyErr_Clear();
+        return now == nullptr || is_given(now, 0);
+    });
+}
+
+bool Replay::is_given(PyObject *value, int depth) const {
+    constexpr int most_depth = 8;
+    if (!is_container(value)) return false;
+    PyObject *const *end = leaves_.containers + leaves_.container_count;
+    const bool is_list = PyList_CheckExact(value);
+    if (is_list || PyTuple_CheckExact(value)) {
+        if (!is_list && PyTuple_GET_SIZE(value) == 0) return false;  // of which there is one
+        if (depth >= most_depth || std::find(leaves_.containers, end, value) != end) return true;
+        for (Py_ssize_t k = 0; k < Py_SIZE(value); ++k) {
+            PyObject *item = is_list ? PyList_GET_ITEM(value, k) : PyTuple_GET_ITEM(value, k);
+            if (is_given(item, depth + 1)) return true;
+        }
+        return false;
+    }
+    if (depth >= most_depth || std::find(leaves_.containers, end, value) != end) return true;
+    PyObject *key = nullptr, *item = nullptr;
+    Py_ssize_t at = 0;
+    while (PyDict_Next(value, &at, &key, &item)) {
+        if (is_given(item, depth + 1)) return true;
+    }
+    return false;
 }
 
 // Reads addresses again: Python code that ran meanwhile may have given tensors others.
 bool Replay::refresh() {
     for (size_t k = 0; k < frame_.count; ++k) {
-        if (frame_.objects[k] == nullptr) continue;
+        if (frame_.objects[k] == nullptr || off(Guard::plan_addresses)) continue;
         const void *address = nullptr;
         if (!read_address(state_.tensors, frame_.objects[k], &address)) return false;
         frame_.addresses[k] = static_cast<const char *>(address);
@@ -218,7 +260,8 @@ PyObject *Replay::allocated(const Allocate &step) const {
 // would go on writing to it. `queue` is where its work goes.
 Answer Replay::may_use_again(const Allocate &step, void **queue) {
     // Where torch is to be deterministic, new memory has contents that are known.
-    if (!step.ring || state_.torch.is_deterministic()) return Answer::no;
+    if (!step.ring) return Answer::no;
+    if (state_.torch.is_deterministic() && !off(Guard::pool_deterministic)) return Answer::no;
     if (step.device < 0) return Answer::yes;
     if (!is_current(step.device)) return Answer::no;
     if (!stream(step.device, queue)) return Answer::error;
@@ -232,7 +275,7 @@ Replay::Done Replay::allocate(const Allocate &step) {
     if (again == Answer::error) return Done::error;
     if (again == Answer::yes) {
         const void *address = nullptr;
-        PyObject *used = take_from_ring(state_, step.ring.get(), queue, &address);
+        PyObject *used = take_from_ring(state_, step.ring.get(), queue, step.changes, &address);
         if (used != nullptr) {
             frame_.set(step.slot, used, address);
             return Done::yes;
@@ -253,9 +296,20 @@ Replay::Done Replay::allocate(const Allocate &step) {
     return Done::yes;
 }
 
+// Fills a tensor, and has torch count that as a change where the host function makes one. A tensor
+// of a ring may have been counted up before: nobody has looked at it since.
 Replay::Done Replay::fill(const Fill &step) {
+    const Done done = step.bytes == 0 ? Done::yes : put_in(step);
+    if (step.version == 0 || done != Done::yes) return done;
+    PyObject *tensor = frame_.objects[step.slot];
+    if (read_version(state_.tensors, state_.torch, tensor) < step.version) {
+        bump_version(state_.tensors, state_.torch, tensor);
+    }
+    return done;
+}
+
+Replay::Done Replay::put_in(const Fill &step) {
     auto *at = const_cast<char *>(frame_.addresses[step.slot]);
-    if (step.bytes == 0) return Done::yes;
     if (step.device < 0 && step.bytes <= most_filled_here) {
         fill_memory(at, step.bytes, step.pattern);
         return Done::yes;
@@ -273,8 +327,11 @@ Replay::Done Replay::fill(const Fill &step) {
                      state_.cuda.name_of(result), state_.cuda.text_of(result));
         return Done::error;
     }
-    Ref done = Ref::steal(PyObject_CallFunctionObjArgs(
-        step.function.get(), frame_.objects[step.slot], step.number.get(), nullptr));
+    // By way of `data`, which has a version of its own.
+    Ref data = Ref::steal(PyObject_GetAttr(frame_.objects[step.slot], state_.names.data.get()));
+    if (!data) return Done::error;
+    Ref done = Ref::steal(PyObject_CallFunctionObjArgs(step.function.get(), data.get(),
+                                                       step.number.get(), nullptr));
     return done ? Done::yes : Done::error;
 }
 
@@ -286,7 +343,8 @@ Replay::Done Replay::view(const View &step) {
 
 Replay::Done Replay::launch(const Launch &step) {
     if (ran_python_) {
-        const Answer answer = may_launch(state_, plan_);
+        const Answer answer =
+            off(Guard::plan_asked_again) ? Answer::yes : may_launch(state_, plan_);
         if (answer == Answer::error) return Done::error;
         if (answer == Answer::no || !refresh()) return Done::resume;
         ran_python_ = false;
@@ -296,7 +354,10 @@ Replay::Done Replay::launch(const Launch &step) {
     std::memcpy(block, step.block.data(), step.block.size());
     for (const Pointer &pointer : step.pointers) {
         const char *address = frame_.addresses[pointer.slot];
-        if (pointer.aligned && (reinterpret_cast<uintptr_t>(address) & 15) != 0) return Done::resume;
+        if (pointer.aligned && (reinterpret_cast<uintptr_t>(address) & 15) != 0 &&
+            !off(Guard::plan_aligned)) {
+            return Done::resume;
+        }
         std::memcpy(block + pointer.offset, &address, sizeof address);
     }
     for (const Number &number : step.numbers) {
@@ -321,7 +382,7 @@ Replay::Done Replay::launch(const Launch &step) {
     return Done::error;
 }
 
-Replay::Done Replay::call(const Call &step) {
+Replay::Done Replay::call(const Call &step, Py_ssize_t number) {
     Ref kept[most_arguments];
     PyObject *args[most_arguments + 1] = {nullptr};  // the first is CPython's to use
     const size_t count = step.args.size();
@@ -338,52 +399,60 @@ Replay::Done Replay::call(const Call &step) {
                                                (count - named) | PY_VECTORCALL_ARGUMENTS_OFFSET,
                                                step.keywords.get()));
     if (!given) return Done::error;
-    return destructure(step, step.result, given.get()) < 0 ? Done::error : Done::yes;
+    if (destructure(step.result, given.get())) return Done::yes;
+    if (PyErr_Occurred()) return Done::error;
+    // Too late to make the call otherwise: Python has the words for it, and raises.
+    Ref at = Ref::steal(PyLong_FromSsize_t(number));
+    if (!at) return Done::error;
+    Ref said = Ref::steal(PyObject_CallMethodObjArgs(self_, state_.names.drifted.get(),
+                                                     plan_.object.get(), at.get(), given.get(),
+                                                     nullptr));
+    if (said) PyErr_SetString(PyExc_RuntimeError, "_drifted has raised nothing");
+    return Done::error;
 }
 
-// A tensor that a call has given, into its slot.
-int Replay::put(const Call &call, size_t slot, PyObject *given) {
-    PyObject *known = frame_.objects[slot];
-    if (known != nullptr && known != given) {
-        PyErr_Format(PyExc_RuntimeError,
-                     "%U returned a new tensor, and one of its arguments when it was recorded",
-                     call.name.get());
-        return -1;
+// A tensor that a call has given, into its slot. False where it is not as it was recorded: one that
+// was there before is that one, and a new one is new and of that geometry.
+bool Replay::put(size_t slot, PyObject *given) {
+    const PyObject *known = frame_.objects[slot];
+    if (off(Guard::plan_result)) {
+        // Whatever it is.
+    } else if (known != nullptr) {
+        if (known != given) return false;
+    } else if (Py_TYPE(given) != state_.tensors.tensor ||
+               std::find(frame_.objects, frame_.objects + frame_.count, given) !=
+                   frame_.objects + frame_.count ||
+               !plan_.slots[slot].geometry.fits(state_.tensors, state_.torch, given)) {
+        return false;
     }
     const void *address = nullptr;
-    if (known == nullptr && (Py_TYPE(given) != state_.tensors.tensor ||
-                             !plan_.slots[slot].geometry.fits(state_.tensors, state_.torch, given))) {
-        PyErr_Format(PyExc_RuntimeError,
-                     "%U returned something else than the tensor it returned when it was recorded: "
-                     "%.200R",
-                     call.name.get(), reinterpret_cast<PyObject *>(Py_TYPE(given)));
-        return -1;
-    }
-    if (!read_address(state_.tensors, given, &address)) {
-        PyErr_Format(PyExc_RuntimeError, "%U returned a tensor without memory", call.name.get());
-        return -1;
-    }
+    if (!read_address(state_.tensors, given, &address)) return false;
     Py_INCREF(given);
     frame_.set(slot, given, address);
-    return 0;
+    return true;
 }
 
-int Replay::destructure(const Call &call, const Value &value, PyObject *given) {
-    if (value.kind == Value::constant || value.kind == Value::scalar) return 0;
-    if (value.kind == Value::tensor) return put(call, value.index, given);
+// What a call has given, into its slots; false where it is not as it was recorded, or with the Python
+// error set.
+bool Replay::destructure(const Value &value, PyObject *given) {
+    if (value.kind == Value::tensor) return put(value.index, given);
+    if (value.kind == Value::constant) {
+        PyObject *before = value.object.get();
+        if (given == before) return true;
+        return Py_TYPE(given) == Py_TYPE(before) &&
+               PyObject_RichCompareBool(given, before, Py_EQ) > 0;
+    }
     const bool is_tuple = PyTuple_Check(given);
     const auto count = static_cast<Py_ssize_t>(value.items.size());
-    if (value.kind == Value::dict || (!is_tuple && !PyList_Check(given)) ||
-        Py_SIZE(given) != count) {
-        PyErr_Format(PyExc_RuntimeError, "%U did not return the %zd things that it returned when "
-                     "it was recorded", call.name.get(), count);
-        return -1;
+    if (value.kind == Value::dict || value.kind == Value::scalar ||
+        (!is_tuple && !PyList_Check(given)) || Py_SIZE(given) != count) {
+        return false;
     }
     for (Py_ssize_t k = 0; k < count; ++k) {
         PyObject *item = is_tuple ? PyTuple_GET_ITEM(given, k) : PyList_GET_ITEM(given, k);
-        if (destructure(call, value.items[static_cast<size_t>(k)], item) < 0) return -1;
+        if (!destructure(value.items[static_cast<size_t>(k)], item)) return false;
     }
-    return 0;
+    return true;
 }
 
 Replay::Done Replay::step(const Step &step) {
@@ -391,7 +460,7 @@ Replay::Done Replay::step(const Step &step) {
     case Step::allocate: return allocate(plan_.allocates[step.at]);
     case Step::fill: return fill(plan_.fills[step.at]);
     case Step::view: return view(plan_.views[step.at]);
-    case Step::call: return call(plan_.calls[step.at]);
+    case Step::call: return call(plan_.calls[step.at], step.number);
     default: return launch(plan_.launches[step.at]);
     }
 }

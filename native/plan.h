@@ -83,6 +83,7 @@ struct Allocate {
     PyCFunction direct = nullptr;  // what it calls, where that takes the tuple as it is
     Ref plain, plain_args, plain_kwargs;
     Ref ring;  // of tensors that are used again, or nothing
+    int64_t changes = 0;  // in place, that the plan makes to it
 };
 
 struct Fill {
@@ -91,6 +92,7 @@ struct Fill {
     std::string pattern;  // one element
     size_t bytes;         // all of them
     Ref function, number;  // for those that torch fills
+    int64_t version;       // of the tensor afterwards; 0 where a new one is made with this in it
 };
 
 struct View {
@@ -143,6 +145,7 @@ struct Plan {
     std::vector<Slot> slots;
     std::vector<std::pair<size_t, size_t>> arguments;  // slot and leaf
     std::vector<size_t> watched;                       // slots of tensors in globals and closures
+    std::vector<size_t> tables;                        // watches of lists, tuples and dicts
     std::vector<Function> functions;
     std::vector<Step> steps;
     std::vector<Allocate> allocates;

@@ -63,6 +63,7 @@ class Maker {
         made.check = Ref::borrow(check);
         made.how = static_cast<Watch::How>(how);
         made.by_version = !made.in_cell && made.how != Watch::asks && is_noted(where);
+        if (is_container(object)) plan_->tables.push_back(plan_->watches.size());
         plan_->watches.push_back(std::move(made));
     }
 
@@ -146,8 +147,10 @@ class Maker {
         Allocate made;
         Py_ssize_t slot = 0;
         PyObject *quick, *quick_args, *plain, *plain_args, *plain_kwargs, *ring;
-        parse(said, "niOOOO!O!O", &slot, &made.device, &quick, &quick_args, &plain, &PyTuple_Type,
-              &plain_args, &PyDict_Type, &plain_kwargs, &ring);
+        Py_ssize_t changes = 0;
+        parse(said, "niOOOO!O!On", &slot, &made.device, &quick, &quick_args, &plain, &PyTuple_Type,
+              &plain_args, &PyDict_Type, &plain_kwargs, &ring, &changes);
+        made.changes = changes;
         made.slot = slot_at(slot);
         if (quick != Py_None) {
             if (!PyTuple_CheckExact(quick_args)) wrong("an allocation's arguments");
@@ -172,10 +175,12 @@ class Maker {
 
     size_t fill(PyObject *said) {
         Fill made;
-        Py_ssize_t slot = 0, bytes = 0, size = 0;
+        Py_ssize_t slot = 0, bytes = 0, size = 0, version = 0;
         const char *pattern = nullptr;
         PyObject *function, *number;
-        parse(said, "niy#nOO", &slot, &made.device, &pattern, &size, &bytes, &function, &number);
+        parse(said, "niy#nOOn", &slot, &made.device, &pattern, &size, &bytes, &function, &number,
+              &version);
+        made.version = version;
         made.slot = slot_at(slot);
         if (size < 1 || bytes < 0 || bytes % size != 0) wrong("a fill's size");
         made.pattern.assign(pattern, static_cast<size_t>(size));

@@ -5,6 +5,7 @@
 #include <new>
 #include <vector>
 
+#include "guards.h"
 #include "tensors.h"
 
 namespace tzero {
@@ -46,11 +47,12 @@ bool has_attributes(PyObject *object) {
     return dict != nullptr && *dict != nullptr && PyDict_GET_SIZE(*dict) != 0;
 }
 
-bool is_free(const State &state, const Kept &kept, void *stream) {
+bool is_free(const State &state, const Kept &kept, void *stream, int64_t changes) {
     PyObject *tensor = kept.tensor.get();
-    if (Py_REFCNT(tensor) != 1 || Py_TYPE(tensor) != state.tensors.tensor ||
-        kept.stream != stream ||
-        !(read_uses(state.tensors, state.torch, tensor) == kept.uses)) {
+    if ((Py_REFCNT(tensor) != 1 && !off(Guard::pool_names)) ||
+        Py_TYPE(tensor) != state.tensors.tensor || kept.stream != stream ||
+        (!off(Guard::pool_uses) &&
+         !(read_uses(state.tensors, state.torch, tensor) == kept.uses))) {
         return false;
     }
     uint64_t words[most_tensor_words];
@@ -58,13 +60,18 @@ bool is_free(const State &state, const Kept &kept, void *stream) {
     const void *address = nullptr;
     if (read_tensor_words(state.tensors, state.torch, tensor, words, &count, &address) !=
             Reading::done ||
-        address != kept.address || count != kept.words.size() ||
-        std::memcmp(words, kept.words.data(), count * sizeof words[0]) != 0 ||
-        has_weak_references(tensor) || has_attributes(tensor)) {
+        (!off(Guard::pool_words) &&
+         (address != kept.address || count != kept.words.size() ||
+          std::memcmp(words, kept.words.data(), count * sizeof words[0]) != 0)) ||
+        (has_weak_references(tensor) && !off(Guard::pool_weak)) ||
+        (has_attributes(tensor) && !off(Guard::pool_attributes))) {
         return false;
     }
-    // A new tensor, which nothing was written to in place, has version 0.
-    return !kept.has_version || read_version(state.tensors, state.torch, tensor) == 0;
+    // A new tensor, which nothing was written to in place, has version 0; after the plan's own
+    // changes, of which it is given none again, that many more.
+    if (!kept.has_version || off(Guard::pool_version)) return true;
+    const int64_t version = read_version(state.tensors, state.torch, tensor);
+    return version == 0 || version == changes;
 }
 
 PyObject *ring_new(PyTypeObject *type, PyObject *, PyObject *) {
@@ -155,14 +162,14 @@ int add_ring(PyObject *module, State *state) {
     return PyModule_AddObjectRef(module, "Ring", state->ring.get());
 }
 
-PyObject *take_from_ring(const State &state, PyObject *object, void *stream,
+PyObject *take_from_ring(const State &state, PyObject *object, void *stream, int64_t changes,
                          const void **address) {
     Ring *ring = ring_of(object);
     const size_t count = ring->kept->size();
     for (size_t k = 0; k < count; ++k) {
         const size_t at = (ring->next + k) % count;
         const Kept &kept = (*ring->kept)[at];
-        if (!is_free(state, kept, stream)) continue;
+        if (!is_free(state, kept, stream, changes)) continue;
         ring->next = at + 1;
         ++ring->reused;
         *address = kept.address;

@@ -17,8 +17,9 @@ namespace tzero {
 int add_ring(PyObject *module, State *state);
 
 // A tensor of the ring that nobody else has, and its address; null where there is none. `stream` is
-// where its next work goes.
-PyObject *take_from_ring(const State &state, PyObject *ring, void *stream, const void **address);
+// where its next work goes; `changes`, how often the plan that made it has changed it in place since.
+PyObject *take_from_ring(const State &state, PyObject *ring, void *stream, int64_t changes,
+                         const void **address);
 
 // Keeps a tensor that was made just now, and that nobody else has yet; 0, or -1 with the error set.
 int add_to_ring(const State &state, PyObject *ring, PyObject *tensor, void *stream);

@@ -17,7 +17,7 @@ struct Names {
     Ref get_current_device, get_current_stream;
     Ref launch, launched, finish, run_plain;
     Ref pre_run_hooks, device_caches, used_global_vals;
-    Ref missed, resume, call, open, in_force, verify, version;
+    Ref missed, resume, drifted, call, open, in_force, verify, version, data;
 };
 
 // What `triton.knobs.runtime` says while nobody has changed it: its attributes are then those of

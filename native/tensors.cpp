@@ -53,6 +53,9 @@ const char *Torch::open() {
     }
     context_ = context();
     if (!library.find("_ZNK2at10TensorBase8_versionEv", version)) return "at::TensorBase::_version";
+    if (!library.find("_ZN5torch8autograd4impl12bump_versionERKN2at6TensorE", bump_version)) {
+        return "torch::autograd::impl::bump_version";
+    }
     if (!library.find("aoti_torch_get_dim", dim)) return "aoti_torch_get_dim";
     if (!library.find("aoti_torch_get_sizes", sizes)) return "aoti_torch_get_sizes";
     if (!library.find("aoti_torch_get_strides", strides)) return "aoti_torch_get_strides";
@@ -112,6 +115,10 @@ bool read_address(const Tensors &tensors, PyObject *value, const void **address)
 
 int64_t read_version(const Tensors &tensors, const Torch &torch, PyObject *value) {
     return torch.version(handle_of(tensors, value));
+}
+
+void bump_version(const Tensors &tensors, const Torch &torch, PyObject *value) {
+    torch.bump_version(handle_of(tensors, value));
 }
 
 Uses read_uses(const Tensors &tensors, const Torch &torch, PyObject *value) {

@@ -46,6 +46,7 @@ class Torch {
     int (*strides)(const void *handle, const int64_t **out) = nullptr;
     bool (*requires_grad)(const void *impl) = nullptr;
     int64_t (*version)(const void *handle) = nullptr;
+    void (*bump_version)(const void *handle) = nullptr;
 
     // Set by configure_plans().
     bool ready = false;
@@ -93,6 +94,9 @@ Uses read_uses(const Tensors &tensors, const Torch &torch, PyObject *value);
 
 // How often a tensor was written to in place, as torch counts it; not for one of inference mode.
 int64_t read_version(const Tensors &tensors, const Torch &torch, PyObject *value);
+
+// Has torch count one more time; not for one of inference mode either.
+void bump_version(const Tensors &tensors, const Torch &torch, PyObject *value);
 
 // What is known of a tensor that a step makes.
 struct Geometry {

@@ -11,6 +11,12 @@ Python code calls, also the getters of attributes: each is a step, a read of som
 key has, or a reason to refuse. The other sees the operators that such a function comes to, which
 say what it is: a view, an allocation, something random, something that reads values. What an
 operator does without a function that shows it is refused as well.
+
+Other code may run in the middle of a host function, in the same thread: handlers of signals,
+finalizers, callbacks of weak references. It shows by frames between the host function and torch
+whose code nobody has read. A recording in which that happens is thrown away, and the next call is
+recorded instead. (Functions in C that are such callbacks themselves have no frames, and are taken
+for the host function's.)
 """
 
 from __future__ import annotations
@@ -18,8 +24,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import FrameType
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import CodeType, FrameType, FunctionType
 from typing import Any, NamedTuple
 
 import torch
@@ -28,7 +34,7 @@ from torch.overrides import TorchFunctionMode, resolve_name
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tzero import intercept, modes, operators, triton_side
-from tzero.leaves import NUMBERS, TENSORS, leaves, oddity, situation
+from tzero.leaves import NUMBERS, TENSORS, containers, leaves, oddity, situation
 from tzero.passing import Passing
 from tzero.plan import (
     Allocate,
@@ -142,6 +148,7 @@ class _Recorder:
         self._inference = torch.is_inference_mode_enabled()
         self._ran: list[operators.Ran] | None = None
         self._paused = False
+        self._code = frozenset(_code_of([subject.function, subject.code, *_helpers(subject.world)]))
         for k, (name, value) in enumerate(self.leaves):
             odd = oddity(name, value)
             if odd:
@@ -157,6 +164,8 @@ class _Recorder:
             self.refuse(
                 "an argument is a tensor that is in a global as well", show=False, outside=True
             )
+        if shared(args, subject.world.guards):
+            self.refuse(SHARED, lasting=False, show=False, outside=True)
         for k, tensor in subject.world.tensors.items():
             if type(tensor) in TENSORS and id(tensor) not in self._slot_of:
                 self._add(tensor, subject.world.guards[k].words, guard=k)
@@ -171,6 +180,8 @@ class _Recorder:
     def function(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Call a function of torch's and record what it did."""
         if self.refusal is not None or self._paused or self._ran is not None:
+            return func(*args, **kwargs)
+        if self._interrupted():
             return func(*args, **kwargs)
         self._ran = []
         try:
@@ -193,7 +204,7 @@ class _Recorder:
         """An operator is about to run."""
         if self._ran is not None:
             self._ran.append(operators.Ran(func, args, kwargs))
-        elif not self._paused:
+        elif not self._paused and not self._interrupted():
             self.refuse(f"it runs {func} where no function of torch's shows it")
 
     def _note(
@@ -274,12 +285,18 @@ class _Recorder:
     def _filled(self, tensor: torch.Tensor, ran: list[operators.Ran]) -> bool:
         """Whether all of a tensor that this call has made was set to one number."""
         slot = self._slot_of.get(id(tensor))
-        if len(ran) != 1 or slot not in self._made:
+        if len(ran) != 1 or slot not in self._made or ran[0].args[0] is not tensor:
             return False
         number = operators.fills(ran[0])
         if number is operators.NOTHING:
             return False
-        self.steps.append(Fill(slot, number, self._line()))
+        if modes.dispatch()[:2] != self.modes[:2]:  # inference mode may not count it as a change
+            raise _Refused(f"{ran[0].name} is called in another mode of torch")
+        assert slot is not None
+        values = (Tensor(slot), Constant(number))
+        fill = torch.Tensor.fill_
+        call = Call(fill, "Tensor.fill_", values, (), Tensor(slot), self._line())
+        self.steps.append(call)
         return True
 
     def _is_view(self, tensor: torch.Tensor, call: Call, ran: list[operators.Ran]) -> bool:
@@ -327,6 +344,8 @@ class _Recorder:
     ) -> Any:
         """Make a launch and record it."""
         if self.refusal is not None or self._ran is not None:  # a function of torch's makes it
+            return launch(grid)
+        if self._interrupted():
             return launch(grid)
         answers: list[Any] = []
         asked = callable(grid)
@@ -513,6 +532,26 @@ class _Recorder:
             place = self._place() if show else ("", 0)
             self.refusal = Refusal(reason, *place, lasting=lasting, outside=outside)
 
+    def _interrupted(self) -> bool:
+        """Whether it is not the host function that torch, or a kernel, is called by; then this
+        recording is over."""
+        for frame in _frames():
+            code = frame.f_code
+            if code is self.subject.code:
+                return False
+            module = _module(frame)
+            if code.co_name == "__del__" or module == "weakref":
+                break
+            # What dataclasses and named tuples write has no source, and nobody reads it.
+            written = code.co_filename == "<string>" and code.co_name.startswith("__")
+            if not (code in self._code or written or module.partition(".")[0] in _LIBRARIES):
+                break
+        else:
+            return False
+        what = f"{code.co_name}, which it does not call, runs in the middle of it"
+        self.refuse(what, lasting=False, show=False, outside=True)
+        return True
+
     def _place(self) -> tuple[str, int]:
         """Where the host function, or its helper, is."""
         for frame in _frames():
@@ -525,9 +564,12 @@ class _Recorder:
 
 
 NO_LAUNCH = "it launches no kernel"
+SHARED = "an argument is or holds a list, tuple or dict that is in a global as well"
 _DEFAULT = "torch's default dtype"
 _ASKED: dict[str, Any] = {"asked": torch.get_default_dtype}
 _OWN = frozenset({"tzero", "torch", "triton"})
+_LIBRARIES = sys.stdlib_module_names | {"torch", "triton", "numpy", "tzero", "helion"}
+"""Packages that answer for what they call; the same as in `tzero.world`."""
 
 
 class _Source(NamedTuple):
@@ -542,6 +584,43 @@ class _Source(NamedTuple):
 
 class _Refused(Exception):
     """Why what happened just now cannot be a step."""
+
+
+def shared(args: Sequence[Any], guards: Iterable[Guard]) -> bool:
+    """Whether arguments have a list, tuple or dict in common with what a host function reads: it
+    may ask if they are one, or change one and see it in the other."""
+    given = {id(each) for each in containers(args)}
+    if not given:
+        return False
+    held = (guard.now() for guard in guards if type(guard.value) in (list, tuple, dict))
+    return any(id(each) in given for each in containers(held))
+
+
+def _helpers(world: World) -> Iterator[FunctionType]:
+    """The functions that a host function may call, as far as their code was read."""
+    for guard in world.guards:
+        if isinstance(guard.where, dict) and isinstance(guard.where.get(guard.name), dict):
+            for function in guard.where[guard.name]:
+                if isinstance(function, FunctionType):
+                    yield function
+
+
+def _code_of(things: Iterable[Any]) -> Iterator[CodeType]:
+    """The code of functions, and the code in it."""
+    for thing in things:
+        code = thing if isinstance(thing, CodeType) else getattr(thing, "__code__", None)
+        if isinstance(code, CodeType):
+            yield code
+            yield from _code_of(each for each in code.co_consts if isinstance(each, CodeType))
+
+
+def _module(frame: FrameType) -> str:
+    """The module that a frame's code is of; of what tzero has written, its caller's."""
+    caller = frame.f_back
+    found = frame.f_globals.get("__name__")
+    if found is None and caller is not None:
+        found = caller.f_globals.get("__name__")
+    return found or ""
 
 
 def _frames() -> Iterator[FrameType]:

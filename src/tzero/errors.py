@@ -22,7 +22,7 @@
         ├── UnsupportedType        a value that cannot be part of a key    (also a TypeError)
         ├── NotInKernel            specialize outside a host function      (also a RuntimeError)
         ├── LaunchFailed           the driver refused a launch             (also a RuntimeError)
-        ├── PlanDrift              verify mode: a call is not what its plan says
+        ├── PlanDrift              a call is not what its plan says
         └── NativeMissing          tier 2 was asked for and is not built   (also an ImportError)
 
 Enters: the facts of one failure, as keyword arguments. Leaves: an exception whose message says
@@ -489,7 +489,8 @@ device's limits; if an earlier kernel failed, run with CUDA_LAUNCH_BLOCKING=1 to
 
 class PlanDrift(TzeroError):
     """A call did something else than the plan that was made of the same call before. Raised in
-    verify mode (``TZERO_VERIFY=1``), where every call is recorded again.
+    verify mode (``TZERO_VERIFY=1``), where every call is recorded again; and in a replay, where a
+    function of torch's returns other sizes than when it was recorded.
 
     >>> print(PlanDrift(kernel="add", fact="step 1", before="launch k[(3, 1, 1)](x, t1)",
     ...                 now="launch k[(4, 1, 1)](x, t1)"))

@@ -7,13 +7,14 @@ calls only if a plan for one is a plan for the other. It must not know plans.
 
 Exact lists, tuples and dicts with names for keys are walked; everything else is a leaf. Beyond what
 a key has of a tensor, a plan wants to know whether it requires gradients, whether torch is to
-conjugate or negate it, or knows it to be zero, its address modulo 16, and which tensors are the
-same. Numbers that are only passed on count by what Triton makes of them.
+conjugate or negate it, or knows it to be zero, its address modulo 16, and which tensors, lists,
+tuples and dicts are the same object. Numbers that are only passed on count by what Triton makes of
+them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from typing import Any, cast
 
 import torch
@@ -21,7 +22,7 @@ import torch
 from tzero.constants import constant
 from tzero.errors import UnsupportedType
 
-__all__ = ["NUMBERS", "TENSORS", "leaves", "situation"]
+__all__ = ["NUMBERS", "TENSORS", "containers", "leaves", "situation"]
 
 NUMBERS = (bool, int, float)
 TENSORS = (torch.Tensor, torch.nn.Parameter)
@@ -44,6 +45,18 @@ def leaves(args: Sequence[Any], names: Sequence[str]) -> Iterator[tuple[str, Any
             yield from leaves(list(value.values()), [f"{name}[{key!r}]" for key in value])
         else:
             yield name, value
+
+
+def containers(values: Iterable[Any]) -> Iterator[Any]:
+    """The lists, tuples and dicts that some values are or hold; but for the one empty tuple.
+
+    >>> list(containers([1, ([2], {})]))
+    [([2], {}), [2], {}]
+    """
+    for value in values:
+        if type(value) in (list, tuple, dict) and value != ():
+            yield value
+            yield from containers(value.values() if type(value) is dict else value)
 
 
 def oddity(name: str, value: Any) -> str:
@@ -109,8 +122,10 @@ def _assumed(value: Any, seen: dict[int, int]) -> Hashable:
     kind = type(value)
     if kind in TENSORS:
         return (*_shape(value), _flags(value), seen.setdefault(id(value), -1 - len(seen)))
-    if kind is list or kind is tuple:
-        return (kind, *[_assumed(item, seen) for item in value])
-    if kind is dict:
-        return (kind, *[(constant(key), _assumed(item, seen)) for key, item in value.items()])
+    if kind is list or kind is tuple or kind is dict:
+        same = seen.setdefault(id(value), -1 - len(seen))
+        if kind is dict:
+            pairs = [(constant(key), _assumed(item, seen)) for key, item in value.items()]
+            return (dict, same, *pairs)
+        return (cast("Hashable", kind), same, *[_assumed(item, seen) for item in value])
     return constant(value)

@@ -17,9 +17,10 @@ import functools
 import inspect
 import itertools
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import CellType, ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -35,13 +36,14 @@ from tzero.plan import (
     Launch,
     Nest,
     Plan,
+    Refusal,
     Scalar,
     Slot,
     Tensor,
     Value,
     View,
 )
-from tzero.replay import wanted
+from tzero.replay import drift_in, filling, resume, wanted
 
 __all__ = ["NativeKernel", "available", "describe", "make"]
 
@@ -110,6 +112,25 @@ def make(native: ModuleType) -> type[Kernel[Any]]:
         def tier(self) -> int:
             """How calls are replayed at best."""
             return super().tier if why_not or self._planner is None else 2
+
+        def _resume(self, plan: Plan, start: int, held: Sequence[Any], given: Any) -> Any:
+            return resume(plan, start, held, given, self._drifted)
+
+        def _drifted(self, plan: Plan, said: Any, result: Any = None) -> NoReturn:
+            """A call of torch's, by its step or as Python says it, returned something else than it
+            did when the plan was recorded. The plan is forgotten."""
+            if isinstance(said, int):
+                step = plan.steps[said]
+                call = step.call if isinstance(step, View) else step
+                assert isinstance(call, Call)
+                said = drift_in(plan, call, result)
+            self._forget(None)
+            assert self._planner is not None
+            for bound in self._entries.bound_kernels():
+                for found in list(bound.plans.values()):
+                    if not isinstance(found, Refusal) and found.plan is plan:
+                        self._planner.forget(found)
+            self._planner.drifted(plan, said)
 
         def _ring(self) -> Any:
             """What an allocation of a plan takes its tensors from, if not torch alone."""
@@ -202,7 +223,8 @@ def _configure(native: ModuleType) -> str:
         ):
             return "a tensor's geometry is not where it is looked for"
     written = torch.empty(2, device="cpu").zero_().zero_()
-    if native.tensor_version(written) != written._version:
+    native.bump_version(written)
+    if native.tensor_version(written) != written._version or written._version != 3:
         return "a tensor's version is not what torch says"
     native.configure_plans(**facts, ready=True)
     return ""
@@ -398,8 +420,12 @@ class _Describer:
         self.plan = plan
         self.ring = ring
         self.functions: list[Any] = []
+        self.made = {step.slot for step in plan.steps if isinstance(step, Allocate)}
+        # How often each was changed in place. In inference mode torch does not count that.
+        self.versions: Counter[int] = Counter()
+        self.counts = not torch.is_inference_mode_enabled()
         # A function of torch's may give a tensor other memory: a view then keeps what it looks at.
-        self.calls = any(isinstance(step, Call) for step in plan.steps)
+        self.calls = any(isinstance(s, Call) and not self._fills(s) for s in plan.steps)
         self.tensors = wanted(plan, launches=self.calls)
 
     def description(self) -> tuple[Any, ...] | None:
@@ -429,12 +455,12 @@ class _Describer:
     def _step(self, step: Any) -> tuple[int, tuple[Any, ...] | None]:
         if isinstance(step, Allocate):
             return _ALLOCATE, self._allocate(step)
-        if isinstance(step, Fill) and self.calls:  # which may keep the tensor, and its version
-            args = (Tensor(step.slot), Constant(step.value))
-            made = Tensor(step.slot)
-            return _CALL, _call(Call(torch.Tensor.fill_, "fill_", args, (), made, step.line))
-        if isinstance(step, Fill):
-            return _FILL, self._fill(step)
+        if isinstance(step, Fill):  # of a new tensor, which nobody has
+            return _FILL, self._fill(step.slot, step.value, 0)
+        if isinstance(step, Call) and not self.calls:  # else one may keep the tensor, and see it
+            at, value = filling(step) or (0, 0)
+            self.versions[at] += self.counts
+            return _FILL, self._fill(at, value, self.versions[at])
         if isinstance(step, View) and step.slot not in self.tensors:
             slot = self.plan.slots[step.slot]
             is_empty = 0 in slot.size
@@ -447,6 +473,10 @@ class _Describer:
 
     def _allocate(self, step: Allocate) -> tuple[Any, ...]:
         slot = self.plan.slots[step.slot]
+        changes = 0  # in place, here: how a tensor comes back to a ring
+        if self.counts and not self.calls:
+            fills = (filling(each) for each in self.plan.steps)
+            changes = sum(each is not None and each[0] == step.slot for each in fills)
         # torch's short way does not fill memory with a value that shows, where that is asked for.
         quick = None
         if not torch.are_deterministic_algorithms_enabled():
@@ -456,20 +486,27 @@ class _Describer:
             *(torch.empty_strided, (slot.size, slot.stride)),
             {"dtype": slot.dtype, "device": slot.device},
             None if 0 in slot.size else self.ring(),
+            changes,
         )
 
-    def _fill(self, step: Fill) -> tuple[Any, ...]:
-        slot = self.plan.slots[step.slot]
+    def _fills(self, step: Call) -> bool:
+        """Whether a call only sets a tensor of this plan to a number."""
+        found = filling(step)
+        return found is not None and found[0] in self.made
+
+    def _fill(self, at: int, value: bool | int | float, version: int) -> tuple[Any, ...]:
+        """`version` is the tensor's afterwards, 0 for what it has in it from the beginning."""
+        slot = self.plan.slots[at]
         try:
-            one = torch.empty(1, dtype=slot.dtype, device="cpu").fill_(step.value)
+            one = torch.empty(1, dtype=slot.dtype, device="cpu").fill_(value)
             pattern = bytes(one.view(torch.uint8).tolist())
         except (RuntimeError, TypeError) as error:
-            raise NotNative(f"{slot.name} is filled with {step.value!r} ({error})") from error
+            raise NotNative(f"{slot.name} is filled with {value!r} ({error})") from error
         size = len(pattern)
         for each in slot.size:
             size *= each
         fill = torch.Tensor.fill_
-        return (step.slot, _cuda_device(slot), pattern, size, fill, step.value)
+        return (at, _cuda_device(slot), pattern, size, fill, value, version)
 
     # -- launches ------------------------------------------------------------------------------
 

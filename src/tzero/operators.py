@@ -11,7 +11,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
+from torch._library.utils import has_fake_kernel
 from torch._ops import OpOverload
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_leaves, tree_map
 
 __all__ = ["NOTHING", "Picked", "Ran", "allocates", "fills", "is_geometry", "is_read", "obstacle"]
 
@@ -87,6 +90,9 @@ _GETTERS = frozenset(
 
 _BY_VALUES = ("pack_padded", "pad_packed", "histogramdd")
 """Words in the names of functions whose results are as large as values say, and no tag says it."""
+
+_OWN = ("aten", "prims")
+"""The namespaces of torch's own operators."""
 
 NOTHING: Any = object()
 """That a tensor is set to no number."""
@@ -167,21 +173,62 @@ def obstacle(name: str, result: Any, ran: Sequence[Ran]) -> str:
         return f"the size of what {name} returns depends on values"
     if torch.Tag.data_dependent_output in tags:
         return f"it reads the value of a tensor ({name})"
+    if any(map(_is_unknown, ran)):
+        return (
+            f"nothing says how large what {name} returns is: register a fake kernel for it "
+            "(torch.library.register_fake)"
+        )
+    if any(map(_is_sized_by_values, ran)):
+        return f"the size of what {name} returns depends on values"
     if "backward" in name:
         return f"{name} computes gradients"
     if name.endswith(".__get__") and name not in _GETTERS:
         return f"it reads {name.removesuffix('.__get__')}, which its arguments do not decide"
     if result is None and any(each.operator._schema.is_mutable for each in ran):
         return ""
-    if not _has_tensor(result):
+    if not _has(result, torch.Tensor) or _has(result, float):
         return f"it reads {name}, which its arguments do not decide"
     return ""
 
 
-def _has_tensor(value: Any) -> bool:
+def _is_foreign(operator: OpOverload) -> bool:
+    """Whether an operator that is not torch's own returns tensors. No tag says then what their
+    sizes depend on."""
+    returns_tensors = any("Tensor" in str(each.type) for each in operator._schema.returns)
+    return operator.namespace not in _OWN and returns_tensors
+
+
+def _is_unknown(ran: Ran) -> bool:
+    return _is_foreign(ran.operator) and not has_fake_kernel(ran.operator)
+
+
+def _is_sized_by_values(ran: Ran) -> bool:
+    """Whether an operator that is not torch's own returns tensors as large as values say: its fake
+    kernel, which sees no values, does not know their sizes then."""
+    operator = ran.operator
+    if not _is_foreign(operator):
+        return False
+    from torch._subclasses.fake_tensor import FakeTensorMode  # a second, for those who need it
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    with _disable_current_modes(), FakeTensorMode(shape_env=ShapeEnv()) as mode:
+
+        def fake(value: Any) -> Any:
+            is_tensor = isinstance(value, torch.Tensor)
+            return mode.from_tensor(value, static_shapes=True) if is_tensor else value
+
+        try:
+            result = operator(*tree_map(fake, ran.args), **tree_map(fake, ran.kwargs))
+        except Exception:  # it does not say: not even that it is no reason
+            return True
+        tensors = [each for each in tree_leaves(result) if isinstance(each, torch.Tensor)]
+        return not all(type(n) is int for each in tensors for n in (*each.size(), *each.stride()))
+
+
+def _has(value: Any, kind: type) -> bool:
     if isinstance(value, (list, tuple)):
-        return any(map(_has_tensor, value))
-    return isinstance(value, torch.Tensor)
+        return any(_has(item, kind) for item in value)
+    return isinstance(value, kind)
 
 
 def allocates(ran: Ran) -> Any:
@@ -224,6 +271,8 @@ def oddity(tensor: torch.Tensor) -> str:
     >>> oddity(torch.eye(2).to_sparse())
     'sparse_coo'
     """
+    if type(tensor) is not torch.Tensor:
+        return type(tensor).__name__
     if tensor.layout is not torch.strided:
         return str(tensor.layout).removeprefix("torch.")
     if tensor.is_quantized:
@@ -233,7 +282,8 @@ def oddity(tensor: torch.Tensor) -> str:
 
 @functools.cache
 def _is_view(operator: OpOverload) -> bool:
-    return bool(operator.is_view) and not operator._schema.is_mutable
+    own = operator.namespace in _OWN  # whose views are as large as arguments say
+    return own and bool(operator.is_view) and not operator._schema.is_mutable
 
 
 def is_geometry(ran: Ran) -> bool:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
 
 from tzero import capture, events, intercept, modes, settings, triton_side
 from tzero.bind import BoundKernel
@@ -25,7 +25,7 @@ from tzero.errors import PlanDrift, UnsupportedType
 from tzero.host import Host
 from tzero.leaves import leaves, situation
 from tzero.passing import Passing, read_passing
-from tzero.plan import Plan, Refusal, drift
+from tzero.plan import Drift, Plan, Refusal, drift
 from tzero.replay import Wrapper, write
 from tzero.world import Unreplayable, World, read_world
 
@@ -39,6 +39,11 @@ _FREE = 64
 
 _MOST_STALE = 16
 """So often a plan for one situation is recorded again, because the world has changed."""
+
+
+class OperatorDrift(PlanDrift, RuntimeError):
+    """A function of torch's returned something else than when the plan was recorded: found in the
+    middle of a call. A `RuntimeError` too, as what torch itself raises there."""
 
 
 class Planned(NamedTuple):
@@ -102,8 +107,15 @@ class Planner(Generic[R]):
         if found.held and any(id(value) in found.held for value in given):
             self._say("the host function runs: an argument is a tensor of a global as well")
             return found.bound.call(*args), None
+        if given is not args and capture.shared(args, found.plan.guards):
+            self._say(f"the host function runs: {capture.SHARED}")
+            return found.bound.call(*args), None
         self.replayed += 1
-        return found.wrapper.call(*given), found
+        try:
+            return found.wrapper.call(*given), found
+        except OperatorDrift:
+            self.forget(found)
+            raise
 
     def _given(self, args: tuple[Any, ...]) -> Sequence[Any]:
         """The leaves of the arguments."""
@@ -136,7 +148,8 @@ class Planner(Generic[R]):
             return result, None
         self.recorded += 1
         held = frozenset(id(made.guards[s.guard].value) for s in made.slots if s.guard is not None)
-        planned = Planned(made, bound, write(made, pool=self._pool), held)
+        wrapper = write(made, pool=self._pool, drifted=self.drifted)
+        planned = Planned(made, bound, wrapper, held)
         with self._growing:
             self.by_value |= self._places(made)
         self._keep(bound, self._key(args), planned, stale)
@@ -240,6 +253,10 @@ class Planner(Generic[R]):
         fact = drift(before, now)
         if fact is not None:
             raise PlanDrift(kernel=before.kernel, fact=fact.words, before=fact.before, now=fact.now)
+
+    def drifted(self, plan: Plan, fact: Drift) -> NoReturn:
+        """A call is not what its plan has, and it is too late to make it otherwise."""
+        raise OperatorDrift(kernel=plan.kernel, fact=fact.words, before=fact.before, now=fact.now)
 
     def _say(self, reason: str, level: int | None = None) -> None:
         """An event for calls that are slower than they could be; one for each reason."""

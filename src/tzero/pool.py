@@ -17,6 +17,8 @@ pool.
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import sys
 import weakref
 from collections.abc import Callable
@@ -169,11 +171,40 @@ def _state(tensor: torch.Tensor, place: Any) -> tuple[Any, ...]:
         place,
         (type(tensor), tensor.dtype, tensor.size(), tensor.stride(), tensor.storage_offset()),
         (tensor.data_ptr(), storage._cdata),
-        (_storage_uses(storage._cdata), uses, holders),
+        (_storage_uses(storage._cdata), uses, holders, _counts(tensor._cdata, storage._cdata)),
         (None if tensor.is_inference() else tensor._version, tensor.is_inference()),
         (tensor.requires_grad, tensor.grad_fn, tensor.grad if tensor.is_leaf else False, hooks),
         (tensor.is_conj(), tensor.is_neg(), bool(tensor.__dict__)),
     )
+
+
+def _counts(*objects: int) -> list[int]:
+    """torch's counts of who refers to C++ objects, as words that are only compared: weakly, too."""
+    if not _are_counted():
+        return []
+    return [ctypes.c_uint64.from_address(address + 8).value for address in objects]
+
+
+@functools.cache
+def _are_counted() -> bool:
+    """Whether torch counts references where they are looked for, behind the first pointer of an
+    object. Elsewhere a tensor that someone refers to weakly in C++ passes for free."""
+    tensor = torch.empty(1, device="cpu")
+    storage = tensor.untyped_storage()
+    places = (tensor._cdata + 8, storage._cdata + 8)
+
+    def words() -> list[int]:
+        return [ctypes.c_uint64.from_address(place).value for place in places]
+
+    before = words()
+    weak = torch._C._WeakTensorRef(tensor)  # type: ignore[attr-defined]
+    one = words()
+    del weak
+    pointer = storage._weak_ref()
+    other = words()
+    type(storage)._free_weak_ref(pointer)  # type: ignore[no-untyped-call]
+    changed = one[0] != before[0] and one[1] == before[1] and other[1] != before[1]
+    return changed and words() == before
 
 
 def _may_come_back(now: tuple[Any, ...], was: tuple[Any, ...]) -> bool:

@@ -8,6 +8,11 @@
 Enters: a plan. Leaves: a function of the leaves that does the plan's steps, its text, and `resume`,
 which does the rest of a plan that native code has begun. It must not know keys, or when a plan
 holds.
+
+What a function of torch's returns must be as it was when the plan was recorded: later steps rely on
+its geometry. Operators whose results are as large as values say are refused when they are recorded;
+one whose fake kernel says otherwise than it does is found out here, when it is too late to do the
+call otherwise.
 """
 
 from __future__ import annotations
@@ -17,8 +22,8 @@ import keyword
 import math
 import re
 from collections.abc import Callable, Sequence
-from types import CellType
-from typing import Any
+from types import CellType, CodeType
+from typing import Any, NoReturn
 
 import torch
 
@@ -28,6 +33,7 @@ from tzero.plan import (
     Allocate,
     Call,
     Constant,
+    Drift,
     Fill,
     Launch,
     Nest,
@@ -44,32 +50,49 @@ from tzero.plan import (
 )
 from tzero.pool import Ring
 
-__all__ = ["Wrapper", "resume", "write"]
+__all__ = ["Drifted", "Wrapper", "drift_in", "filling", "resume", "wanted", "write"]
+
+Drifted = Callable[[Plan, Drift], NoReturn]
+"""What is told that a step did not do what it did when its plan was recorded, and raises."""
 
 _PLAIN = (bool, int, str, type(None), torch.dtype)
 
 
 class Wrapper:
-    """A plan's steps as a Python function.
+    """A plan's steps as a Python function, written when it is first asked for: native code replays
+    most plans without it.
 
     `source` is its text; `call` takes the leaves of the arguments, and `holds` says whether the
     world is still what the plan assumes of it.
     """
 
-    __slots__ = ("call", "holds", "source")
-
-    def __init__(self, call: Callable[..., Any], holds: Callable[[], bool], source: str) -> None:
-        self.call = call
+    def __init__(self, writer: _Writer, holds: Callable[[], bool]) -> None:
+        self._writer = writer
         self.holds = holds
-        self.source = source
+
+    @functools.cached_property
+    def source(self) -> str:
+        """The text of the function."""
+        return self._writer.source()
+
+    @functools.cached_property
+    def call(self) -> Callable[..., Any]:
+        """The function."""
+        writer = self._writer
+        exec(compile(self.source, f"<plan of {writer.plan.kernel}>", "exec"), writer.world)
+        found: Callable[..., Any] = writer.world[writer.function]
+        return found
 
 
-def write(plan: Plan, *, pool: bool = False) -> Wrapper:
+def _raise(plan: Plan, drift: Drift) -> NoReturn:
+    raise RuntimeError(
+        f"{plan.kernel}: {drift.words} is {drift.now}, and it was {drift.before} in the plan"
+    )
+
+
+def write(plan: Plan, *, pool: bool = False, drifted: Drifted = _raise) -> Wrapper:
     """Write a plan out; with a pool, the tensors that it makes come from rings."""
-    writer = _Writer(plan, pool)
-    source = writer.source()
-    exec(compile(source, f"<plan of {plan.kernel}>", "exec"), writer.world)
-    return Wrapper(writer.world[writer.function], _holds(plan), source)
+    return Wrapper(_Writer(plan, pool, drifted), _holds(plan))
 
 
 def _holds(plan: Plan) -> Callable[[], bool]:
@@ -94,18 +117,22 @@ def _holds(plan: Plan) -> Callable[[], bool]:
             world[f"look_{k}"] = functools.partial(_looks, tensor, _look(tensor))
             words.append(f"look_{k}()")
     world["missing"] = object()
-    exec(
-        compile(f"def holds(): return {' and '.join(words)}", f"<world of {plan.kernel}>", "exec"),
-        world,
-    )
+    exec(_code(f"def holds(): return {' and '.join(words)}", f"<world of {plan.kernel}>"), world)
     found: Callable[[], bool] = world["holds"]
     return found
 
 
+@functools.lru_cache
+def _code(source: str, name: str) -> CodeType:
+    """Compiled once: the plans of a kernel for several sizes ask the same of the world."""
+    return compile(source, name, "exec")
+
+
 class _Writer:
-    def __init__(self, plan: Plan, pool: bool) -> None:
+    def __init__(self, plan: Plan, pool: bool, drifted: Drifted) -> None:
         self.plan = plan
         self.pool = pool
+        self.drifted = drifted
         self.world: dict[str, Any] = {"torch": torch, "Tensor": torch.Tensor}
         self.function = plan.kernel if _is_free(plan.kernel) else "call"
         names = enumerate(plan.leaves)
@@ -144,12 +171,13 @@ class _Writer:
             made = f"{list(slot.size)}, {list(slot.stride)}, dtype={slot.dtype}"
             device = f'device="{slot.device}"'
             return f"{self.tensors[step.slot]} = empty_strided({made}, {device})", []
-        if isinstance(step, Fill):
-            return f"{self.tensors[step.slot]}.fill_({self._constant(step.value)})", []
+        if isinstance(step, Fill):  # by way of `data`: what a new tensor has in it is no change
+            return f"{self.tensors[step.slot]}.data.fill_({self._constant(step.value)})", []
         if isinstance(step, View):
-            return self._called(k, step.call), [geometry(self.plan.slots[step.slot])]
+            called, target = self._called(k, step.call), self.tensors[step.slot]
+            return f"{target} = {called}", [geometry(self.plan.slots[step.slot])]
         if isinstance(step, Call):
-            return self._called(k, step), []
+            return self._checked(k, step), []
         launch = f"launch_{k}"
         self.world[launch] = over(step.function)[step.grid]
         given = self._launch_arguments(step)
@@ -170,9 +198,23 @@ class _Writer:
         if isinstance(function, Picked):
             function, picked = function.function, f"[{function.index}]"
         name = self._named(k, function, call.name.removesuffix(picked))
-        text = f"{name}({', '.join(given)}){picked}"
+        return f"{name}({', '.join(given)}){picked}"
+
+    def _checked(self, k: int, call: Call) -> str:
+        """A call whose result is held to what it was, and to the tensors that it was given."""
+        text = self._called(k, call)
         target = self._target(call.result)
-        return f"{target} = {text}" if target else text
+        if not target or filling(call) is not None:
+            return text
+        there = {slot for step in self.plan.steps[:k] for slot in _made(step)}
+        for slot, each in enumerate(self.plan.slots):
+            if each.leaf is not None or each.guard is not None:
+                there.add(slot)
+        values = (*call.args, *(value for _, value in call.kwargs), call.result)
+        given = dict.fromkeys(s for value in values for s in tensors_in(value) if s in there)
+        self.world[f"checked_{k}"] = _Checked(self.plan, call, tuple(given), self.drifted)
+        names = [self.tensors[slot] for slot in given]
+        return f"{target} = checked_{k}({', '.join([text, *names])})"
 
     def _target(self, value: Value) -> str:
         """What a result is assigned to; slots are filled, everything else is dropped."""
@@ -249,7 +291,7 @@ def _looks(tensor: torch.Tensor, so: tuple[Any, ...]) -> bool:
     return _look(tensor) == so
 
 
-_OWN = re.compile(r"(t|leaf_|launch_|call_|constant_|global_|output_|kind_)\d+|_+")
+_OWN = re.compile(r"(t|leaf_|launch_|call_|checked_|constant_|global_|output_|kind_)\d+|_+")
 
 
 def _is_free(name: str) -> bool:
@@ -258,6 +300,100 @@ def _is_free(name: str) -> bool:
         name
     )
     return name.isidentifier() and not taken and _OWN.fullmatch(name) is None
+
+
+def _made(step: Step) -> Sequence[int]:
+    """The slots that a step has tensors for."""
+    if isinstance(step, (Allocate, View)):
+        return (step.slot,)
+    return tuple(tensors_in(step.result)) if isinstance(step, Call) else ()
+
+
+# -- what functions of torch's return --------------------------------------------------------------
+
+
+class _Checked:
+    """Gives the result of a call, if it is as the plan has it. `slots` are those of the tensors
+    that it is shown besides."""
+
+    __slots__ = ("call", "drifted", "plan", "slots")
+
+    def __init__(self, plan: Plan, call: Call, slots: tuple[int, ...], drifted: Drifted) -> None:
+        self.plan = plan
+        self.call = call
+        self.slots = slots
+        self.drifted = drifted
+
+    def __call__(self, result: Any, *given: torch.Tensor) -> Any:
+        if not _fits(
+            self.plan, self.call.result, result, dict(zip(self.slots, given, strict=True))
+        ):
+            self.drifted(self.plan, drift_in(self.plan, self.call, result))
+        return result
+
+
+def _fits(plan: Plan, value: Value, result: Any, known: dict[int, Any]) -> bool:
+    """Whether what a call gave is as it was; `known` are tensors that were there before, by slot,
+    and takes those that are new."""
+    if isinstance(value, Tensor):
+        before = known.get(value.slot)
+        if before is not None:
+            return result is before
+        if type(result) is not torch.Tensor or any(result is each for each in known.values()):
+            return False
+        if result.layout is not torch.strided:
+            return False
+        known[value.slot] = result
+        slot = plan.slots[value.slot]
+        geometry = (result.dtype, result.device, tuple(result.size()), tuple(result.stride()))
+        return geometry == (slot.dtype, slot.device, slot.size, slot.stride)
+    if isinstance(value, Nest):
+        items = _items(result) if type(result) is value.kind else ()
+        if len(items) != len(value.items) or value.kind is dict:
+            return False
+        pairs = zip(value.items, items, strict=True)
+        return all(_fits(plan, item, each, known) for item, each in pairs)
+    return value == Constant(result)
+
+
+def _items(result: Any) -> tuple[Any, ...]:
+    return tuple(result)
+
+
+def drift_in(plan: Plan, call: Call, result: Any) -> Drift:
+    """What a call of torch's returned otherwise than when it was recorded."""
+    return Drift(f"what {call.name} returns", _said(plan, call.result), _shown(result))
+
+
+def _said(plan: Plan, value: Value) -> str:
+    if isinstance(value, Tensor):
+        slot = plan.slots[value.slot]
+        return f"{slot.name}, {geometry(slot)}"
+    items = [_said(plan, item) for item in value.items] if isinstance(value, Nest) else []
+    return f"({', '.join(items)})" if items else "no tensor"
+
+
+def _shown(result: Any) -> str:
+    if isinstance(result, torch.Tensor):
+        kind, size = str(result.dtype).removeprefix("torch."), list(result.size())
+        strides = f" strides {list(result.stride())}" if result.layout is torch.strided else ""
+        return f"a {type(result).__name__}, {kind}{size}{strides} on {result.device}"
+    if isinstance(result, (list, tuple)):
+        return f"({', '.join(map(_shown, result))})"
+    return f"a {type(result).__name__}"
+
+
+def filling(step: Step) -> tuple[int, bool | int | float] | None:
+    """The slot of a tensor that a call sets to one number in place, and the number; None for
+    others."""
+    if not isinstance(step, Call) or step.function is not torch.Tensor.fill_:
+        return None
+    if len(step.args) != 2 or step.kwargs:
+        return None
+    tensor, number = step.args
+    if not isinstance(tensor, Tensor) or not isinstance(number, Constant):
+        return None
+    return (tensor.slot, number.value) if type(number.value) in (bool, int, float) else None
 
 
 def made_as(slot: Slot) -> torch.Tensor:
@@ -286,7 +422,13 @@ def wanted(plan: Plan, *, launches: bool) -> set[int]:
     return used
 
 
-def resume(plan: Plan, start: int, held: Sequence[Any], given: Sequence[Any]) -> Any:
+def resume(
+    plan: Plan,
+    start: int,
+    held: Sequence[Any],
+    given: Sequence[Any],
+    drifted: Drifted = _raise,
+) -> Any:
     """Do the steps of a plan from one on: `held` are the tensors of the slots so far, None for
     views that nobody has made; `given` are the leaves of the arguments."""
     slots = list(held)
@@ -311,20 +453,21 @@ def resume(plan: Plan, start: int, held: Sequence[Any], given: Sequence[Any]) ->
         whole = of.kind in (list, tuple) or is_sequence_type(of.kind)
         return of.kind(items) if whole else tuple.__new__(of.kind, items)
 
-    def keep(of: Value, result: Any) -> None:
-        if isinstance(of, Tensor):
-            slots[of.slot] = result
-        elif isinstance(of, Nest):
-            for item, each in zip(of.items, result, strict=True):
-                keep(item, each)
+    def done(call: Call) -> None:
+        result = call.function(*map(value, call.args), **_named(call, value))
+        known = {k: each for k, each in enumerate(slots) if each is not None}
+        if not _fits(plan, call.result, result, known):
+            drifted(plan, drift_in(plan, call, result))
+        for k, each in known.items():
+            slots[k] = each
 
     for step in plan.steps[start:]:
         if isinstance(step, Allocate):
             slots[step.slot] = made_as(plan.slots[step.slot])
         elif isinstance(step, Fill):
-            tensor(step.slot).fill_(step.value)
+            tensor(step.slot).data.fill_(step.value)
         elif isinstance(step, Call):
-            keep(step.result, step.function(*map(value, step.args), **_named(step, value)))
+            done(step)
         elif isinstance(step, Launch):
             names = [parameter.name for parameter in step.function.params]
             options = {name: each.value for name, each in step.options}

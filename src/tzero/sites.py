@@ -1,7 +1,8 @@
 """A function's source beside its code: which instruction is which expression.
 
 Enters: a function. Leaves: its syntax tree, where each of its expressions is in the code, and the
-names that the code assigns. It must not know what anyone looks for in them.
+names that the code assigns, loads, or calls without saying so. It must not know what anyone looks
+for in them.
 """
 
 from __future__ import annotations
@@ -16,7 +17,24 @@ from collections.abc import Callable, Iterator
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
-__all__ = ["Source", "Span", "assigned", "names_of", "read_source", "span_of"]
+__all__ = [
+    "ATTRIBUTES",
+    "CELLS",
+    "NAMES",
+    "Source",
+    "Span",
+    "assigned",
+    "chain_at",
+    "implied",
+    "names_of",
+    "read_source",
+    "span_of",
+]
+
+NAMES = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
+CELLS = ("LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF")
+ATTRIBUTES = ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR")
+"""The instructions that load a global, what a closure holds, and an attribute."""
 
 
 Span = tuple[int | None, int | None, int | None, int | None]
@@ -88,3 +106,69 @@ def names_of(instruction: dis.Instruction) -> list[str]:
     """The names of an instruction; one may stand for two of them."""
     several = isinstance(instruction.argval, tuple)
     return list(instruction.argval) if several else [instruction.argval]
+
+
+def chain_at(instructions: list[dis.Instruction], start: int) -> list[str]:
+    """The attributes that are loaded one after the other from an instruction on.
+
+    >>> chain_at(list(dis.get_instructions(lambda: print.a.b)), 2)
+    ['a', 'b']
+    """
+    rest = itertools.islice(instructions, start, None)
+    return [each.argval for each in itertools.takewhile(_is_attribute, rest)]
+
+
+def _is_attribute(instruction: dis.Instruction) -> bool:
+    return instruction.opname in ATTRIBUTES
+
+
+_SIGNS = {
+    "+": "add",
+    "-": "sub",
+    "*": "mul",
+    "/": "truediv",
+    "//": "floordiv",
+    "%": "mod",
+    "**": "pow",
+    "@": "matmul",
+    "&": "and",
+    "|": "or",
+    "^": "xor",
+    "<<": "lshift",
+    ">>": "rshift",
+    "<": "lt",
+    "<=": "le",
+    "==": "eq",
+    "!=": "ne",
+    ">": "gt",
+    ">=": "ge",
+}
+_OPERATIONS = {
+    "BINARY_SUBSCR": "getitem",
+    "BINARY_SLICE": "getitem",
+    "STORE_SUBSCR": "setitem",
+    "STORE_SLICE": "setitem",
+    "UNARY_NEGATIVE": "neg",
+    "UNARY_INVERT": "invert",
+    "CONTAINS_OP": "contains",
+    "GET_ITER": "iter",
+    "UNPACK_SEQUENCE": "iter",
+}
+
+
+def implied(opname: str, sign: str) -> list[str]:
+    """The methods that an instruction may call without naming them.
+
+    >>> implied("BINARY_OP", "+="), implied("UNARY_NEGATIVE", "")
+    (['__add__', '__radd__', '__iadd__'], ['__neg__'])
+    """
+    if opname == "BINARY_OP" and sign == "[]":
+        return ["__getitem__"]
+    if opname == "BINARY_OP":
+        word = _SIGNS[sign.removesuffix("=") or sign]
+        changed = [f"__i{word}__"] if sign.endswith("=") else []
+        return [f"__{word}__", f"__r{word}__", *changed]
+    if opname == "COMPARE_OP":
+        turned = sign.translate(str.maketrans("<>", "><"))
+        return [f"__{_SIGNS[each]}__" for each in dict.fromkeys([sign, turned])]
+    return [f"__{_OPERATIONS[opname]}__"] if opname in _OPERATIONS else []

@@ -148,6 +148,11 @@ def both(x: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
     return scaled(x, 2.0), [scaled(x, 3.0), scaled(x, 4.0)]
 
 
+@both.register_fake
+def _(x):
+    return torch.empty_like(x), [torch.empty_like(x), torch.empty_like(x)]
+
+
 def by_a_custom_operator(x):
     torch.ops.tzero_plans.increase(x)
     return scaled(x, 2.0)

@@ -59,6 +59,15 @@ def last(x: torch.Tensor) -> torch.Tensor:
     return out
 
 
+first.register_fake(torch.empty_like)
+last.register_fake(torch.empty_like)
+
+
+@pair_of.register_fake
+def _(x):
+    return torch.empty_like(x), [torch.empty_like(x), torch.empty_like(x)]
+
+
 OPERATORS = ("first", "middle", "pair", "last")
 
 

@@ -113,6 +113,9 @@ def again(x: torch.Tensor) -> torch.Tensor:
     return AGAIN[0](x) if AGAIN else x.clone()
 
 
+again.register_fake(torch.empty_like)
+
+
 AGAIN: list[Any] = []
 
 

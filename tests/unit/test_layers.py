@@ -25,6 +25,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "_native": frozenset(),
     "cpu": frozenset({"errors", "settings"}),
     "cache": frozenset({"errors", "events", "settings"}),
+    "cli": frozenset({"cache", "errors", "settings"}),
     "compile": frozenset({"cache", "errors", "events", "measure", "settings"}),
     "triton_side": frozenset(),
     "backends": frozenset({"compile", "cpu", "errors", "events", "settings", "triton_side"}),
@@ -51,7 +52,21 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "leaves": frozenset({"constants", "errors"}),
     "sites": frozenset(),
     "passing": frozenset({"sites"}),
-    "world": frozenset({"config", "constants", "errors", "host", "plan", "sites", "triton_side"}),
+    "libraries": frozenset(),
+    "classes": frozenset(),
+    "world": frozenset(
+        {
+            "classes",
+            "config",
+            "constants",
+            "errors",
+            "host",
+            "libraries",
+            "plan",
+            "sites",
+            "triton_side",
+        }
+    ),
     "capture": frozenset(
         {
             "intercept",
