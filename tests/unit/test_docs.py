@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = ["docs/how-a-call-works.md", "docs/launching.md", "docs/cpu.md", "README.md"]
+PAGES = [
+    "docs/how-a-call-works.md",
+    "docs/launching.md",
+    "docs/cpu.md",
+    "docs/caching.md",
+    "README.md",
+]
 
 
 @pytest.mark.parametrize("page", PAGES)

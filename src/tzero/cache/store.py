@@ -1,0 +1,115 @@
+"""The layers of the cache, as one: the disk in front, what is shared behind it.
+
+::
+
+    get ── disk ── hit ──► Found(payload, "disk")
+             └ miss ── remote ── hit ──► the disk gets it too ──► Found(payload, "remote")
+    put ──► disk, and the remote's queue
+
+Enters: settings, and payloads by digest. Leaves: payloads, and which layer had them. It must not
+know what the payloads are.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import platformdirs
+
+from tzero.cache.disk import Disk
+from tzero.cache.remote import Remote
+from tzero.settings import Settings
+
+__all__ = ["Found", "Layers", "Store", "location", "stores"]
+
+
+class Store(Protocol):
+    """Where payloads are kept, by the digest of the request that they answer.
+
+    ::
+
+        store.put(request.digest, artifact.encode())
+        store.get(request.digest)  # the same bytes, or None
+    """
+
+    def get(self, digest: str) -> bytes | None:
+        """The payload, verified; None for a miss. Damage is a miss, and told by an event."""
+
+    def put(self, digest: str, payload: bytes) -> None:
+        """Keep a payload. Never raises for what the environment does: that is told by an event."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A payload, and which layer had it.
+
+    >>> Found(b"code", "disk").layer
+    'disk'
+    """
+
+    payload: bytes
+    layer: Literal["disk", "remote"]
+
+
+@dataclass(frozen=True, slots=True)
+class Layers:
+    """The stores that settings ask for, either or both of which may be absent.
+
+    >>> nothing = Layers(disk=None, remote=None)
+    >>> nothing.put("0" * 64, b"code")
+    >>> nothing.get("0" * 64) is None
+    True
+    """
+
+    disk: Disk | None
+    remote: Remote | None
+
+    def get(self, digest: str) -> Found | None:
+        """The payload of this digest; one that only the remote had is kept on the disk as well."""
+        if self.disk is not None and (payload := self.disk.get(digest)) is not None:
+            return Found(payload, "disk")
+        if self.remote is not None and (payload := self.remote.get(digest)) is not None:
+            if self.disk is not None:
+                self.disk.put(digest, payload)
+            return Found(payload, "remote")
+        return None
+
+    def put(self, digest: str, payload: bytes) -> None:
+        """Keep a payload in every layer; the remote's is sent in the background."""
+        if self.disk is not None:
+            self.disk.put(digest, payload)
+        if self.remote is not None:
+            self.remote.put(digest, payload)
+
+    def flush(self, seconds: float | None = None) -> bool:
+        """Wait until the remote has what was put; whether it was in time."""
+        return self.remote is None or self.remote.flush(seconds)
+
+
+def location(settings: Settings) -> str:
+    """The directory that settings keep the cache in.
+
+    >>> location(Settings(cache_dir="/data/kernels"))
+    '/data/kernels'
+    """
+    chosen = settings.cache_dir or os.path.join(platformdirs.user_cache_dir("tzero"), "kernels")
+    return os.path.abspath(os.path.expanduser(chosen))
+
+
+def stores(settings: Settings) -> Layers:
+    """The layers for these settings; the same object for the same values.
+
+    >>> stores(Settings(cache=False)).disk is None
+    True
+    """
+    root = location(settings) if settings.cache else None
+    return _layers(root, settings.cache_limit << 20, settings.remote_cache, settings.cache_key)
+
+
+@functools.lru_cache(maxsize=32)
+def _layers(root: str | None, limit: int, url: str | None, key: str | None) -> Layers:
+    disk = None if root is None else Disk(root, limit)
+    return Layers(disk, None if url is None else Remote(url, key))

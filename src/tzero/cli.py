@@ -1,0 +1,205 @@
+"""``tzero`` on the command line.
+
+Enters: the command's words and the environment. Leaves: text for people, or JSON, and an exit code:
+
+====  =============================================================================
+code  meaning
+====  =============================================================================
+0     done
+1     done, and something is wrong: damaged entries, files that could not be removed
+2     the command or a ``TZERO_`` variable does not make sense
+3     the cache is refused or cannot be read; nothing was done
+====  =============================================================================
+
+It must not do anything itself: what it shows and asks for is the work of other rooms.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from tzero import settings
+from tzero.cache import stores
+from tzero.cache.disk import Disk, Verdict
+from tzero.cache.store import location
+from tzero.errors import CacheRefused, InvalidSetting
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    help="Compiled kernels on this machine.", no_args_is_help=True, pretty_exceptions_enable=False
+)
+cache = typer.Typer(help="Compiled kernels that are kept on disk.", no_args_is_help=True)
+app.add_typer(cache, name="cache")
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Remove = Annotated[bool, typer.Option("--remove", help="Remove damaged entries.")]
+
+
+def main() -> None:
+    """Run the command that the program was started with.
+
+    ::
+
+        $ tzero cache stats
+    """
+    app()
+
+
+@app.callback()
+def _all() -> None:
+    """Compiled kernels on this machine."""
+
+
+@cache.command()
+def stats(as_json: AsJson = False) -> None:
+    """What the cache holds, where, and how much it may."""
+    with _exits():
+        now = settings.now()
+        layers = stores(now)
+        facts: dict[str, Any] = {
+            "location": location(now),
+            "on": now.cache,
+            "limit": now.cache_limit << 20,
+        }
+        if layers.disk is not None:
+            usage = layers.disk.usage()
+            for name in ("entries", "bytes", "oldest", "newest", "temporary"):
+                facts[name] = getattr(usage, name)
+        if layers.remote is not None:
+            remote = layers.remote
+            facts["remote"] = {
+                "url": remote.shown,
+                "authenticated": remote.authenticated,
+                "problem": remote.probe(),
+            }
+    _print(facts, as_json, _stats_table)
+
+
+@cache.command()
+def clear(as_json: AsJson = False) -> None:
+    """Remove every entry on disk. A shared cache is left as it is."""
+    with _exits():
+        store = Disk(location(settings.now()))
+        removed = store.clear()
+    facts = {
+        "location": store.root,
+        "entries": removed.entries,
+        "bytes": removed.bytes,
+        "problems": list(removed.problems),
+    }
+    _print(facts, as_json, _cleared)
+    raise typer.Exit(1 if removed.problems else 0)
+
+
+@cache.command()
+def verify(as_json: AsJson = False, remove: Remove = False) -> None:
+    """Open every entry on disk, and say which are damaged."""
+    with _exits():
+        store = Disk(location(settings.now()))
+        verdicts: list[Verdict] = list(store.verify(remove))
+    damaged = [each for each in verdicts if each.problem is not None]
+    facts = {
+        "location": store.root,
+        "entries": len(verdicts),
+        "damaged": [{"digest": each.digest, "problem": each.problem} for each in damaged],
+        "removed": remove,
+    }
+    _print(facts, as_json, _verified)
+    raise typer.Exit(1 if damaged else 0)
+
+
+@contextmanager
+def _exits() -> Iterator[None]:
+    """Errors that say what to do, without a traceback."""
+    try:
+        yield
+    except InvalidSetting as error:
+        _fail(error, 2)
+    except (CacheRefused, OSError) as error:
+        _fail(error, 3)
+
+
+def _fail(error: Exception, code: int) -> None:
+    print(f"tzero: {error}", file=sys.stderr)
+    raise typer.Exit(code) from error
+
+
+def _print(facts: dict[str, Any], as_json: bool, show: Callable[[dict[str, Any]], Table]) -> None:
+    if as_json:
+        print(json.dumps(facts, sort_keys=True))
+    else:
+        # Rows are not broken where the output is no terminal: they may be searched.
+        console = Console(width=None if sys.stdout.isatty() else 10_000, highlight=False)
+        console.print(show(facts))
+
+
+def _rows(rows: list[tuple[str, str]]) -> Table:
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in rows:
+        table.add_row(name, _plain(value))
+    return table
+
+
+def _plain(text: str) -> Text:
+    return Text(text)  # a path may hold what rich takes for markup
+
+
+def _stats_table(facts: dict[str, Any]) -> Table:
+    rows = [("location", facts["location"])]
+    if not facts["on"]:
+        rows.append(("on", "no (TZERO_CACHE=0)"))
+    else:
+        share = f"{facts['bytes'] / facts['limit']:.1%}"
+        rows += [
+            ("entries", f"{facts['entries']:,}"),
+            ("size", f"{_size(facts['bytes'])} of {_size(facts['limit'])} ({share})"),
+            ("last used", f"{_day(facts['oldest'])} to {_day(facts['newest'])}"),
+            ("temporary files", str(facts["temporary"])),
+        ]
+    if "remote" in facts:
+        remote = facts["remote"]
+        trust = "authenticated" if remote["authenticated"] else "NOT authenticated: no key is set"
+        rows.append(("shared", f"{remote['url']} ({trust})"))
+        rows.append(("answers", "yes" if remote["problem"] is None else remote["problem"]))
+    return _rows(rows)
+
+
+def _cleared(facts: dict[str, Any]) -> Table:
+    removed = f"{facts['entries']:,} entries, {_size(facts['bytes'])}"
+    rows = [("location", facts["location"]), ("removed", removed)]
+    return _rows(rows + [("not removed", each) for each in facts["problems"]])
+
+
+def _verified(facts: dict[str, Any]) -> Table:
+    rows = [("location", facts["location"]), ("entries", f"{facts['entries']:,}")]
+    after = " (removed)" if facts["removed"] else ""
+    rows.append(("damaged", f"{len(facts['damaged']):,}{after}"))
+    return _rows(rows + [(each["digest"][:12], each["problem"]) for each in facts["damaged"]])
+
+
+def _size(count: int) -> str:
+    size = float(count)
+    for unit in ("bytes", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} GiB"
+
+
+def _day(seconds: float | None) -> str:
+    if seconds is None:
+        return "never"
+    return datetime.fromtimestamp(seconds, UTC).astimezone().strftime("%Y-%m-%d %H:%M")

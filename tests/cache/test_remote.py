@@ -1,0 +1,422 @@
+"""A remote that is slow, down or lying: bounded in time, told once, used again when it works."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cache.conftest import digest_of
+from tzero.cache import remote as remote_module
+from tzero.cache.entry import derived, seal
+from tzero.cache.remote import Remote, shown
+from tzero.events import Event
+
+pytest.importorskip("fsspec", reason="needs the package fsspec (pip install 'tzero[fsspec]')")
+
+MINE, OTHER = digest_of("mine"), digest_of("other")
+
+
+class Fake:
+    """A transport to which anything can be done."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, bytes] = {}
+        self.error: Exception | None = None
+        self.calls = 0
+        self.open = threading.Event()  # calls wait for it
+        self.open.set()
+        self.arrived = threading.Semaphore(0)
+
+    def _called(self) -> None:
+        self.calls += 1
+        self.arrived.release()
+        assert self.open.wait(60)
+        if self.error is not None:
+            raise self.error
+
+    def fetch(self, name: str) -> bytes | None:
+        self._called()
+        return self.kept.get(name)
+
+    def send(self, name: str, data: bytes) -> None:
+        self._called()
+        self.kept[name] = data
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def fake() -> Iterator[Fake]:
+    fake = Fake()
+    yield fake
+    fake.error = None
+    fake.open.set()  # lets threads that were left behind end
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def make(fake: Fake, clock: Clock) -> Callable[..., Remote]:
+    def made(key: str | None = "key", patience: float = 30.0) -> Remote:
+        return Remote("fake://host", key, patience=patience, connect=lambda url: fake, clock=clock)
+
+    return made
+
+
+def reasons(told: list[Event]) -> str:
+    assert all(event.kind == "cache" for event in told)
+    return "\n".join(event.reason for event in told)
+
+
+# On files.
+
+
+@pytest.mark.parametrize("kind", ["file", "memory"])
+@pytest.mark.parametrize("key", [None, "a secret"])
+def test_what_is_put_is_got_by_others(tmp_path: Path, kind: str, key: str | None) -> None:
+    url = f"file://{tmp_path}/sharéd cache" if kind == "file" else f"memory://{tmp_path}"
+    here, there = Remote(url, key), Remote(url, key)
+    assert there.get(MINE) is None
+    here.put(MINE, b"code")
+    here.put(MINE, b"new code")
+    here.put(OTHER, b"")
+    assert here.flush(60)
+    assert there.get(MINE) == b"new code"
+    assert there.get(OTHER) == b""
+    assert list(tmp_path.rglob("*.tmp")) == []
+
+
+def test_a_plain_path_is_a_url(tmp_path: Path) -> None:
+    store = Remote(str(tmp_path), "key")
+    store.put(MINE, b"code")
+    assert store.flush(60)
+    assert store.get(MINE) == b"code"
+
+
+def test_damage_on_files_is_a_miss_and_is_replaced(tmp_path: Path, told: list[Event]) -> None:
+    store = Remote(f"file://{tmp_path}", "key")
+    store.put(MINE, b"code")
+    assert store.flush(60)
+    path = tmp_path / store.name_of(MINE)
+    path.write_bytes(path.read_bytes()[:-1])
+    assert store.get(MINE) is None
+    assert told[0].facts["damage"] == "torn"
+    store.put(MINE, b"code")
+    assert store.flush(60)
+    assert store.get(MINE) == b"code"
+    assert len(told) == 1
+
+
+@pytest.mark.parametrize("url", ["what://is/this", "redis://host:port/x"])
+def test_a_url_that_nobody_knows_is_told_once(url: str, told: list[Event]) -> None:
+    store = Remote(url, "key")
+    for _ in range(3):
+        assert store.get(MINE) is None
+        store.put(MINE, b"code")
+    assert store.flush(60)
+    assert len(told) == 1 and "left alone" in told[0].reason
+
+
+@pytest.mark.parametrize(("url", "package"), [("redis://h", "redis"), ("file:///x", "fsspec")])
+def test_a_missing_package_is_told_with_what_to_install(
+    url: str, package: str, told: list[Event], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    assert Remote(url, "key").get(MINE) is None
+    assert f"pip install 'tzero[{package}]'" in reasons(told)
+
+
+# Who may write what we run.
+
+
+@pytest.mark.parametrize(
+    ("entry", "damage"),
+    [
+        (seal(b"evil", MINE, derived("wrong")), "unauthenticated"),
+        (seal(b"evil", MINE), "unauthenticated"),
+        (seal(b"evil", OTHER, derived("key")), "foreign"),
+        (b"garbage", "foreign"),
+        (b"", "torn"),
+    ],
+    ids=["wrong key", "no key", "another request's", "garbage", "nothing"],
+)
+def test_an_entry_that_is_not_ours_is_a_miss(
+    make: Callable[..., Remote], fake: Fake, entry: bytes, damage: str, told: list[Event]
+) -> None:
+    store = make()
+    fake.kept[store.name_of(MINE)] = entry
+    assert store.get(MINE) is None
+    (event,) = told
+    assert event.facts["damage"] == damage
+    store.put(MINE, b"code")
+    assert store.flush(60)
+    assert store.get(MINE) == b"code"
+
+
+def test_without_a_key_that_is_said_once(make: Callable[..., Remote], told: list[Event]) -> None:
+    store = make(key=None)
+    store.put(MINE, b"code")
+    assert store.flush(60)
+    assert store.get(MINE) == b"code"
+    assert len(told) == 1 and "TZERO_CACHE_KEY" in reasons(told)
+    make(key="key").get(MINE)
+    assert len(told) == 1
+
+
+def test_different_keys_do_not_replace_each_others_entries(make: Callable[..., Remote]) -> None:
+    one, two, three = make("one"), make("two"), make(None)
+    for store in (one, two, three):
+        store.put(MINE, repr(store.authenticated).encode() + store.name_of(MINE).encode())
+        assert store.flush(60)
+    for store in (one, two, three):
+        assert (store.get(MINE) or b"").endswith(store.name_of(MINE).encode())
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://:hunter2@host:6379/0",
+        "redis://me:hunter2@host/0?password=hunter2",
+        "redis://me:hun/ter2@host/0",
+        "simplecache::s3://key:hunter2@bucket/path#hunter2",
+        "rediss://me:hunter2?hunter2@host",
+    ],
+)
+def test_secrets_of_a_url_are_not_shown(url: str, told: list[Event]) -> None:
+    assert "ter2" not in shown(url) and "//" in shown(url)
+    assert "ter2" not in repr(Remote(url, "hunter2"))
+
+
+# Slow, down, and back.
+
+
+def test_a_remote_that_fails_is_left_alone_and_told_once(
+    make: Callable[..., Remote], fake: Fake, clock: Clock, told: list[Event]
+) -> None:
+    store = make()
+    fake.error = ConnectionError("refused")
+    for _ in range(5):
+        assert store.get(MINE) is None
+        store.put(MINE, b"code")
+    assert store.flush(60)
+    assert fake.calls == 1
+    assert len(told) == 1 and "ConnectionError: refused" in reasons(told)
+
+    delays = []
+    for _ in range(8):  # asked again later and later
+        before = fake.calls
+        start = clock.now
+        while fake.calls == before:
+            clock.now += 1.0
+            store.get(MINE)
+        delays.append(clock.now - start)
+    assert delays == [5, 10, 20, 40, 80, 160, 300, 300]
+    assert len(told) == 1
+
+    fake.error = None
+    clock.now += 300
+    store.put(MINE, b"code")
+    assert store.flush(60)
+    assert store.get(MINE) == b"code"
+    fake.error = OSError("down again")
+    store.get(MINE)
+    assert len(told) == 2
+
+
+def test_a_remote_that_may_be_back_is_asked_by_one_at_a_time(
+    make: Callable[..., Remote], fake: Fake, clock: Clock
+) -> None:
+    store = make()
+    fake.error = ConnectionError("refused")
+    store.get(MINE)
+    fake.error = None
+    fake.open.clear()
+    clock.now += 5
+    asking = threading.Thread(target=store.get, args=(MINE,))
+    asking.start()
+    assert fake.arrived.acquire(timeout=60) and fake.arrived.acquire(timeout=60)
+    for _ in range(3):
+        assert store.get(MINE) is None  # at once, and without a call
+    assert fake.calls == 2
+    fake.open.set()
+    asking.join(60)
+    store.get(MINE)
+    assert fake.calls == 3
+
+
+def test_a_remote_that_hangs_costs_a_bounded_time(
+    make: Callable[..., Remote], fake: Fake, told: list[Event]
+) -> None:
+    store = make(patience=0.2)
+    fake.open.clear()
+    answers: list[object] = []
+    start = time.monotonic()
+    crowd = [
+        threading.Thread(target=lambda: answers.append(store.get(MINE)))
+        for _ in range(remote_module.ASKING * 3)
+    ]
+    for thread in crowd:
+        thread.start()
+    for thread in crowd:
+        thread.join(60)
+    took = time.monotonic() - start
+    assert answers == [None] * len(crowd)
+    assert took < 30  # each waits 0.2 s; a transport that decides would hold them for 60
+    assert fake.calls <= remote_module.ASKING
+    assert len(told) == 1 and "no answer" in reasons(told)
+
+
+def test_put_does_not_wait(make: Callable[..., Remote], fake: Fake, told: list[Event]) -> None:
+    store = make()
+    fake.open.clear()
+    for each in range(20):
+        store.put(digest_of(each), b"code")
+    assert not store.flush(0.01)
+    assert fake.arrived.acquire(timeout=60)
+    assert fake.calls == 1  # one thread sends
+    fake.open.set()
+    assert store.flush(60)
+    assert len(fake.kept) == 20
+    assert told == []
+
+
+def test_the_queue_is_bounded_and_says_once_what_it_drops(
+    make: Callable[..., Remote], fake: Fake, told: list[Event], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote_module, "QUEUED", (4, 1000))
+    store = make()
+    fake.open.clear()
+    store.put(MINE, b"code")
+    assert fake.arrived.acquire(timeout=60)  # out of the queue, on its way
+    for each in range(10):
+        store.put(digest_of(each), bytes(10))
+    store.put(OTHER, bytes(2000))
+    assert len(told) == 1 and "not sent" in reasons(told)
+    fake.open.set()
+    assert store.flush(60)
+    assert len(fake.kept) == 5
+    store.put(OTHER, bytes(900))
+    assert store.flush(60)
+    assert len(fake.kept) == 6
+
+
+def test_no_thread_is_left_when_all_is_sent(make: Callable[..., Remote]) -> None:
+    before = set(threading.enumerate())
+    store = make()
+    store.put(MINE, b"code")
+    store.get(MINE)
+    assert store.flush(60)
+    for thread in set(threading.enumerate()) - before:
+        thread.join(60)
+        assert not thread.is_alive()
+
+
+def test_probe_says_why_there_is_no_answer(make: Callable[..., Remote], fake: Fake) -> None:
+    store = make()
+    assert store.probe() is None
+    fake.error = ConnectionError("refused")
+    assert store.probe() == "ConnectionError: refused"
+
+
+@pytest.mark.parametrize("digest", ["", "../../etc/passwd", "A" * 64])
+def test_what_is_no_digest_is_refused(make: Callable[..., Remote], digest: str) -> None:
+    store = make()
+    with pytest.raises(ValueError, match="no digest"):
+        store.get(digest)
+    with pytest.raises(ValueError, match="no digest"):
+        store.put(digest, b"code")
+
+
+# Forks and exits.
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_sends_its_own_and_only_its_own(tmp_path: Path) -> None:
+    code = """
+import os, sys, threading
+from tzero.cache.remote import Remote
+url = "file://" + sys.argv[1]
+gate = threading.Event()
+class Slow:
+    def __init__(self, real): self.real = real
+    def fetch(self, name): return self.real.fetch(name)
+    def send(self, name, data):
+        gate.wait(60)
+        self.real.send(name, data)
+from tzero.cache import remote
+store = Remote(url, "key", connect=lambda url: Slow(remote._transport(url)))
+store.put("0" * 64, b"parent")
+store.put("1" * 64, b"parent too")
+pid = os.fork()
+if pid == 0:
+    gate = threading.Event(); gate.set()
+    assert store.flush(0), "the child has nothing to send yet"
+    store.put("2" * 64, b"child")
+    ok = store.flush(60) and store.get("2" * 64) == b"child" and store.get("0" * 64) is None
+    os._exit(0 if ok else 1)
+assert os.waitpid(pid, 0)[1] == 0
+gate.set()
+assert store.flush(60)
+assert [store.get(c * 64) for c in "012"] == [b"parent", b"parent too", b"child"]
+print("done")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.stdout == "done\n", done.stderr
+
+
+EXIT = """
+import sys, threading
+from tzero.cache import remote
+remote.FAREWELL = 0.3
+class Hanging:
+    def fetch(self, name): return None
+    def send(self, name, data): threading.Event().wait({hang})
+store = remote.Remote("file:///" + "x", "key", connect=lambda url: Hanging())
+for c in "012":
+    store.put(c * 64, b"code")
+"""
+
+
+def test_the_exit_sends_what_is_queued(tmp_path: Path) -> None:
+    code = (
+        "import sys; from tzero.cache.remote import Remote\n"
+        "store = Remote('file://' + sys.argv[1], 'key')\n"
+        "for c in '0123456789': store.put(c * 64, b'code')\n"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, timeout=120)
+    store = Remote(f"file://{tmp_path}", "key")
+    assert [store.get(each * 64) for each in "0123456789"] == [b"code"] * 10
+
+
+def test_the_exit_does_not_wait_for_a_remote_that_hangs() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", EXIT.format(hang="None")],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,  # a thread that hangs for ever would hold the exit for ever
+    )
+    assert done.returncode == 0
+    assert "did not take all entries before the exit" in done.stderr

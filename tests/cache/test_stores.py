@@ -1,0 +1,90 @@
+"""The layers together, and what settings ask for."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cache.conftest import digest_of
+from tzero.cache import Found, Layers, stores
+from tzero.cache.disk import Disk
+from tzero.cache.remote import Remote
+from tzero.cache.store import location
+from tzero.settings import Settings
+
+MINE = digest_of("mine")
+
+
+def test_the_disk_is_asked_first(tmp_path: Path) -> None:
+    layers = Layers(Disk(tmp_path), Remote(f"memory://{tmp_path}", "key"))
+    assert layers.get(MINE) is None
+    layers.put(MINE, b"code")
+    assert layers.flush(60)
+    assert layers.get(MINE) == Found(b"code", "disk")
+    assert layers.disk is not None and layers.remote is not None
+    layers.disk.clear()
+    assert layers.get(MINE) == Found(b"code", "remote")
+    assert layers.get(MINE) == Found(b"code", "disk")
+
+
+def test_without_a_disk_the_remote_is_used(tmp_path: Path) -> None:
+    layers = Layers(None, Remote(f"memory://{tmp_path}", "key"))
+    layers.put(MINE, b"code")
+    assert layers.flush(60)
+    assert layers.get(MINE) == Found(b"code", "remote")
+
+
+def test_a_disk_that_cannot_keep_does_not_hide_the_remote(tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("a file in the way")
+    layers = Layers(Disk(tmp_path / "cache"), Remote(f"memory://{tmp_path}", "key"))
+    layers.put(MINE, b"code")
+    assert layers.flush(60)
+    assert layers.get(MINE) == Found(b"code", "remote")
+
+
+def test_settings_decide_the_layers(tmp_path: Path) -> None:
+    settings = Settings(cache_dir=str(tmp_path), cache_limit=7, remote_cache="memory://x")
+    layers = stores(settings)
+    assert layers.disk is not None and layers.remote is not None
+    assert (layers.disk.root, layers.disk.limit) == (str(tmp_path), 7 << 20)
+    assert not layers.remote.authenticated
+    assert stores(Settings(remote_cache="memory://x", cache_key="key", cache=False)).remote
+    assert stores(Settings(cache=False)) == Layers(None, None)
+
+
+def test_equal_settings_have_the_same_layers(tmp_path: Path) -> None:
+    settings = Settings(cache_dir=str(tmp_path))
+    assert stores(settings) is stores(Settings(cache_dir=str(tmp_path), tier=1))
+    assert stores(settings) is not stores(Settings(cache_dir=str(tmp_path), cache_limit=1))
+
+
+def test_without_a_setting_it_is_the_users_cache_directory(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert location(Settings()) == str(tmp_path / "tzero" / "kernels")
+    assert location(Settings(cache_dir="~/kernels")) == os.path.expanduser("~/kernels")
+
+
+def test_the_cache_brings_in_neither_torch_nor_what_it_may_not_need() -> None:
+    code = (
+        "import sys, tzero.cache, tzero.cli\n"
+        "print(*{'torch', 'triton', 'redis', 'fsspec', 'numpy'} & set(sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.strip() == ""
+
+
+def test_nothing_in_the_cache_unpickles() -> None:
+    folder = Path(sys.modules["tzero.cache"].__path__[0])
+    for path in folder.glob("*.py"):
+        text = path.read_text()
+        assert not {"import pickle", "marshal", "eval(", "exec("} & {
+            word for word in ("import pickle", "marshal", "eval(", "exec(") if word in text
+        }, path
