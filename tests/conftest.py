@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import gc
 import importlib.util
+import os
 import sys
 import threading
 from pathlib import Path
@@ -51,6 +52,8 @@ def _parse_one_at_a_time() -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if sys.version_info < (3, 13):
         _parse_one_at_a_time()
+    # Not the user's own; what is in it is found by what it was made of, so it may be an old one.
+    os.environ.setdefault("TZERO_CACHE_DIR", str(config.rootpath / "build" / "test-cache"))
     for marker in MARKERS:
         config.addinivalue_line("markers", marker)
     path = config.getoption("native")

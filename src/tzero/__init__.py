@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from tzero.dispatch import Kernel
     from tzero.extract import ConstExpr
     from tzero.jitting import jit
+    from tzero.precompiling import Precompiled, Spec, precompile
     from tzero.specializing import specialize
 
 __version__ = "0.1.0"
@@ -80,6 +81,8 @@ __all__ = [
     "NotInKernel",
     "OutOfBounds",
     "PlanDrift",
+    "Precompiled",
+    "Spec",
     "ToolchainMissing",
     "TzeroError",
     "UnsupportedOperation",
@@ -88,6 +91,7 @@ __all__ = [
     "__version__",
     "jit",
     "kernel",
+    "precompile",
     "specialize",
 ]
 
@@ -95,13 +99,16 @@ _ROOMS = {
     "BoundKernel": "tzero.bind",
     "ConstExpr": "tzero.extract",
     "Kernel": "tzero.dispatch",
+    "Precompiled": "tzero.precompiling",
+    "Spec": "tzero.precompiling",
     "jit": "tzero.jitting",
     "kernel": "tzero.decorating",
+    "precompile": "tzero.precompiling",
     "specialize": "tzero.specializing",
 }
 
 
-_OPEN = ("errors", "events", "key", "measure", "pool", "settings")
+_OPEN = ("backends", "cache", "compile", "errors", "events", "key", "measure", "pool", "settings")
 """Rooms that are public as a whole, as `tzero.measure`."""
 
 

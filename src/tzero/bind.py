@@ -169,10 +169,12 @@ number. A plain tuple, because every call makes one."""
 
 
 class Running(threading.local):
-    """What this thread is in: `current` is the innermost host function of a kernel, or None. Who
-    enters one sets it, and sets it back."""
+    """What this thread is in: `current` is the innermost host function of a kernel, or None;
+    `ahead` says that one is looked through for what it would launch. Who enters one sets it, and
+    sets it back."""
 
     current: Call | None = None
+    ahead = False
 
 
 running = Running()

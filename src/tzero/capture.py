@@ -67,6 +67,7 @@ _CONSTANTS = (
 
 _LAUNCHING = frozenset(
     {
+        "tzero.backends.running",
         "tzero.capture",
         "tzero.intercept",
         "tzero.launch",
@@ -637,6 +638,8 @@ def _named(func: Any) -> str:
 
 def _plain(value: Any, what: str) -> Constant:
     if type(value) in _CONSTANTS or isinstance(value, (triton_side.Dtype, triton_side.Constexpr)):
+        return Constant(value)
+    if type(value) is tuple and all(type(item) is int for item in value):  # the shape of a block
         return Constant(value)
     raise _Refused(f"{what} is of type {type(value).__name__}, which plans do not hold")
 

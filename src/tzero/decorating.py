@@ -17,7 +17,7 @@ from tzero import settings
 from tzero.config import Config
 from tzero.dispatch import Kernel
 from tzero.errors import InvalidKernel
-from tzero.host import check_options, only_config
+from tzero.host import check_options, checked_configs
 from tzero.jitting import tier
 from tzero.key import Options
 
@@ -62,7 +62,9 @@ def kernel(
             add_kernel[grid](x, y, out, x.numel(), **config)
             return out
 
-    `config` reaches the host function through its parameter of that name. `key` adds its result to
+    `config` reaches the host function through its parameter of that name. Of several `configs`,
+    calls are made with the first, and all are compiled at once, side by side, when arguments with a
+    new key come (see `Kernel.precompile`). `key` adds its result to
     the key. With ``static_shapes=False`` sizes above one share code; `index_dtype` then settles
     the width of indices. With ``pool=True`` replayed calls use output tensors again that nobody
     holds (see `tzero.pool`); ``TZERO_OUTPUT_POOL=1`` makes that the default. The tier is the one in
@@ -85,13 +87,20 @@ def kernel(
             kernel=name, problem="it is a kernel already", advice="Leave one @tzero.kernel out."
         )
     check_options(name, static_shapes, index_dtype, pool, size_hints=size_hints)
-    if configs is not None:
-        config = only_config(name, config, configs)
+    config, configs = checked_configs(name, config, configs)
     options = Options(static_shapes=static_shapes, index_dtype=index_dtype)
     chosen = tier()
     pooled = settings.current().output_pool if pool is None else pool
     made = _class_of(chosen)
-    return made(function, config=config, key=key, options=options, plans=chosen > 0, pool=pooled)
+    return made(
+        function,
+        config=config,
+        configs=configs,
+        key=key,
+        options=options,
+        plans=chosen > 0,
+        pool=pooled,
+    )
 
 
 def _class_of(chosen: int) -> type[Kernel[Any]]:

@@ -31,6 +31,7 @@ from tzero.host import check_key, outside, read_host
 from tzero.key import Key, Options, difference
 from tzero.plan import Plan
 from tzero.planner import Planned, Planner
+from tzero.precompiling import Precompiled, precompile_host
 from tzero.replay import resume
 from tzero.reports import Explanation, Stats
 from tzero.specializing import Value, close_sites, hold, unsettled
@@ -64,6 +65,7 @@ class Kernel(Generic[R]):
         function: Callable[..., R],
         *,
         config: Config | None,
+        configs: Sequence[Config] = (),
         key: Callable[..., Hashable] | None,
         options: Options,
         plans: bool = True,
@@ -73,6 +75,7 @@ class Kernel(Generic[R]):
         functools.update_wrapper(self, function, updated=())
         self.host = host = read_host(function, config)
         self.function, self.name, self.signature = function, host.name, host.signature
+        self.configs = tuple(configs)
         self.options = options
         check_key(host.name, key, host.parameters)
         self.extract = Extractor(host.name, host.parameters, host.constants, options, key)
@@ -239,6 +242,28 @@ class Kernel(Generic[R]):
         number = self._tick()
         found = self._found(base, normal, number)
         return self._bound(base, normal, number, ahead=True) if found is None else found
+
+    def precompile(self, /, *args: Any, **kwargs: Any) -> Precompiled:
+        """Have all that a call with these arguments launches compiled beside the program, for each
+        config. Tensors may be `tzero.Spec`s in their place.
+
+        ::
+
+            add.precompile(tzero.Spec((4096,)), tzero.Spec((4096,))).wait()
+
+        The host function is run on tensors without memory, and its launches are not made: what it
+        does besides, it does.
+        """
+        normal = unwrapped(self._normalized(args, kwargs))
+        ahead = Precompiled()
+        running.ahead, outer = True, running.ahead
+        try:
+            for config in self.configs or (self.host.config,):
+                called = self.host.configured(self.function, config)
+                precompile_host(self.name, called, normal, ahead)
+        finally:
+            running.ahead = outer
+        return ahead
 
     def key(self, args: Sequence[Any]) -> Key:
         """The key of a call with these arguments, a tuple or list."""
@@ -414,7 +439,17 @@ class Kernel(Generic[R]):
         self._tell_miss(last, key)
         if first:
             self._warn(most, key)
+        if len(self.configs) > 1:
+            self._compile_all(args)
         return bound
+
+    def _compile_all(self, args: tuple[Any, ...]) -> None:
+        """Have every config compiled at once; a call waits for its own."""
+        try:
+            self.precompile(*args)
+        except InvalidArgument as error:
+            reason = f"its configs are compiled one by one: {error.problem}"
+            events.emit(events.Event("refusal", self.name, reason))
 
     def _tell_miss(self, last: Key | None, key: Key) -> None:
         """Why this key missed, against the last that did; counts which part it was."""

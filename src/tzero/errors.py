@@ -7,7 +7,7 @@
         ├── UnsupportedOperation   a kernel uses what the backend cannot compile
         ├── CompilerMissing        no C compiler on this machine
         ├── CompilerFailed         the C compiler refused a kernel
-        ├── ToolchainMissing       a backend needs a compiler that is not here
+        ├── ToolchainMissing       a backend needs what is not here
         ├── BackendMissing         no backend of that name        (also a LookupError)
         ├── CompileFailed          a kernel does not compile; carries the worker's traceback
         ├── WorkerDied             the process that compiled is gone, and how it went
@@ -165,12 +165,12 @@ about the code, it is a fault of tzero: please report it with the kernel's sourc
 
 
 class ToolchainMissing(TzeroError):
-    """A backend's compiler is not on this machine.
+    """What a backend needs, most often its compiler, is not on this machine.
 
     >>> print(ToolchainMissing(backend="hip", searched=["hipcc"],
     ...                        advice="Install hipcc (Debian: apt-get install hipcc)."))
-    the hip backend needs a compiler that was not found (looked for: hipcc). Install hipcc \
-(Debian: apt-get install hipcc).
+    the hip backend needs what was not found (looked for: hipcc). Install hipcc (Debian: apt-get \
+install hipcc).
     """
 
     def __init__(self, *, backend: str, searched: Sequence[str], advice: str) -> None:
@@ -178,7 +178,7 @@ class ToolchainMissing(TzeroError):
         self.searched = tuple(searched)
         self.advice = advice
         super().__init__(
-            f"the {backend} backend needs a compiler that was not found (looked for: "
+            f"the {backend} backend needs what was not found (looked for: "
             f"{', '.join(self.searched)}). {advice}"
         )
 

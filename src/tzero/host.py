@@ -333,17 +333,20 @@ def check_options(name: str, static_shapes: Any, index_dtype: Any, pool: Any, **
         )
 
 
-def only_config(name: str, config: Config | None, configs: Any) -> Config:
+def checked_configs(
+    name: str, config: Config | None, configs: Any
+) -> tuple[Config | None, tuple[Config, ...]]:
+    """The config that calls are made with, and all of them."""
+    if configs is None:
+        return config, () if config is None else (config,)
     if not isinstance(configs, (list, tuple)) or not all(isinstance(c, Config) for c in configs):
         raise InvalidKernel(
             kernel=name, problem=f"configs= is {configs!r}", advice="Pass a list of tzero.Configs."
         )
-    if config is not None or len(configs) != 1:
+    if config is not None or not configs:
         raise InvalidKernel(
             kernel=name,
-            problem=f"it has {len(configs)} configs{' and a config' if config else ''}, and this "
-            "version cannot choose among them",
-            advice="Pass config= with the one to use.",
+            problem="it has a config beside its configs" if config else "its configs= is empty",
+            advice="Pass config= with the one to use, or configs= with all of them.",
         )
-    only: Config = configs[0]
-    return only
+    return configs[0], tuple(dict.fromkeys(configs))

@@ -20,9 +20,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from tzero import events, intercept, settings, triton_side
+from tzero.backends.triton import compiled
 from tzero.cpu.launcher import Launcher
 from tzero.cpu.pool import DONE
 from tzero.facts import Reader
+from tzero.precompiling import Precompiled, precompile_launch
 from tzero.triton_side import Compiled, JITFunction, driver
 
 __all__ = ["Launching", "PythonJit", "finish", "over"]
@@ -163,6 +165,19 @@ class PythonJit(JITFunction):
         found = self._grids[grid] = Launching(self, grid)
         return found
 
+    def create_binder(self) -> Any:
+        """What Triton needs for a device; compiling goes by way of the service."""
+        made = super().create_binder()
+        self.compile = compiled
+        return made
+
+    def precompile(self, /, *args: Any, **kwargs: Any) -> Precompiled:
+        """Have what a launch with these arguments needs compiled beside the program; tensors may be
+        `tzero.Spec`s."""
+        ahead = Precompiled()
+        precompile_launch(self, args, kwargs, ahead)
+        return ahead
+
     def run(self, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
         """Triton's entry, which autotuners and heuristics use too."""
         if warmup:
@@ -247,8 +262,11 @@ _over: weakref.WeakKeyDictionary[Any, _Over] = weakref.WeakKeyDictionary()
 
 
 def over(kernel: Any) -> Any:
-    """A kernel whose launches are tzero's: itself, if it is one, else one that stands for it."""
-    if isinstance(kernel, PythonJit) or triton_side.oddity(kernel):
+    """A kernel whose launches are tzero's: itself, if it is one, else one that stands for it. What
+    is no kernel of Triton's is one of a backend of tzero's."""
+    if not isinstance(kernel, JITFunction) or isinstance(kernel, PythonJit):
+        return kernel
+    if triton_side.oddity(kernel):
         return kernel
     found = _over.get(kernel)
     if found is None:

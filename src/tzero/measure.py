@@ -38,6 +38,8 @@ class Span(NamedTuple):
     start: int
     end: int
     thread: int
+    process: int = 0
+    """The process it ran in; 0 is the one that records. The clock is one for all of them."""
 
     @property
     def nanoseconds(self) -> int:
@@ -68,6 +70,10 @@ class Record:
         finally:
             end = time.perf_counter_ns()
             self.spans.append(Span(name, kernel, start, end, threading.get_ident()))
+
+    def add(self, span: Span) -> None:
+        """Take a span that was timed elsewhere, such as in a worker process."""
+        self.spans.append(span)
 
     def count(self, stage: str, kernel: str) -> int:
         """How often a kernel passed through a stage."""
@@ -101,11 +107,16 @@ class Record:
                 "ph": "X",
                 "ts": span.start / 1e3,
                 "dur": span.nanoseconds / 1e3,
-                "pid": os.getpid(),
+                "pid": span.process or os.getpid(),
                 "tid": span.thread,
                 "args": {"kernel": span.kernel},
             }
             for span in list(self.spans)
+        ]
+        others = {span.process for span in list(self.spans)} - {0, os.getpid()}
+        events += [
+            {"name": "process_name", "ph": "M", "pid": pid, "args": {"name": "tzero worker"}}
+            for pid in sorted(others)
         ]
         text = json.dumps({"traceEvents": events, "displayTimeUnit": "ns"})
         Path(path).write_text(text, encoding="utf-8")

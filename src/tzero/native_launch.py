@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from tzero import _native, events, settings, triton_side
+from tzero.backends import running
 from tzero.cpu.launcher import Launcher
 from tzero.errors import LaunchFailed
 from tzero.launch import Launching, PythonJit, finish
@@ -151,11 +152,11 @@ def _parameter(parameter: triton_side.Parameter) -> tuple[Any, ...]:
     )
 
 
-def described(native: ModuleType, function: PythonJit, kernel: Any) -> tuple[Any, ...] | None:
+def described(native: ModuleType, function: Any, kernel: Any) -> tuple[Any, ...] | None:
     """A binary as native/launch.cpp's `spec_from` takes it; None where Triton does not keep it."""
     if not triton_side.is_plain_driver(driver.active):
         raise NotNative("the active driver is not as Triton or tzero made it")
-    device = driver.active.get_current_device()
+    device = _device(function)
     kept = triton_side.compiled(function, kernel, device)
     if kept is None:
         return None
@@ -186,6 +187,16 @@ def described(native: ModuleType, function: PythonJit, kernel: Any) -> tuple[Any
     )
 
 
+def _device(function: Any) -> Any:
+    """The device that a kernel's binary is for."""
+    active = driver.active
+    if not isinstance(function, running.Kernel):
+        return active.get_current_device()
+    if function.place == "cuda" and not isinstance(active, triton_side.cuda_driver()):
+        raise NotNative("the kernel is CUDA's, and the active driver is not")
+    return function.device()[0]
+
+
 _UNSTEADY = ("scf.for", "scf.while", "cf.", "tt.print", "tt.call")
 
 
@@ -193,13 +204,13 @@ def _steady_work(kernel: Any) -> int:
     """How much work a program of a kernel for the CPU is, in element operations, where that does
     not depend on its arguments; else 0. Such a kernel waits for nothing, and where it is short,
     native code keeps the GIL meanwhile: letting go of it costs more than a small launch."""
-    if any(word in kernel.asm["ttir"] for word in _UNSTEADY):
+    if "ttir" not in kernel.asm or any(word in kernel.asm["ttir"] for word in _UNSTEADY):
         return 0
     work: int = kernel.metadata.cpu_work
     return 0 if getattr(kernel.metadata, "launch_cooperative_grid", False) else max(work, 1)
 
 
-def _types(function: PythonJit, kernel: Any) -> Iterator[tuple[int, str]]:
+def _types(function: Any, kernel: Any) -> Iterator[tuple[int, str]]:
     """The parameters that the binary takes: number of the argument, and type."""
     for index, (name, type_) in enumerate(kernel.src.signature.items()):
         if type_ == "constexpr":

@@ -271,10 +271,11 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Launch a Triton kernel: its arguments in the order of its parameters, then options.
+    """Launch a kernel, of Triton's or of a backend: its arguments in the order of its parameters,
+    then options.
 
-    `compiled` is what Triton launched when the plan was recorded; whether it is what Triton would
-    launch now is for whoever launches to ask.
+    `compiled` is what was launched when the plan was recorded; whether it is what would be launched
+    now is for whoever launches to ask.
     """
 
     function: Any

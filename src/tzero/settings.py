@@ -54,7 +54,7 @@ from typing import Any, TypedDict, Unpack
 
 from tzero.errors import InvalidSetting
 
-__all__ = ["Changes", "Settings", "current", "now", "override", "read"]
+__all__ = ["Changes", "Settings", "applied", "current", "now", "override", "read", "variables"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -478,3 +478,53 @@ def override(**changes: Unpack[Changes]) -> Iterator[Settings]:
             # By identity: an equal override opened elsewhere is not this one.
             _held.overrides = [each for each in _held.overrides if each is not changes]
             _held.settle()
+
+
+@contextmanager
+def applied(variables: Mapping[str, str | None]) -> Iterator[None]:
+    """Put variables into this process's environment for the length of a block, or take those out
+    that are None, and read settings from it. It is how a worker process comes to see what the
+    process that asked it sees; another thread would see it too, so that a process with other work
+    enters one block at a time. Where the variables have these values already, nothing is done.
+
+    >>> with applied({"TZERO_QUIESCE": "7"}):
+    ...     current().quiesce
+    7
+    """
+    before = {name: os.environ.get(name) for name in variables}
+    if before == dict(variables):
+        yield
+        return
+    after = {**os.environ, **variables}
+    # Refuses a wrong value before anything changes.
+    read({name: value for name, value in after.items() if value is not None})
+    with _held.lock:
+        base = _held.base
+        _put(variables)
+        _held.base = None
+        _held.settle()
+    try:
+        yield
+    finally:
+        with _held.lock:
+            _put(before)
+            _held.base = base
+            _held.in_force = None if base is None else _held.over(base)
+
+
+def _put(variables: Mapping[str, str | None]) -> None:
+    for name, value in variables.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+def variables() -> dict[str, str]:
+    """The environment as it is at this moment, whole: for compilers that others wrote, which read
+    it themselves.
+
+    >>> "PATH" in variables()
+    True
+    """
+    return dict(os.environ)

@@ -109,7 +109,7 @@ class Value(NamedTuple):
 
 def specialize(value: T) -> T:
     """Have code made for this value; returns it unchanged. Under torch.compile, where the host
-    function is traced, that is all it does.
+    function is traced, and in `Kernel.precompile` that is all it does.
 
     ::
 
@@ -118,7 +118,7 @@ def specialize(value: T) -> T:
             block = tzero.specialize(n)  # calls with another n are bound anew
             ...
     """
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or running.ahead:
         return value
     call = running.current
     if call is None:

@@ -31,6 +31,7 @@ from typing import Any, NamedTuple
 import torch
 
 from tzero import triton_side
+from tzero.backends import running
 from tzero.classes import (
     GONE,
     INSIDE,
@@ -64,7 +65,7 @@ _SAME = (
     *(Config, triton_side.Dtype),
 )
 
-_KERNELS = (triton_side.KernelInterface, triton_side.JITCallable)
+_KERNELS = (triton_side.KernelInterface, triton_side.JITCallable, running.Kernel)
 
 
 class Unreplayable(Exception):

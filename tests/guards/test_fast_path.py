@@ -180,7 +180,8 @@ def test_a_first_launch_is_a_miss_and_says_why(fast_tier: int, device: Any) -> N
         kernel[(1,)](out, 7)
         kernel[(1,)](out, 9)
         kernel[(1,)](out, 16)
-    assert [event.kind for event in seen] == ["miss", "launch", "miss"]
+    launches = [event.kind for event in seen if event.kind not in ("compile", "cache")]
+    assert launches == ["miss", "launch", "miss"]
     assert all(event.reason for event in seen if event.kind == "miss")
 
 

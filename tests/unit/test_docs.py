@@ -13,6 +13,7 @@ PAGES = [
     "docs/how-a-call-works.md",
     "docs/launching.md",
     "docs/cpu.md",
+    "docs/backends.md",
     "docs/caching.md",
     "README.md",
 ]

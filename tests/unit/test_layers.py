@@ -28,12 +28,26 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "cli": frozenset({"cache", "errors", "settings"}),
     "compile": frozenset({"cache", "errors", "events", "measure", "settings"}),
     "triton_side": frozenset(),
-    "backends": frozenset({"compile", "cpu", "errors", "events", "settings", "triton_side"}),
-    "facts": frozenset({"triton_side"}),
     "intercept": frozenset({"triton_side"}),
-    "launch": frozenset({"cpu", "events", "facts", "intercept", "settings", "triton_side"}),
+    "backends": frozenset(
+        {"cache", "compile", "cpu", "errors", "events", "intercept", "settings", "triton_side"}
+    ),
+    "precompiling": frozenset({"backends", "compile", "errors", "intercept", "triton_side"}),
+    "facts": frozenset({"triton_side"}),
+    "launch": frozenset(
+        {
+            "backends",
+            "cpu",
+            "events",
+            "facts",
+            "intercept",
+            "precompiling",
+            "settings",
+            "triton_side",
+        }
+    ),
     "native_launch": frozenset(
-        {"_native", "cpu", "errors", "events", "launch", "settings", "triton_side"}
+        {"_native", "backends", "cpu", "errors", "events", "launch", "settings", "triton_side"}
     ),
     "jitting": frozenset(
         {"errors", "events", "launch", "native_launch", "settings", "triton_side"}
@@ -56,6 +70,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "classes": frozenset(),
     "world": frozenset(
         {
+            "backends",
             "classes",
             "config",
             "constants",
@@ -116,6 +131,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
             "measure",
             "plan",
             "planner",
+            "precompiling",
             "replay",
             "reports",
             "settings",
@@ -142,7 +158,17 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
         {"config", "dispatch", "errors", "host", "jitting", "key", "native_plan", "settings"}
     ),
     "tzero": frozenset(
-        {"errors", "config", "bind", "decorating", "dispatch", "extract", "jitting", "specializing"}
+        {
+            "errors",
+            "config",
+            "bind",
+            "decorating",
+            "dispatch",
+            "extract",
+            "jitting",
+            "precompiling",
+            "specializing",
+        }
     ),
 }
 

@@ -5,15 +5,41 @@ from __future__ import annotations
 import ast
 import doctest
 import importlib.metadata
+import sys
 from pathlib import Path
 from types import FunctionType, ModuleType
 
 import pytest
 
 import tzero
+import tzero.backends.cpp
+import tzero.backends.cpp_pybinding
+import tzero.backends.cuda
+import tzero.backends.cutedsl
+import tzero.backends.halide
+import tzero.backends.hip
+import tzero.backends.running
+import tzero.backends.sources
 import tzero.bind
+import tzero.cache
+import tzero.cache.digest
+import tzero.cache.disk
+import tzero.cache.entry
+import tzero.cache.remote
+import tzero.cache.store
+import tzero.cli
+import tzero.compile
+import tzero.compile.accounting
 import tzero.compile.backend
+import tzero.compile.command
+import tzero.compile.crew
+import tzero.compile.lifetime
+import tzero.compile.pending
+import tzero.compile.pool
+import tzero.compile.progress
+import tzero.compile.recent
 import tzero.compile.request
+import tzero.compile.worker
 import tzero.config
 import tzero.constants
 import tzero.decorating
@@ -26,6 +52,7 @@ import tzero.host
 import tzero.key
 import tzero.measure
 import tzero.pool
+import tzero.precompiling
 import tzero.reports
 import tzero.settings
 import tzero.specializing
@@ -61,14 +88,84 @@ PUBLIC = {
         "Config",
         "ConstExpr",
         "Kernel",
+        "Precompiled",
+        "Spec",
         "__version__",
         "jit",
         "kernel",
+        "precompile",
         "specialize",
     ],
+    tzero.backends.cpp: ["Cpp", "CppKernel", "backend", "kernel"],
+    tzero.backends.cpp_pybinding: ["CppFunction", "CppPybinding", "backend", "function"],
+    tzero.backends.cuda: ["Cuda", "CudaKernel", "backend", "kernel"],
+    tzero.backends.cutedsl: ["CuteDsl", "CuteFunction", "backend", "function"],
+    tzero.backends.halide: ["Halide", "HalideFunction", "backend", "function"],
+    tzero.backends.hip: ["Hip", "HipKernel", "backend", "kernel"],
+    tzero.backends.running: ["Kernel", "Launching", "Loaded", "Parameter"],
+    tzero.backends.sources: [
+        "DTYPES",
+        "Function",
+        "Parameter",
+        "Port",
+        "Program",
+        "beside",
+        "build",
+        "choose",
+        "functions",
+        "gist",
+        "result_of",
+        "run",
+    ],
     tzero.bind: ["BoundKernel"],
-    tzero.compile.backend: ["GROUP", "Backend", "find"],
+    tzero.compile: [
+        "Artifact",
+        "AsyncCompile",
+        "CompileStats",
+        "Cost",
+        "Request",
+        "service",
+        "top",
+    ],
+    # The package has a function of the same name, which hides this module.
+    sys.modules["tzero.compile.service"]: ["AsyncCompile", "Stores", "service"],
+    tzero.compile.accounting: ["Book", "CompileStats", "Cost", "Done", "Layer", "Where"],
+    tzero.cache: ["Found", "Layers", "Store", "stores"],
+    tzero.cache.digest: [
+        "SCHEMA",
+        "Unwritable",
+        "canonical",
+        "cpu_features",
+        "file_digest",
+        "parse",
+        "toolchain",
+    ],
+    tzero.cache.disk: ["Disk", "Removed", "Usage", "Verdict"],
+    tzero.cache.entry: ["SCHEMA", "Damage", "Damaged", "derived", "opened", "seal"],
+    tzero.cache.remote: ["Remote", "shown"],
+    tzero.cache.store: ["Found", "Layers", "Store", "location", "stores"],
+    tzero.cli: ["app", "main"],
+    tzero.compile.backend: ["GROUP", "Backend", "find", "names"],
+    tzero.compile.command: ["deadline", "end_all", "forget", "run"],
+    tzero.compile.crew: ["Crew"],
+    tzero.compile.lifetime: ["Living", "register", "see_to_exit"],
+    tzero.compile.pending: ["Job", "Pending"],
+    tzero.compile.pool: ["Slot", "cores"],
+    tzero.compile.progress: ["watch"],
+    tzero.compile.recent: ["Recent"],
     tzero.compile.request: ["SCHEMA", "Artifact", "Malformed", "Request"],
+    tzero.compile.worker: [
+        "Failure",
+        "Reply",
+        "begin",
+        "error_of",
+        "failure_of",
+        "inside",
+        "is_pythons",
+        "make",
+        "run",
+        "warm",
+    ],
     tzero.constants: ["Same", "constant", "fields_of", "holds_itself", "kind_of", "symbol"],
     tzero.device: ["capability"],
     tzero.decorating: ["kernel"],
@@ -84,8 +181,24 @@ PUBLIC = {
     tzero.events: ["Event", "Kind", "Observer", "emit", "observe", "watched"],
     tzero.key: ["Key", "Options", "UnsupportedType", "constant", "difference", "part", "text"],
     tzero.measure: ["Record", "Span", "active", "nanoseconds", "recording"],
+    tzero.precompiling: [
+        "Precompiled",
+        "Spec",
+        "precompile",
+        "precompile_host",
+        "precompile_launch",
+    ],
     tzero.pool: ["Ring", "Stats", "clear", "stats"],
-    tzero.settings: ["Changes", "Settings", "current", "now", "override", "read"],
+    tzero.settings: [
+        "Changes",
+        "Settings",
+        "applied",
+        "current",
+        "now",
+        "override",
+        "read",
+        "variables",
+    ],
 }
 NAMES = [(module, name) for module, names in PUBLIC.items() for name in names]
 SOURCE = Path(tzero.__file__).parent

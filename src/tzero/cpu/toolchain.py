@@ -22,6 +22,7 @@ from pathlib import Path
 
 from tzero import settings
 from tzero.errors import CompilerFailed, CompilerMissing
+from tzero.settings import Settings
 
 __all__ = ["Toolchain", "find"]
 
@@ -88,12 +89,13 @@ class Toolchain:
             return binary.read_bytes()
 
 
-def find() -> Toolchain:
-    """Find the compiler, and ask it once per process what it knows.
+def find(said: Settings | None = None) -> Toolchain:
+    """Find the compiler of some settings, else of those in force, and ask it once per process what
+    it knows.
 
     Raises CompilerMissing where there is none, CompilerFailed where it does not work.
     """
-    return _asked(_locate(settings.current().cc))
+    return _asked(_locate((said or settings.current()).cc))
 
 
 def _locate(named: tuple[str, ...] | None) -> tuple[str, ...]:

@@ -1,0 +1,321 @@
+"""C++ for the CPU, launched like a kernel over a grid.
+
+    source ── kernel ──► Request ── compile ──► shared object ── load ──► pool of threads
+
+Enters: C++ text. Leaves: a kernel, whose compiled form has the interface of the Triton kernels that
+tzero compiles for the CPU (`cpu/runtime/launch.h`), and so runs on the same threads and can be
+launched by the same native code. It must not know how grids are spread over threads. What it
+takes of `tzero.cpu` it imports late, because that imports triton.
+
+A kernel is a function whose last parameter is a ``tzero::Program``: its place in the grid.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import shlex
+import sys
+import weakref
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Literal
+
+from tzero import settings
+from tzero.backends import running, sources
+from tzero.compile.request import Artifact, Request
+from tzero.errors import CompileFailed, CompilerMissing, InvalidKernel, ToolchainMissing
+
+if TYPE_CHECKING:
+    from tzero.cpu import pool
+    from tzero.cpu.toolchain import Toolchain
+
+__all__ = ["Cpp", "CppKernel", "backend", "kernel"]
+
+_INTERFACE = Path(__file__).parent.parent / "cpu" / "runtime" / "launch.h"
+_WHAT = "the kernel as `void name(..., tzero::Program program) { ... }`"
+
+_STANDARD = "-std=gnu++17"
+
+_PRELUDE = """\
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+
+namespace tzero {
+// The place of one program in the grid, and the grid's sizes.
+struct Program {
+    int32_t id[3];
+    int32_t grid[3];
+};
+}
+"""
+
+_SHIM = """
+namespace {{
+struct tz_arguments {{
+{members}
+}};
+}}
+
+extern "C" __attribute__((visibility("default"))) void
+tz_kernel(const tz_launch *launch, int64_t first, int64_t last, void *)
+{{
+    const tz_arguments &a = *static_cast<const tz_arguments *>(launch->args);
+    (void)a;
+    const int32_t *grid = launch->grid;
+    for (int64_t at = first; at < last; ++at) {{
+        if (__atomic_load_n(&launch->status->raised, __ATOMIC_RELAXED)) return;
+        const ::tzero::Program program{{
+            {{int32_t(at % grid[0]), int32_t(at / grid[0] % grid[1]),
+              int32_t(at / grid[0] / grid[1])}},
+            {{grid[0], grid[1], grid[2]}}}};
+        const char *what = nullptr;
+        try {{
+            ::{name}({arguments}program);
+            continue;
+        }} catch (const std::exception &error) {{
+            what = strdup(error.what());
+        }} catch (...) {{
+            what = strdup("an exception that is no std::exception");
+        }}
+        // The first to fail says so, as tz_fail of kernel.h does; the text goes where an offset is.
+        tz_status *status = launch->status;
+        if (__atomic_exchange_n(&status->raised, 1, __ATOMIC_ACQ_REL)) {{
+            free(const_cast<char *>(what));
+            return;
+        }}
+        status->site = 0;
+        status->param = -1;
+        status->offset = reinterpret_cast<intptr_t>(what);
+        for (int k = 0; k < 3; k++) status->pid[k] = program.id[k];
+        return;
+    }}
+}}
+"""
+
+_WORK = 131072
+"""What a program is taken for, in element operations, where nothing else is said: enough for a
+thread of its own."""
+
+
+def kernel(
+    source: str,
+    *,
+    entry: str | None = None,
+    headers: Mapping[str, str] | None = None,
+    flags: Sequence[str] = (),
+    work: int = _WORK,
+) -> CppKernel:
+    """A kernel in C++ that runs on the CPU.
+
+    `source` defines a function whose last parameter is a ``tzero::Program``; the others are
+    numbers, or pointers to them for tensors. `entry` names it where there are several. `headers`
+    are texts by the names that they are included by, `flags` go to the compiler. `work` says how
+    long one program takes, in element operations: short ones share a thread.
+
+    >>> k = kernel('''
+    ... void scale(const float *x, float *out, int64_t n, float by, tzero::Program program) {
+    ...     for (int64_t i = program.id[0]; i < n; i += program.grid[0]) out[i] = by * x[i];
+    ... }
+    ... ''')
+    >>> k
+    <cpp kernel scale>
+
+    It is launched as ``k[(4,)](x, out, x.numel(), 2.0)``.
+    """
+    function = sources.choose(source, entry, _is_kernel, _WHAT)
+    if function.head.split()[-1] != "void":
+        raise InvalidKernel(
+            kernel=function.name,
+            problem=f"it is declared as {function.head!r}",
+            advice="A kernel returns void; results go into tensors.",
+        )
+    program = sources.Program(source, headers or {}, tuple(flags))
+    return CppKernel(function, program, work)
+
+
+def _is_kernel(function: sources.Function) -> bool:
+    last = function.parameters[-1] if function.parameters else None
+    return (
+        last is not None and "Program" in f"{last.spelled} {last.name}".replace("::", " ").split()
+    )
+
+
+class CppKernel(running.Kernel):
+    """A C++ kernel for the CPU; `kernel` makes it.
+
+    ::
+
+        k[(4,)](x, out, x.numel(), 2.0)
+    """
+
+    place = "cpu"
+
+    def __init__(self, function: sources.Function, program: sources.Program, work: int) -> None:
+        taken = sources.Function(function.name, function.head, function.parameters[:-1])
+        super().__init__(function, running.checked_parameters(taken, running.RULE))
+        own = f"{function.name}.cpp"
+        headers = sources.beside(program.headers, own, program.text)
+        self._program = sources.Program(_text(taken, own), headers, program.flags)
+        self._work = work
+
+    def request(self) -> Request:
+        """What asks for it to be compiled, by the compiler of this moment."""
+        return request_for(backend.name, self.__name__, self._program)
+
+    def device(self) -> tuple[str, int]:
+        """There is one, and it has one stream."""
+        return "cpu", 0
+
+    def load(self, artifact: Artifact, device: Any, options: Mapping[str, Any]) -> running.Loaded:
+        """Load the shared object, and make the launcher that Triton's kernels for the CPU have."""
+        from tzero.cpu import pool
+        from tzero.cpu.triton_compat import cache_directory
+
+        directory = cache_directory()
+        pool.load(directory)  # before the kernel, which finds the C library's maths through it
+        library = pool.open_object(artifact.files["kernel.so"], directory)
+        signature = {each.name: each.declared.type for each in self.params}
+        src = SimpleNamespace(signature=signature, attrs={}, fn=self)
+        metadata = SimpleNamespace(
+            name=self.__name__,
+            cpu_sites=[],
+            cpu_check=False,
+            cpu_params=[_tag(type_) for type_ in signature.values()],
+            cpu_scratch=0,
+            cpu_work=self._work,
+            launch_cooperative_grid=False,
+            shared=0,
+        )
+        address = ctypes.cast(library.tz_kernel, ctypes.c_void_p).value
+        assert address is not None  # a function that was found has an address
+        run = _launcher()(src, metadata)
+        asm = {"cpp": self._program.text, "so": artifact.files["kernel.so"]}
+        loaded = running.Loaded(self.__name__, src, metadata, run, address, asm, library)
+        # Launches hold what they run, so nothing of the object is in use then.
+        weakref.finalize(loaded, pool.close_object, library).atexit = False
+        return loaded
+
+
+@functools.cache
+def _launcher() -> type:
+    """The launcher of Triton's kernels for the CPU, with an error for C++'s exceptions."""
+    from tzero.cpu.launcher import Launcher
+
+    class CppLauncher(Launcher):
+        def _failed_check(self, status: pool.Status, args: Sequence[Any]) -> Exception:
+            program = (status.pid[0], status.pid[1], status.pid[2])
+            text = "no memory for its message"
+            if status.offset:
+                text = ctypes.string_at(status.offset).decode(errors="replace")
+                _free(ctypes.c_void_p(status.offset))
+            return RuntimeError(
+                f"{self._name}: program {program} threw: {text}. What the launch wrote is "
+                "incomplete."
+            )
+
+    return CppLauncher
+
+
+_free = ctypes.CDLL(None).free
+
+
+def _tag(type_: str) -> str:
+    """A type as the compiler of Triton's kernels for the CPU names it."""
+    if type_[0] == "*":
+        return "ptr"
+    return type_.replace("u", "i").replace("fp", "f")
+
+
+def _text(function: sources.Function, source: str) -> str:
+    """All that is compiled around the kernel's own text: the interface, and what leads from it to
+    the kernel. It is whole: no header of tzero's is needed, and none can change behind it."""
+    interface = _INTERFACE.read_text(encoding="utf-8")
+    members = [f"    {each.spelled} {each.name};" for each in function.parameters]
+    shim = _SHIM.format(
+        members="\n".join(members),
+        name=function.name,
+        arguments="".join(f"a.{each.name}, " for each in function.parameters),
+    )
+    return f'{_PRELUDE}{interface}\n#include "{source}"\n{shim}'
+
+
+# -- compiling ------------------------------------------------------------------------------------
+
+
+def compiler(name: str) -> Toolchain:
+    """The compiler that makes C++ of this moment's settings; for the backend of this name."""
+    from tzero.cpu import toolchain  # which imports triton
+
+    try:
+        return toolchain.find(settings.now())
+    except CompilerMissing as error:
+        raise ToolchainMissing(
+            backend=name,
+            searched=error.searched,
+            advice="Install g++ or clang, or run `pip install 'tzero[zig]'` for a compiler that "
+            "comes as a wheel, or set TZERO_CC to a compiler command.",
+        ) from error
+
+
+def request_for(name: str, kernel: str, program: sources.Program) -> Request:
+    """What asks the backend of this name for a shared object of a program in C++."""
+    found = compiler(name)
+    # A C compiler that is told the language compiles C++ too, but does not link its library.
+    zig = found.command[-2:] == ("ziglang", "cc")
+    command = [*found.command[:-1], "c++"] if zig else found.command
+    library = [] if zig else ["-lc++" if sys.platform == "darwin" else "-lstdc++"]
+    known = [flag for flag in found.flags if not flag.startswith("-std=")]
+    flags = (*known, _STANDARD, "-O3", "-ffp-contract=fast", *program.flags, *library)
+    return Request(
+        name,
+        kernel,
+        sources.Program(program.text, program.headers, flags).written(),
+        f"{found.version} {found.fingerprint}",
+        {"CXX": shlex.join(command)},
+    )
+
+
+def shared_object(request: Request) -> bytes:
+    """Compile what `request_for` asks for."""
+    program = sources.Program.read(request.program)
+    compiler = shlex.split(request.environment["CXX"])
+
+    command = [*compiler, "-shared", "-I.", "-x", "c++", "tzero-main.cpp", "-x", "none"]
+    command += ["-o", "tzero.so", *program.flags]
+    try:
+        return sources.build(
+            request.name, program, command, source="tzero-main.cpp", made="tzero.so"
+        )
+    except CompileFailed as error:
+        if "cc1plus" in error.problem or "cannot find -lstdc++" in error.problem:
+            raise ToolchainMissing(
+                backend=request.backend,
+                searched=[f"the C++ half of {compiler[0]}"],
+                advice="Install g++ (Debian: apt-get install g++), or set TZERO_CC to a compiler "
+                "that has it.",
+            ) from error
+        raise
+
+
+class Cpp:
+    """The backend ``cpp``: a shared object with one function, ``tz_kernel``.
+
+    ::
+
+        backend.compile(k.request()).files["kernel.so"]
+    """
+
+    name = "cpp"
+    runs: Literal["process", "thread"] = "thread"
+
+    def compile(self, request: Request) -> Artifact:
+        """Run the compiler."""
+        return Artifact({"kernel.so": shared_object(request)})
+
+
+backend = Cpp()

@@ -1,0 +1,154 @@
+"""HIP C++ for AMD's GPUs, compiled by hipcc.
+
+Enters: HIP C++ text and an architecture. Leaves: a code object. It must not know how one is run:
+tzero compiles for AMD's GPUs, and does not launch on them yet; a launch says so.
+
+A kernel is a function that is declared ``extern "C" __global__ void``, as in CUDA C++.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from tzero.backends import running, sources
+from tzero.compile.request import Artifact, Request
+from tzero.errors import InvalidKernel, ToolchainMissing
+
+__all__ = ["Hip", "HipKernel", "backend", "kernel"]
+
+_WHAT = 'the kernel as `extern "C" __global__ void name(...) { ... }`'
+_STANDARD = "-std=c++17"
+_PLACES = ("hipcc", "/opt/rocm/bin/hipcc")
+
+
+def kernel(
+    source: str,
+    *,
+    arch: str,
+    entry: str | None = None,
+    headers: Mapping[str, str] | None = None,
+    flags: Sequence[str] = (),
+) -> HipKernel:
+    """A kernel in HIP C++, for an architecture such as ``gfx90a``.
+
+    `source` defines it as ``extern "C" __global__ void``; `entry` names it where there are several.
+    `headers` are texts by the names that they are included by, `flags` go to the compiler.
+
+    >>> k = kernel('''
+    ... #include <hip/hip_runtime.h>
+    ... extern "C" __global__ void scale(const float *x, float *out, int64_t n, float by) {
+    ...     int64_t i = blockIdx.x * int64_t(blockDim.x) + threadIdx.x;
+    ...     if (i < n) out[i] = by * x[i];
+    ... }
+    ... ''', arch="gfx90a")
+    >>> k
+    <hip kernel scale>
+
+    ``k.precompile().result().files["kernel.hsaco"]`` is the code object.
+    """
+    function = sources.choose(source, entry, _is_kernel, _WHAT)
+    if not re.fullmatch(r"gfx[0-9a-f]+(:\w+[+-])*", arch):
+        raise InvalidKernel(
+            kernel=function.name,
+            problem=f"arch is {arch!r}",
+            advice="An architecture is written as 'gfx90a' or 'gfx90a:xnack-'.",
+        )
+    own = f"{function.name}.hip"
+    texts = sources.beside(headers or {}, own, source)
+    program = sources.Program(f'#include "{own}"\n', texts, (_STANDARD, *flags), arch)
+    return HipKernel(function, program)
+
+
+def _is_kernel(function: sources.Function) -> bool:
+    words = function.head.split()
+    return "__global__" in words and words[:2] == ["extern", '"C"']
+
+
+class HipKernel(running.Kernel):
+    """A kernel in HIP C++; `kernel` makes it.
+
+    ::
+
+        k.precompile().result().files["kernel.hsaco"]
+    """
+
+    place = "cuda"  # as torch calls AMD's devices too
+
+    def __init__(self, function: sources.Function, program: sources.Program) -> None:
+        super().__init__(function, running.checked_parameters(function, running.RULE))
+        self._program = program
+
+    def request(self) -> Request:
+        """What asks for it to be compiled."""
+        path, version = _find()
+        return Request(
+            backend.name,
+            self.__name__,
+            self._program.written(),
+            version,
+            {"TZERO_HIPCC": path},
+        )
+
+    def device(self) -> tuple[Any, Any]:
+        """There is none that it could be launched on."""
+        raise self._cannot_run()
+
+    def load(self, artifact: Artifact, device: Any, options: Mapping[str, Any]) -> running.Loaded:
+        """It cannot be."""
+        raise self._cannot_run()
+
+    def options(self, given: dict[str, Any]) -> dict[str, Any]:
+        """A launch's options, which no launch looks at."""
+        return given
+
+    def _cannot_run(self) -> ToolchainMissing:
+        return ToolchainMissing(
+            backend=backend.name,
+            searched=["a launcher for AMD's GPUs"],
+            advice=f"tzero compiles HIP C++, and does not run it yet: take the code object from "
+            f"{self.__name__}.precompile().result(), and load it with hipModuleLoadData.",
+        )
+
+
+@functools.cache
+def _find() -> tuple[str, str]:
+    """hipcc, and its version."""
+    path = next(filter(None, map(shutil.which, _PLACES)), None)
+    if path is None:
+        raise ToolchainMissing(
+            backend=backend.name,
+            searched=_PLACES,
+            advice="Install hipcc (Debian: apt-get install hipcc), or AMD's ROCm.",
+        )
+    words = sources.run("hipcc's version", [path, "--version"])
+    version = re.findall(r"^(?:HIP version|.*clang version).*$", words, re.MULTILINE)
+    return path, f"hipcc {'; '.join(version)}"
+
+
+class Hip:
+    """The backend ``hip``: a code object.
+
+    ::
+
+        backend.compile(k.request()).files["kernel.hsaco"]
+    """
+
+    name = "hip"
+    runs: Literal["process", "thread"] = "thread"
+
+    def compile(self, request: Request) -> Artifact:
+        """Run the compiler."""
+        program = sources.Program.read(request.program)
+        words = [request.environment["TZERO_HIPCC"], "--genco", f"--offload-arch={program.target}"]
+        words += ["-O3", "-I.", "tzero-main.hip", "-o", "tzero.hsaco", *program.flags]
+        made = sources.build(
+            request.name, program, words, source="tzero-main.hip", made="tzero.hsaco"
+        )
+        return Artifact({"kernel.hsaco": made}, {"arch": program.target})
+
+
+backend = Hip()

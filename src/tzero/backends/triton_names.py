@@ -1,0 +1,228 @@
+"""Which names of the world around it the text of a function reads.
+
+Enters: the text of a Triton kernel, of a helper, or of a function that runs while kernels compile.
+Leaves: the names, with the attributes that are read of them, in the order of the text. It must not
+know what they stand for.
+
+A kernel's text is followed as Triton follows it, from top to bottom: a name counts as the kernel's
+own from where it has certainly been assigned. So ``BLOCK = BLOCK * 2`` reads a global, and a global
+that happens to be called like a local variable is left alone.
+"""
+
+from __future__ import annotations
+
+import ast
+import dis
+from collections.abc import Iterable, Iterator
+from types import CodeType
+from typing import Literal, NamedTuple
+
+__all__ = ["Read", "compiled_names", "of_kernel", "of_python"]
+
+Where = Literal["body", "default", "annotation"]
+
+
+class Read(NamedTuple):
+    """One name, the attributes read of it in turn, and where in the function.
+
+    >>> of_kernel(ast.parse("def f(x): return tl.math.exp(x)").body[0])
+    [Read(name='tl', attributes=('math', 'exp'), where='body')]
+    """
+
+    name: str
+    attributes: tuple[str, ...]
+    where: Where
+
+
+def of_kernel(definition: ast.stmt) -> list[Read]:
+    """What the text of a kernel reads, by Triton's rules for names.
+
+    >>> of_kernel(ast.parse("def f(x, N: T = 4):\\n  y = x + K\\n  return y").body[0])
+    [Read(name='T', attributes=(), where='annotation'), Read(name='K', attributes=(), where='body')]
+    """
+    assert isinstance(definition, ast.FunctionDef)
+    reader = _Reader()
+    arguments = definition.args
+    every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+    every += [each for each in (arguments.vararg, arguments.kwarg) if each is not None]
+    for argument in every:
+        reader.annotation(argument.annotation, set())
+    for default in [*arguments.defaults, *arguments.kw_defaults]:
+        reader.expression(default, set(), "default")
+    reader.block(definition.body, {each.arg for each in every})
+    return list(reader.found)
+
+
+def of_python(definition: ast.stmt, code: CodeType) -> list[Read]:
+    """What the text of a function reads that Python runs: names are local or not, by its rules.
+
+    >>> text = "def f(x):\\n  n = math.pi\\n  return n * SCALE"
+    >>> of_python(ast.parse(text).body[0], compiled_names.__code__)
+    []
+    """
+    assert isinstance(definition, ast.FunctionDef)
+    around = compiled_names(code)
+    reader = _Reader()
+    for statement in definition.body:
+        reader.everything(statement, around)
+    return list(reader.found)
+
+
+def compiled_names(code: CodeType) -> frozenset[str]:
+    """The names that a function and those within it look up outside of them.
+
+    >>> sorted(compiled_names((lambda x: [len(y) for y in x]).__code__))
+    ['len']
+    """
+    found = set(code.co_freevars)
+    for each in _codes(code):
+        found.update(
+            instruction.argval
+            for instruction in dis.get_instructions(each)
+            if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_CLASSDEREF")
+            or instruction.opname.startswith("LOAD_FROM_DICT_OR")
+        )
+    return frozenset(found)
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _codes(constant)
+
+
+class _Reader:
+    """Goes through a function with the set of names that are its own by then."""
+
+    def __init__(self) -> None:
+        self.found: dict[Read, None] = {}
+
+    def everything(self, node: ast.AST, around: frozenset[str]) -> None:
+        """All chains of attributes whose first name is one of `around`."""
+        chain = _chain(node)
+        if chain is not None:
+            if chain[0] in around:
+                self.found[Read(*chain, "body")] = None
+            return
+        for child in ast.iter_child_nodes(node):
+            self.everything(child, around)
+
+    # -- statements ----------------------------------------------------------------------------
+
+    def block(self, statements: Iterable[ast.stmt], own: set[str]) -> None:
+        for statement in statements:
+            self.statement(statement, own)
+            if isinstance(statement, ast.Return):
+                return  # Triton too reads nothing behind it
+
+    def statement(self, node: ast.stmt, own: set[str]) -> None:
+        match node:
+            case ast.Assign():
+                self.expression(node.value, own)
+                for target in node.targets:
+                    self.target(target, own)
+            case ast.AugAssign():
+                if isinstance(node.target, ast.Name) and node.target.id not in own:
+                    self.found[Read(node.target.id, (), "body")] = None
+                self.expression(node.value, own)
+                self.target(node.target, own)
+            case ast.AnnAssign():
+                self.annotation(node.annotation, own)
+                self.expression(node.value, own)
+                if node.value is not None:
+                    self.target(node.target, own)
+            case ast.If():
+                self.expression(node.test, own)
+                yes, no = set(own), set(own)
+                self.block(node.body, yes)
+                self.block(node.orelse, no)
+                own |= yes & no
+            case ast.For():
+                self.expression(node.iter, own)
+                inside = set(own)
+                self.target(node.target, inside)
+                self.block(node.body, inside)
+                self.block(node.orelse, set(own))
+            case ast.While():
+                self.expression(node.test, own)
+                self.block(node.body, set(own))
+                self.block(node.orelse, set(own))
+            case ast.With():
+                for item in node.items:
+                    self.expression(item.context_expr, own)
+                    if item.optional_vars is not None:
+                        self.target(item.optional_vars, own)
+                self.block(node.body, own)
+            case _:
+                self.children(node, own, "body")
+
+    def target(self, node: ast.expr, own: set[str]) -> None:
+        match node:
+            case ast.Name():
+                own.add(node.id)
+            case ast.Tuple() | ast.List():
+                for each in node.elts:
+                    self.target(each, own)
+            case ast.Starred():
+                self.target(node.value, own)
+            case _:
+                self.expression(node, own)
+
+    # -- expressions ---------------------------------------------------------------------------
+
+    def annotation(self, node: ast.expr | None, own: set[str]) -> None:
+        """Triton only asks whether it is `constexpr`, if it is plain; it computes others."""
+        plain = isinstance(node, ast.Constant) or (node is not None and _chain(node) is not None)
+        self.expression(node, own, "annotation" if plain else "body")
+
+    def expression(self, node: ast.AST | None, own: set[str], where: Where = "body") -> None:
+        if node is None:
+            return
+        chain = _chain(node)
+        if chain is not None:
+            if chain[0] not in own:
+                self.found[Read(*chain, where)] = None
+            return
+        match node:
+            case ast.ListComp() | ast.SetComp() | ast.GeneratorExp() | ast.DictComp():
+                self.comprehension(node, own, where)
+            case ast.NamedExpr():
+                self.expression(node.value, own, where)
+                own.add(node.target.id)
+            case _:
+                self.children(node, own, where)
+
+    def comprehension(
+        self,
+        node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp,
+        own: set[str],
+        where: Where,
+    ) -> None:
+        inside = set(own)
+        for each in node.generators:
+            self.expression(each.iter, inside, where)
+            self.target(each.target, inside)
+            for condition in each.ifs:
+                self.expression(condition, inside, where)
+        parts = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
+        for part in parts:
+            self.expression(part, inside, where)
+
+    def children(self, node: ast.AST, own: set[str], where: Where) -> None:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.stmt):
+                self.statement(child, own)
+            else:
+                self.expression(child, own, where)
+
+
+def _chain(node: ast.AST) -> tuple[str, tuple[str, ...]] | None:
+    """``a.b.c`` as its name and attributes; None for what does not start with a name."""
+    attributes: list[str] = []
+    while isinstance(node, ast.Attribute):
+        attributes.append(node.attr)
+        node = node.value
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+        return node.id, tuple(reversed(attributes))
+    return None

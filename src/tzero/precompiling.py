@@ -1,0 +1,214 @@
+"""Compiling ahead of need: what a host function would launch, asked of the compile service at once.
+
+::
+
+    add.precompile(x, y) ──► the host function, on tensors that have no memory
+                               └─ its launches are not made: what each needs is asked for
+                                    ──► tzero.compile ──► futures
+
+Enters: a host function, and its arguments or `Spec`s in their place. Leaves: a `Precompiled`: the
+futures of all that is being compiled. The first call then waits only for what it needs. It must not
+know how anything is compiled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_map
+
+from tzero import compile as compiling
+from tzero import intercept, triton_side
+from tzero.backends import triton as backend
+from tzero.errors import InvalidArgument
+
+__all__ = ["Precompiled", "Spec", "precompile", "precompile_host", "precompile_launch"]
+
+_ALIGNED = 16
+"""What Triton asks of an address is whether this divides it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """A tensor that is not there, for compiling ahead; its memory will begin at a multiple of 16
+    bytes, as torch's does.
+
+    >>> Spec((1024, 512), torch.float16)
+    Spec(shape=(1024, 512), dtype=torch.float16, device=None, strides=None)
+    """
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype = torch.float32
+    device: torch.device | str | None = None
+    """Where it will be; None: on the accelerator, if there is one."""
+    strides: tuple[int, ...] | None = None
+    """In elements; None: those of a contiguous tensor."""
+
+    def tensor(self) -> torch.Tensor:
+        """A tensor like this, in the mode that is active."""
+        device = self.device or torch.accelerator.current_accelerator() or "cpu"
+        if self.strides is None:
+            return torch.empty(self.shape, dtype=self.dtype, device=device)
+        return torch.empty_strided(self.shape, self.strides, dtype=self.dtype, device=device)
+
+
+class Precompiled(Mapping[str, "Future[Any]"]):
+    """What is being compiled, by name: a mapping of futures.
+
+    ::
+
+        ahead = add.precompile(x, y)
+        ahead.wait()      # a progress bar, on a terminal
+    """
+
+    def __init__(self) -> None:
+        self._futures: dict[str, Future[Any]] = {}
+        self.refused: dict[str, str] = {}
+        """Kernels that only compile where they are defined, and why: their first call does it."""
+
+    def __getitem__(self, name: str) -> Future[Any]:
+        return self._futures[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._futures)
+
+    def __len__(self) -> int:
+        return len(self._futures)
+
+    def wait(self) -> None:
+        """Wait until all of it is compiled; what failed to compile raises here."""
+        compiling.service().wait(self._futures)
+
+    def done(self) -> bool:
+        """Whether a call would not wait for any of it."""
+        return all(future.done() for future in self._futures.values())
+
+    def add(self, name: str, future: Future[Any]) -> None:
+        """Take in a future, under a name of its own."""
+        if any(future is each for each in self._futures.values()):
+            return
+        number = 2
+        free = name
+        while free in self._futures:
+            free, number = f"{name} ({number})", number + 1
+        self._futures[free] = future
+
+
+def precompile(items: Iterable[tuple[Any, ...]]) -> Precompiled:
+    """Compile what several kernels will need, side by side, and wait for it.
+
+    ::
+
+        tzero.precompile([
+            (add, x, y),
+            (softmax, tzero.Spec((1024, 4096))),
+        ])
+
+    Each item is a kernel and the arguments of a call; a dict at its end has those by name. Kernels
+    of `tzero.jit` are taken too, with the arguments of a launch.
+    """
+    ahead = Precompiled()
+    for kernel, *given in items:
+        named = given.pop() if given and isinstance(given[-1], dict) else {}
+        part = kernel.precompile(*given, **named)
+        for name, future in part.items():
+            ahead.add(name, future)
+        ahead.refused.update(part.refused)
+    ahead.wait()
+    return ahead
+
+
+def precompile_host(
+    name: str, function: Callable[..., Any], args: tuple[Any, ...], ahead: Precompiled
+) -> None:
+    """Ask for all that a call of a host function would launch.
+
+    ::
+
+        precompile_host("add", add_host, (x, y), ahead)
+    """
+    from torch._subclasses import fake_tensor as fakes  # takes most of a second
+
+    mode = fakes.FakeTensorMode(allow_non_fake_inputs=True)
+    addresses: dict[int, int] = {}
+
+    def unreal(value: Any) -> Any:
+        if isinstance(value, Spec):
+            with mode:
+                return value.tensor()
+        if not isinstance(value, torch.Tensor) or isinstance(value, fakes.FakeTensor):
+            return value
+        made = mode.from_tensor(value, static_shapes=True)
+        addresses[made.untyped_storage()._cdata] = value.untyped_storage().data_ptr() % _ALIGNED
+        return made
+
+    def ask(
+        kernel: Any, grid: Any, given: tuple[Any, ...], kwargs: Mapping[str, Any], launch: Any
+    ) -> None:
+        def pointer(value: Any) -> Any:
+            return _Pointer.of(value, addresses) if isinstance(value, torch.Tensor) else value
+
+        _ask(kernel, tree_map(pointer, given), tree_map(pointer, dict(kwargs)), ahead)
+
+    args = tree_map(unreal, args)
+    try:
+        with mode, intercept.intercepted(ask), triton_side.every_config():
+            function(*args)
+    except (fakes.DataDependentOutputException, fakes.DynamicOutputShapeException) as error:
+        raise InvalidArgument(
+            kernel=name,
+            problem=f"precompile cannot follow its host function, which asks what a tensor holds "
+            f"({error})",
+            advice="Call the kernel itself once; it compiles what it needs.",
+        ) from error
+
+
+def precompile_launch(
+    kernel: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], ahead: Precompiled
+) -> None:
+    """Ask for what one launch of a Triton kernel needs; tensors may be `Spec`s.
+
+    ::
+
+        precompile_launch(add_kernel, (x, y, out, 4096), {"BLOCK": 1024}, ahead)
+    """
+
+    def pointer(value: Any) -> Any:
+        if isinstance(value, Spec):
+            return _Pointer(value.dtype, 0)
+        return value
+
+    _ask(kernel, tree_map(pointer, args), tree_map(pointer, dict(kwargs)), ahead)
+
+
+class _Pointer:
+    """What a launch sees of a tensor that is not there: its dtype, and where it would begin."""
+
+    def __init__(self, dtype: torch.dtype, address: int) -> None:
+        self.dtype = dtype
+        self._address = address
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor, addresses: Mapping[int, int]) -> _Pointer:
+        base = addresses.get(tensor.untyped_storage()._cdata, 0)
+        return cls(tensor.dtype, base + int(tensor.storage_offset()) * tensor.dtype.itemsize)
+
+    def data_ptr(self) -> int:
+        return self._address
+
+
+def _ask(kernel: Any, args: Any, kwargs: Mapping[str, Any], ahead: Precompiled) -> None:
+    if not isinstance(kernel, triton_side.JITFunction):  # one of another backend
+        ahead.add(kernel.__name__, kernel.precompile())
+        return
+    source, target, options = triton_side.source_of(kernel, args, kwargs)
+    backend.take_over(kernel)
+    request = backend.request(source, target, options)
+    if isinstance(request, backend.NotTransportable):
+        ahead.refused[kernel.__name__] = request.reason
+        return
+    ahead.add(kernel.__name__, compiling.service().submit(request))

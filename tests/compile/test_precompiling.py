@@ -1,0 +1,181 @@
+"""What is compiled ahead is what the first call needs, and nothing is launched for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+
+import tzero
+from tzero import events
+from tzero.compile import service
+
+
+def scale_kernel(x, out, n, by, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + at, by * tl.load(x + at, mask=at < n), mask=at < n)
+
+
+@pytest.fixture
+def made(tmp_path: Any) -> Iterator[Any]:
+    """A kernel that nobody has compiled yet, and a cache of its own."""
+    with tzero.settings.override(cache_dir=str(tmp_path / "cache"), compile_workers=2):
+        yield tzero.jit(scale_kernel)
+
+
+def host_of(kernel: Any) -> Any:
+    def scaled(x, by, config):
+        out = torch.empty_like(x)
+        kernel[(triton.cdiv(x.numel(), config.BLOCK),)](x, out, x.numel(), by, config.BLOCK)
+        return out
+
+    return scaled
+
+
+def compiles() -> int:
+    return sum(service().stats().compiled.values())
+
+
+def test_a_call_after_it_compiles_nothing(made: Any) -> None:
+    kernel = tzero.kernel(config=tzero.Config(BLOCK=64))(host_of(made))
+    x = torch.randn(200)
+    before = compiles()
+    ahead = kernel.precompile(x, 2.0)
+    ahead.wait()
+    assert list(ahead) == ["scale_kernel"] and ahead.done() and not ahead.refused
+    assert compiles() == before + 1
+    assert torch.equal(kernel(x, 2.0), 2 * x)
+    assert compiles() == before + 1
+
+
+def test_specs_stand_for_tensors(made: Any) -> None:
+    kernel = tzero.kernel(config=tzero.Config(BLOCK=128))(host_of(made))
+    kernel.precompile(tzero.Spec((200,)), 2.0).wait()
+    before = compiles()
+    x = torch.randn(200)
+    assert torch.equal(kernel(x, 2.0), 2 * x)
+    assert compiles() == before
+
+
+@pytest.mark.parametrize("offset", [0, 1, 4])
+def test_where_a_tensor_begins_is_seen(made: Any, offset: int) -> None:
+    kernel = tzero.kernel(config=tzero.Config(BLOCK=32))(host_of(made))
+    x = torch.randn(200)[offset:]
+    kernel.precompile(x, 3.0).wait()
+    before = compiles()
+    assert torch.equal(kernel(x, 3.0), 3 * x)
+    assert compiles() == before
+
+
+def test_nothing_is_launched(made: Any) -> None:
+    kernel = tzero.kernel(config=tzero.Config(BLOCK=64))(host_of(made))
+    x = torch.full((64,), 5.0)
+    seen: list[str] = []
+    with events.observe(lambda event: seen.append(event.kind)):
+        kernel.precompile(x, 2.0).wait()
+    assert "launch" not in seen and "compile" in seen
+    assert kernel.stats().calls == 0
+
+
+def test_each_config_is_compiled_at_once(made: Any) -> None:
+    configs = [tzero.Config(BLOCK=size) for size in (512, 1024, 2048)]
+    kernel = tzero.kernel(configs=configs)(host_of(made))
+    x = torch.randn(100)
+    before = compiles()
+    assert torch.equal(kernel(x, 2.0), 2 * x)
+    ahead = kernel.precompile(x, 2.0)
+    ahead.wait()
+    assert len(ahead) == 3 and compiles() == before + 3
+    kernel.bind((x, 2.0)).set_config(configs[2])
+    assert torch.equal(kernel(x, 2.0), 2 * x) and compiles() == before + 3
+
+
+def test_kernels_of_jit_are_taken_with_the_arguments_of_a_launch(made: Any) -> None:
+    x, out = torch.randn(50), torch.empty(50)
+    tzero.precompile(
+        [
+            (made, x, out, 50, 2.0, {"BLOCK": 64}),
+            (made, tzero.Spec((50,), torch.float16), tzero.Spec((50,)), 50, 2.0, 64),
+        ]
+    )
+    before = compiles()
+    made[(1,)](x, out, 50, 2.0, BLOCK=64)
+    assert torch.equal(out, 2 * x)
+    made[(1,)](x.half(), out, 50, 2.0, BLOCK=64)
+    assert torch.equal(out, 2 * x.half().float())
+    assert compiles() == before
+
+
+def test_tritons_own_kernels_are_compiled_ahead_too(made: Any) -> None:
+    kernel = tzero.kernel(config=tzero.Config(BLOCK=256))(host_of(triton.jit(scale_kernel)))
+    x = torch.randn(77)
+    kernel.precompile(x, 2.0).wait()
+    before = compiles()
+    assert torch.equal(kernel(x, 2.0), 2 * x)
+    assert compiles() == before
+
+
+def test_each_config_of_an_autotuner_is_compiled_and_none_is_timed(made: Any) -> None:
+    sizes = [triton.Config({"BLOCK": size}) for size in (16, 64)]
+    tuned = triton.autotune(sizes, key=["n"])(made)
+
+    @tzero.kernel
+    def scaled(x, by):
+        out = torch.empty_like(x)
+        tuned[lambda given: (triton.cdiv(x.numel(), given["BLOCK"]),)](x, out, x.numel(), by)
+        return out
+
+    ahead = scaled.precompile(torch.randn(100), 2.0)
+    ahead.wait()
+    assert len(ahead) == 2 and not tuned.cache
+
+
+def test_a_host_function_that_asks_what_a_tensor_holds_is_refused(made: Any) -> None:
+    @tzero.kernel
+    def scaled(x, by):
+        out = torch.empty_like(x)
+        made[(1,)](x, out, int(x.sum()), by, 64)
+        return out
+
+    with pytest.raises(tzero.InvalidArgument, match="asks what a tensor holds"):
+        scaled.precompile(torch.randn(64), 2.0)
+
+
+def test_specialize_in_a_host_function_is_looked_through(made: Any) -> None:
+    @tzero.kernel
+    def scaled(x, by):
+        block = tzero.specialize(x.size(0))
+        out = torch.empty_like(x)
+        made[(1,)](x, out, x.numel(), by, block)
+        return out
+
+    scaled.precompile(torch.randn(64), 2.0).wait()
+    x = torch.randn(64)
+    assert torch.equal(scaled(x, 2.0), 2 * x)
+
+
+def test_what_does_not_compile_raises_when_it_is_waited_for(made: Any) -> None:
+    def broken_kernel(x, BLOCK: tl.constexpr):
+        tl.store(x + tl.arange(0, BLOCK), not_there)  # noqa: F821
+
+    broken = tzero.jit(broken_kernel)
+    ahead = broken.precompile(tzero.Spec((64,)), 64)
+    with pytest.raises(Exception, match="not_there"):
+        ahead.wait()
+
+
+def test_what_cannot_travel_is_named_and_compiles_at_its_first_call(made: Any) -> None:
+    def telling_kernel(x, BLOCK: tl.constexpr):
+        tl.static_print("compiling")
+        tl.store(x + tl.arange(0, BLOCK), 1.0)
+
+    telling = tzero.jit(telling_kernel)
+    x = torch.zeros(64)
+    ahead = telling.precompile(x, 64)
+    assert "static_print" in ahead.refused["telling_kernel"] and not ahead
+    telling[(1,)](x, 64)
+    assert torch.equal(x, torch.ones(64))

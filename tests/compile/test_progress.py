@@ -1,0 +1,73 @@
+"""The bar: at a terminal it names what is waited for; elsewhere there is none."""
+
+from __future__ import annotations
+
+import io
+import threading
+from concurrent.futures import Future
+
+import pytest
+
+from tzero.compile import progress
+
+
+class Terminal(io.StringIO):
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = threading.Event()
+        self.wanted = "softmax"
+
+    def isatty(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        count = super().write(text)
+        if self.wanted in self.getvalue():
+            self.written.set()
+        return count
+
+
+def finish_when(event: threading.Event, futures: list[Future[int]]) -> threading.Thread:
+    def finish() -> None:
+        event.wait(30)
+        for future in futures:
+            future.set_result(1)
+
+    thread = threading.Thread(target=finish)
+    thread.start()
+    return thread
+
+
+def test_at_a_terminal_it_names_the_kernel_and_leaves_no_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setattr(progress, "PATIENCE", 0)
+    before = threading.active_count()
+    futures: list[Future[int]] = [Future() for _ in range(5)]
+    names = ["softmax[16]", "add", "mul", "sub", "div"]
+    terminal = Terminal()
+    finisher = finish_when(terminal.written, futures)
+    progress.watch(list(zip(names, futures, strict=True)), terminal)
+    finisher.join()
+    assert "softmax[16], add, mul and 2 more" in terminal.getvalue()
+    assert "0/5" in terminal.getvalue()
+    assert threading.active_count() == before
+
+
+def test_elsewhere_it_says_nothing() -> None:
+    stream = io.StringIO()
+    future: Future[int] = Future()
+    event = threading.Event()
+    event.set()
+    finisher = finish_when(event, [future])
+    progress.watch([("softmax", future)], stream)
+    finisher.join()
+    assert stream.getvalue() == ""
+
+
+def test_a_process_without_stderr_can_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stderr", None)
+    future: Future[int] = Future()
+    future.set_result(1)
+    progress.watch([("softmax", future)])

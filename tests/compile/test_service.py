@@ -1,0 +1,421 @@
+"""Requests in, artifacts out: what is promised of the service when nothing goes wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.compile.backends import Warm, request
+from tests.compile.meeting import is_gone, met, until
+from tests.compile.memory import Memory
+from tzero import measure, settings
+from tzero.compile import AsyncCompile, Request
+from tzero.compile import service as own_service
+from tzero.compile.request import Artifact
+from tzero.errors import BackendMissing
+from tzero.events import Event, observe
+
+# The package has a function of the same name, which hides the module.
+MODULE = sys.modules["tzero.compile.service"]
+METHODS = ["subprocess", "fork", "spawn"]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_worker_meets_a_request_and_sees_no_gpu(service: AsyncCompile, method: str) -> None:
+    with settings.override(start_method=method):
+        made = service.submit(request("echo", "text")).result()
+    assert made.files["out"] == b"text"
+    assert made.facts["pid"] != os.getpid()
+    assert made.facts["gpu"] == ""
+    assert made.facts["interrupt"]
+    assert method == "fork" or not made.facts["torch"]
+
+
+def test_this_process_keeps_its_gpus(service: AsyncCompile) -> None:
+    service.submit(request("echo")).result()
+    assert os.environ.get("CUDA_VISIBLE_DEVICES", "all") != ""
+
+
+def test_two_hundred_equal_requests_are_one_compile(service: AsyncCompile, tmp_path: Path) -> None:
+    place = tmp_path / "meeting"
+    with ThreadPoolExecutor(8) as threads:
+        asked = [threads.submit(service.submit, request("meets", str(place))) for _ in range(200)]
+        futures = {future.result() for future in asked}
+    met(place)
+    place.unlink()
+    assert len(futures) == 1
+    assert futures.pop().result().facts["pid"] in service.workers()
+    stats = service.stats()
+    assert (stats.requests, stats.joined, stats.compiled["process"]) == (200, 199, 1)
+
+
+def test_what_was_made_comes_from_memory_then(service: AsyncCompile, store: Memory) -> None:
+    first = service.submit(request("echo")).result()
+    again = service.submit(request("echo"))
+    assert again.done() and again.result() is first
+    assert service.stats().hits == {"memory": 1, "disk": 0, "remote": 0}
+    assert len(store.asked) == 1
+
+
+def test_memory_holds_so_many_bytes_and_forgets_the_oldest(
+    monkeypatch: pytest.MonkeyPatch, store: Memory
+) -> None:
+    monkeypatch.setattr(MODULE, "KEPT", 3000)
+    with settings.override(compile_workers=1):
+        service = AsyncCompile(store)
+        for text in "abc":
+            service.submit(request("echo", text * 1000))
+        service.submit(request("echo", "c" * 1000))
+        service.submit(request("echo", "a" * 1000))
+    assert service.stats().hits == {"memory": 1, "disk": 1, "remote": 0}
+
+
+def test_what_a_cache_has_is_not_compiled(service: AsyncCompile, store: Memory) -> None:
+    kept = Artifact({"out": b"kept"})
+    store.entries[request("echo").digest] = kept.encode()
+    assert service.submit(request("echo")).result() == kept
+    assert service.stats().hits["disk"] == 1
+    assert service.workers() == []
+
+
+def test_what_was_compiled_is_put_into_the_cache(service: AsyncCompile, store: Memory) -> None:
+    made = service.submit(request("echo")).result()
+    assert Artifact.decode(store.entries[request("echo").digest]) == made
+
+
+def test_an_entry_that_is_no_artifact_is_replaced_and_told(
+    service: AsyncCompile, store: Memory
+) -> None:
+    digest = request("echo").digest
+    store.entries[digest] = b"something else"
+    seen: list[Event] = []
+    with observe(seen.append):
+        made = service.submit(request("echo")).result()
+    assert [event.kind for event in seen] == ["cache", "compile"]
+    assert Artifact.decode(store.entries[digest]) == made
+
+
+def test_caches_are_asked_on_another_thread(service: AsyncCompile, store: Memory) -> None:
+    service.submit(request("echo")).result()
+    assert threading.get_ident() not in store.threads
+
+
+def test_one_worker_means_the_caller_compiles(service: AsyncCompile) -> None:
+    with settings.override(compile_workers=1):
+        future = service.submit(request("echo"))
+        assert future.done()
+    assert future.result().facts["pid"] == os.getpid()
+    assert service.stats().compiled["inline"] == 1
+
+
+def test_until_the_pool_is_up_compile_is_inline_and_says_so(service: AsyncCompile) -> None:
+    seen: list[Event] = []
+    with observe(seen.append):
+        made = service.compile(request("echo"))
+    assert made.facts["pid"] == os.getpid()
+    (event,) = seen
+    assert event.facts["where"] == "inline"
+    assert event.facts["why"] == "the pool is not up"
+
+
+def test_once_workers_are_up_compile_uses_them(service: AsyncCompile) -> None:
+    service.warm_pool()
+    assert service.wait_pool_ready(60)
+    assert service.compile(request("echo")).facts["pid"] in service.workers()
+
+
+def test_compile_joins_what_was_submitted(service: AsyncCompile, tmp_path: Path) -> None:
+    place = tmp_path / "meeting"
+    future = service.submit(request("meets", str(place)))
+    met(place)
+    with ThreadPoolExecutor(1) as thread:
+        waiting = thread.submit(service.compile, request("meets", str(place)))
+        until(lambda: service.stats().joined == 1, "joining")
+        place.unlink()
+        assert waiting.result() is future.result()
+
+
+def test_what_a_caller_waits_for_goes_first(service: AsyncCompile, tmp_path: Path) -> None:
+    with settings.override(compile_workers=2):
+        places = [tmp_path / "a", tmp_path / "b"]
+        for place in places:
+            service.submit(request("meets", str(place)))
+            met(place)
+        order: list[str] = []
+        for text in "cde":
+            future = service.submit(request("echo", text))
+            future.add_done_callback(lambda f: order.append(f.request.program))
+        until(lambda: len(service._slots._queue) == 3, "queueing")
+        with ThreadPoolExecutor(1) as thread:
+            waiting = thread.submit(service.compile, request("echo", "e"))
+            until(lambda: service.stats().joined == 1, "joining")
+            places[0].unlink()
+            waiting.result()
+        until(lambda: len(order) == 3, "the rest")
+        places[1].unlink()
+    assert order == ["e", "c", "d"]
+
+
+def test_pool_readiness_without_a_pool_is_no(service: AsyncCompile) -> None:
+    assert not service.wait_pool_ready(0)
+
+
+def test_warming_imports_what_backends_offer(
+    service: AsyncCompile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(MODULE, "names", lambda: [request("warm").backend])
+    service.warm_pool()
+    assert service.wait_pool_ready(60)
+    assert len(service.workers()) == 2
+    assert service.submit(request("warm")).result().facts["warmed"]
+    assert not Warm.warmed
+
+
+def test_a_backend_that_cannot_be_warmed_is_told(
+    service: AsyncCompile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(MODULE, "names", lambda: ["no.such:module"])
+    seen: list[Event] = []
+    with observe(seen.append):
+        service.warm_pool()
+        assert service.wait_pool_ready(60)
+        until(lambda: len(seen) == 2, "telling")
+    assert "BackendMissing" in seen[0].reason
+
+
+def test_quiesced_workers_are_gone_and_wake_again(service: AsyncCompile) -> None:
+    service.warm_pool()
+    assert service.wait_pool_ready(60)
+    before = service.workers()
+    service.quiesce()
+    until(lambda: all(map(is_gone, before)), "the workers' end")
+    until(lambda: service.workers() == [], "forgetting them")
+    service.wakeup()
+    assert service.wait_pool_ready(60)
+    assert len(service.workers()) == 2
+    assert not set(service.workers()) & set(before)
+
+
+def test_idle_workers_end_by_themselves(service: AsyncCompile) -> None:
+    with settings.override(quiesce=1):
+        pid = service.submit(request("echo")).result().facts["pid"]
+    until(lambda: is_gone(pid), "the worker's end")
+    assert service.submit(request("echo", "again")).result().facts["pid"] != pid
+
+
+def test_a_busy_worker_is_not_quiesced(service: AsyncCompile, tmp_path: Path) -> None:
+    place = tmp_path / "meeting"
+    future = service.submit(request("meets", str(place)))
+    pid = met(place)
+    service.quiesce()
+    place.unlink()
+    assert future.result().facts["pid"] == pid
+
+
+def test_a_change_of_the_start_method_reaches_the_next_request(service: AsyncCompile) -> None:
+    pids = set()
+    for method in METHODS:
+        with settings.override(start_method=method):
+            pids.add(service.submit(request("echo", method)).result().facts["pid"])
+    assert len(pids) == 3
+
+
+def test_the_environment_travels_with_each_request(
+    service: AsyncCompile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def seen(text: str, **environment: str) -> object:
+        asked = request("echo", text, environment=environment)
+        return service.submit(asked).result().facts["environment"]
+
+    assert seen("1", TZERO_TEST="one") == {"TZERO_TEST": "one"}
+    assert seen("2", TZERO_TEST="two", TZERO_CC="clang") == {
+        "TZERO_TEST": "two",
+        "TZERO_CC": "clang",
+    }
+    assert "TZERO_TEST" not in os.environ
+    with settings.override(compile_workers=1):
+        assert seen("3", TZERO_TEST="three") == {"TZERO_TEST": "three"}
+    assert "TZERO_TEST" not in os.environ
+
+
+def test_a_changed_setting_reaches_the_next_request(
+    service: AsyncCompile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+    service._stores = lambda now: seen.append(now.cache_dir) or Memory()
+    with settings.override(compile_workers=1):
+        for name in ("/a", "/b"):
+            monkeypatch.setenv("TZERO_CACHE_DIR", name)
+            service.submit(request("echo", name))
+    assert seen == ["/a", "/a", "/b", "/b"]  # one to look, one to keep
+
+
+def test_a_compiler_that_is_a_program_runs_on_a_thread(service: AsyncCompile) -> None:
+    made = service.submit(request("compiler", json.dumps(["cat"]))).result()
+    assert made.files["out"] == b"int x;"
+    assert made.facts["pid"] == os.getpid()
+    assert service.stats().compiled["thread"] == 1
+    assert service.workers() == []
+
+
+def test_programs_run_beside_each_other(service: AsyncCompile, tmp_path: Path) -> None:
+    places = [tmp_path / "a", tmp_path / "b"]
+    futures = [service.submit(request("thread_meets", str(place))) for place in places]
+    for place in places:
+        met(place)
+    for place in places:
+        place.unlink()
+    assert len({future.result().facts["thread"] for future in futures}) == 2
+
+
+def test_finished_futures_leave_the_table(service: AsyncCompile) -> None:
+    service.submit(request("echo")).result()
+    assert service._flying == {}
+    with pytest.raises(BackendMissing):
+        service.submit(Request("no such", "add", "", "")).result()
+    assert service._flying == {}
+
+
+def test_wait_has_the_shape_of_its_scope(service: AsyncCompile) -> None:
+    futures = {text: service.submit(request("echo", text)) for text in "ab"}
+    found = service.wait(futures)
+    assert {name: made.files["out"] for name, made in found.items()} == {"a": b"a", "b": b"b"}
+    assert [made.files["out"] for made in service.wait(futures.values())] == [b"a", b"b"]
+    assert service.wait([]) == []
+
+
+def test_wait_raises_the_first_failure_and_names_the_others(service: AsyncCompile) -> None:
+    scope = {
+        "good": service.submit(request("echo")),
+        "bad": service.submit(request("python", "def")),
+        "worse": service.submit(request("python", "1 +")),
+    }
+    with pytest.raises(Exception, match="SyntaxError") as caught:
+        service.wait(scope)
+    assert caught.value is scope["bad"].exception()
+    assert caught.value.__notes__ == ["1 more failed: worse: CompileFailed"]
+
+
+def test_a_future_cannot_be_cancelled_by_one_who_shares_it(
+    service: AsyncCompile, tmp_path: Path
+) -> None:
+    place = tmp_path / "meeting"
+    future = service.submit(request("meets", str(place)))
+    met(place)
+    assert not future.cancel()
+    place.unlink()
+    future.result()
+
+
+def test_after_shutdown_the_caller_compiles(service: AsyncCompile) -> None:
+    pid = service.submit(request("echo")).result().facts["pid"]
+    service.shutdown()
+    assert is_gone(pid)
+    assert service.submit(request("echo", "again")).result().facts["pid"] == os.getpid()
+
+
+def test_submitting_does_not_wait_for_anything(service: AsyncCompile, tmp_path: Path) -> None:
+    gate = threading.Event()
+
+    class Slow(Memory):
+        def get(self, digest: str) -> None:
+            gate.wait()
+
+    service._stores = Slow()
+    futures = [service.submit(request("echo", str(n))) for n in range(50)]
+    assert not any(future.done() for future in futures)
+    gate.set()
+    service.wait(futures)
+
+
+def test_every_compile_is_one_line_with_its_facts(
+    service: AsyncCompile, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen: list[Event] = []
+    with caplog.at_level("INFO", logger="tzero"), observe(seen.append):
+        made = service.submit(request("echo")).result()
+    (event,) = seen
+    assert event.facts["digest"] == request("echo").digest
+    assert event.facts["where"] == "process"
+    assert event.facts["pid"] == made.facts["pid"]
+    assert event.facts["layer"] == "compiled"
+    (line,) = caplog.messages
+    assert line.startswith("add: compile: digest=") and "seconds=" in line and "\n" not in line
+
+
+def test_an_observer_that_fails_is_noticed(service: AsyncCompile) -> None:
+    def fails(event: Event) -> None:
+        raise ZeroDivisionError("an observer")
+
+    with observe(fails), pytest.raises(ZeroDivisionError):
+        service.submit(request("echo")).result()
+    assert service.submit(request("echo")).result()
+
+
+def test_the_top_list_has_the_dearest_first(service: AsyncCompile, tmp_path: Path) -> None:
+    place = tmp_path / "meeting"
+    service.submit(request("echo", name="cheap")).result()
+    future = service.submit(request("meets", str(place), name="dear"))
+    met(place)
+    time.sleep(0.05)
+    place.unlink()
+    future.result()
+    assert [cost.kernel for cost in service.top()] == ["dear", "cheap"]
+    assert [cost.kernel for cost in service.top(1)] == ["dear"]
+    assert service.stats().seconds >= 0.05
+
+
+def test_reloads_are_counted(service: AsyncCompile) -> None:
+    service.reloaded()
+    assert service.stats().reloads == 1
+
+
+def test_the_trace_has_the_workers(service: AsyncCompile, tmp_path: Path) -> None:
+    start = time.perf_counter_ns()
+    with measure.recording() as record:
+        made = service.submit(request("echo")).result()
+    (span,) = record.spans
+    assert (span.stage, span.kernel, span.process) == ("compile", "add", made.facts["pid"])
+    assert start < span.start < span.end < time.perf_counter_ns()
+    record.write_trace(tmp_path / "trace.json")
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    assert {event["ph"] for event in events} == {"X", "M"}
+    assert {event["pid"] for event in events} == {made.facts["pid"]}
+
+
+def test_in_a_worker_there_are_no_workers(service: AsyncCompile) -> None:
+    facts = service.submit(request("nested")).result().facts
+    assert facts["inner"] == facts["pid"] != os.getpid()
+
+
+def test_the_process_has_one_service_of_its_own() -> None:
+    assert own_service() is own_service()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_script_needs_no_main_guard(method: str, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "print('once')\n"
+        "from tests.compile.backends import request\n"
+        "from tests.compile.memory import Memory\n"
+        "from tzero.compile import AsyncCompile\n"
+        "print(AsyncCompile(Memory()).submit(request('echo', 'text')).result().files['out'])\n"
+    )
+    names = {"PYTHONPATH": os.getcwd(), "TZERO_START_METHOD": method, "TZERO_COMPILE_WORKERS": "2"}
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        env={**os.environ, **names},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.stdout, done.stderr, done.returncode) == ("once\nb'text'\n", "", 0)
