@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.rows import compiling, keying, launching, planning, running
+from bench.rows import building, compiling, keying, launching, planning, running
 from bench.rows.row import Case, Row
 
 __all__ = ["ROWS", "Case", "Row"]
@@ -13,4 +13,5 @@ ROWS: tuple[Row, ...] = (
     *keying.ROWS,
     *launching.ROWS,
     *planning.ROWS,
+    *building.ROWS,
 )

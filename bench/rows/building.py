@@ -6,16 +6,24 @@ cache has a part in the rows about compiling; the rows about the cache have one 
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import dataclasses
 import functools
+import hashlib
 import importlib.util
 import itertools
+import os
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
+import torch
+import triton
+
+from bench import kernels
 from bench.record import Target
 from bench.rows.row import Case, Row
 
@@ -139,22 +147,158 @@ def _started() -> Case:
 
 
 def _submit() -> Case:
-    """What the caller pays for asking, and what compiles is already there to be joined."""
+    """Each is asked for under a new name, and waited for before the next is asked for."""
+    from tzero import settings
+
     service, _ = _compiler(WORKERS)
-    request = _requests()[0]
+    request, names, asked = _requests()[0], itertools.count(), []
 
     def check() -> None:
-        from tzero import settings
-
         with settings.override(compile_workers=WORKERS):
-            futures = [service.submit(request) for _ in range(EQUAL)]
-            service.wait(futures)
-        stats = service.stats()
-        assert sum(stats.compiled.values()) == 1, stats
-
-    names = itertools.count()
+            service.wait([service.submit(request) for _ in range(EQUAL)])
+        assert sum(service.stats().compiled.values()) == 1, service.stats()
 
     def submit() -> None:
-        service.submit(dataclasses.replace(request, name=f"asked {next(names)}"))
+        asked.append(service.submit(dataclasses.replace(request, name=f"asked {next(names)}")))
 
-    return Case({"submit": submit}, check, calls=1, settle=lambda: time.sleep(0))
+    return Case({"submit": submit}, check, calls=1, settle=lambda: service.wait(asked))
+
+
+def _hit_in(store: Any) -> Callable[[], None]:
+    """A kernel that is on the disk and nowhere else: found, verified, loaded, ready to launch."""
+    from tzero import triton_side
+    from tzero.backends import triton as backend
+    from tzero.compile import AsyncCompile
+
+    x = torch.zeros(1024)
+
+    def hit() -> None:
+        kernel = triton.jit(kernels.add_kernel.fn)
+        asked = (x, x, x, 1024), {"BLOCK": 1024}
+        source, target, options = triton_side.source_of(kernel, *asked)
+        request = backend.request(source, target, options)
+        service = AsyncCompile(stores=lambda _: store)
+        backend.load(service.compile(request), source)._init_handles()
+        if store.missed:
+            raise RuntimeError("the disk did not have it")
+
+    return hit
+
+
+class _Watched:
+    """A store that remembers whether it was asked for what it does not have."""
+
+    def __init__(self, store: Any) -> None:
+        self.store = store
+        self.missed = False
+
+    def get(self, digest: str) -> Any:
+        found = self.store.get(digest)
+        self.missed = found is None
+        return found
+
+    def put(self, digest: str, payload: bytes) -> None:
+        self.store.put(digest, payload)
+
+
+def _filled(entries: int) -> Any:
+    """A store on the disk with so many entries; it goes when the process ends."""
+    from tzero import settings
+    from tzero.cache import stores
+
+    directory = tempfile.TemporaryDirectory(prefix="tzero-bench-")
+    atexit.register(directory.cleanup)
+    with settings.override(cache_dir=f"{directory.name}/kernels", cache_limit=1 << 20):
+        store = stores(settings.now())
+    for k in range(entries):
+        store.put(hashlib.sha256(str(k).encode()).hexdigest(), b"an entry")
+    return _Watched(store)
+
+
+def _warm(hit: Callable[[], None]) -> None:
+    with contextlib.suppress(RuntimeError):  # the first finds nothing, and compiles
+        hit()
+    hit()
+
+
+def _hit() -> Case:
+    hit = _hit_in(_filled(0))
+    return Case({"disk": hit}, lambda: _warm(hit), calls=4)
+
+
+def _hit_among_many() -> Case:
+    hits = {"100,000": _hit_in(_filled(MANY)), "one": _hit_in(_filled(0))}
+
+    def check() -> None:
+        for hit in hits.values():
+            _warm(hit)
+
+    return Case(hits, check, calls=4)
+
+
+def _memory() -> Case:
+    """The resident memory of workers that have compiled all of the kernels."""
+    from tzero import events
+
+    _, run = _compiler(WORKERS)
+    pids: set[int] = set()
+
+    def note(event: events.Event) -> None:
+        if event.kind == "compile":
+            pids.add(event.facts["pid"])
+
+    def check() -> None:
+        with events.observe(note):
+            run()
+        assert pids and os.getpid() not in pids
+
+    def largest() -> int:
+        return max(psutil.Process(pid).memory_info().rss for pid in pids)
+
+    return Case({"worker": largest}, check, rounds=1)
+
+
+def _row(name: str, title: str, case: Callable[[], Case], **facts: Any) -> Row:
+    return Row(name, title, case, **{"interpreted": False, **facts})
+
+
+ROWS = (
+    _row(
+        *("compile.pool.32", "32 kernels for cuda:90 by 2 workers", _throughput),
+        subject="pool",
+        baseline="inline",
+        target=Target("ratio", 1 / 1.8),
+    ),
+    _row(
+        *("compile.pool.start.32", "the same, the pool's start included", _started),
+        subject="pool",
+        baseline="inline",
+        target=Target("ratio", 1 / 1.5),
+    ),
+    _row(
+        *("compile.submit", "asking for a compile", _submit),
+        subject="submit",
+        baseline=None,
+        unit="us",
+        target=Target("value", 200e-6),
+    ),
+    _row(
+        *("compile.hit.disk", "a kernel from the disk, loaded and ready", _hit),
+        subject="disk",
+        baseline=None,
+        target=Target("value", 5e-3),
+    ),
+    _row(
+        *("compile.hit.100000", "the same among 100,000 entries", _hit_among_many),
+        subject="100,000",
+        baseline="one",
+        target=Target("ratio", 1.2),
+    ),
+    _row(
+        *("compile.memory", "a worker that compiled Triton kernels", _memory),
+        subject="worker",
+        baseline=None,
+        unit="bytes",
+        target=Target("value", 400e6),
+    ),
+)

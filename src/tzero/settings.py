@@ -355,6 +355,13 @@ _TABLE = (
 )
 
 
+# What `os.environ` keeps its variables in, where it has one: most are not set, and `os.environ`
+# makes an exception of each of these before it says so.
+_stored: Mapping[Any, Any] = getattr(os.environ, "_data", os.environ)
+_encoded: Callable[[str], Any] = getattr(os.environ, "encodekey", str)
+_NAMES = tuple(_encoded(name) for row in _TABLE for name in row.names)
+
+
 def read(environ: Mapping[str, str]) -> Settings:
     """Read settings from an environment, without keeping them.
 
@@ -385,9 +392,12 @@ class _Held:
         self.base: Settings | None = None
         self.overrides: list[Changes] = []
         self.in_force: Settings | None = None
+        # What `now` answered last, and what the variables were; read without the lock.
+        self.latest: tuple[tuple[Any, ...], Settings] | None = None
 
     def settle(self) -> Settings:
         """Work out ``in_force`` anew; the lock is held by the caller."""
+        self.latest = None
         if self.base is None:
             self.base = read(os.environ)
         self.in_force = self.over(self.base)
@@ -424,9 +434,15 @@ def now() -> Settings:
     7
     >>> del os.environ["TZERO_QUIESCE"]
     """
+    variables = tuple(map(_stored.get, _NAMES))
+    latest = _held.latest
+    if latest is not None and latest[0] == variables:
+        return latest[1]
     settings = read(os.environ)
     with _held.lock:
-        return _held.over(settings)
+        settings = _held.over(settings)
+        _held.latest = (variables, settings)
+    return settings
 
 
 class Changes(TypedDict, total=False):

@@ -70,12 +70,9 @@ class Request:
     def digest(self) -> str:
         """The content address of what this asks for."""
         fields = (str(self.schema), self.backend, self.name, self.program, self.toolchain)
-        hasher = hashlib.sha256()
-        for each in fields:
-            data = each.encode("utf-8", "surrogatepass")
-            hasher.update(_LENGTH.pack(len(data)))
-            hasher.update(data)
-        return hasher.hexdigest()
+        texts = [each.encode("utf-8", "surrogatepass") for each in fields]
+        lengths = [_LENGTH.pack(len(text)) for text in texts]
+        return hashlib.sha256(b"".join([*lengths, *texts])).hexdigest()
 
     def __reduce__(self) -> tuple[Any, ...]:
         facts = (self.backend, self.name, self.program, self.toolchain, dict(self.environment))
