@@ -15,6 +15,7 @@ PAGES = [
     "docs/cpu.md",
     "docs/backends.md",
     "docs/caching.md",
+    "docs/concurrency.md",
     "README.md",
 ]
 
