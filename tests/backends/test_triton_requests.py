@@ -25,7 +25,7 @@ from tests.backends import triton_zoo_deeper, triton_zoo_helpers
 from tests.backends.test_triton_faithful import executed
 from tzero import triton_side
 from tzero.backends import triton as backend
-from tzero.backends import triton_names
+from tzero.backends import triton_compat, triton_names
 from tzero.cache.digest import parse
 from tzero.compile import Request
 from tzero.triton_side import ASTSource, GPUTarget
@@ -202,7 +202,7 @@ def test_a_kernel_is_not_kept_alive_by_what_was_written_of_it() -> None:
     kernel = zoo.closing_over(tl.constexpr(3), zoo.twice)
     digest(kernel, {"BLOCK": 4})
     gone = weakref.ref(kernel)
-    triton_side._registry.pop(f"{kernel.module}:{kernel.__qualname__}", None)  # Triton 3.9's own
+    triton_compat._registry.pop(f"{kernel.module}:{kernel.__qualname__}", None)  # Triton 3.9's own
     del kernel
     gc.collect()
     assert gone() is None

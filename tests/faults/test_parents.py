@@ -20,6 +20,7 @@ from tests.compile.meeting import is_gone, met, until
 METHODS = ["subprocess", "fork", "spawn"]
 START = """
 import os, sys, signal, threading
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background has it ignored
 from pathlib import Path
 from tests.compile.backends import request
 from tests.compile.memory import Memory

@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from tzero import events, settings, triton_side
+from tzero.backends import triton_compat
 from tzero.backends.triton_program import Check, Maker, NotFaithful, Unwritable, Writer
 from tzero.cache.digest import Unwritable as NoText
 from tzero.cache.digest import canonical, file_digest, parse, toolchain
@@ -114,7 +115,7 @@ def request(
             "attributes": canonical({path: list(each) for path, each in source.attrs.items()}),
             "constants": constants,
             "knobs": world.knobs,
-            "name": canonical(triton_side.repr_of(source)),
+            "name": canonical(triton_compat.repr_of(source)),
             "options": chosen,
             "signature": canonical(_signature(source)),
             "tables": tables,
@@ -266,7 +267,7 @@ def _world(target: GPUTarget) -> _World:
     """The world of a target as it is now."""
     key = (target.backend, target.arch, target.warp_size)
     variables = settings.variables()
-    state = (variables, triton_side.knob_state(), settings.current())
+    state = (variables, triton_compat.knob_state(), settings.current())
     world = _worlds.get(key)
     if world is None or world.state != state:
         world = _worlds[key] = _asked(target, variables, state)
@@ -274,7 +275,7 @@ def _world(target: GPUTarget) -> _World:
 
 
 def _asked(target: GPUTarget, variables: Mapping[str, str], state: Any) -> _World:
-    reason = triton_side.own_compiling(variables)
+    reason = triton_compat.own_compiling(variables)
     if reason:
         return _World(state, reason)
     made = triton_side.make_backend(target)
@@ -286,22 +287,22 @@ def _asked(target: GPUTarget, variables: Mapping[str, str], state: Any) -> _Worl
         chosen = vars(triton_side.knobs.nvidia).get(tool)
         if isinstance(chosen, str):
             places[f"TRITON_{tool.upper()}_PATH"] = chosen
-    places[_STAMP] = triton_side.compiler_stamp()
+    places[_STAMP] = triton_compat.compiler_stamp()
     return _World(
         state,
         backend=made,
-        knobs=canonical(triton_side.code_knobs()),
-        variables=canonical(triton_side.code_environment()),
+        knobs=canonical(triton_compat.code_knobs()),
+        variables=canonical(triton_compat.code_environment()),
         toolchain=_toolchain(target, made),
         places=places,
     )
 
 
 def _toolchain(target: GPUTarget, made: Any) -> str:
-    assembler = triton_side.ptxas_path(target)
+    assembler = triton_compat.ptxas_path(target)
     return toolchain(
-        triton=triton_side.compiler_version(),
-        compiler=triton_side.compiler_digest(),
+        triton=triton_compat.compiler_version(),
+        compiler=triton_compat.compiler_digest(),
         backend=str(made.hash()),
         assembler=None if assembler is None else file_digest(assembler),
         python=sys.version_info[:2],  # it reads the kernels' text
@@ -337,7 +338,7 @@ def compile(asked: Request) -> Artifact:
         options["extern_libs"] = tuple((name, path) for name, path, _ in options["extern_libs"])
         with (
             tempfile.TemporaryDirectory(prefix="tzero-triton-") as folder,
-            triton_side.private_cache(folder),
+            triton_compat.private_cache(folder),
         ):
             kernel = triton_side.compile_here(source, target=target, options=options)
             group = {each: Path(path).read_bytes() for each, path in kernel.metadata_group.items()}
@@ -355,12 +356,12 @@ def compile(asked: Request) -> Artifact:
 
 def _same_compiler(asked: Request) -> None:
     """Refuse to compile with another Triton than the one that the request was written for."""
-    ours = triton_side.compiler_version()
+    ours = triton_compat.compiler_version()
     theirs = parse(asked.toolchain)
-    if theirs["triton"] == ours and asked.environment.get(_STAMP) == triton_side.compiler_stamp():
-        triton_side.known_digest(theirs["compiler"])
+    if theirs["triton"] == ours and asked.environment.get(_STAMP) == triton_compat.compiler_stamp():
+        triton_compat.known_digest(theirs["compiler"])
         return
-    if theirs["compiler"] != triton_side.compiler_digest():
+    if theirs["compiler"] != triton_compat.compiler_digest():
         raise NotFaithful(
             f"it was asked of Triton {theirs['triton']}, and another one, {ours}, is here"
         )
@@ -371,15 +372,15 @@ def _as_asked(program: Mapping[str, Any], environment: Mapping[str, str]) -> Ite
     """The environment, the knobs and the settings of who asked, until the block ends."""
     now = settings.variables()
     # What has a say in the result is as it was there, or is not there.
-    wanted: dict[str, str | None] = dict.fromkeys(triton_side.code_environment())
+    wanted: dict[str, str | None] = dict.fromkeys(triton_compat.code_environment())
     wanted |= {name: environment.get(name) for name in _PLACES} | program["variables"]
     moved = any(now.get(name) != wanted[name] for name in _PLACES if "PTXAS" in name)
     with contextlib.ExitStack() as stack:
         stack.enter_context(settings.applied(wanted))
-        stack.enter_context(triton_side.with_knobs(program["knobs"]))
+        stack.enter_context(triton_compat.with_knobs(program["knobs"]))
         if moved:
-            triton_side.forget_tools()
-            stack.callback(triton_side.forget_tools)
+            triton_compat.forget_tools()
+            stack.callback(triton_compat.forget_tools)
         compiler = environment.get("TZERO_CC")
         cc = None if not compiler else tuple(shlex.split(compiler))
         check = bool(program["options"].get("cpu_check"))
@@ -413,7 +414,7 @@ def warm() -> None:
 
     >>> warm()
     """
-    triton_side.warm()
+    triton_compat.warm()
 
 
 # -- and back ----------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 from triton import language as tl
 
 from tzero import triton_side
-from tzero.backends import triton_names
+from tzero.backends import triton_compat, triton_names
 from tzero.backends.triton_names import Read
 from tzero.triton_side import Constexpr, ConstexprFunction, Dtype, JITCallable, JITFunction
 
@@ -224,7 +224,7 @@ class Writer:
         )
         tree = function.parse().body[0]
         if is_kernel:
-            row["annotations"] = triton_side.annotations_of(function)
+            row["annotations"] = triton_compat.annotations_of(function)
             row["options"] = self._options(function)
             reads = triton_names.of_kernel(tree)
         else:
@@ -277,7 +277,7 @@ class Writer:
             if found is _MISSING:
                 continue
             allowed = not is_kernel or read.where == "default"
-            allowed = allowed or triton_side.is_allowed_global(read.name, found)
+            allowed = allowed or triton_compat.is_allowed_global(read.name, found)
             try:
                 written = self._held(found, read.attributes, read.where, allowed)
             except Unwritable as problem:
@@ -501,9 +501,9 @@ class Maker:
     def _made(self, row: dict[str, Any]) -> Any:
         plain = self._plain(row)
         if row["kind"] == "constexpr":
-            return triton_side.make_constexpr_function(plain, row["lines"], row["source"])
+            return triton_compat.make_constexpr_function(plain, row["lines"], row["source"])
         plain.__annotations__ = row["annotations"]
-        return triton_side.make_kernel(plain, row["lines"], row["source"], row["options"])
+        return triton_compat.make_kernel(plain, row["lines"], row["source"], row["options"])
 
     def _plain(self, row: dict[str, Any]) -> FunctionType:
         tree = ast.parse(row["source"]).body[0]
@@ -538,7 +538,7 @@ class Maker:
             case "constexpr":
                 return Constexpr(self.value(held))
             case "dtype":
-                return triton_side.dtype_of(held)
+                return triton_compat.dtype_of(held)
             case "pointer":
                 return triton_side.Pointer(self.value(held[0]), *held[1:])
             case "block":
