@@ -41,7 +41,7 @@ export TZERO_WERROR ?= 1
 
 help:
 	@echo 'make bench     build, and print the table of measurements for this machine'
-	@echo 'make test      lint, types, all tests that need no GPU, the cpu suite on the newest Triton'
+	@echo 'make test      lint, types, all tests that need no GPU, those about Triton on the newest too'
 	@echo 'make fix       format, and repair what ruff can repair'
 	@echo 'make test-gpu  the tests that need a GPU, and those of launches on it'
 	@echo 'make sanitize  the tests of native launches under AddressSanitizer and UBSan'
@@ -97,7 +97,7 @@ test-verify: $(VENV)/.ready-dev
 	TZERO_CPU=1 TZERO_VERIFY=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m 'not gpu and not soak' tests/plans $(TEST_ARGS)
 
 test-newest: $(NEWEST)/.ready-dev
-	TZERO_CPU=1 $(NEWEST)/bin/python -m pytest -n 2 --dist loadfile -m 'not gpu and not soak' tests/cpu tests/guards tests/plans $(TEST_ARGS)
+	TZERO_CPU=1 $(NEWEST)/bin/python -m pytest -n 2 --dist loadfile -m 'not gpu and not soak' tests/cpu tests/guards tests/plans tests/backends $(TEST_ARGS)
 
 test-gpu: $(READY_DEV)
 	$(PY) -m pytest -m 'gpu and not soak' tests/gpu $(TEST_ARGS)

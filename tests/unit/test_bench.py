@@ -286,6 +286,8 @@ def test_ids_are_the_ones_that_were_published() -> None:
         *(f"cuda.plan.{count}" for count in (2, 8, 16)),
         *(f"cuda.plan.{what}.{n}" for what in ("pooled", "cycling") for n in (2, 8, 16)),
         "cuda.plan.launches.5",
+        *("compile.pool.32", "compile.pool.start.32", "compile.submit"),
+        *("compile.hit.disk", "compile.hit.100000", "compile.memory"),
     ]
     targets = {row.id: row.target.at_most for row in ROWS if row.target is not None}
     assert list(targets.values()) == [
@@ -304,4 +306,5 @@ def test_ids_are_the_ones_that_were_published() -> None:
         *(1.15, 1.5, 1.8),
         *(1.6, 2.2, 2.6),
         1.25,
+        *(1 / 1.8, 1 / 1.5, 200e-6, 5e-3, 1.2, 400e6),
     ]

@@ -21,7 +21,9 @@ from tzero.errors import CompileTimeout
 __all__ = ["deadline", "end_all", "forget", "run"]
 
 _limits = threading.local()  # of a thread: which kernel it compiles, how long, and until when
-_change = threading.Lock()  # protects `_running`
+# Protects `_running`. It is held while a command starts, which may have done much before the start
+# returns: whoever ends all of them is not to miss it.
+_change = threading.Lock()
 _running: set[subprocess.Popen[bytes]] = set()
 
 
@@ -55,18 +57,19 @@ def run(
     b'hello\\n'
     """
     held = getattr(_limits, "held", None)
-    with subprocess.Popen(
-        command,
-        cwd=cwd,
-        env=env,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        # A worker's commands belong to the worker's group, and end with it.
-        start_new_session=not inside(),
-    ) as process:
-        with _change:
-            _running.add(process)
+    with _change:
+        process = subprocess.Popen(
+            command,
+            cwd=cwd,
+            env=env,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            # A worker's commands belong to the worker's group, and end with it.
+            start_new_session=not inside(),
+        )
+        _running.add(process)
+    with process:
         try:
             left = None if held is None else max(0.0, held[2] - time.monotonic())
             out, err = process.communicate(stdin, timeout=left)

@@ -193,7 +193,8 @@ class Slot:
                 initializer=worker.begin,
                 initargs=(os.getpid(), path),
             )
-            hello: Future[int] = self._executor.submit(os.getpid)
+            with _starting:
+                hello: Future[int] = self._executor.submit(os.getpid)
             with self._change:
                 self._process = next(iter(self._executor._processes.values()), None)
                 self.last_pid = self.pid or 0
@@ -244,6 +245,12 @@ class Slot:
         assert self._log is not None
         self._log.seek(0)
         return self._log.read(len(request.digest)) == request.digest.encode()
+
+
+_starting = threading.Lock()
+"""One worker starts at a time: a process that is forked while another is would hold the pipe by
+whose closing that one's death is seen."""
+os.register_at_fork(after_in_child=_starting._at_fork_reinit)  # type: ignore[attr-defined]
 
 
 def cores() -> int:
