@@ -122,13 +122,7 @@ class CuteFunction:
 
     def __call__(self, *args: Any) -> None:
         """Run it on torch's current stream."""
-        if len(args) != len(self._ports):
-            names = ", ".join(port.name for port in self._ports)
-            raise InvalidArgument(
-                kernel=self.__name__,
-                problem=f"it is given {len(args)} arguments",
-                advice=f"It takes {len(self._ports)}: {names or 'none'}.",
-            )
+        running.check_count(self.__name__, self._ports, args)
         for port, arg in zip(self._ports, args, strict=True):
             self._check(port, arg)
         self._run(args)

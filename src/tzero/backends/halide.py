@@ -209,13 +209,7 @@ class HalideFunction:
 
     def __call__(self, *args: Any) -> None:
         """Run it on tensors; those that it writes come last."""
-        if len(args) != len(self._ports):
-            names = ", ".join(port.name for port in self._ports)
-            raise InvalidArgument(
-                kernel=self.__name__,
-                problem=f"it is given {len(args)} arguments",
-                advice=f"It takes {len(self._ports)}: {names}.",
-            )
+        running.check_count(self.__name__, self._ports, args)
         values = [self._value(port, arg) for port, arg in zip(self._ports, args, strict=True)]
         call = self._call or self._load()
         if call(*values) != 0:

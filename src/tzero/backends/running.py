@@ -314,6 +314,17 @@ RULE = (
 )
 
 
+def check_count(kernel: str, ports: Sequence[sources.Port], args: Sequence[Any]) -> None:
+    """Refuse a call with more or fewer arguments than a function takes."""
+    if len(args) != len(ports):
+        names = ", ".join(port.name for port in ports)
+        raise InvalidArgument(
+            kernel=kernel,
+            problem=f"it is given {len(args)} arguments",
+            advice=f"It takes {len(ports)}: {names or 'none'}.",
+        )
+
+
 def check(kernel: str, parameter: sources.Parameter, place: str) -> Check:
     """What holds an argument to its parameter, and returns it as launchers take it."""
     kind = parameter.type
