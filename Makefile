@@ -36,7 +36,7 @@ BAKED := pyproject.toml setup.py src/tzero/__init__.py $(wildcard native/*.cpp n
 # Warnings of the C++ compiler are errors in a build made here; TZERO_WERROR=0 takes that back.
 export TZERO_WERROR ?= 1
 
-.PHONY: help bench test lint types tidy test-all test-verify sanitize test-newest test-gpu sanitize-gpu soak fix docs clean
+.PHONY: help bench test lint types tidy test-all test-faults test-verify sanitize test-newest test-gpu sanitize-gpu soak fix docs clean
 .NOTPARALLEL:
 
 help:
@@ -53,7 +53,7 @@ help:
 bench: $(READY_BENCH)
 	$(PY) -m bench $(BENCH_ARGS)
 
-test: lint types tidy test-all test-verify sanitize test-newest
+test: lint types tidy test-all test-faults test-verify sanitize test-newest
 
 lint: $(VENV)/.ready-dev
 	$(BIN)/ruff format --check .
@@ -90,7 +90,11 @@ sanitize: $(VENV)/.ready-dev
 
 # TZERO_CPU=1: these tests are about the CPU backend, also on a machine that has a GPU.
 test-all: $(VENV)/.ready-dev
-	TZERO_CPU=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m 'not gpu and not soak' $(TEST_ARGS)
+	TZERO_CPU=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m 'not gpu and not soak' --ignore tests/faults $(TEST_ARGS)
+
+# In processes that have run nothing else: some rows fork, which is not safe beside just any threads.
+test-faults: $(VENV)/.ready-dev
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests/faults $(TEST_ARGS)
 
 # The plans' own tests once more, with every call recorded again and compared with its plan.
 test-verify: $(VENV)/.ready-dev

@@ -6,6 +6,7 @@ import ast
 import gc
 import importlib.util
 import os
+import signal
 import sys
 import threading
 from pathlib import Path
@@ -50,6 +51,8 @@ def _parse_one_at_a_time() -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a job that a shell has put back
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if sys.version_info < (3, 13):
         _parse_one_at_a_time()
     # Not the user's own; what is in it is found by what it was made of, so it may be an old one.

@@ -411,6 +411,7 @@ class _Held:
 
 
 _held = _Held()
+os.register_at_fork(after_in_child=_held.lock._at_fork_reinit)  # type: ignore[attr-defined]
 
 
 def current() -> Settings:

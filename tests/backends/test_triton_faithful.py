@@ -79,9 +79,10 @@ class Comparing:
         assert list(made.asm) == list(own.asm)
         for stage, text in own.asm.items():
             assert made.asm[stage] == text, stage
-        assert made.metadata == own.metadata
+        # Triton 3.6 makes its hash of globals in the order of their addresses.
+        assert made.metadata._replace(hash="") == own.metadata._replace(hash="")
         assert made.packed_metadata == own.packed_metadata
-        assert (made.name, made.hash) == (own.name, own.hash)
+        assert made.name == own.name
         self.compared += 1
         return made
 

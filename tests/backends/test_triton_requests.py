@@ -75,7 +75,7 @@ CHANGES: dict[str, Callable[[pytest.MonkeyPatch], Any]] = {
     "a variable of a knob": lambda patch: patch.setenv("TRITON_DISABLE_LINE_INFO", "1"),
     "a knob": lambda patch: patch.setitem(vars(triton.knobs.compilation), "enable_asan", True),
     "storing the binary only": lambda patch: patch.setenv("TRITON_STORE_BINARY_ONLY", "1"),
-    "the compiler's version": lambda patch: patch.setattr(triton_side, "compiler_digest", str),
+    "the compiler's version": lambda patch: patch.setattr(triton_compat, "compiler_digest", str),
 }
 
 

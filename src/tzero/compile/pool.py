@@ -41,7 +41,7 @@ from tzero.settings import Settings
 
 __all__ = ["Slot", "cores"]
 
-START_LIMIT = 120.0
+START_LIMIT = 60.0
 """Seconds in which a new process must have said hello."""
 
 GROWTH = 1 << 30
