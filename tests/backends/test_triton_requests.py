@@ -23,7 +23,6 @@ import tzero
 from tests.backends import triton_zoo as zoo
 from tests.backends import triton_zoo_deeper, triton_zoo_helpers
 from tests.backends.test_triton_faithful import executed
-from tzero import triton_side
 from tzero.backends import triton as backend
 from tzero.backends import triton_compat, triton_names
 from tzero.cache.digest import parse
