@@ -13,6 +13,7 @@
         ├── WorkerDied             the process that compiled is gone, and how it went
         ├── CompileTimeout         a compile took longer than it may (also a TimeoutError)
         ├── CacheRefused           a cache that someone else could write to
+        ├── PretunedDamaged        a file of configs that cannot be used (also a ValueError)
         ├── KernelAssertion        tl.device_assert was false     (also an AssertionError)
         ├── OutOfBounds            checked mode caught an access  (also an IndexError)
         ├── InvalidSetting         a variable or override is wrong (also a ValueError)
@@ -56,6 +57,7 @@ __all__ = [
     "NotInKernel",
     "OutOfBounds",
     "PlanDrift",
+    "PretunedDamaged",
     "ToolchainMissing",
     "TzeroError",
     "UnsupportedOperation",
@@ -273,6 +275,22 @@ class CacheRefused(TzeroError):
         super().__init__(
             f"the cache directory {path} is not used: {problem}. Cure: {cure}, or set "
             "TZERO_CACHE_DIR to a directory of your own."
+        )
+
+
+class PretunedDamaged(TzeroError, ValueError):
+    """A file, or a table, of pretuned configs that cannot be used, and what is wrong with it.
+
+    >>> print(PretunedDamaged(source="pretuned.json", problem="entry 3 has no 'hardware'"))
+    pretuned.json cannot be used: entry 3 has no 'hardware'. Correct it, or tune again and write \
+it anew.
+    """
+
+    def __init__(self, *, source: str, problem: str) -> None:
+        self.source = source
+        self.problem = problem
+        super().__init__(
+            f"{source} cannot be used: {problem}. Correct it, or tune again and write it anew."
         )
 
 

@@ -112,7 +112,7 @@ def precompile(items: Iterable[tuple[Any, ...]]) -> Precompiled:
     of `tzero.jit` are taken too, with the arguments of a launch.
     """
     ahead = Precompiled()
-    for kernel, *given in items:
+    for kernel, *given in () if triton_side.interpreting() else items:
         named = given.pop() if given and isinstance(given[-1], dict) else {}
         part = kernel.precompile(*given, **named)
         for name, future in part.items():
@@ -125,12 +125,14 @@ def precompile(items: Iterable[tuple[Any, ...]]) -> Precompiled:
 def precompile_host(
     name: str, function: Callable[..., Any], args: tuple[Any, ...], ahead: Precompiled
 ) -> None:
-    """Ask for all that a call of a host function would launch.
+    """Ask for all that a call of a host function would launch; nothing, where Triton interprets.
 
     ::
 
         precompile_host("add", add_host, (x, y), ahead)
     """
+    if triton_side.interpreting():
+        return
     from torch._subclasses import fake_tensor as fakes  # takes most of a second
 
     mode = fakes.FakeTensorMode(allow_non_fake_inputs=True)
@@ -152,17 +154,26 @@ def precompile_host(
         def pointer(value: Any) -> Any:
             return _Pointer.of(value, addresses) if isinstance(value, torch.Tensor) else value
 
-        _ask(kernel, tree_map(pointer, given), tree_map(pointer, dict(kwargs)), ahead)
+        try:
+            _ask(kernel, tree_map(pointer, given), tree_map(pointer, dict(kwargs)), ahead)
+        except Exception as error:
+            refused.append(error)
+            raise
 
+    refused: list[Exception] = []  # what Triton says to a launch is said as it is
     args = tree_map(unreal, args)
     try:
         with mode, intercept.intercepted(ask), triton_side.every_config():
             function(*args)
-    except (fakes.DataDependentOutputException, fakes.DynamicOutputShapeException) as error:
+    except Exception as error:
+        if any(error is each for each in refused):
+            raise
+        by_value = (fakes.DataDependentOutputException, fakes.DynamicOutputShapeException)
+        what = ", which asks what a tensor holds" if isinstance(error, by_value) else ""
         raise InvalidArgument(
             kernel=name,
-            problem=f"precompile cannot follow its host function, which asks what a tensor holds "
-            f"({error})",
+            problem="precompile, which makes no launches and has no values, cannot follow its host "
+            f"function{what} ({type(error).__name__}: {error})",
             advice="Call the kernel itself once; it compiles what it needs.",
         ) from error
 

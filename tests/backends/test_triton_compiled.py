@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import linecache
 import multiprocessing
 import os
@@ -256,3 +257,16 @@ def test_compiling_in_this_process_leaves_it_as_it_was(artifact: Artifact) -> No
     assert triton_compat._registry == registry
     assert (linecache.cache.keys() - lines.keys(), triton_compat.knob_state()) == (set(), state)
     assert dict(os.environ) == variables
+
+
+def test_a_kernels_files_go_with_it() -> None:
+    signature = {"x": "*fp32", "out": "*fp32", "BLOCK": "constexpr"}
+    source = ASTSource(zoo.uses_constants, signature, {"BLOCK": 4})
+    asked = backend.request(source, GPUTarget("cuda", 90, 32))
+    assert isinstance(asked, Request)
+    kernel = backend.load(service().compile(asked), source)
+    folder = Path(next(iter(kernel.metadata_group.values()))).parent
+    assert folder.is_dir()
+    del kernel
+    gc.collect()
+    assert not folder.exists()

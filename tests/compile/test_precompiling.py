@@ -179,3 +179,33 @@ def test_what_cannot_travel_is_named_and_compiles_at_its_first_call(made: Any) -
     assert "static_print" in ahead.refused["telling_kernel"] and not ahead
     telling[(1,)](x, 64)
     assert torch.equal(x, torch.ones(64))
+
+
+def test_a_host_function_that_uses_what_a_launch_returns_is_refused(made: Any) -> None:
+    @tzero.kernel
+    def scaled(x, by):
+        out = torch.empty_like(x)
+        launched = made[(1,)](x, out, x.numel(), by, 64)
+        return out, launched.metadata.num_warps
+
+    with pytest.raises(tzero.InvalidArgument, match="makes no launches") as caught:
+        scaled.precompile(torch.randn(64), 2.0)
+    assert isinstance(caught.value.__cause__, AttributeError)
+
+
+def test_what_triton_says_to_a_launch_is_said_as_it_is(made: Any) -> None:
+    @tzero.kernel
+    def scaled(x):
+        made[(1,)](x, x, x.numel(), 2.0, 64, no_such_option=1)
+
+    with pytest.raises(KeyError, match="no_such_option"):
+        scaled.precompile(torch.randn(64))
+
+
+def test_where_triton_interprets_nothing_is_compiled_ahead(
+    made: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = tzero.kernel(config=tzero.Config(BLOCK=64))(host_of(made))
+    monkeypatch.setattr(triton.knobs.runtime, "interpret", True)
+    assert not kernel.precompile(tzero.Spec((64,)), 2.0)
+    assert not tzero.precompile([(kernel, tzero.Spec((64,)), 2.0)])

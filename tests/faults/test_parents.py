@@ -211,6 +211,30 @@ print(same.result(60).facts["pid"] in service.workers())
         assert ended(process) == ("True\n", "", 0)
 
 
+def test_ctrl_c_in_the_caller_that_compiles_leaves_it_to_who_else_waits(tmp_path: Path) -> None:
+    place = tmp_path / "meeting"
+    text = """
+from tzero import settings
+def also():
+    print(service.compile(request("meets", place)).facts["pid"] == os.getpid())
+with settings.override(compile_workers=1):
+    other = threading.Thread(target=also)
+    def begin():
+        while not os.path.exists(place): pass
+        other.start()
+        while not any(job.asked > 1 for job in list(service._flying.values())): pass
+        os.kill(os.getpid(), signal.SIGINT)
+    threading.Thread(target=begin).start()
+    try:
+        service.compile(request("meets", place))
+    except KeyboardInterrupt:
+        while other.is_alive():
+            Path(place).unlink(missing_ok=True)
+"""
+    with program(text, place) as process:
+        assert ended(process) == ("True\n", "", 0)
+
+
 def test_ctrl_c_that_nobody_catches_ends_the_program_with_one_traceback(tmp_path: Path) -> None:
     place = tmp_path / "meeting"
     text = """

@@ -36,6 +36,7 @@ EACH: list[tuple[TzeroError, list[str], str]] = [
         ["k: it does not compile: no BLOCK.", "In the worker:\nline 3"],
         "Mend the kernel",
     ),
+    (errors.PretunedDamaged(source="p.json", problem="torn"), ["p.json", "torn"], "Correct it"),
     (errors.WorkerDied(kernel="k", how="killed by SIGSEGV"), ["k: ", "SIGSEGV"], "set TZERO_"),
     (errors.CompileTimeout(kernel="k", seconds=2.5), ["k: ", "2.5 s"], "Set TZERO_"),
     (

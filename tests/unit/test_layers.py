@@ -26,6 +26,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "cpu": frozenset({"errors", "settings"}),
     "cache": frozenset({"errors", "events", "settings"}),
     "cli": frozenset({"cache", "errors", "settings"}),
+    "tune": frozenset({"cache", "config", "errors", "events", "settings"}),
     "compile": frozenset({"cache", "errors", "events", "measure", "settings"}),
     "triton_side": frozenset(),
     "intercept": frozenset({"triton_side"}),

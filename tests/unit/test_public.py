@@ -75,6 +75,7 @@ ERRORS = [
     "NotInKernel",
     "OutOfBounds",
     "PlanDrift",
+    "PretunedDamaged",
     "ToolchainMissing",
     "TzeroError",
     "UnsupportedOperation",

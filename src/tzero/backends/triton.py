@@ -27,6 +27,7 @@ import sys
 import tempfile
 import threading
 import warnings
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,6 +40,7 @@ from tzero.cache.digest import Unwritable as NoText
 from tzero.cache.digest import canonical, file_digest, parse, toolchain
 from tzero.compile import service
 from tzero.compile.request import Artifact, Malformed, Request
+from tzero.compile.worker import inside
 from tzero.errors import CompileFailed
 from tzero.triton_side import ASTSource, CompiledKernel, GPUTarget, JITCallable
 
@@ -220,22 +222,22 @@ class _World:
     variables: str = ""
     toolchain: str = ""
     places: dict[str, str] = field(default_factory=dict)
-    options: dict[str, str] = field(default_factory=dict)
+    options: dict[str, tuple[list[tuple[str, str, str]], str]] = field(default_factory=dict)
 
     def normalised(self, options: Mapping[str, Any]) -> str:
         """Options as the backend reads them, all of them, in one way of writing."""
         key = repr(options)
-        found = self.options.get(key)
-        if found is None:
+        libraries, found = self.options.get(key, ([], ""))
+        # What is in a library may change where it is.
+        if not found or any(_content(path) != content for _, path, content in libraries):
             chosen = dict(vars(self.backend.parse_options(dict(options))))
             if chosen.get("ir_override"):
                 raise Unwritable("the option ir_override replaces what it compiles to")
-            # What is in a library may change where it is.
             libraries = [(name, path, _content(path)) for name, path in _libraries(chosen)]
             found = canonical({**chosen, "extern_libs": tuple(libraries)})
             if len(self.options) > 256:
                 self.options.clear()
-            self.options[key] = found
+            self.options[key] = (libraries, found)
         return found
 
 
@@ -392,21 +394,26 @@ def _as_asked(program: Mapping[str, Any], environment: Mapping[str, str]) -> Ite
 
 @contextlib.contextmanager
 def _recorded() -> Iterator[list[list[Any]]]:
-    """The warnings of this thread; those of others go where they went."""
+    """The warnings of this thread; those of others go where they went. In a worker all are taken;
+    in a process with other work its filters, which other threads may be changing, decide."""
     said: list[list[Any]] = []
     here = threading.get_ident()
-    with warnings.catch_warnings():
-        shown = warnings.showwarning
+    shown = warnings.showwarning
 
-        def show(message: Any, category: Any, filename: str, lineno: int, *rest: Any) -> None:
-            if threading.get_ident() == here:
-                said.append([category.__name__, str(message), filename, lineno])
-            else:
-                shown(message, category, filename, lineno, *rest)
+    def show(message: Any, category: Any, filename: str, lineno: int, *rest: Any) -> None:
+        if threading.get_ident() == here:
+            said.append([category.__name__, str(message), filename, lineno])
+        else:
+            shown(message, category, filename, lineno, *rest)
 
-        warnings.simplefilter("always")
+    with warnings.catch_warnings() if inside() else contextlib.nullcontext():
+        if inside():
+            warnings.simplefilter("always")
         warnings.showwarning = show  # type: ignore[assignment]
-        yield said
+        try:
+            yield said
+        finally:
+            warnings.showwarning = shown
 
 
 def warm() -> None:
@@ -460,6 +467,7 @@ def load(artifact: Artifact, source: ASTSource) -> CompiledKernel:
         kernel = CompiledKernel(source, group, digest)
     except (LookupError, TypeError, AttributeError, ValueError, StopIteration) as error:
         raise Malformed(f"no artifact of Triton's: {error!r}") from error
+    weakref.finalize(kernel, _removed, os.getpid(), str(folder)).atexit = False
     for kind, text, file, line in said:
         category = getattr(__import__("builtins"), kind, UserWarning)
         warnings.warn_explicit(text, category, file, line)
@@ -534,7 +542,16 @@ def compiled(
             return load(artifact, source)
         except Malformed as error:
             return here("cache", str(error))
-    raise problem  # as Triton would have raised it here
+    raise _copied(problem)  # as Triton would have raised it here
+
+
+def _copied(error: BaseException) -> BaseException:
+    """An exception of one's own: several threads may be told of one failure."""
+    made = type(error).__new__(type(error), *error.args)
+    made.args = error.args
+    made.__dict__.update(error.__dict__)
+    made.__cause__ = error.__cause__
+    return made.with_traceback(error.__traceback__)
 
 
 def take_over(kernel: Any) -> None:

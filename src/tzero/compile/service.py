@@ -119,7 +119,16 @@ class AsyncCompile:
 
     def compile(self, request: Request) -> Artifact:
         """Ask for an artifact and wait for it: the caller compiles it unless workers are up."""
-        job, is_new = self._enter(request)
+        while True:
+            job, is_new = self._enter(request)
+            try:
+                return self._awaited(job, is_new)
+            except CancelledError:
+                if is_new or self._closed:
+                    raise
+                # Whoever compiled it was interrupted, and it is still wanted here.
+
+    def _awaited(self, job: Job, is_new: bool) -> Artifact:
         if is_new:
             why = "" if self._has_workers() else "the pool is not up"
             with self._answering(job):

@@ -1,0 +1,470 @@
+"""Which variant a call gets: the one whose shapes at tuning are nearest, with no timing.
+
+::
+
+    shapes ──ranks──► family ──one column for each size──► distances of all hints ──min──► Choice
+
+Enters: variants with the shapes of their inputs and outputs when they were tuned, then the shapes
+of calls. Leaves: a `Choice`, which says why it was made. It must not know what a variant is, or
+time anything.
+
+The distance of two shapes is the sum over their dimensions of how often one size must be doubled to
+become the other: L1 in log2 space. To have it in a microsecond or two, the distances from one size
+to all hints are one integer with 32 bits for each hint. So the distances of whole calls are sums
+of a few integers, and which hint each stands for is written in its lowest bits: the least of them
+names the choice, and among equals the earlier one. Distances count in steps of 1/1024 of a
+doubling, which is 0.07 percent of a size.
+
+    >>> selector = Selector([Hint("small", [(64, 64)]), Hint("large", [(4096, 4096)])])
+    >>> selector.select(((100, 64),)).variant
+    'small'
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from math import floor, log2, prod
+from typing import Any, Generic, Literal, TypeVar, get_args
+
+from tzero.errors import InvalidArgument
+
+__all__ = [
+    "BELOW_ONE",
+    "KEPT",
+    "MOST_DIMS",
+    "MOST_HINTS",
+    "SIZES",
+    "Choice",
+    "Hint",
+    "How",
+    "Selector",
+    "elements",
+]
+
+V = TypeVar("V")
+
+Size = int | None
+Shape = tuple[Size, ...]
+Shapes = tuple[Shape, ...]
+
+How = Literal["pinned", "cached", "pretuned", "nearest", "tuned"]
+"""What a choice rests on."""
+
+BELOW_ONE = -1.0
+"""log2 of a size of zero: one step below that of 1, as if nothing were half of something."""
+
+MOST_HINTS = 1 << 8
+"""The most hints of one selector."""
+
+MOST_DIMS = (1 << 8) - 1
+"""The most dimensions of all tensors of a hint: a sum of distances, of up to 64 doublings for each
+dimension, then has 24 bits."""
+
+KEPT = 1 << 12
+"""The most choices that a selector remembers; when it is full, it starts over."""
+
+SIZES = 1 << 9
+"""The most sizes of one dimension whose distances it remembers, likewise."""
+
+_STEPS = 1 << 10  # fractions of a doubling that are told apart
+_FIELD = 32  # bits for one hint: 24 of distance, 8 of number
+_NUMBER = MOST_HINTS.bit_length() - 1
+_LARGEST = 1 << 63
+
+
+@dataclass(frozen=True, slots=True)
+class Choice(Generic[V]):
+    """A variant, and why it is the one: pinned, cached, pretuned, nearest or tuned.
+
+    >>> choice = Choice.tuned("wide", tried=24, seconds=0.0021)
+    >>> choice.how, choice.why
+    ('tuned', 'the fastest of 24 that were timed, with 2.100 ms')
+    >>> print(choice)
+    'wide' (tuned: the fastest of 24 that were timed, with 2.100 ms)
+    """
+
+    variant: V
+    how: How
+    why: str
+    seconds: float | None = None
+    """What it took when it was timed, where that is known."""
+
+    def __post_init__(self) -> None:
+        if self.how not in get_args(How):
+            raise InvalidArgument(
+                kernel="Choice",
+                argument="how",
+                problem=f"is {self.how!r}",
+                advice=f"Use one of {', '.join(get_args(How))}.",
+            )
+
+    def __str__(self) -> str:
+        return f"{self.variant!r} ({self.how}: {self.why})"
+
+    @classmethod
+    def pinned(cls, variant: V, by: str = "the caller") -> Choice[V]:
+        """Someone asked for this variant.
+
+        >>> print(Choice.pinned("wide", by="config="))
+        'wide' (pinned: config= asks for it)
+        """
+        return cls(variant, "pinned", f"{by} asks for it")
+
+    @classmethod
+    def cached(cls, variant: V, place: str, seconds: float | None = None) -> Choice[V]:
+        """An earlier search found it, with these shapes on this machine.
+
+        >>> print(Choice.cached("wide", "the local cache", seconds=2e-5))
+        'wide' (cached: an earlier search found it, with 20.000 µs; kept in the local cache)
+        """
+        taken = _with(seconds)
+        return cls(
+            variant, "cached", f"an earlier search found it{taken}; kept in {place}", seconds
+        )
+
+    @classmethod
+    def pretuned(cls, variant: V, place: str, seconds: float | None = None) -> Choice[V]:
+        """A file that came with the program has it.
+
+        >>> print(Choice.pretuned("wide", "h200.json"))
+        'wide' (pretuned: h200.json has it for this kind of hardware)
+        """
+        taken = _with(seconds)
+        return cls(variant, "pretuned", f"{place} has it for this kind of hardware{taken}", seconds)
+
+    @classmethod
+    def nearest(cls, variant: V, shapes: str, among: int) -> Choice[V]:
+        """It was tuned for the shapes that are nearest.
+
+        >>> print(Choice.nearest("wide", "(64, 64)", among=16))
+        'wide' (nearest: tuned for (64, 64), which of 16 is nearest to the shapes at hand)
+        """
+        which = f"which of {among} is nearest to the shapes at hand"
+        return cls(variant, "nearest", f"tuned for {shapes}, {which}")
+
+    @classmethod
+    def tuned(cls, variant: V, *, tried: int, seconds: float | None = None) -> Choice[V]:
+        """A search in this process found it.
+
+        >>> print(Choice.tuned("wide", tried=1))
+        'wide' (tuned: the only one that was timed)
+        """
+        which = "the only one" if tried == 1 else f"the fastest of {tried}"
+        return cls(variant, "tuned", f"{which} that {_were(tried)} timed{_with(seconds)}", seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Hint(Generic[V]):
+    """A variant, and the shapes of its inputs and outputs when it was tuned.
+
+    A size of None is dynamic: nobody knew it. It is as near to one size as to another.
+
+    >>> print(Hint("small", inputs=[(64, 32), (32, 8)], outputs=[(64, 8)]))
+    (64, 32), (32, 8) → (64, 8)
+    """
+
+    variant: V
+    inputs: Sequence[Sequence[Size]]
+    outputs: Sequence[Sequence[Size]] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("inputs", "outputs"):
+            shapes = tuple(_shape(name, each) for each in getattr(self, name))
+            object.__setattr__(self, name, shapes)
+
+    @property
+    def shapes(self) -> Shapes:
+        """Inputs and outputs together, as `Selector.select` takes them.
+
+        >>> Hint("small", [(64,)], [()]).shapes
+        ((64,), ())
+        """
+        return (*self.inputs, *self.outputs)  # type: ignore[arg-type]  # tuples, see above
+
+    def __str__(self) -> str:
+        sides = [", ".join(map(str, side)) or "nothing" for side in (self.inputs, self.outputs)]
+        return " → ".join(sides if self.outputs else sides[:1])
+
+
+class Selector(Generic[V]):
+    """Chooses, for the shapes of a call, among variants that were tuned for other shapes.
+
+    - The nearest by L1 distance in log2 space is taken; among equals, the earlier.
+    - log2 of a size of 0 is -1, so that 0 is as far from 1 as 1 is from 2.
+    - A size of None, on either side, adds nothing.
+    - Hints with another number of tensors, or other ranks, are chosen only where none has the
+      same. Then all hints are compared by their elements, those of all tensors together, with a
+      size of None counted as 1.
+
+    >>> selector = Selector([Hint("a", [(8, 8)]), Hint("b", [(8, 512)]), Hint("c", [(1024,)])])
+    >>> [selector.nearest(shapes).variant for shapes in [((8, 64),), ((2000,),), ((1, 32, 2),)]]
+    ['a', 'c', 'a']
+    """
+
+    __slots__ = ("_choices", "_elements", "_families", "_hints", "_kept", "_kernel", "_likely")
+
+    def __init__(self, hints: Iterable[Hint[V]], *, kernel: str = "Selector") -> None:
+        self._hints = tuple(hints)
+        self._kernel = kernel
+        for each in self._hints:
+            if not isinstance(each, Hint):
+                raise self._invalid(f"was given {each!r} as a hint", "Write Hint(variant, inputs).")
+        if not 0 < len(self._hints) <= MOST_HINTS:
+            raise self._invalid(
+                f"has {len(self._hints)} hints to choose from", f"Give it 1 to {MOST_HINTS}."
+            )
+        among = len(self._hints)
+        self._choices = tuple(
+            Choice.nearest(each.variant, str(each), among) for each in self._hints
+        )
+        groups: dict[tuple[int, ...], list[int]] = {}
+        for number, each in enumerate(self._hints):
+            groups.setdefault(tuple(map(len, each.shapes)), []).append(number)
+        self._families = {ranks: self._family(ranks, groups[ranks]) for ranks in groups}
+        totals = [(elements(each.shapes),) for each in self._hints]
+        self._elements = _Family((1,), range(among), totals, kernel)
+        self._likely = self._families[max(groups, key=lambda ranks: len(groups[ranks]))]
+        self._kept: _Kept[V] = _Kept(self.nearest)
+
+    @property
+    def hints(self) -> tuple[Hint[V], ...]:
+        """What it chooses among, in order.
+
+        >>> Selector([Hint("small", [(64,)])]).hints[0].variant
+        'small'
+        """
+        return self._hints
+
+    def select(self, shapes: Shapes) -> Choice[V]:
+        """The choice for these shapes, inputs then outputs; looked up where it was made before.
+
+        >>> selector = Selector([Hint("small", [(64,)], [(64,)])])
+        >>> selector.select(((80,), (80,))) is selector.select(((80,), (80,)))
+        True
+        """
+        return self._kept[shapes]
+
+    def nearest(self, shapes: Shapes) -> Choice[V]:
+        """The choice for these shapes, worked out.
+
+        >>> print(Selector([Hint("small", [(64,)]), Hint("large", [(4096,)])]).nearest(((500,),)))
+        'small' (nearest: tuned for (64,), which of 2 is nearest to the shapes at hand)
+        """
+        try:
+            fields = self._likely.fields(shapes)
+        except ValueError:  # of other ranks than most hints
+            family, shapes = self._family_of(shapes)
+            fields = family.fields(shapes)
+        return self._choices[min(fields) & (MOST_HINTS - 1)]
+
+    def explain(self, shapes: Shapes) -> str:
+        """How far each hint is from these shapes, nearest first.
+
+        >>> selector = Selector([Hint("small", [(64,)]), Hint("large", [(4096,)])])
+        >>> print(selector.explain(((512,),)))
+        'small': 3.00, tuned for (64,)
+        'large': 3.00, tuned for (4096,)
+        """
+        family, compared = self._family_of(shapes)
+        by = " in elements" if family is self._elements else ""
+        fields = sorted(family.fields(compared))
+        rows = [(each >> _NUMBER, self._hints[each & (MOST_HINTS - 1)]) for each in fields]
+        return "\n".join(
+            f"{hint.variant!r}: {steps / _STEPS:.2f}{by}, tuned for {hint}" for steps, hint in rows
+        )
+
+    def _family_of(self, shapes: Shapes) -> tuple[_Family, Shapes]:
+        """The hints to compare with, and what to compare."""
+        family = self._families.get(tuple(map(len, shapes)))
+        if family is not None:
+            return family, shapes
+        return self._elements, ((elements(shapes),),)
+
+    def _family(self, ranks: tuple[int, ...], numbers: Sequence[int]) -> _Family:
+        if sum(ranks) > MOST_DIMS:
+            raise self._invalid(
+                f"has a hint with {sum(ranks)} dimensions", f"Give it at most {MOST_DIMS}."
+            )
+        flat = [tuple(chain.from_iterable(self._hints[number].shapes)) for number in numbers]
+        return _Family(ranks, numbers, flat, self._kernel)
+
+    def _invalid(self, problem: str, advice: str) -> InvalidArgument:
+        return InvalidArgument(kernel=self._kernel, problem=problem, advice=advice)
+
+
+def elements(shapes: Shapes) -> int:
+    """The elements of all tensors together.
+
+    >>> elements(((2, 3), (), (None, 4), (0, 9)))
+    11
+    """
+    if any(None in shape for shape in shapes):
+        shapes = tuple(tuple(1 if size is None else size for size in shape) for shape in shapes)
+    counts: list[int] = [prod(shape) for shape in shapes]  # type: ignore[arg-type]  # no None now
+    return min(sum(counts), _LARGEST - 1)
+
+
+class _Family:
+    """Hints with the same ranks. `fields` takes shapes of these ranks, and gives for each hint its
+    distance and, in the lowest bits, its number; for other shapes it raises ValueError."""
+
+    __slots__ = ("fields",)
+
+    def __init__(
+        self,
+        ranks: tuple[int, ...],
+        numbers: Sequence[int],
+        sizes: Sequence[tuple[Size, ...]],
+        kernel: str,
+    ) -> None:
+        start = sum(number << _FIELD * k for k, number in enumerate(numbers))
+        # Where two dimensions are the same in all hints, as those of an input and of the output
+        # often are, they share a column, and what it remembers.
+        shared: dict[tuple[Size, ...], _Column] = {}
+        columns = [
+            shared.setdefault(each, _Column(each, kernel)) for each in zip(*sizes, strict=True)
+        ]
+        self.fields = _adding(ranks, columns, start, len(numbers))
+
+
+def _adding(
+    ranks: tuple[int, ...], columns: Sequence[_Column], start: int, hints: int
+) -> Callable[[Shapes], tuple[int, ...]]:
+    """A function written for shapes of these ranks: taking them apart checks the ranks, and a loop
+    over their sizes would take twice as long. For a matrix and a vector it reads::
+
+        def fields(shapes):
+            ((s0, s1,), (s2,),) = shapes
+            return unpack((start + c0[s0] + c1[s1] + c2[s2]).to_bytes(64, "little"))
+    """
+    names = iter(range(len(columns)))
+    apart = ["(" + "".join(f"s{next(names)}, " for _ in range(rank)) + ")" for rank in ranks]
+    terms = ["start", *(f"c{k}[s{k}]" for k in range(len(columns)))]
+    source = (
+        "def fields(shapes):\n"
+        f"    ({''.join(f'{each}, ' for each in apart)}) = shapes\n"
+        f"    return unpack(({' + '.join(terms)}).to_bytes({hints * _FIELD // 8}, 'little'))\n"
+    )
+    known: dict[str, Any] = {f"c{k}": column for k, column in enumerate(columns)}
+    known.update(start=start, unpack=struct.Struct(f"<{hints}I").unpack)
+    exec(compile(source, "<tzero: distances>", "exec"), known)
+    made: Callable[[Shapes], tuple[int, ...]] = known["fields"]
+    return made
+
+
+class _Column(dict[Any, int]):
+    """How far a size is from what each hint has in one dimension: a field for each, in one integer.
+
+    Between two neighbours of the sorted sizes of the hints every distance grows or shrinks by the
+    same step, so that one product and one sum give all of them.
+    """
+
+    __slots__ = ("_kernel", "_lines", "_marks")
+
+    def __init__(self, sizes: Sequence[Size], kernel: str) -> None:
+        self._kernel = kernel
+        places = [(_log2(size), k) for k, size in enumerate(sizes) if size is not None]
+        self._marks = sorted({mark for mark, _ in places})
+        self._lines = [
+            _line(places, above) for above in [*(mark - 1 for mark in self._marks), _TOP]
+        ]
+
+    def __missing__(self, size: Any) -> int:
+        if type(size) is int and 0 < size < 1 << 62:  # a constant: half the time of `_LARGEST`
+            at = floor(log2(size) * _STEPS + 0.5)  # as `_log2`, which would be one call more
+        elif size is None:
+            return 0
+        else:
+            at = self._checked(size)
+        slope, offset = self._lines[bisect_left(self._marks, at)]
+        packed = self[size] = slope * at + offset
+        if len(self) > SIZES:
+            self.clear()
+        return packed
+
+    def _checked(self, size: Any) -> int:
+        if _is_size(size):
+            return _log2(size)
+        raise InvalidArgument(
+            kernel=self._kernel,
+            problem=f"is asked to choose for a size of {size!r}",
+            advice=_ALLOWED,
+        )
+
+
+class _Kept(dict[Shapes, Choice[V]]):
+    """Choices by shape: a hit is one look-up, and a miss makes the choice."""
+
+    __slots__ = ("_choose",)
+
+    def __init__(self, choose: Callable[[Shapes], Choice[V]]) -> None:
+        self._choose = choose
+
+    def __missing__(self, shapes: Shapes) -> Choice[V]:
+        choice = self._choose(shapes)
+        if len(self) >= KEPT:  # shapes that change with every call would fill the memory
+            self.clear()
+        self[shapes] = choice
+        return choice
+
+
+def _line(places: Sequence[tuple[int, int]], at: int) -> tuple[int, int]:
+    """Slope and offset of the distances from sizes that lie as `at` does: before or after each."""
+    slope = offset = 0
+    for mark, k in places:
+        sign = (1 if mark <= at else -1) << _FIELD * k + _NUMBER
+        slope += sign
+        offset -= sign * mark
+    return slope, offset
+
+
+def _log2(size: int) -> int:
+    """log2 of a size, in steps."""
+    return floor((log2(size) if size else BELOW_ONE) * _STEPS + 0.5)
+
+
+_TOP = _log2(_LARGEST)
+
+
+def _shape(name: str, shape: Any) -> Shape:
+    """The sizes of one tensor, checked."""
+    problem = None
+    if not isinstance(shape, Sequence) or isinstance(shape, str):
+        problem = f"has {shape!r}, which is no shape"
+    else:
+        wrong = [size for size in shape if size is not None and not _is_size(size)]
+        if wrong:
+            problem = f"has a size of {wrong[0]!r}"
+    if problem is not None:
+        raise InvalidArgument(
+            kernel="Hint",
+            argument=name,
+            problem=problem,
+            advice=f"Write a list of shapes: [(64, 64), (64,)]. {_ALLOWED}",
+        )
+    return tuple(shape)
+
+
+def _is_size(size: Any) -> bool:
+    return type(size) is int and 0 <= size < _LARGEST
+
+
+_ALLOWED = "Sizes are whole numbers from 0 on, below 2**63, or None where not known."
+
+
+def _were(n: int) -> str:
+    return "was" if n == 1 else "were"
+
+
+def _with(seconds: float | None) -> str:
+    """A time in a unit that suits it."""
+    if seconds is None:
+        return ""
+    for unit, scale in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= scale:
+            return f", with {seconds / scale:.3f} {unit}"
+    return f", with {seconds * 1e6:.3f} µs"
