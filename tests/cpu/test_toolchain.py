@@ -186,6 +186,44 @@ def test_fingerprint_is_the_same_when_asked_again() -> None:
     assert toolchain.find().fingerprint == before
 
 
+def test_a_bare_name_is_the_compiler_that_path_has_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, found = os.environ["PATH"], []
+    for name, flags in (("one", ""), ("two", "-DNUMBER=2")):
+        folder = tmp_path / name
+        folder.mkdir()
+        compiler = script(folder / "mycc", f'exec {real_compiler()} {flags} "$@"')
+        monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{path}")
+        with settings.override(cc=("mycc", "-g")):
+            found.append(toolchain.find())
+        assert found[-1].command == (str(compiler), "-g")
+    assert found[0].fingerprint != found[1].fingerprint
+
+
+def test_a_compiler_that_was_replaced_in_place_is_another(tmp_path: Path) -> None:
+    """The macros are the same: a script that adds flags at the end does not change them."""
+    found = []
+    for flags in ("", "-O0"):
+        compiler = script(tmp_path / "cc", f'exec {real_compiler()} "$@" {flags}')
+        with settings.override(cc=(str(compiler),)):
+            found.append(toolchain.find().fingerprint)
+            assert toolchain.find().fingerprint == found[-1]
+    assert found[0] != found[1]
+
+
+def test_what_a_compiler_file_holds_is_in_the_fingerprint(tmp_path: Path) -> None:
+    """Also where its size, its time and its answers are as before."""
+    compiler, found = tmp_path / "cc", []
+    for comment in ("# one", "# two"):
+        script(compiler, f'{comment}\nexec {real_compiler()} "$@"')
+        os.utime(compiler, ns=(0, 0))
+        toolchain._asked.cache_clear()
+        with settings.override(cc=(str(compiler),)):
+            found.append(toolchain.find().fingerprint)
+    assert found[0] != found[1]
+
+
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc/cpuinfo")
 def test_features_are_those_of_this_machine() -> None:
     cpuinfo = Path("/proc/cpuinfo").read_text(encoding="utf-8")

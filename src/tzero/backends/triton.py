@@ -269,11 +269,25 @@ def _world(target: GPUTarget) -> _World:
     """The world of a target as it is now."""
     key = (target.backend, target.arch, target.warp_size)
     variables = settings.variables()
-    state = (variables, triton_compat.knob_state(), settings.current())
+    tools = (settings.now(), _tools(target))
+    state = (variables, triton_compat.knob_state(), settings.current(), tools)
     world = _worlds.get(key)
     if world is None or world.state != state:
         world = _worlds[key] = _asked(target, variables, state)
     return world
+
+
+def _tools(target: GPUTarget) -> Any:
+    """What tells that the programs which a compile runs are no longer what they were."""
+    if target.backend == "cpu":
+        from tzero.cpu import toolchain as c
+
+        return c.find().fingerprint
+    assembler = triton_compat.ptxas_path(target)
+    if assembler is None:
+        return None
+    found = os.stat(assembler)
+    return assembler, found.st_size, found.st_mtime_ns
 
 
 def _asked(target: GPUTarget, variables: Mapping[str, str], state: Any) -> _World:
@@ -282,7 +296,7 @@ def _asked(target: GPUTarget, variables: Mapping[str, str], state: Any) -> _Worl
         return _World(state, reason)
     made = triton_side.make_backend(target)
     places = {name: variables[name] for name in _PLACES if name in variables}
-    compiler = settings.current().cc
+    compiler = settings.now().cc
     if compiler is not None:
         places["TZERO_CC"] = shlex.join(compiler)
     for tool in ("ptxas", "ptxas_blackwell"):

@@ -2,7 +2,8 @@
 
 Enters: the text of a Triton kernel, of a helper, or of a function that runs while kernels compile.
 Leaves: the names, with the attributes that are read of them, in the order of the text. It must not
-know what they stand for.
+know what they stand for; but of a module that comes with the compiler, it says whether what is
+there under a name is what the module's own text puts there (`belongs`).
 
 A kernel's text is followed as Triton follows it, from top to bottom: a name counts as the kernel's
 own from where it has certainly been assigned. So ``BLOCK = BLOCK * 2`` reads a global, and a global
@@ -13,13 +14,24 @@ from __future__ import annotations
 
 import ast
 import dis
+import functools
+import re
+import sys
 from collections.abc import Iterable, Iterator
-from types import CodeType
-from typing import Literal, NamedTuple
+from pathlib import Path
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
+from typing import Any, Literal, NamedTuple
 
-__all__ = ["Read", "compiled_names", "of_kernel", "of_python"]
+__all__ = ["Read", "belongs", "compiled_names", "hidden_input", "of_kernel", "of_python"]
 
 Where = Literal["body", "default", "annotation"]
+
+# What answers by more than its arguments, or does something besides answering.
+_HIDDEN = frozenset({"open", "eval", "exec", "compile", "globals", "locals", "vars", "input"})
+_HIDDEN |= {"print", "breakpoint", "id", "hash", "__import__", "__builtins__"}
+# `math` has no text to look into.
+_OF_MATH = {"pi": 3.141592653589793, "e": 2.718281828459045, "tau": 6.283185307179586}
+_OF_MATH |= {"inf": float("inf"), "nan": float("nan")}
 
 
 class Read(NamedTuple):
@@ -83,6 +95,23 @@ def compiled_names(code: CodeType) -> frozenset[str]:
             or instruction.opname.startswith("LOAD_FROM_DICT_OR")
         )
     return frozenset(found)
+
+
+def hidden_input(definition: ast.stmt, code: CodeType) -> str:
+    """What a function that Python runs does that its text, arguments and globals do not decide;
+    empty where there is nothing.
+
+    >>> code = compile("def f(): return open('size').read()", "", "exec").co_consts[0]
+    >>> hidden_input(ast.parse("def f(): return open('size').read()").body[0], code)
+    "reads 'open'"
+    """
+    for node in ast.walk(definition):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            return "has an import"
+        if isinstance(node, (ast.Global, ast.Nonlocal)):
+            return f"assigns {node.names[0]!r}, which is not its own"
+    found = sorted(compiled_names(code) & _HIDDEN)
+    return f"reads {found[0]!r}" if found else ""
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:
@@ -226,3 +255,88 @@ def _chain(node: ast.AST) -> tuple[str, tuple[str, ...]] | None:
     if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
         return node.id, tuple(reversed(attributes))
     return None
+
+
+# -- modules that go by name -------------------------------------------------------------------
+
+
+def belongs(module: ModuleType, name: str, found: Any) -> bool:
+    """Whether what a module has under a name is what its own text puts there, and not what someone
+    has put there since. What cannot be told does not belong.
+
+    >>> import copy, math
+    >>> belongs(copy, "copy", copy.copy), belongs(copy, "copy", copy.deepcopy)
+    (True, False)
+    >>> belongs(math, "pi", math.pi), belongs(math, "pi", 3.0)
+    (True, False)
+    """
+    own = module.__name__
+    if own == "math":
+        is_own = isinstance(found, BuiltinFunctionType) and found.__self__ is module
+        constant = repr(found) == repr(_OF_MATH.get(name))
+        return (is_own and found.__name__ == name) or (type(found) is float and constant)
+    if isinstance(found, ModuleType):
+        return _is_module(found, ".".join(_imports(own).get(name, (own, name))))
+    is_named = isinstance(found, (type, FunctionType)) or hasattr(found, "fn")
+    if is_named and found.__module__ == own:
+        return found.__qualname__ == name and _comes_from(found, own.partition(".")[0])
+    if _is_assigned(module, name, found):
+        return True
+    origin = _imports(own).get(name)
+    holder = None if origin is None else sys.modules.get(origin[0])
+    if origin is None or holder is None or getattr(holder, origin[1], None) is not found:
+        return False
+    inside = origin[0].startswith("triton.language")
+    return not inside or belongs(holder, origin[1], found)
+
+
+def _is_module(found: ModuleType, name: str) -> bool:
+    """Triton runs the text of ``triton.language.extra.cuda`` twice, so there are two of it."""
+    known = sys.modules.get(name)
+    if known is None or found is known:
+        return found is known
+    file = getattr(found, "__file__", None)
+    return found.__name__ == name and file is not None and file == known.__file__
+
+
+def _comes_from(found: Any, package: str) -> bool:
+    """Whether the code of a function is of a package, whatever it says of itself: what wraps a
+    function often takes its names."""
+    found = getattr(found, "fn", found)
+    while isinstance(found, FunctionType):
+        if found.__globals__.get("__name__", "").partition(".")[0] != package:
+            return False
+        found = getattr(found, "__wrapped__", None)
+    return True
+
+
+def _is_assigned(module: ModuleType, name: str, found: Any) -> bool:
+    """Whether a constant is the one that a line of the module's text assigns."""
+    line = re.search(rf"^{name}(?::[^=\n]*)? = (.*)$", _text(module.__name__), re.MULTILINE)
+    if line is None:
+        return False
+    try:
+        made = eval(line[1], dict(vars(module)))
+    except Exception:  # it goes on in the next line, or needs what the module has deleted
+        return False
+    return made is found or (type(made) is type(found) and repr(made) == repr(found))
+
+
+@functools.cache
+def _text(module: str) -> str:
+    path = getattr(sys.modules[module], "__file__", None)
+    return "" if path is None else Path(path).read_text(encoding="utf-8")
+
+
+@functools.cache
+def _imports(module: str) -> dict[str, tuple[str, str]]:
+    """From where a module imports its names, by its text."""
+    package = getattr(sys.modules[module], "__package__", None) or module
+    found = {}
+    for node in ast.parse(_text(module)).body:
+        if isinstance(node, ast.ImportFrom):
+            parts = package.split(".")
+            base = parts[: len(parts) - node.level + 1] if node.level else []
+            home = ".".join([*base, *([node.module] if node.module else [])])
+            found.update({each.asname or each.name: (home, each.name) for each in node.names})
+    return found

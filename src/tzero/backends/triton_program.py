@@ -136,11 +136,12 @@ class Writer:
         if isinstance(value, JITCallable):
             return self._callable(value)
         if isinstance(value, enum.Enum):
-            return {"member": [self._class(kind), value.name]}
+            place = self._class(kind)
+            if value.name not in kind.__members__:  # several flags, or none
+                return {"flags": [place, self.value(value.value)]}
+            return {"member": [place, value.name]}
         if isinstance(value, tuple) and hasattr(kind, "_fields"):
             return {"named": [self._class(kind), [self.value(each) for each in value]]}
-        if isinstance(value, ModuleType) and _goes_by_name(value):
-            return {"import": value.__name__}
         if isinstance(value, (type, BuiltinFunctionType, FunctionType)):
             return self._named(value)
         raise Unwritable(f"it reads {described(value)}")
@@ -170,18 +171,25 @@ class Writer:
         raise Unwritable(f"it reads {described(value)}")
 
     def _class(self, kind: Any) -> int:
-        """An enumeration, or a class of named tuples; without methods, whose code is not here."""
+        """An enumeration, or a class of named tuples; without methods, whose code is not here, and
+        without attributes of its own."""
         if id(kind) in self._places:
             return self._places[id(kind)]
+        self._unchanged(vars(kind))
         _refuse_methods(kind)
+        _refuse_attributes(kind)
         row: dict[str, Any] = {"module": kind.__module__, "qualname": kind.__qualname__}
         if issubclass(kind, enum.Enum):
             base = kind.__bases__[0]
             if len(kind.__bases__) != 1 or base not in _ENUMS.values():
                 raise Unwritable(f"the enumeration {kind.__qualname__} has other bases than Enum's")
+            if getattr(kind, "_boundary_", None) is not getattr(base, "_boundary_", None):
+                raise Unwritable(f"the flags {kind.__qualname__} have a boundary of their own")
             row["enum"] = base.__name__
             row["members"] = [[k, self.value(v.value)] for k, v in kind.__members__.items()]
         else:
+            if kind.__mro__ != (kind, tuple, object):
+                raise Unwritable(f"the named tuple {kind.__qualname__} has other bases than tuple")
             row["fields"] = list(kind._fields)
             row["defaults"] = {k: self.value(v) for k, v in kind._field_defaults.items()}
         return self._new(kind, self.classes, row)
@@ -209,6 +217,7 @@ class Writer:
         place = self._new(function, self.functions, row)  # first, for it may refer to itself
         plain = function.fn
         self._check(lambda: function.fn, plain)
+        self._check(lambda: plain.__code__, plain.__code__)
         self._check(lambda: function._src, function._src)
         row.update(
             kind="kernel" if is_kernel else "constexpr",
@@ -229,6 +238,8 @@ class Writer:
             reads = triton_names.of_kernel(tree)
         else:
             _refuse_other_code(function, tree)
+            if hidden := triton_names.hidden_input(tree, plain.__code__):
+                raise Unwritable(f"{function.__name__!r}, which runs while it compiles, {hidden}")
             reads = triton_names.of_python(tree, plain.__code__)
         row["free"] = self._reads(function, reads, is_kernel)
         return place
@@ -250,6 +261,7 @@ class Writer:
         positional, by_name = plain.__defaults__, plain.__kwdefaults__
         self._check(lambda: plain.__defaults__, positional)
         self._check(lambda: plain.__kwdefaults__, by_name)
+        self._unchanged(by_name or {})
         named = {k: self.value(v) for k, v in (by_name or {}).items()}
         return [self.value(positional), named]
 
@@ -288,14 +300,17 @@ class Writer:
 
     def _held(self, value: Any, attributes: tuple[str, ...], where: str, allowed: bool) -> Any:
         """What is to be had under a name, as far as attributes of it are read."""
-        if isinstance(value, ModuleType) and not _goes_by_name(value):
+        if isinstance(value, ModuleType):
+            if attributes and _goes_by_name(value):
+                self._own_of_module(value, attributes)
+                return {"import": value.__name__}
             if attributes and type(value) is ModuleType:
                 return self._of_module(value, attributes, where)
             problem = f"it uses the module {value.__name__} as a value"
             return _stood_in(problem, where, allowed)
-        if isinstance(value, ModuleType) and attributes:
-            _refuse_strangers(value, attributes)
         try:
+            if attributes and isinstance(value, JITCallable):
+                raise Unwritable(f"it reads an attribute of {described(value)}")
             return self.value(value)
         except Unwritable as problem:
             return _stood_in(str(problem), where, allowed)
@@ -312,6 +327,22 @@ class Writer:
             _put(self.modules[place]["holds"], name, written)
         return {"module": place}
 
+    def _own_of_module(self, module: ModuleType, attributes: tuple[str, ...]) -> None:
+        """What is read of a module that goes by name must be the same in another process."""
+        found: Any = module
+        for name in attributes:
+            holder, found = found, getattr(found, name, _MISSING)
+            if not isinstance(holder, ModuleType):
+                return
+            self._check(functools.partial(getattr, holder, name, _MISSING), found)
+            if found is _MISSING:
+                return
+            if found is tl.static_print:
+                raise Unwritable("it prints while it compiles (static_print)")
+            if not triton_names.belongs(holder, name, found):
+                whose = "Triton" if holder.__name__.startswith("triton") else "Python"
+                raise Unwritable(f"{holder.__name__}.{name} is not {whose}'s own")
+
     def _new(self, thing: Any, table: list[dict[str, Any]], row: dict[str, Any]) -> int:
         self._places[id(thing)] = len(table)
         self._kept.append(thing)
@@ -320,6 +351,17 @@ class Writer:
 
     def _check(self, read: Callable[[], Any], found: Any) -> None:
         self.checks.append(Check(read, found))
+
+    def _unchanged(self, names: Mapping[str, Any]) -> None:
+        """Check what changes in place."""
+        held = dict(names)
+
+        def same() -> bool:
+            return len(names) == len(held) and all(
+                names.get(name, _MISSING) is each for name, each in held.items()
+            )
+
+        self._check(same, True)
 
 
 def _put(table: dict[str, Any], name: str, written: Any) -> None:
@@ -359,25 +401,24 @@ def _found(module: str, name: str) -> Any:
     return found
 
 
-def _refuse_strangers(module: ModuleType, attributes: tuple[str, ...]) -> None:
-    """What someone has put into a module of Triton's is not there in another process."""
-    found: Any = module
-    for name in attributes:
-        found = getattr(found, name, None)
-        if found is tl.static_print:
-            raise Unwritable("it prints while it compiles (static_print)")
-        home = getattr(found, "__module__", None)
-        known = type(home) is not str or home.split(".")[0] == "triton"
-        if isinstance(found, JITCallable) and not known:
-            raise Unwritable(f"{module.__name__}.{name} is not Triton's own")
-
-
 def _refuse_methods(kind: type) -> None:
     for name, held in vars(kind).items():
         code = getattr(held, "__func__", None) or getattr(held, "fget", None) or held
         own = isinstance(code, FunctionType) and code.__module__ == kind.__module__
         if own or isinstance(code, JITCallable):
             raise Unwritable(f"the class {kind.__qualname__} has the method {name!r}")
+
+
+def _refuse_attributes(kind: Any) -> None:
+    """What a class has besides its members or fields is not written down."""
+    if issubclass(kind, enum.Enum):
+        known = set(kind.__members__)
+    else:
+        known = {*kind._fields, "_make", "_replace", "_asdict", "_fields", "_field_defaults"}
+    for name in vars(kind):
+        special = name.startswith("_") and name.endswith("_")
+        if name not in known and not special:
+            raise Unwritable(f"the class {kind.__qualname__} has the attribute {name!r}")
 
 
 def _refuse_other_code(function: Any, tree: ast.stmt) -> None:
@@ -557,6 +598,8 @@ class Maker:
                 return self._class(held)
             case "member":
                 return self._class(held[0])[held[1]]
+            case "flags":
+                return self._class(held[0])(self.value(held[1]))
             case "named":
                 return self._class(held[0])(*map(self.value, held[1]))
             case "stand-in":

@@ -90,19 +90,25 @@ class Toolchain:
 
 
 def find(said: Settings | None = None) -> Toolchain:
-    """Find the compiler of some settings, else of those in force, and ask it once per process what
-    it knows.
+    """Find the compiler of some settings, else of those in force, as PATH is now, and ask it once
+    per process what it knows; again where its file has changed.
 
     Raises CompilerMissing where there is none, CompilerFailed where it does not work.
     """
-    return _asked(_locate((said or settings.current()).cc))
+    command = _locate((said or settings.now()).cc)
+    try:
+        found = os.stat(command[0])
+    except OSError:  # it was there a moment ago
+        raise CompilerMissing(searched=[command[0]]) from None
+    return _asked(command, os.path.realpath(command[0]), found.st_size, found.st_mtime_ns)
 
 
 def _locate(named: tuple[str, ...] | None) -> tuple[str, ...]:
     if named is not None:
-        if shutil.which(named[0]) is None:
+        path = shutil.which(named[0])
+        if path is None:
             raise CompilerMissing(searched=[named[0]])
-        return named
+        return (os.path.abspath(path), *named[1:])
     for name in _SEARCHED:
         if path := shutil.which(name):
             return (path,)
@@ -112,9 +118,10 @@ def _locate(named: tuple[str, ...] | None) -> tuple[str, ...]:
 
 
 @functools.cache
-def _asked(command: tuple[str, ...]) -> Toolchain:
+def _asked(command: tuple[str, ...], real: str, size: int, changed: int) -> Toolchain:
     """One run of the compiler answers everything: its predefined macros tell the version and the
-    machine's instruction sets, and it refuses flags that it does not know."""
+    machine's instruction sets, and it refuses flags that it does not know. The file's place, size
+    and time say for how long the answer stands."""
     flags = tuple(alternatives[0] for alternatives in _WANTED)
     answer = _macros(command, flags)
     if answer.returncode != 0:
@@ -126,7 +133,8 @@ def _asked(command: tuple[str, ...]) -> Toolchain:
             command=answer.args,
             output=answer.stderr + answer.stdout,
         )
-    identity = "\0".join([sys.platform, *command, *flags, answer.stdout])
+    # Macros do not tell a script that adds flags from the compiler it calls; the file does.
+    identity = "\0".join([sys.platform, *command, *flags, answer.stdout, _content(real)])
     return Toolchain(
         command=command,
         version=_version(answer.stdout),
@@ -134,6 +142,14 @@ def _asked(command: tuple[str, ...]) -> Toolchain:
         features=frozenset(_FEATURE.findall(answer.stdout)),
         fingerprint=hashlib.sha256(identity.encode()).hexdigest(),
     )
+
+
+def _content(path: str) -> str:
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:  # it may be run, and not read
+        return f"{path} cannot be read: {error.strerror}"
 
 
 def _first_known(command: tuple[str, ...], alternatives: tuple[str, ...]) -> tuple[str, ...]:
