@@ -102,7 +102,7 @@ test-verify: $(VENV)/.ready-dev
 
 # What depends on Triton, on its newest release. That each guard is needed, the pinned one shows.
 test-newest: $(NEWEST)/.ready-dev
-	TZERO_CPU=1 $(NEWEST)/bin/python -m pytest -n 2 --dist loadfile -m 'not gpu and not soak' tests/cpu tests/guards tests/plans tests/backends \
+	TZERO_CPU=1 $(NEWEST)/bin/python -m pytest -n 2 --dist loadfile -m 'not gpu and not soak' tests/cpu tests/guards tests/plans tests/backends/test_triton_*.py \
 		--ignore tests/guards/test_mutations.py --ignore tests/guards/test_plan_mutations.py $(TEST_ARGS)
 
 test-gpu: $(READY_DEV)
