@@ -23,7 +23,7 @@ void scale(const float *x, float *out, int64_t n, double by, tzero::Program prog
 put = cpp.kernel("""
 #include <stdexcept>
 void put(float *out, int32_t value, tzero::Program program) {
-    if (value < 0) throw std::runtime_error("a negative value");
+    if (value < 0 && program.id[0] == 2) throw std::runtime_error("a negative value");
     out[program.id[0]] = float(value + 10 * program.grid[0]);
 }
 """)
