@@ -35,6 +35,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tzero import intercept, modes, operators, triton_side
 from tzero.leaves import NUMBERS, TENSORS, containers, leaves, oddity, situation
+from tzero.libraries import LIBRARIES
 from tzero.passing import Passing
 from tzero.plan import (
     Allocate,
@@ -545,7 +546,7 @@ class _Recorder:
                 break
             # What dataclasses and named tuples write has no source, and nobody reads it.
             written = code.co_filename == "<string>" and code.co_name.startswith("__")
-            if not (code in self._code or written or module.partition(".")[0] in _LIBRARIES):
+            if not (code in self._code or written or module.partition(".")[0] in LIBRARIES):
                 break
         else:
             return False
@@ -569,8 +570,6 @@ SHARED = "an argument is or holds a list, tuple or dict that is in a global as w
 _DEFAULT = "torch's default dtype"
 _ASKED: dict[str, Any] = {"asked": torch.get_default_dtype}
 _OWN = frozenset({"tzero", "torch", "triton"})
-_LIBRARIES = sys.stdlib_module_names | {"torch", "triton", "numpy", "tzero", "helion"}
-"""Packages that answer for what they call; the same as in `tzero.world`."""
 
 
 class _Source(NamedTuple):

@@ -19,9 +19,10 @@ from typing import Any
 
 import torch
 
-__all__ = ["ACTS", "ANSWERS", "ASKS", "changes", "is_library", "named_change"]
+__all__ = ["ACTS", "ANSWERS", "ASKS", "LIBRARIES", "changes", "is_library", "named_change"]
 
-_LIBRARIES = sys.stdlib_module_names | {"torch", "triton", "numpy", "tzero", "helion"}
+LIBRARIES = sys.stdlib_module_names | {"torch", "triton", "numpy", "tzero", "helion"}
+"""Packages that answer for what they call."""
 
 _COMPUTING = frozenset(
     [
@@ -120,7 +121,7 @@ def is_library(thing: Any) -> bool:
     name = thing.__name__ if isinstance(thing, ModuleType) else getattr(thing, "__module__", None)
     if isinstance(thing, FunctionType):  # its own word for it may be another function's
         name = thing.__globals__.get("__name__")
-    if (name or "").partition(".")[0] not in _LIBRARIES:
+    if (name or "").partition(".")[0] not in LIBRARIES:
         return False
     return not isinstance(thing, type) or _is_there(thing)
 

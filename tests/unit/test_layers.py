@@ -87,6 +87,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
         {
             "intercept",
             "leaves",
+            "libraries",
             "modes",
             "operators",
             "passing",

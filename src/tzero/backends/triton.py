@@ -17,6 +17,7 @@ someone has asked Triton to print, dump or replace what it compiles; an event sa
 from __future__ import annotations
 
 import atexit
+import builtins
 import contextlib
 import hashlib
 import json
@@ -483,7 +484,7 @@ def load(artifact: Artifact, source: ASTSource) -> CompiledKernel:
         raise Malformed(f"no artifact of Triton's: {error!r}") from error
     weakref.finalize(kernel, _removed, os.getpid(), str(folder)).atexit = False
     for kind, text, file, line in said:
-        category = getattr(__import__("builtins"), kind, UserWarning)
+        category = getattr(builtins, kind, UserWarning)
         warnings.warn_explicit(text, category, file, line)
     return kernel
 
