@@ -85,7 +85,8 @@ sanitize: $(VENV)/.ready-dev
 		$(MAKE) --no-print-directory $(SANITIZED) && \
 		LD_PRELOAD='$(RUNTIMES)' ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc TZERO_CPU=1 \
 		$(BIN)/python -m pytest -q -k native --native $(SANITIZED) \
-			tests/guards/test_rows.py tests/guards/test_fast_path.py tests/plans; \
+			tests/guards/test_rows.py tests/guards/test_fast_path.py tests/plans \
+			tests/tune/test_select.py tests/tune/test_select_native.py; \
 	fi
 
 # TZERO_CPU=1: these tests are about the CPU backend, also on a machine that has a GPU.

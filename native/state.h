@@ -89,6 +89,7 @@ State *state_of(PyObject *module);
 // Make the types; 0, or -1 with the Python error set.
 int add_types(PyObject *module, State *state);
 int add_dispatching(PyObject *module, State *state);
+int add_nearest(PyObject *module);
 
 extern PyModuleDef definition;
 

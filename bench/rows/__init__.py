@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from bench.rows import building, compiling, keying, launching, planning, running
+from bench.rows import (
+    building,
+    choosing,
+    compiling,
+    keying,
+    launching,
+    planning,
+    running,
+    tuning,
+)
 from bench.rows.row import Case, Row
 
 __all__ = ["ROWS", "Case", "Row"]
@@ -14,4 +23,6 @@ ROWS: tuple[Row, ...] = (
     *launching.ROWS,
     *planning.ROWS,
     *building.ROWS,
+    *choosing.ROWS,
+    *tuning.ROWS,
 )

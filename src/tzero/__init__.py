@@ -44,6 +44,7 @@ from tzero.errors import (
     PlanDrift,
     PretunedDamaged,
     ToolchainMissing,
+    TuningFailed,
     TzeroError,
     UnsupportedOperation,
     UnsupportedType,
@@ -58,6 +59,9 @@ if TYPE_CHECKING:
     from tzero.jitting import jit
     from tzero.precompiling import Precompiled, Spec, precompile
     from tzero.specializing import specialize
+    from tzero.tune.space import Space
+    from tzero.tuning import pretuned, ship
+    from tzero.variants import multi_kernel
 
 __version__ = "0.1.0"
 
@@ -84,8 +88,10 @@ __all__ = [
     "PlanDrift",
     "Precompiled",
     "PretunedDamaged",
+    "Space",
     "Spec",
     "ToolchainMissing",
+    "TuningFailed",
     "TzeroError",
     "UnsupportedOperation",
     "UnsupportedType",
@@ -93,7 +99,10 @@ __all__ = [
     "__version__",
     "jit",
     "kernel",
+    "multi_kernel",
     "precompile",
+    "pretuned",
+    "ship",
     "specialize",
 ]
 
@@ -102,15 +111,30 @@ _ROOMS = {
     "ConstExpr": "tzero.extract",
     "Kernel": "tzero.dispatch",
     "Precompiled": "tzero.precompiling",
+    "Space": "tzero.tune.space",
     "Spec": "tzero.precompiling",
     "jit": "tzero.jitting",
     "kernel": "tzero.decorating",
+    "multi_kernel": "tzero.variants",
     "precompile": "tzero.precompiling",
+    "pretuned": "tzero.tuning",
+    "ship": "tzero.tuning",
     "specialize": "tzero.specializing",
 }
 
 
-_OPEN = ("backends", "cache", "compile", "errors", "events", "key", "measure", "pool", "settings")
+_OPEN = (
+    "backends",
+    "cache",
+    "compile",
+    "errors",
+    "events",
+    "key",
+    "measure",
+    "pool",
+    "settings",
+    "tune",
+)
 """Rooms that are public as a whole, as `tzero.measure`."""
 
 

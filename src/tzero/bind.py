@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import inspect
 import textwrap
-import threading
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from types import FunctionType, MappingProxyType
-from typing import Any, Generic, NamedTuple, NoReturn, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, Protocol, TypeVar, cast
 
 from tzero import settings
 from tzero.config import Config
@@ -19,6 +18,12 @@ from tzero.errors import InvalidArgument
 from tzero.host import Host, underlying
 from tzero.key import Key
 from tzero.plan import Refusal
+from tzero.sizes import BySize
+from tzero.tune.search import Effort
+from tzero.tune.select import Choice
+
+if TYPE_CHECKING:
+    from tzero.tune.tuner import Search
 
 __all__ = ["BoundKernel"]
 
@@ -28,6 +33,36 @@ _NO_FACTS: Mapping[Hashable, Hashable] = MappingProxyType({})
 
 Site = tuple[str, int, int]
 """A place in the code: file, line, and offset in its function."""
+
+
+class Owner(Protocol[R]):
+    """What a bound kernel knows of its kernel."""
+
+    host: Host[R]
+
+    @property
+    def has_choice(self) -> bool:
+        """Whether there are several configs."""
+
+    def call_bound(
+        self, bound: BoundKernel[R], args: tuple[Any, ...], kwargs: Mapping[str, Any], /
+    ) -> R:
+        """Make a call of a bound kernel itself."""
+
+    def changed(self, bound: BoundKernel[R], /) -> None:
+        """A bound kernel has another config: drop what is kept of its calls."""
+
+    def autotune_bound(
+        self,
+        bound: BoundKernel[R],
+        args: Sequence[Any] | None,
+        effort: Effort | None,
+        budget: float | None,
+        isolate: bool | None,
+        force: bool,
+        /,
+    ) -> Search:
+        """Find the fastest config for a bound kernel."""
 
 
 class Given(NamedTuple):
@@ -47,19 +82,16 @@ class BoundKernel(Generic[R]):
         bound.set_config(tzero.Config(BLOCK=256))
         out = bound(x, y)
 
-    `settings` are those that were in force when it was bound.
+    `settings` are those that were in force when it was bound; `choice` is its configuration and
+    why it has that one, None as long as no call has decided about it.
     """
 
     def __init__(
-        self,
-        host: Host[R],
-        key: Key,
-        caller: Callable[[BoundKernel[R], tuple[Any, ...], Mapping[str, Any]], R],
-        changed: Callable[[BoundKernel[R]], None],
-        facts: Mapping[Hashable, Hashable] = _NO_FACTS,
+        self, owner: Owner[R], key: Key, facts: Mapping[Hashable, Hashable] = _NO_FACTS
     ) -> None:
+        self._owner = owner
+        self.host = host = owner.host
         self.name = host.name
-        self.host = host
         self.key = key
         self.facts = facts  # those that joined the key by specialize
         self.function = _copied(host.function)
@@ -73,8 +105,17 @@ class BoundKernel(Generic[R]):
         self.plans: dict[Hashable, Any] = {}
         self.stale: dict[Hashable, int] = {}
         self.refusal: Refusal | None = None  # why no call is recorded at all
-        self._caller, self._changed = caller, changed
+        # Which config: `tzero.tuning` decides at the first call, or for each size that calls have.
+        self.choice: Choice[Config] | None = None
+        self.undecided = owner.has_choice
+        self.by_size: BySize | None = None
+        self.family: BoundKernel[R] = self
+        """The one that calls find, where this is one of several for other sizes; else itself."""
+        self._variants: dict[Config, BoundKernel[R]] = {}
+        self.example: Any = ()  # what it was bound with, described; where there are several configs
         self._set(host.config)
+        if not self.undecided and host.config is not None:
+            self.choice = Choice.pinned(host.config, by="config=")
 
     @property
     def config(self) -> Config | None:
@@ -99,8 +140,67 @@ class BoundKernel(Generic[R]):
                 problem="set_config has nothing to set, because the host function takes no config",
                 advice="Give it a parameter `config`.",
             )
-        self._set(config)
-        self._changed(self)
+        self.choose(Choice.pinned(config, by="set_config"))
+
+    def choose(self, choice: Choice[Config], *, settled: bool = True) -> None:
+        """Make later calls with the config of a choice; `settled`: until another one is made."""
+        self._begin_anew()
+        self.choice, self.undecided = choice, not settled
+        if choice.variant != self._config:
+            self._set(choice.variant)
+
+    def choose_by_size(self, by_size: BySize) -> None:
+        """Make later calls with the config that is chosen for the sizes of their tensors."""
+        self._begin_anew()
+        self.by_size, self.undecided = by_size, False
+
+    def _begin_anew(self) -> None:
+        """Drop what was chosen before. Where nothing was, no call can have been kept with it."""
+        if self.choice is not None or self.by_size is not None:
+            self._owner.changed(self)
+        self.choice, self.by_size, self._variants = None, None, {}
+
+    def variant(self, args: tuple[Any, ...]) -> BoundKernel[R]:
+        """The bound kernel that makes a call: this one, unless configs are chosen by size."""
+        by_size = self.by_size
+        if by_size is None:
+            return self
+        choice = by_size(args)
+        found = self._variants.get(choice.variant)
+        if found is None:
+            found = BoundKernel(self._owner, self.key, self.facts)
+            found.family, found.undecided, found.choice = self, False, choice
+            found._set(choice.variant)
+            found = self._variants.setdefault(choice.variant, found)  # another thread's, if first
+        return found
+
+    def members(self) -> list[BoundKernel[R]]:
+        """All that make calls which find this one."""
+        return [self, *self._variants.values()]
+
+    def autotune(
+        self,
+        args: Sequence[Any] | None = None,
+        *,
+        effort: Effort | None = None,
+        budget: float | None = None,
+        isolate: bool | None = None,
+        force: bool = False,
+    ) -> Search:
+        """Find the fastest of the kernel's configs, use it from now on, and remember it.
+
+        ::
+
+            found = add.bind((x, y)).autotune(effort="full")
+            print(found)
+
+        Without arguments it is timed with tensors like those it was bound with, of random numbers;
+        give some where it matters what is in them. They are not changed: it runs on copies.
+        What was timed before, on this machine and for the same source, is not timed again, unless
+        `force`. `effort`, `budget` in seconds, and `isolate` are by default those of the settings
+        (``TZERO_TUNE``, ``TZERO_TUNE_BUDGET``, ``TZERO_TUNE_ISOLATE``).
+        """
+        return self._owner.autotune_bound(self, args, effort, budget, isolate, force)
 
     def _set(self, config: Config | None) -> None:
         self._config = config
@@ -110,7 +210,7 @@ class BoundKernel(Generic[R]):
     def __call__(self, /, *args: Any, **kwargs: Any) -> R:
         """Call it as the kernel is called, by place or by name. Arguments with another key than
         `key` are refused: this bound kernel is not made for them."""
-        return self._caller(self, args, kwargs)
+        return self._owner.call_bound(self, args, kwargs)
 
     def to_code(self) -> str:
         """What runs: the wrapper that was written for the plan of the latest call, or, where calls
@@ -160,21 +260,3 @@ def _copied(function: Callable[..., R]) -> Callable[..., R]:
     copy.__doc__, copy.__qualname__ = function.__doc__, function.__qualname__
     copy.__module__ = function.__module__
     return cast("Callable[..., R]", copy)
-
-
-Call = tuple[Callable[..., None], tuple[Hashable, ...], BoundKernel[Any], tuple[Any, ...], int]
-"""One host function that is running, for what it calls to find (see `running`): what takes note of
-a value, and what that wants to know: the raw key, the bound kernel, the arguments, and the call's
-number. A plain tuple, because every call makes one."""
-
-
-class Running(threading.local):
-    """What this thread is in: `current` is the innermost host function of a kernel, or None;
-    `ahead` says that one is looked through for what it would launch. Who enters one sets it, and
-    sets it back."""
-
-    current: Call | None = None
-    ahead = False
-
-
-running = Running()

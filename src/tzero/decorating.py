@@ -8,7 +8,7 @@ one whose calls are replayed in Python, or one that always runs the host functio
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, TypeVar, overload
 
 import torch
@@ -17,9 +17,11 @@ from tzero import settings
 from tzero.config import Config
 from tzero.dispatch import Kernel
 from tzero.errors import InvalidKernel
-from tzero.host import check_options, checked_configs
+from tzero.host import check_options
 from tzero.jitting import tier
 from tzero.key import Options
+from tzero.tune.space import Space
+from tzero.tuning import checked_configs, checked_hints, checked_lookup
 
 __all__ = ["kernel"]
 
@@ -32,24 +34,26 @@ def kernel(function: Callable[..., R], /) -> Kernel[R]: ...
 def kernel(
     *,
     config: Config | None = None,
-    configs: Sequence[Config] | None = None,
+    configs: Sequence[Config] | Space | None = None,
     key: Callable[..., Hashable] | None = None,
     static_shapes: bool = True,
     index_dtype: torch.dtype | None = None,
     pool: bool | None = None,
     size_hints: Sequence[int] | None = None,
+    lookup: Mapping[str, Config] | None = None,
 ) -> Callable[[Callable[..., R]], Kernel[R]]: ...
 def kernel(
     function: Callable[..., R] | None = None,
     /,
     *,
     config: Config | None = None,
-    configs: Sequence[Config] | None = None,
+    configs: Sequence[Config] | Space | None = None,
     key: Callable[..., Hashable] | None = None,
     static_shapes: bool = True,
     index_dtype: torch.dtype | None = None,
     pool: bool | None = None,
     size_hints: Sequence[int] | None = None,
+    lookup: Mapping[str, Config] | None = None,
 ) -> Kernel[R] | Callable[[Callable[..., R]], Kernel[R]]:
     """Make a host function, which launches Triton kernels, into a dispatcher.
 
@@ -62,13 +66,17 @@ def kernel(
             add_kernel[grid](x, y, out, x.numel(), **config)
             return out
 
-    `config` reaches the host function through its parameter of that name. Of several `configs`,
-    calls are made with the first, and all are compiled at once, side by side, when arguments with a
-    new key come (see `Kernel.precompile`). `key` adds its result to
-    the key. With ``static_shapes=False`` sizes above one share code; `index_dtype` then settles
-    the width of indices. With ``pool=True`` replayed calls use output tensors again that nobody
-    holds (see `tzero.pool`); ``TZERO_OUTPUT_POOL=1`` makes that the default. The tier is the one in
-    force now (see `tzero.jitting`).
+    `config` reaches the host function through its parameter of that name. Of several `configs`, a
+    list or a `tzero.Space`, the fastest is found when arguments with a new key come: all are
+    compiled side by side, timed, and what was found is remembered (see `tzero.tuning`; how hard it
+    looks is ``TZERO_TUNE``). `lookup` has configs that are known to be best, by what
+    `Kernel.arguments` says of a call. With `size_hints`, which want ``static_shapes=False``,
+    configs are tuned for these sizes, and a call gets that of the nearest.
+
+    `key` adds its result to the key. With ``static_shapes=False`` sizes above one share code;
+    `index_dtype` then settles the width of indices. With ``pool=True`` replayed calls use output
+    tensors again that nobody holds (see `tzero.pool`); ``TZERO_OUTPUT_POOL=1`` makes that the
+    default. The tier is the one in force now (see `tzero.jitting`).
     """
     if function is None:
         return functools.partial(
@@ -80,14 +88,16 @@ def kernel(
             index_dtype=index_dtype,
             pool=pool,
             size_hints=size_hints,
+            lookup=lookup,
         )
     name = getattr(function, "__name__", type(function).__name__)
     if isinstance(function, Kernel):
         raise InvalidKernel(
             kernel=name, problem="it is a kernel already", advice="Leave one @tzero.kernel out."
         )
-    check_options(name, static_shapes, index_dtype, pool, size_hints=size_hints)
-    config, configs = checked_configs(name, config, configs)
+    check_options(name, static_shapes, index_dtype, pool)
+    config, space = checked_configs(name, config, configs)
+    hints = checked_hints(name, size_hints, static_shapes, space)
     options = Options(static_shapes=static_shapes, index_dtype=index_dtype)
     chosen = tier()
     pooled = settings.current().output_pool if pool is None else pool
@@ -95,7 +105,9 @@ def kernel(
     return made(
         function,
         config=config,
-        configs=configs,
+        space=space,
+        size_hints=hints,
+        lookup=checked_lookup(name, lookup, space),
         key=key,
         options=options,
         plans=chosen > 0,

@@ -16,25 +16,31 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from types import FunctionType, MethodType
+from types import FunctionType, MappingProxyType, MethodType
 from typing import Any, Generic, TypeVar
 
 import torch
 
 from tzero import events, intercept, measure, settings
-from tzero.bind import BoundKernel, running
+from tzero.bind import BoundKernel
 from tzero.config import Config
 from tzero.entries import Entries
 from tzero.errors import InvalidArgument
 from tzero.extract import Extractor, unwrapped
 from tzero.host import check_key, outside, read_host
+from tzero.inside import inside
 from tzero.key import Key, Options, difference
 from tzero.plan import Plan
 from tzero.planner import Planned, Planner
 from tzero.precompiling import Precompiled, precompile_host
 from tzero.replay import resume
 from tzero.reports import Explanation, Stats
+from tzero.sizes import described, imagined
 from tzero.specializing import Value, close_sites, hold, unsettled
+from tzero.tune.search import QUICK, Effort
+from tzero.tune.space import Space
+from tzero.tune.tuner import Search
+from tzero.tuning import Tuning
 from tzero.words import first_difference, holds_tensor
 
 __all__ = ["Explanation", "Kernel", "Stats"]
@@ -65,7 +71,9 @@ class Kernel(Generic[R]):
         function: Callable[..., R],
         *,
         config: Config | None,
-        configs: Sequence[Config] = (),
+        space: Space | None = None,
+        size_hints: Sequence[int] = (),
+        lookup: Mapping[str, Config] = MappingProxyType({}),
         key: Callable[..., Hashable] | None,
         options: Options,
         plans: bool = True,
@@ -75,13 +83,13 @@ class Kernel(Generic[R]):
         functools.update_wrapper(self, function, updated=())
         self.host = host = read_host(function, config)
         self.function, self.name, self.signature = function, host.name, host.signature
-        self.configs = tuple(configs)
+        self.tuning: Tuning[R] = Tuning(host, space, lookup=lookup, size_hints=size_hints)
         self.options = options
         check_key(host.name, key, host.parameters)
         self.extract = Extractor(host.name, host.parameters, host.constants, options, key)
         self._parameters, self._arity = host.parameters, len(host.parameters)
         self._configured = host.configured(function, host.config)
-        self._entries: Entries[R] = Entries(host.name, host.parameters, self._forget)
+        self._entries: Entries[R] = Entries(host.name, host.parameters, self._drop)
         self._found = self._entries.found
         self._tick = itertools.count().__next__  # of all uses
         self._binds = itertools.count()  # of `bind`'s
@@ -129,7 +137,7 @@ class Kernel(Generic[R]):
             self._tell_refusal(error)
             raise
         result, planned = self._run(self._note, base, bound, args, number)
-        if planned is not None and self._found(base, args, number) is not planned.bound:
+        if planned is not None and self._found(base, args, number) is not planned.bound.family:
             planned = None  # it was dropped meanwhile
         return result, planned
 
@@ -147,8 +155,12 @@ class Kernel(Generic[R]):
     ) -> tuple[R, Planned | None]:
         if bound.has_constants:
             args = unwrapped(args)
-        outer = running.current
-        running.current = (note, base, bound, args, number)
+        if bound.undecided:
+            self.tuning.decide(bound, args)
+        if bound.by_size is not None:
+            bound = bound.variant(args)
+        outer = inside.call
+        inside.call = (note, base, bound, args, number)
         if intercept.anywhere:
             self._show_recording()
         planner, planned = self._planner, None
@@ -158,7 +170,7 @@ class Kernel(Generic[R]):
             else:
                 result, planned = planner.run(bound, args)
         finally:
-            running.current = outer
+            inside.call = outer
         if bound.open_sites:
             close_sites(bound)
         return result, planned
@@ -185,8 +197,8 @@ class Kernel(Generic[R]):
             with record.stage("run", self.name):
                 return self._run(self._note, base, bound, args, number)[0]
 
-    def _call_bound(
-        self, bound: BoundKernel[R], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    def call_bound(
+        self, bound: BoundKernel[R], args: tuple[Any, ...], kwargs: Mapping[str, Any], /
     ) -> R:
         """A call of a bound kernel itself."""
         if torch.compiler.is_compiling():
@@ -256,14 +268,79 @@ class Kernel(Generic[R]):
         """
         normal = unwrapped(self._normalized(args, kwargs))
         ahead = Precompiled()
-        running.ahead, outer = True, running.ahead
+        inside.ahead, outer = True, inside.ahead
         try:
-            for config in self.configs or (self.host.config,):
+            for config in self._to_compile():
                 called = self.host.configured(self.function, config)
                 precompile_host(self.name, called, normal, ahead)
         finally:
-            running.ahead = outer
+            inside.ahead = outer
         return ahead
+
+    def _to_compile(self) -> Sequence[Config | None]:
+        """Every config, where these are few enough that all of them would be timed."""
+        space = self.tuning.space
+        count = None if space is None else space.count()
+        if space is None or count is None or count > QUICK:
+            return (self.host.config,)
+        return tuple(space)
+
+    @property
+    def configs(self) -> tuple[Config, ...]:
+        """The configs that were listed for it; none where ranges span them (see `tzero.Space`)."""
+        space = self.tuning.space
+        return () if space is None else space.listed or ()
+
+    @property
+    def has_choice(self) -> bool:
+        """Whether a call may get one of several configs."""
+        return self.tuning.has_choice
+
+    def autotune(
+        self,
+        args: Sequence[Any],
+        *,
+        effort: Effort | None = None,
+        budget: float | None = None,
+        isolate: bool | None = None,
+        force: bool = False,
+    ) -> Search:
+        """Find the fastest config for calls with these arguments, a tuple or list, use it from now
+        on, and remember it (see `BoundKernel.autotune`).
+
+        ::
+
+            print(matmul.autotune((a, b), effort="full", budget=60))
+        """
+        bound = self.bind(args)
+        return self.autotune_bound(bound, args, effort, budget, isolate, force)
+
+    def autotune_bound(
+        self,
+        bound: BoundKernel[R],
+        args: Sequence[Any] | None,
+        effort: Effort | None,
+        budget: float | None,
+        isolate: bool | None,
+        force: bool,
+        /,
+    ) -> Search:
+        if args is None:
+            given = imagined(bound.example)
+        else:
+            normal = self._normalized(self._listed(args), {})
+            self._check_bound(bound, self.extract(normal), normal)
+            given = unwrapped(normal)
+        return self.tuning.autotune(bound, given, effort, budget, isolate, force)
+
+    def arguments(self, args: Sequence[Any]) -> str:
+        """What a lookup table calls a call with these arguments, a tuple or list: all of its key
+        but the device, in words.
+
+        >>> kernel.arguments((x, y))  # doctest: +SKIP
+        '((torch.float32, (4096,), (1,)), (torch.float32, (4096,), (1,)))'
+        """
+        return self.tuning.arguments(self.key(args))
 
     def key(self, args: Sequence[Any]) -> Key:
         """The key of a call with these arguments, a tuple or list."""
@@ -291,19 +368,27 @@ class Kernel(Generic[R]):
         if self._planner is None:
             refusal = "tier 0 is in force"
         elif here is not None:
-            plan, refusal = self._planner.look(here, unwrapped(args))
+            plan, refusal = self._planner.look(here.variant(unwrapped(args)), unwrapped(args))
         return Explanation(
             self.name,
             key,
             here is not None,
-            here.config if here is not None else self.host.config,
+            self.host.config if here is None else here.variant(unwrapped(args)).config,
             difference(nearest, key, self._parameters) if nearest is not None else "",
             self.tier,
             plan,
             refusal,
             difference(last.key, key, self._parameters) if last not in (None, here) else "",
             self._stages(args, here),
+            self._why(here, unwrapped(args)),
         )
+
+    def _why(self, here: BoundKernel[R] | None, args: tuple[Any, ...]) -> str:
+        """Why a call has its config."""
+        if here is None or here.undecided or self.host.config_at is None:
+            return "to be chosen at the first call" if self.has_choice else ""
+        made = here.by_size(args) if here.by_size is not None else here.choice
+        return "" if made is None else f"{made.how}: {made.why}"
 
     @property
     def tier(self) -> int:
@@ -318,7 +403,7 @@ class Kernel(Generic[R]):
             "lookup": lambda: self._entries.table.get(base),
         }
         if here is not None and self._planner is not None:
-            stages |= self._planner.stages(here, unwrapped(args))
+            stages |= self._planner.stages(here.variant(unwrapped(args)), unwrapped(args))
         return {name: measure.nanoseconds(call) for name, call in stages.items()}
 
     def stats(self) -> Stats:
@@ -361,10 +446,14 @@ class Kernel(Generic[R]):
         if recorder is not None:
             recorder.nested(self)
 
-    def _changed_config(self, bound: BoundKernel[R]) -> None:
+    def changed(self, bound: BoundKernel[R], /) -> None:
         """A bound kernel has another config."""
         self.changes += 1
-        self._forget(bound)
+        self._drop(bound)
+
+    def _drop(self, bound: BoundKernel[R]) -> None:
+        for each in bound.members():
+            self._forget(each)
 
     def _forget(self, bound: BoundKernel[R] | None) -> None:
         """Drop what is kept of a bound kernel's plans elsewhere than with it, or of all."""
@@ -426,8 +515,10 @@ class Kernel(Generic[R]):
             key = self._entries.key(base, args)
             facts: Any = key[len(base) :]  # pairs of extras and facts, or none
             more = {"facts": dict(facts)} if facts else {}
-            bound = BoundKernel(self.host, key, self._call_bound, self._changed_config, **more)
+            bound = BoundKernel(self, key, **more)
             bound.last_used = number
+            if bound.undecided:
+                bound.example = described(unwrapped(args))
             if len(self._entries.table) >= most:
                 self._look_back()
             dropped = self._entries.add(base, bound, most)
@@ -439,17 +530,7 @@ class Kernel(Generic[R]):
         self._tell_miss(last, key)
         if first:
             self._warn(most, key)
-        if len(self.configs) > 1:
-            self._compile_all(args)
         return bound
-
-    def _compile_all(self, args: tuple[Any, ...]) -> None:
-        """Have every config compiled at once; a call waits for its own."""
-        try:
-            self.precompile(*args)
-        except InvalidArgument as error:
-            reason = f"its configs are compiled one by one: {error.problem}"
-            events.emit(events.Event("refusal", self.name, reason))
 
     def _tell_miss(self, last: Key | None, key: Key) -> None:
         """Why this key missed, against the last that did; counts which part it was."""

@@ -14,6 +14,7 @@
         ├── CompileTimeout         a compile took longer than it may (also a TimeoutError)
         ├── CacheRefused           a cache that someone else could write to
         ├── PretunedDamaged        a file of configs that cannot be used (also a ValueError)
+        ├── TuningFailed           no config of a kernel works, and why each does not
         ├── KernelAssertion        tl.device_assert was false     (also an AssertionError)
         ├── OutOfBounds            checked mode caught an access  (also an IndexError)
         ├── InvalidSetting         a variable or override is wrong (also a ValueError)
@@ -37,7 +38,7 @@ and ``copy.deepcopy`` with message, attributes and notes intact.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 __all__ = [
@@ -59,6 +60,7 @@ __all__ = [
     "PlanDrift",
     "PretunedDamaged",
     "ToolchainMissing",
+    "TuningFailed",
     "TzeroError",
     "UnsupportedOperation",
     "UnsupportedType",
@@ -292,6 +294,30 @@ it anew.
         super().__init__(
             f"{source} cannot be used: {problem}. Correct it, or tune again and write it anew."
         )
+
+
+class TuningFailed(TzeroError):
+    """No config of a kernel can be used; `problems` has the reason for each.
+
+    >>> print(TuningFailed(kernel="matmul", problems={"Config(BLOCK=4096)": "out of memory"}))
+    matmul: none of its configs can be used. Give it one that works, or correct what they have in \
+common.
+      Config(BLOCK=4096): out of memory
+    """
+
+    def __init__(self, *, kernel: str, problems: Mapping[str, str]) -> None:
+        self.kernel = kernel
+        self.problems = dict(problems)
+        rows = [f"\n  {config}: {problem}" for config, problem in list(problems.items())[:_SHOWN]]
+        more = len(problems) - len(rows)
+        rows += [f"\n  and {more} more"] * (more > 0)
+        super().__init__(
+            f"{kernel}: none of its configs can be used. Give it one that works, or correct what "
+            f"they have in common.{''.join(rows)}"
+        )
+
+
+_SHOWN = 10
 
 
 class KernelAssertion(TzeroError, AssertionError):

@@ -1,4 +1,5 @@
-"""What happens, for whoever wants to know: hits, misses, refusals, compiles, launches, caches.
+"""What happens, for whoever wants to know: hits, misses, refusals, compiles, launches,
+caches, tuning.
 
 ::
 
@@ -27,13 +28,14 @@ from typing import Any, Literal
 
 __all__ = ["Event", "Kind", "Observer", "emit", "observe", "watched"]
 
-Kind = Literal["hit", "miss", "refusal", "compile", "launch", "cache"]
+Kind = Literal["hit", "miss", "refusal", "compile", "launch", "cache", "tune"]
 
 _LEVELS: Mapping[Kind, int] = {
     "hit": logging.DEBUG,
     "launch": logging.DEBUG,
     "miss": logging.INFO,
     "compile": logging.INFO,
+    "tune": logging.INFO,
     "refusal": logging.WARNING,
     "cache": logging.WARNING,
 }

@@ -310,15 +310,8 @@ def check_key(name: str, key: Any, parameters: Sequence[str]) -> None:
         ) from error
 
 
-def check_options(name: str, static_shapes: Any, index_dtype: Any, pool: Any, **later: Any) -> None:
-    """Options are of their types; an error for each that would mean something else than it says."""
-    for option, value in later.items():
-        if value is not None:
-            raise InvalidKernel(
-                kernel=name,
-                problem=f"{option}= has no meaning in this version",
-                advice="Leave it out.",
-            )
+def check_options(name: str, static_shapes: Any, index_dtype: Any, pool: Any) -> None:
+    """Options are of their types."""
     if pool not in (None, False, True):
         raise InvalidKernel(kernel=name, problem=f"pool= is {pool!r}", advice="Pass a bool.")
     if not isinstance(static_shapes, bool):
@@ -331,22 +324,3 @@ def check_options(name: str, static_shapes: Any, index_dtype: Any, pool: Any, **
             problem=f"index_dtype= is {index_dtype!r}",
             advice="Pass torch.int32 or torch.int64, or leave it out.",
         )
-
-
-def checked_configs(
-    name: str, config: Config | None, configs: Any
-) -> tuple[Config | None, tuple[Config, ...]]:
-    """The config that calls are made with, and all of them."""
-    if configs is None:
-        return config, () if config is None else (config,)
-    if not isinstance(configs, (list, tuple)) or not all(isinstance(c, Config) for c in configs):
-        raise InvalidKernel(
-            kernel=name, problem=f"configs= is {configs!r}", advice="Pass a list of tzero.Configs."
-        )
-    if config is not None or not configs:
-        raise InvalidKernel(
-            kernel=name,
-            problem="it has a config beside its configs" if config else "its configs= is empty",
-            advice="Pass config= with the one to use, or configs= with all of them.",
-        )
-    return configs[0], tuple(dict.fromkeys(configs))

@@ -18,7 +18,8 @@ from typing import Any
 
 import torch
 
-from tzero import _native, events, settings, triton_side
+import tzero._native as _native  # so that its absence is a missing module, and nothing else
+from tzero import events, settings, triton_side
 from tzero.backends import running
 from tzero.cpu.launcher import Launcher
 from tzero.errors import LaunchFailed

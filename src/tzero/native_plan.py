@@ -24,7 +24,8 @@ from typing import Any, NoReturn
 
 import torch
 
-from tzero import _native, events, intercept, measure, native_launch, pool, settings
+import tzero._native as _native
+from tzero import events, intercept, measure, native_launch, pool, settings
 from tzero.dispatch import Kernel
 from tzero.native_launch import NotNative
 from tzero.plan import (
@@ -126,7 +127,8 @@ def make(native: ModuleType) -> type[Kernel[Any]]:
                 said = drift_in(plan, call, result)
             self._forget(None)
             assert self._planner is not None
-            for bound in self._entries.bound_kernels():
+            every = [each for one in self._entries.bound_kernels() for each in one.members()]
+            for bound in every:
                 for found in list(bound.plans.values()):
                     if not isinstance(found, Refusal) and found.plan is plan:
                         self._planner.forget(found)
@@ -152,7 +154,7 @@ def make(native: ModuleType) -> type[Kernel[Any]]:
 
         def _look_back(self) -> None:
             for bound, used in self._used():
-                bound.last_used = max(bound.last_used, used)
+                bound.family.last_used = max(bound.family.last_used, used)
 
         def _tell_once(self, reason: str) -> None:
             if reason not in self._told:

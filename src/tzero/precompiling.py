@@ -26,7 +26,14 @@ from tzero import intercept, triton_side
 from tzero.backends import triton as backend
 from tzero.errors import InvalidArgument
 
-__all__ = ["Precompiled", "Spec", "precompile", "precompile_host", "precompile_launch"]
+__all__ = [
+    "Precompiled",
+    "Spec",
+    "precompile",
+    "precompile_host",
+    "precompile_launch",
+    "run_without_memory",
+]
 
 _ALIGNED = 16
 """What Triton asks of an address is whether this divides it."""
@@ -133,20 +140,7 @@ def precompile_host(
     """
     if triton_side.interpreting():
         return
-    from torch._subclasses import fake_tensor as fakes  # takes most of a second
-
-    mode = fakes.FakeTensorMode(allow_non_fake_inputs=True)
     addresses: dict[int, int] = {}
-
-    def unreal(value: Any) -> Any:
-        if isinstance(value, Spec):
-            with mode:
-                return value.tensor()
-        if not isinstance(value, torch.Tensor) or isinstance(value, fakes.FakeTensor):
-            return value
-        made = mode.from_tensor(value, static_shapes=True)
-        addresses[made.untyped_storage()._cdata] = value.untyped_storage().data_ptr() % _ALIGNED
-        return made
 
     def ask(
         kernel: Any, grid: Any, given: tuple[Any, ...], kwargs: Mapping[str, Any], launch: Any
@@ -161,13 +155,13 @@ def precompile_host(
             raise
 
     refused: list[Exception] = []  # what Triton says to a launch is said as it is
-    args = tree_map(unreal, args)
     try:
-        with mode, intercept.intercepted(ask), triton_side.every_config():
-            function(*args)
+        run_without_memory(function, args, ask, addresses)
     except Exception as error:
         if any(error is each for each in refused):
             raise
+        from torch._subclasses import fake_tensor as fakes
+
         by_value = (fakes.DataDependentOutputException, fakes.DynamicOutputShapeException)
         what = ", which asks what a tensor holds" if isinstance(error, by_value) else ""
         raise InvalidArgument(
@@ -176,6 +170,39 @@ def precompile_host(
             f"function{what} ({type(error).__name__}: {error})",
             advice="Call the kernel itself once; it compiles what it needs.",
         ) from error
+
+
+def run_without_memory(
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    ask: Callable[..., None] = lambda *launch: None,
+    addresses: dict[int, int] | None = None,
+) -> Any:
+    """Call a host function on tensors that have no memory, and return what it returns; its launches
+    are not made, but shown to `ask`. `addresses` gets where the memory of each storage begins.
+
+    ::
+
+        run_without_memory(add_host, (Spec((1009,)), Spec((1009,)))).shape
+    """
+    from torch._subclasses import fake_tensor as fakes  # takes most of a second
+
+    mode = fakes.FakeTensorMode(allow_non_fake_inputs=True)
+    held: dict[int, int] = {} if addresses is None else addresses
+
+    def unreal(value: Any) -> Any:
+        if isinstance(value, Spec):
+            with mode:
+                return value.tensor()
+        if not isinstance(value, torch.Tensor) or isinstance(value, fakes.FakeTensor):
+            return value
+        made = mode.from_tensor(value, static_shapes=True)
+        held[made.untyped_storage()._cdata] = value.untyped_storage().data_ptr() % _ALIGNED
+        return made
+
+    args = tree_map(unreal, args)
+    with mode, intercept.intercepted(ask), triton_side.every_config():
+        return function(*args)
 
 
 def precompile_launch(

@@ -42,7 +42,8 @@ class Explanation(NamedTuple):
 
     `tier` is how the kernel's calls are replayed at best; `plan` is what would be replayed now, and
     `refusal` why nothing would, a guard that does not hold included. `since` is what is otherwise
-    than in the last call that hit. `stages` are nanoseconds, measured while it was made.
+    than in the last call that hit. `stages` are nanoseconds, measured while it was made. `choice`
+    is why the call has its config: pinned, cached, pretuned, nearest or tuned.
 
     >>> print(Explanation("add", Key((int,)), True, None, "", tier=0))
     add: hit, the host function runs (tier 0)
@@ -59,6 +60,7 @@ class Explanation(NamedTuple):
     refusal: str = ""
     since: str = ""
     stages: Mapping[str, float] = MappingProxyType({})
+    choice: str = ""
 
     def __str__(self) -> str:
         served = "the host function runs"
@@ -69,7 +71,8 @@ class Explanation(NamedTuple):
         hit = "hit" if self.hit else "miss"
         lines = [f"{self.kernel}: {hit}, {served} (tier {self.tier})", f"  key: {self.key!r}"]
         if self.config is not None:
-            lines.append(f"  config: {self.config!r}")
+            why = f" ({self.choice})" if self.choice else ""
+            lines.append(f"  config: {self.config!r}{why}")
         if self.refusal:
             lines.append(f"  not replayed: {self.refusal}")
         if self.plan is not None:

@@ -30,6 +30,12 @@ variable                       value                   meaning
                                                        used goes first
 ``TZERO_REMOTE_CACHE``         a URL                   a shared cache behind the local one
 ``TZERO_CACHE_KEY``            a secret                authenticates the entries of a shared cache
+``TZERO_TUNE``                 ``none``, ``quick`` or  how hard to look for the fastest of several
+                               ``full``                configs at a first call; ``''`` is ``quick``
+``TZERO_TUNE_BUDGET``          seconds                 how long one search may take; ``0``: as long
+                                                       as it likes
+``TZERO_TUNE_ISOLATE``         ``''``, ``0`` or ``1``  time configs in a process of their own, so
+                                                       that one may crash or hang
 =============================  ======================  ==========================================
 
 Enters: an environment. Leaves: one frozen :class:`Settings`, read at the first :func:`current` and
@@ -119,6 +125,15 @@ class Settings:
     cache_key: str | None = dataclasses.field(default=None, repr=False)
     """The secret that authenticates the entries of a shared cache."""
 
+    tune: str = "quick"
+    """How hard a first call looks for the fastest of several configs: none, quick or full."""
+
+    tune_budget: int = 0
+    """How many seconds one search may take; 0: as many as it likes."""
+
+    tune_isolate: bool = False
+    """Whether configs are timed in a process of their own."""
+
     def __post_init__(self) -> None:
         for variable in _TABLE:
             value = getattr(self, variable.field)
@@ -127,6 +142,7 @@ class Settings:
 
 
 _START_METHODS = ("subprocess", "fork", "spawn")
+_EFFORTS = ("none", "quick", "full")
 
 
 class _Malformed(Exception):
@@ -154,10 +170,13 @@ def _is_number(least: int) -> Callable[[object], bool]:
     return lambda value: type(value) is int and value >= least
 
 
-def _start_method(text: str) -> str:
-    if text not in ("", *_START_METHODS):
-        raise _Malformed
-    return text or "subprocess"
+def _one_of(choices: tuple[str, ...], otherwise: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text not in ("", *choices):
+            raise _Malformed
+        return text or otherwise
+
+    return parse
 
 
 def _kept(text: str) -> bool:
@@ -283,7 +302,7 @@ _TABLE = (
     _Variable(
         field="start_method",
         names=("TZERO_START_METHOD",),
-        parse=_start_method,
+        parse=_one_of(_START_METHODS, "subprocess"),
         allowed="'' or 'subprocess', 'fork' or 'spawn'",
         accepts=lambda value: value in _START_METHODS,
         values="'subprocess', 'fork' or 'spawn'",
@@ -351,6 +370,30 @@ _TABLE = (
         allowed="'' (none) or a secret",
         accepts=_is_text,
         values="None or a secret",
+    ),
+    _Variable(
+        field="tune",
+        names=("TZERO_TUNE",),
+        parse=_one_of(_EFFORTS, "quick"),
+        allowed="'' or 'quick', 'none' or 'full'",
+        accepts=lambda value: value in _EFFORTS,
+        values="'none', 'quick' or 'full'",
+    ),
+    _Variable(
+        field="tune_budget",
+        names=("TZERO_TUNE_BUDGET",),
+        parse=_number(0, 0),
+        allowed="'' or '0' (no limit) or a number of seconds",
+        accepts=_is_number(0),
+        values="a whole number of seconds, 0 for no limit",
+    ),
+    _Variable(
+        field="tune_isolate",
+        names=("TZERO_TUNE_ISOLATE",),
+        parse=_flag,
+        allowed="'' or '0' (off), or '1' (on)",
+        accepts=lambda value: isinstance(value, bool),
+        values="False or True",
     ),
 )
 
@@ -470,6 +513,9 @@ class Changes(TypedDict, total=False):
     cache_limit: int
     remote_cache: str | None
     cache_key: str | None
+    tune: str
+    tune_budget: int
+    tune_isolate: bool
 
 
 @contextmanager

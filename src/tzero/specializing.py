@@ -29,9 +29,10 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
 
-from tzero.bind import BoundKernel, Given, Site, running
+from tzero.bind import BoundKernel, Given, Site
 from tzero.constants import constant, fields_of
 from tzero.errors import InvalidArgument, NotInKernel, UnsupportedType
+from tzero.inside import inside
 from tzero.key import Options, part
 from tzero.sites import Source, assigned, read_source
 from tzero.words import shown
@@ -118,9 +119,9 @@ def specialize(value: T) -> T:
             block = tzero.specialize(n)  # calls with another n are bound anew
             ...
     """
-    if torch.compiler.is_compiling() or running.ahead:
+    if torch.compiler.is_compiling() or inside.ahead:
         return value
-    call = running.current
+    call = inside.call
     if call is None:
         raise NotInKernel(what="specialize")
     note, base, bound, args, number = call

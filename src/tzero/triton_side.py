@@ -14,6 +14,7 @@ is at least as fine. `tests/guards/test_triton_side.py` holds that to each Trito
 from __future__ import annotations
 
 import inspect
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -463,3 +464,10 @@ def tensor_types() -> tuple[type, ...]:
     import torch
 
     return (torch.Tensor, torch.nn.Parameter)
+
+
+def unknown_keyword(error: Exception) -> str | None:
+    """The name, where this is what Triton says to a launch with an option that it does not know."""
+    said = str(error.args[0]) if isinstance(error, KeyError) and error.args else ""
+    found = re.match(r"Keyword argument (\S+) was specified but unrecogni[sz]ed", said)
+    return found[1] if found else None

@@ -1,11 +1,15 @@
-"""Choosing by shape: the nearest by L1 distance in log2 space, and what that is at the edges."""
+"""Choosing by shape: the nearest by L1 distance in log2 space, and what that is at the edges.
+
+Both twins are asked: Python's, and the extension's where it is built."""
 
 from __future__ import annotations
 
 import copy
+import functools
 import math
 import pickle
 import threading
+from collections.abc import Callable
 from dataclasses import FrozenInstanceError
 from typing import Any
 
@@ -19,6 +23,16 @@ from tzero.tune.select import Choice, Hint, Selector
 
 SIZES = st.one_of(st.integers(0, 5), st.integers(0, 2**63 - 1), st.none())
 RANKS = st.lists(st.integers(0, 3), max_size=3)
+
+Make = Callable[..., Selector[Any]]
+
+
+@pytest.fixture(params=[False, True], ids=["python", "native"], scope="module")
+def make(request: pytest.FixtureRequest) -> Make:
+    """Makes selectors that choose in Python, or natively."""
+    if request.param:
+        pytest.importorskip("tzero._native", reason="the native extension is not built")
+    return functools.partial(Selector, native=request.param)
 
 
 def shapes_of(ranks: list[int]) -> st.SearchStrategy[tuple[tuple[int | None, ...], ...]]:
@@ -34,11 +48,16 @@ def distance(one: Any, other: Any) -> float:
     return sum(abs(log2(a) - log2(b)) for a, b in pairs if a is not None and b is not None)
 
 
-@given(st.data())
-def test_the_nearest_is_that_of_the_definition(data: st.DataObject) -> None:
+def test_each_twin_chooses_as_it_was_asked_to(make: Make) -> None:
+    natively = make.keywords["native"]  # type: ignore[attr-defined]
+    assert (make([Hint(0, [(8,)])])._number is not None) == natively
+
+
+@given(data=st.data())
+def test_the_nearest_is_that_of_the_definition(make: Make, data: st.DataObject) -> None:
     ranks = data.draw(RANKS)
     tuned = data.draw(st.lists(shapes_of(ranks), min_size=1, max_size=20))
-    selector = Selector([Hint(k, shapes) for k, shapes in enumerate(tuned)])
+    selector = make([Hint(k, shapes) for k, shapes in enumerate(tuned)])
     for asked in data.draw(st.lists(shapes_of(ranks), max_size=5)):
         distances = [distance(asked, each) for each in tuned]
         chosen = selector.select(asked)
@@ -47,10 +66,16 @@ def test_the_nearest_is_that_of_the_definition(data: st.DataObject) -> None:
         assert chosen == selector.nearest(asked) == selector.select(asked)
 
 
-@given(st.lists(st.lists(st.integers(0, 40), min_size=3, max_size=3), min_size=1, max_size=16))
-def test_among_powers_of_two_it_is_exact_and_ties_go_to_the_earlier(exponents: Any) -> None:
+@given(
+    exponents=st.lists(
+        st.lists(st.integers(0, 40), min_size=3, max_size=3), min_size=1, max_size=16
+    )
+)
+def test_among_powers_of_two_it_is_exact_and_ties_go_to_the_earlier(
+    make: Make, exponents: Any
+) -> None:
     tuned = [((2**a, 2**b), (2**c,)) for a, b, c in exponents]
-    selector = Selector([Hint(k, shapes[:1], shapes[1:]) for k, shapes in enumerate(tuned)])
+    selector = make([Hint(k, shapes[:1], shapes[1:]) for k, shapes in enumerate(tuned)])
     for asked in [*tuned, ((1, 0), (1,)), ((2**20, 2**10), (2**5,))]:
         distances = [distance(asked, each) for each in tuned]
         assert selector.nearest(asked).variant == distances.index(min(distances))
@@ -84,51 +109,55 @@ def test_among_powers_of_two_it_is_exact_and_ties_go_to_the_earlier(exponents: A
         ([[(8, 8)], [(2**62, 2**62)]], ((2**62, 2**62, 2**62),), 1),
     ],
 )
-def test_the_edges_are_as_documented(tuned: Any, asked: Any, expected: int) -> None:
-    assert (
-        Selector([Hint(k, each) for k, each in enumerate(tuned)]).select(asked).variant == expected
-    )
+def test_the_edges_are_as_documented(make: Make, tuned: Any, asked: Any, expected: int) -> None:
+    selector = make([Hint(k, each) for k, each in enumerate(tuned)])
+    assert selector.select(asked).variant == expected
 
 
-def test_outputs_count_as_inputs_do() -> None:
+def test_outputs_count_as_inputs_do(make: Make) -> None:
     small, large = Hint("small", [(8,)], [(1,)]), Hint("large", [(8,)], [(512,)])
-    assert Selector([small, large]).select(((8,), (400,))).variant == "large"
+    assert make([small, large]).select(((8,), (400,))).variant == "large"
 
 
-def test_sizes_and_shapes_as_torch_has_them_will_do() -> None:
+def test_sizes_and_shapes_as_torch_has_them_will_do(make: Make) -> None:
     torch = pytest.importorskip("torch", reason="torch is not installed")
     x = torch.empty(100, 64, device="meta")
-    selector = Selector([Hint("small", [x.shape]), Hint("large", [(4096, 4096)])])
+    selector = make([Hint("small", [x.shape]), Hint("large", [(4096, 4096)])])
     assert selector.select((x.shape,)).variant == "small"
     assert selector.select(((100, 64),)) is selector.select((x.shape,))
 
 
-def test_a_choice_that_was_made_is_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    selector = Selector([Hint("small", [(64,)])])
+def test_shapes_may_be_lists(make: Make) -> None:
+    selector = make([Hint("small", [[64, 2], [3]]), Hint("large", [[4096, 2], [3]])])
+    assert selector.nearest([[1000, 2], [3]]).variant == "large"  # type: ignore[arg-type]
+
+
+def test_a_choice_that_was_made_is_looked_up(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    selector = make([Hint("small", [(64,)])])
     first = selector.select(((80,),))
     monkeypatch.setattr(Selector, "nearest", None)
     assert selector.select(((80,),)) is first
 
 
-def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_remembered_is_bounded(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "KEPT", 10)
     monkeypatch.setattr(module, "SIZES", 10)
-    selector = Selector([Hint("small", [(64,)]), Hint("large", [(4096,)])])
+    selector = make([Hint("small", [(64,)]), Hint("large", [(4096,)])])
     for size in range(10000):
         assert selector.select(((size,),)).variant == ("small" if size <= 512 else "large")
     assert len(selector._kept) <= 10
     assert all(len(each) <= 11 for each in [selector._likely.fields.__globals__["c0"]])
 
 
-def test_the_most_hints_and_dimensions_do_not_overflow() -> None:
+def test_the_most_hints_and_dimensions_do_not_overflow(make: Make) -> None:
     ends = [tuple([0] * 255), tuple([2**63 - 1] * 255)]
-    selector = Selector([Hint(k, [ends[k == 255]]) for k in range(256)])
+    selector = make([Hint(k, [ends[k == 255]]) for k in range(256)])
     assert selector.select((ends[1],)).variant == 255
     assert selector.select((ends[0],)).variant == 0
 
 
-def test_threads_choose_alike() -> None:
-    selector = Selector([Hint(2**k, [(2**k, 7)]) for k in range(16)])
+def test_threads_choose_alike(make: Make) -> None:
+    selector = make([Hint(2**k, [(2**k, 7)]) for k in range(16)])
     wrong: list[int] = []
 
     def choose() -> None:
@@ -146,27 +175,27 @@ def test_threads_choose_alike() -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "words"),
+    ("wrong", "words"),
     [
-        (lambda: Selector([], kernel="add"), "add: has 0 hints"),
-        (lambda: Selector([Hint(0, [()])] * 257), "has 257 hints"),
-        (lambda: Selector([Hint(0, [(1,) * 256])]), "256 dimensions"),
-        (lambda: Selector([3]), "was given 3 as a hint"),  # type: ignore[list-item]
-        (lambda: Hint(0, [(-1,)]), "'inputs' has a size of -1"),
-        (lambda: Hint(0, [(2.0,)]), "'inputs' has a size of 2.0"),  # type: ignore[list-item]
-        (lambda: Hint(0, [(True,)]), "'inputs' has a size of True"),
-        (lambda: Hint(0, [], [(2**63,)]), "'outputs' has a size of 9223372036854775808"),
-        (lambda: Hint(0, (64, 64)), "'inputs' has 64, which is no shape"),  # type: ignore[arg-type]
-        (lambda: Hint(0, ["ab"]), "'inputs' has 'ab', which is no shape"),  # type: ignore[list-item]
-        (lambda: Selector([Hint(0, [(1,)])], kernel="add").select(((-1,),)), "add: .* size of -1"),
-        (lambda: Selector([Hint(0, [(1,)])]).select(((2**63,),)), "size of 9223372036854775808"),
-        (lambda: Selector([Hint(0, [(1,)])]).select(((2.5,),)), "size of 2.5"),  # type: ignore[arg-type]
-        (lambda: Choice(0, "guessed", "so"), "'how' is 'guessed'"),  # type: ignore[arg-type]
+        (lambda make: make([], kernel="add"), "add: has 0 hints"),
+        (lambda make: make([Hint(0, [()])] * 257), "has 257 hints"),
+        (lambda make: make([Hint(0, [(1,) * 256])]), "256 dimensions"),
+        (lambda make: make([3]), "was given 3 as a hint"),
+        (lambda make: Hint(0, [(-1,)]), "'inputs' has a size of -1"),
+        (lambda make: Hint(0, [(2.0,)]), "'inputs' has a size of 2.0"),  # type: ignore[list-item]
+        (lambda make: Hint(0, [(True,)]), "'inputs' has a size of True"),
+        (lambda make: Hint(0, [], [(2**63,)]), "'outputs' has a size of 9223372036854775808"),
+        (lambda make: Hint(0, (64, 64)), "'inputs' has 64, which is no shape"),  # type: ignore[arg-type]
+        (lambda make: Hint(0, ["ab"]), "'inputs' has 'ab', which is no shape"),  # type: ignore[list-item]
+        (lambda make: make([Hint(0, [(1,)])], kernel="add").select(((-1,),)), "add: .* size of -1"),
+        (lambda make: make([Hint(0, [(1,)])]).select(((2**63,),)), "size of 9223372036854775808"),
+        (lambda make: make([Hint(0, [(1,)])]).select(((2.5,),)), "size of 2.5"),  # type: ignore[arg-type]
+        (lambda make: Choice(0, "guessed", "so"), "'how' is 'guessed'"),  # type: ignore[arg-type]
     ],
 )
-def test_bad_input_is_named(make: Any, words: str) -> None:
+def test_bad_input_is_named(make: Make, wrong: Callable[[Make], object], words: str) -> None:
     with pytest.raises(InvalidArgument, match=words):
-        make()
+        wrong(make)
 
 
 def test_a_choice_explains_itself_and_does_not_change() -> None:
@@ -187,8 +216,8 @@ def test_a_choice_explains_itself_and_does_not_change() -> None:
     assert "with 3.000 µs" in choices[-1].why
 
 
-def test_a_selector_shows_all_distances_nearest_first() -> None:
-    selector = Selector([Hint("small", [(64,)], [(64,)]), Hint("large", [(4096,)], [(4096,)])])
+def test_a_selector_shows_all_distances_nearest_first(make: Make) -> None:
+    selector = make([Hint("small", [(64,)], [(64,)]), Hint("large", [(4096,)], [(4096,)])])
     assert selector.explain(((2048,), (2048,))).splitlines() == [
         "'large': 2.00, tuned for (4096,) → (4096,)",
         "'small': 10.00, tuned for (64,) → (64,)",

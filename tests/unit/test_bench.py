@@ -257,6 +257,9 @@ def test_options() -> None:
     assert (given.quick, given.only, given.json) == (True, "cpu.*", Path("out.json"))
 
 
+TUNED = ("matmul", "softmax", "layernorm")
+
+
 def test_ids_are_the_ones_that_were_published() -> None:
     from bench.rows import ROWS
 
@@ -288,6 +291,15 @@ def test_ids_are_the_ones_that_were_published() -> None:
         "cuda.plan.launches.5",
         *("compile.pool.32", "compile.pool.start.32", "compile.submit"),
         *("compile.hit.disk", "compile.hit.100000", "compile.memory"),
+        *("choose.miss", "choose.hit"),
+        *(
+            f"{device}tune.{row}"
+            for device in ("", "cuda.")
+            for row in (
+                *(f"{how}.{name}" for name in TUNED for how in ("choice", "nearest")),
+                "matmul",
+            )
+        ),
     ]
     targets = {row.id: row.target.at_most for row in ROWS if row.target is not None}
     assert list(targets.values()) == [
@@ -307,4 +319,6 @@ def test_ids_are_the_ones_that_were_published() -> None:
         *(1.6, 2.2, 2.6),
         1.25,
         *(1 / 1.8, 1 / 1.5, 200e-6, 5e-3, 1.2, 400e6),
+        *(2e-6, 2.0),
+        *[*[1 / 0.95, 1 / 0.85] * 3, 1 / 1.6] * 2,
     ]

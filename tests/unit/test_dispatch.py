@@ -108,12 +108,7 @@ def test_config_is_not_an_argument() -> None:
         tzero.kernel(config=Config())(with_config)(X, config=Config())
 
 
-def test_options_without_meaning_yet_say_so() -> None:
-    with pytest.raises(InvalidKernel, match="this version"):
-        tzero.kernel(size_hints=[64])(with_config)
-
-
-def test_of_several_configs_calls_are_made_with_the_first() -> None:
+def test_a_config_whose_results_are_others_than_the_first_ones_is_not_chosen() -> None:
     kernel = tzero.kernel(configs=[Config(a=2), Config(a=1), Config(a=2)])(with_config)
     assert kernel.configs == (Config(a=2), Config(a=1))
     assert kernel(X)[1] == Config(a=2)

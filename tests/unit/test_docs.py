@@ -16,6 +16,7 @@ PAGES = [
     "docs/backends.md",
     "docs/caching.md",
     "docs/concurrency.md",
+    "docs/tuning.md",
     "README.md",
 ]
 

@@ -26,7 +26,6 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "cpu": frozenset({"errors", "settings"}),
     "cache": frozenset({"errors", "events", "settings"}),
     "cli": frozenset({"cache", "errors", "settings"}),
-    "tune": frozenset({"cache", "config", "errors", "events", "settings"}),
     "compile": frozenset({"cache", "errors", "events", "measure", "settings"}),
     "triton_side": frozenset(),
     "intercept": frozenset({"triton_side"}),
@@ -53,12 +52,20 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "jitting": frozenset(
         {"errors", "events", "launch", "native_launch", "settings", "triton_side"}
     ),
+    "inside": frozenset(),
+    "libraries": frozenset(),
     "constants": frozenset({"errors"}),
     "words": frozenset({"constants"}),
     "key": frozenset({"constants", "errors", "words"}),
     "device": frozenset(),
     "extract": frozenset({"device", "errors", "key"}),
     "host": frozenset({"config", "errors", "extract"}),
+    "tune": frozenset(
+        {
+            *("_native", "backends", "cache", "compile", "config", "errors", "events", "host"),
+            *("inside", "intercept", "jitting", "launch", "libraries", "settings", "triton_side"),
+        }
+    ),
     "plan": frozenset(),
     "pool": frozenset(),
     "operators": frozenset(),
@@ -67,7 +74,6 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "leaves": frozenset({"constants", "errors"}),
     "sites": frozenset(),
     "passing": frozenset({"sites"}),
-    "libraries": frozenset(),
     "classes": frozenset(),
     "world": frozenset(
         {
@@ -97,7 +103,14 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
             "world",
         }
     ),
-    "bind": frozenset({"config", "errors", "host", "key", "plan", "settings"}),
+    "sizes": frozenset({"config", "leaves", "precompiling", "tune"}),
+    "bind": frozenset({"config", "errors", "host", "key", "plan", "settings", "sizes", "tune"}),
+    "tuning": frozenset(
+        {
+            *("bind", "config", "errors", "events", "host", "inside", "intercept", "key", "leaves"),
+            *("modes", "precompiling", "settings", "sizes", "triton_side", "tune", "words"),
+        }
+    ),
     "planner": frozenset(
         {
             "bind",
@@ -116,7 +129,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
             "world",
         }
     ),
-    "specializing": frozenset({"bind", "constants", "errors", "key", "sites", "words"}),
+    "specializing": frozenset({"bind", "constants", "errors", "inside", "key", "sites", "words"}),
     "entries": frozenset({"bind", "errors", "extract", "key", "specializing"}),
     "reports": frozenset({"config", "key", "plan"}),
     "dispatch": frozenset(
@@ -128,6 +141,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
             "events",
             "extract",
             "host",
+            "inside",
             "intercept",
             "key",
             "measure",
@@ -137,7 +151,10 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
             "replay",
             "reports",
             "settings",
+            "sizes",
             "specializing",
+            "tune",
+            "tuning",
             "words",
         }
     ),
@@ -157,8 +174,12 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
         }
     ),
     "decorating": frozenset(
-        {"config", "dispatch", "errors", "host", "jitting", "key", "native_plan", "settings"}
+        {
+            *("config", "dispatch", "errors", "host", "jitting", "key", "native_plan", "settings"),
+            *("tune", "tuning"),
+        }
     ),
+    "variants": frozenset({"config", "decorating", "dispatch", "errors", "host"}),
     "tzero": frozenset(
         {
             "errors",
@@ -170,6 +191,9 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
             "jitting",
             "precompiling",
             "specializing",
+            "tune",
+            "tuning",
+            "variants",
         }
     ),
 }

@@ -54,3 +54,26 @@ def test_two_imports_do_not_share_state() -> None:
 def test_tzero_imports_without_the_extension() -> None:
     code = "import sys; sys.modules['tzero._native'] = None; import tzero, tzero.settings"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+_USED = """
+import torch, tzero
+from tzero.tune.select import Hint, Selector
+assert tzero.kernel(lambda x: x)(torch.ones(2)).shape == (2,)
+assert tzero.kernel(lambda x: x).tier == 1
+assert Selector([Hint("a", [(2,)])]).nearest(((3,),)).variant == "a"
+try:
+    import tzero._native
+except ModuleNotFoundError:
+    print("without")
+"""
+
+
+def test_where_it_is_not_built_python_does_it_all(tmp_path: Path) -> None:
+    package = Path(tzero.__file__).parent
+    shutil.copytree(package, tmp_path / "tzero", ignore=shutil.ignore_patterns("*.so", "*.pyc"))
+    run = subprocess.run(
+        [sys.executable, "-c", _USED], cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout == "without\n"

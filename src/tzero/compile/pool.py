@@ -39,7 +39,7 @@ from tzero.compile.worker import Reply
 from tzero.errors import CompileTimeout, WorkerDied
 from tzero.settings import Settings
 
-__all__ = ["Slot", "cores"]
+__all__ = ["START_LIMIT", "Slot", "cores", "how_it_ended"]
 
 START_LIMIT = 60.0
 """Seconds in which a new process must have said hello."""
@@ -227,7 +227,7 @@ class Slot:
         loky = importlib.import_module("loky.process_executor")
         if error is not None and not isinstance(error, loky.TerminatedWorkerError):
             return str(error) or type(error).__name__
-        return _how(None if process is None else process.exitcode, settings)
+        return how_it_ended(None if process is None else process.exitcode, settings)
 
     def _kill_group(self) -> None:
         """What a dead worker leaves running: its group is still there if it has members."""
@@ -272,8 +272,14 @@ def _told(log: BinaryIO | None) -> str:
     return words.strip()
 
 
-def _how(code: int | None, settings: Settings | None) -> str:
-    """An exit code, in words."""
+def how_it_ended(code: int | None, settings: Settings | None = None) -> str:
+    """An exit code, in words.
+
+    >>> how_it_ended(3), how_it_ended(-11)
+    ('it ended by itself with exit code 3', 'killed by SIGSEGV')
+    >>> how_it_ended(-9)
+    'killed by SIGKILL (out of memory?)'
+    """
     if code is None:
         return "it is not known how"
     if code >= 0:

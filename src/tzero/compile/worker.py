@@ -35,6 +35,7 @@ __all__ = [
     "Failure",
     "Reply",
     "begin",
+    "end_with",
     "error_of",
     "failure_of",
     "inside",
@@ -110,7 +111,7 @@ def begin(parent: int, log: str) -> None:
     # It was started with the signal blocked, so that none came before it could be ignored.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     os.setpgid(0, 0)
-    threading.Thread(target=_end_with, args=(parent,), name="tzero-parent", daemon=True).start()
+    threading.Thread(target=end_with, args=(parent,), name="tzero-parent", daemon=True).start()
     _Here.log = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
     os.unlink(log)  # both ends have it open, and nobody else needs its name
     faulthandler.enable(file=_Here.log)
@@ -121,8 +122,13 @@ def begin(parent: int, log: str) -> None:
     _Here.born = _status("VmData:")
 
 
-def _end_with(parent: int) -> None:
-    """End this process and all that it started when its parent is gone."""
+def end_with(parent: int) -> None:
+    """End this process and all that it started when its parent is gone; it leads a process group.
+
+    ::
+
+        Thread(target=end_with, args=(parent,), daemon=True).start()
+    """
     try:
         end = os.pidfd_open(parent)
     except OSError:  # gone already, or a kernel without them

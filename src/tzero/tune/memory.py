@@ -57,6 +57,9 @@ SCHEMA = 1
 """Raised whenever what is remembered changes its meaning, here or in files: what was remembered
 before is then timed again, and older files are refused with a word."""
 
+MOST_NEAR = 256
+"""The most entries among which the nearest shapes are looked for."""
+
 _ROOM = 64 << 20  # bytes of what was tuned; it is text, and small
 
 
@@ -299,6 +302,8 @@ class Entry:
     hardware: str
     """The class of the hardware, such as ``cuda:sm_90`` or ``cpu:x86_64-avx512``."""
     config: Config
+    shapes: tuple[tuple[int, ...], ...] = ()
+    """Those of the tensors given, so that other shapes can be compared with them."""
 
     @property
     def place(self) -> Place:
@@ -308,11 +313,12 @@ class Entry:
     def _line(self) -> str:
         texts = {name: getattr(self, name) for name in _TEXTS}
         # A config writes itself, so that it is read as it was.
-        return json.dumps(texts)[:-1] + f', "config": {self.config.to_json()}}}'
+        shapes = f', "shapes": {json.dumps(self.shapes)}' if self.shapes else ""
+        return json.dumps(texts)[:-1] + f', "config": {self.config.to_json()}{shapes}}}'
 
 
 _FIELDS = tuple(field.name for field in fields(Entry))
-_TEXTS = tuple(name for name in _FIELDS if name != "config")
+_TEXTS = tuple(name for name in _FIELDS if name not in ("config", "shapes"))
 
 Verdict = Literal["found", "no entry", "other source", "other hardware", "other arguments"]
 
@@ -381,7 +387,7 @@ class Pretuned:
         """
         name = f"the lookup table of {kernel}"
         rows = [
-            dict(zip(_FIELDS, (kernel, source, arguments, hardware, config), strict=True))
+            dict(zip(_FIELDS, (kernel, source, arguments, hardware, config), strict=False))
             for arguments, config in table.items()
         ]
         return cls((_entry(row, f"entry {k}", name) for k, row in enumerate(rows, 1)), name)
@@ -510,7 +516,7 @@ def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _entry(row: Any, at: str, name: str) -> Entry:
     if not isinstance(row, dict):
         raise PretunedDamaged(source=name, problem=f"{at} is no object")
-    for field in _FIELDS:
+    for field in (*_TEXTS, "config"):
         if field not in row:
             raise PretunedDamaged(source=name, problem=f"{at} has no {field!r}")
     for field, value in row.items():
@@ -518,7 +524,7 @@ def _entry(row: Any, at: str, name: str) -> Entry:
             allowed = ", ".join(_FIELDS)
             problem = f"{at} has {field!r}; what entries have is {allowed}"
             raise PretunedDamaged(source=name, problem=problem)
-        if field != "config" and not isinstance(value, str):
+        if field in _TEXTS and not isinstance(value, str):
             raise PretunedDamaged(source=name, problem=f"{at} has {field}={value!r}, no text")
     if not isinstance(row["config"], Mapping):
         problem = f"{at} has config={row['config']!r}, no names with values"
@@ -527,7 +533,15 @@ def _entry(row: Any, at: str, name: str) -> Entry:
         config = Config(row["config"])
     except InvalidConfig as error:
         raise PretunedDamaged(source=name, problem=f"{at}: {str(error).rstrip('.')}") from error
-    return Entry(**{field: row[field] for field in _TEXTS}, config=config)
+    texts = {field: row[field] for field in _TEXTS}
+    return Entry(**texts, config=config, shapes=_shapes(row.get("shapes", []), at, name))
+
+
+def _shapes(value: Any, at: str, name: str) -> tuple[tuple[int, ...], ...]:
+    lists = isinstance(value, list) and all(isinstance(shape, list) for shape in value)
+    if lists and all(type(n) is int and 0 <= n < 1 << 63 for shape in value for n in shape):
+        return tuple(map(tuple, value))
+    raise PretunedDamaged(source=name, problem=f"{at} has shapes={value!r}, no lists of sizes")
 
 
 def _replace(path: str, data: bytes) -> None:

@@ -9,11 +9,14 @@ of calls. Leaves: a `Choice`, which says why it was made. It must not know what 
 time anything.
 
 The distance of two shapes is the sum over their dimensions of how often one size must be doubled to
-become the other: L1 in log2 space. To have it in a microsecond or two, the distances from one size
-to all hints are one integer with 32 bits for each hint. So the distances of whole calls are sums
-of a few integers, and which hint each stands for is written in its lowest bits: the least of them
-names the choice, and among equals the earlier one. Distances count in steps of 1/1024 of a
-doubling, which is 0.07 percent of a size.
+become the other: L1 in log2 space. Distances count in steps of 1/1024 of a doubling, which is 0.07
+percent of a size. The extension takes them one by one (`native/selecting.cpp`), and leaves to
+Python what is not made of tuples of plain sizes.
+
+In Python, to have them in a few microseconds, the distances from one size to all hints are one
+integer with 32 bits for each hint. So the distances of whole calls are sums of a few integers, and
+which hint each stands for is written in its lowest bits: the least of them names the choice, and
+among equals the earlier one.
 
     >>> selector = Selector([Hint("small", [(64, 64)]), Hint("large", [(4096, 4096)])])
     >>> selector.select(((100, 64),)).variant
@@ -199,15 +202,28 @@ class Selector(Generic[V]):
     - Hints with another number of tensors, or other ranks, are chosen only where none has the
       same. Then all hints are compared by their elements, those of all tensors together, with a
       size of None counted as 1.
+    - It chooses natively where the extension is there; with `native=False`, in Python. Either
+      chooses the same.
 
     >>> selector = Selector([Hint("a", [(8, 8)]), Hint("b", [(8, 512)]), Hint("c", [(1024,)])])
     >>> [selector.nearest(shapes).variant for shapes in [((8, 64),), ((2000,),), ((1, 32, 2),)]]
     ['a', 'c', 'a']
     """
 
-    __slots__ = ("_choices", "_elements", "_families", "_hints", "_kept", "_kernel", "_likely")
+    __slots__ = (
+        "_choices",
+        "_elements",
+        "_families",
+        "_hints",
+        "_kept",
+        "_kernel",
+        "_likely",
+        "_number",
+    )
 
-    def __init__(self, hints: Iterable[Hint[V]], *, kernel: str = "Selector") -> None:
+    def __init__(
+        self, hints: Iterable[Hint[V]], *, kernel: str = "Selector", native: bool = True
+    ) -> None:
         self._hints = tuple(hints)
         self._kernel = kernel
         for each in self._hints:
@@ -228,6 +244,7 @@ class Selector(Generic[V]):
         totals = [(elements(each.shapes),) for each in self._hints]
         self._elements = _Family((1,), range(among), totals, kernel)
         self._likely = self._families[max(groups, key=lambda ranks: len(groups[ranks]))]
+        self._number = _natively(self._hints) if native else None
         self._kept: _Kept[V] = _Kept(self.nearest)
 
     @property
@@ -254,12 +271,15 @@ class Selector(Generic[V]):
         >>> print(Selector([Hint("small", [(64,)]), Hint("large", [(4096,)])]).nearest(((500,),)))
         'small' (nearest: tuned for (64,), which of 2 is nearest to the shapes at hand)
         """
-        try:
-            fields = self._likely.fields(shapes)
-        except ValueError:  # of other ranks than most hints
-            family, shapes = self._family_of(shapes)
-            fields = family.fields(shapes)
-        return self._choices[min(fields) & (MOST_HINTS - 1)]
+        number = self._number(shapes) if self._number is not None else None
+        if number is None:
+            try:
+                fields = self._likely.fields(shapes)
+            except ValueError:  # of other ranks than most hints
+                family, shapes = self._family_of(shapes)
+                fields = family.fields(shapes)
+            number = min(fields) & (MOST_HINTS - 1)
+        return self._choices[number]
 
     def explain(self, shapes: Shapes) -> str:
         """How far each hint is from these shapes, nearest first.
@@ -306,6 +326,18 @@ def elements(shapes: Shapes) -> int:
         shapes = tuple(tuple(1 if size is None else size for size in shape) for shape in shapes)
     counts: list[int] = [prod(shape) for shape in shapes]  # type: ignore[arg-type]  # no None now
     return min(sum(counts), _LARGEST - 1)
+
+
+def _natively(hints: Iterable[Hint[Any]]) -> Callable[[Shapes], int | None] | None:
+    """A native function from shapes to the number of the nearest hint, or to None where Python must
+    answer; None where the extension is not built."""
+    try:
+        from tzero._native import Nearest
+    except ModuleNotFoundError as error:
+        if error.name != "tzero._native":
+            raise
+        return None
+    return Nearest(tuple(each.shapes for each in hints)).number
 
 
 class _Family:

@@ -18,7 +18,6 @@ best is given up a little more often than the confidence says; it would have won
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import functools
 import math
@@ -29,9 +28,10 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import torch
-from torch.utils.dlpack import from_dlpack
 
 from tzero.errors import UnsupportedType
+from tzero.tune.copying import copies
+from tzero.tune.seconds import in_words
 
 __all__ = [
     "Clock",
@@ -119,17 +119,8 @@ class Timing:
         return self.ended == "hopeless"
 
     def __str__(self) -> str:
-        spread = f"{_words(self.low)} to {_words(self.high)}"
-        return f"{_words(self.median)} ({spread}; {self.samples} samples, {self.ended})"
-
-
-def _words(seconds: float) -> str:
-    if not 0 < seconds < math.inf:
-        return "0 s" if seconds == 0 else "any time"
-    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
-        if seconds >= size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds / 1e-9:.3g} ns"
+        spread = f"{in_words(self.low)} to {in_words(self.high)}"
+        return f"{in_words(self.median)} ({spread}; {self.samples} samples, {self.ended})"
 
 
 def interval(ordered: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float]:
@@ -378,135 +369,6 @@ def _ended(seconds: list[float], best: float | None, left: float) -> Ended | Non
     return "budget" if left <= 0 else None
 
 
-# -- copies ---------------------------------------------------------------------------------------
-
-_ALIGNED = 512  # what CUDA's own allocations are multiples of, and a multiple of 16
-
-
-def copies(args: Any) -> Any:
-    """Arguments with tensors of their own, for kernels that work in place or accumulate.
-
-    Lists, tuples, dicts and dataclasses are walked; what else there is stays the same object. What
-    shared memory shares it in the copies, what was one object is one again, and every tensor keeps
-    its strides, its storage offset, and its alignment. Storages are copied whole.
-
-    >>> x = torch.arange(6.0)
-    >>> y, [row] = copies((x, [x[2:4]]))
-    >>> _ = row.fill_(9)
-    >>> y, x
-    (tensor([0., 1., 9., 9., 4., 5.]), tensor([0., 1., 2., 3., 4., 5.]))
-    """
-    tensors: list[torch.Tensor] = []
-
-    def gather(tensor: torch.Tensor) -> torch.Tensor:
-        tensors.append(tensor)
-        return tensor
-
-    _walk(args, gather, {})
-    storages = _storages(tensors)
-    return _walk(args, lambda tensor: _tensor(tensor, storages[_place(tensor)]), {})
-
-
-def _walk(
-    value: Any, visit: Callable[[torch.Tensor], torch.Tensor], seen: dict[int, tuple[Any, Any]]
-) -> Any:
-    """The value with what `visit` makes of each tensor in it. `seen` has objects, and what became
-    of them, by their ids: it holds them, so that no other object can get the id of one."""
-    if id(value) in seen:
-        return seen[id(value)][1]
-    made: Any = value
-    if isinstance(value, torch.Tensor):
-        made = visit(value)
-    elif isinstance(value, list | dict):
-        made = copy.copy(value)
-        seen[id(value)] = (value, made)  # before its items: it may hold itself
-        for place, item in value.items() if isinstance(value, dict) else enumerate(value):
-            made[place] = _walk(item, visit, seen)
-    elif isinstance(value, tuple):
-        items = [_walk(item, visit, seen) for item in value]
-        if any(new is not old for new, old in zip(items, value, strict=True)):
-            make = getattr(type(value), "_make", type(value))
-            made = make(items)
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        made = copy.copy(value)
-        seen[id(value)] = (value, made)
-        for field in dataclasses.fields(value):
-            if hasattr(value, field.name):
-                item = _walk(getattr(value, field.name), visit, seen)
-                object.__setattr__(made, field.name, item)  # it may be frozen
-    seen[id(value)] = (value, made)
-    return made
-
-
-_Place = tuple[torch.device, int, int, int]  # device, address, bytes; and which, where no address
-
-
-def _place(tensor: torch.Tensor) -> _Place:
-    """Where a tensor's storage is; tensors that the copies cannot be made of are refused."""
-    plain = type(tensor) in (torch.Tensor, torch.nn.Parameter)
-    if not plain or tensor.is_nested or tensor.layout is not torch.strided or tensor.is_quantized:
-        kind = type(tensor).__name__ if not plain else f"{tensor.layout} tensor"
-        raise UnsupportedType(kind=kind, advice="Plain tensors can be copied; pass such ones.")
-    storage = tensor.untyped_storage()
-    address = storage.data_ptr()
-    return tensor.device, address, storage.nbytes(), 0 if address else storage._cdata
-
-
-def _storages(tensors: Iterable[torch.Tensor]) -> dict[_Place, torch.UntypedStorage]:
-    """A new storage for each that the tensors have; those that overlap do so again."""
-    holders = {_place(tensor): tensor for tensor in tensors}
-    made: dict[_Place, torch.UntypedStorage] = {}
-    for group in _overlapping(holders):
-        device, begin = group[0][:2]
-        end = max(address + size for _, address, size, _ in group)
-        if device.type == "meta" or begin == 0:
-            for place in group:
-                # There is nothing to copy.
-                made[place] = torch.UntypedStorage(place[2], device=device)  # type: ignore[no-untyped-call]
-            continue
-        ahead = begin % _ALIGNED
-        pinned = any(holders[place].is_pinned() for place in group)  # a device may read it
-        size = end - begin + 2 * _ALIGNED
-        room = torch.empty(size, dtype=torch.uint8, device=device, pin_memory=pinned)
-        ahead += -room.data_ptr() % _ALIGNED
-        for place in group:
-            _, address, size, _ = place
-            start = ahead + address - begin
-            # A tensor that comes by DLPack has a storage that begins where the tensor does.
-            fresh = from_dlpack(room[start : start + size]).untyped_storage()
-            fresh.copy_(holders[place].untyped_storage(), non_blocking=False)
-            made[place] = fresh
-    return made
-
-
-def _overlapping(places: Iterable[_Place]) -> list[list[_Place]]:
-    groups: list[list[_Place]] = []
-    end = 0
-    for place in sorted(places, key=lambda place: (str(place[0]), *place[1:])):
-        device, address, size, _ = place
-        if groups and address and groups[-1][0][0] == device and address < end:
-            groups[-1].append(place)
-            end = max(end, address + size)
-        else:
-            groups.append([place])
-            end = address + size
-    return groups
-
-
-def _tensor(tensor: torch.Tensor, storage: torch.UntypedStorage) -> torch.Tensor:
-    with torch.no_grad():
-        made = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
-        made.set_(storage, tensor.storage_offset(), tensor.size(), tensor.stride())
-        made = made.conj() if tensor.is_conj() else made
-        made = torch._neg_view(made) if tensor.is_neg() else made
-    if isinstance(tensor, torch.nn.Parameter):
-        made = torch.nn.Parameter(made, requires_grad=tensor.requires_grad)
-    elif tensor.requires_grad:
-        made.requires_grad_()
-    made.__dict__.update(tensor.__dict__)  # dimensions that are marked static, for one
-    return made
-
-
 # -- right or wrong -------------------------------------------------------------------------------
 
 
@@ -544,17 +406,20 @@ configs change; wrong kernels are wrong by far more."""
 _CHUNK = 1 << 24  # elements compared at once, as 64-bit floats
 
 
-def same(results: Any, reference: Any, *, tolerance: float | None = None) -> Comparison:
+def same(
+    results: Any, reference: Any, *, tolerance: float | None = None, named: str = "result"
+) -> Comparison:
     """Whether a candidate's results are those of the first config.
 
     Shapes, dtypes and devices agree, integers are equal, and floats are within the tolerance of
     their dtype (`TOLERANCES`), or within the one that is given; NaN is equal to NaN, and infinities
-    to themselves. Lists, tuples, dicts and dataclasses are compared item by item.
+    to themselves. Lists, tuples, dicts and dataclasses are compared item by item. `named` is what
+    the words call the whole of it.
 
     >>> same([torch.tensor([1.0, 2.0])], [torch.tensor([1.0, 2.5])]).words
     'result[0] is 2.0 at (1,), and the reference 2.5; 1 of 2 elements differ'
     """
-    return Comparison(_differ(results, reference, "result", tolerance) or "")
+    return Comparison(_differ(results, reference, named, tolerance) or "")
 
 
 def _differ(mine: Any, other: Any, at: str, tolerance: float | None) -> str | None:
@@ -607,6 +472,8 @@ def _tensors_differ(
     if mine.numel() == 0:
         return None
     one, two = _flat(mine), _flat(other)
+    if torch.equal(_bytes(one), _bytes(two)):  # as most arguments are; and it is much cheaper
+        return None
     if mine.dtype in TOLERANCES:
         allowed = TOLERANCES[mine.dtype] if tolerance is None else tolerance
         near = _near(one, two, allowed)
@@ -637,6 +504,11 @@ def _flat(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.dtype.is_floating_point and tensor.dtype not in TOLERANCES:
         return tensor.contiguous().view(torch.uint8)
     return tensor
+
+
+def _bytes(flat: torch.Tensor) -> torch.Tensor:
+    # One element may have any stride, and only a stride of 1 can be viewed as bytes.
+    return flat.contiguous().as_strided((flat.numel(),), (1,)).view(torch.uint8)
 
 
 def _near(mine: torch.Tensor, other: torch.Tensor, allowed: float) -> torch.Tensor:

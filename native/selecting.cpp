@@ -1,0 +1,318 @@
+// `Nearest`: which hint is nearest to the shapes of a call. The twin of `Selector.nearest`.
+//
+// Enters: the shapes of all hints, once; then those of calls. Leaves: the number of a hint, or None
+// where Python must answer: its twin knows more kinds of shapes, and says what is wrong with the rest.
+// It must not know what hints are for.
+//
+// src/tzero/tune/select.py says what near means. Here every distance is taken by itself: a number for
+// each hint and each dimension, in the same steps, so that both give the same hint. A call makes no
+// object and remembers nothing.
+
+#include "python.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <memory>
+#include <new>
+#include <vector>
+
+#include "state.h"
+
+namespace tzero {
+
+namespace {
+
+// As in select.py, which gives the reasons: MOST_HINTS, MOST_DIMS, _STEPS and BELOW_ONE.
+constexpr Py_ssize_t most_hints = 1 << 8;
+constexpr Py_ssize_t most_dims = (1 << 8) - 1;
+constexpr int32_t steps = 1 << 10;
+constexpr int32_t below_one = -steps;
+
+constexpr uint64_t largest = INT64_MAX;
+
+// What all hints of a family have in one dimension, in steps; `counts` has all bits of a hint set,
+// or none where its size is dynamic.
+struct Column {
+    std::vector<int32_t> marks;
+    std::vector<int32_t> counts;
+
+    void push(int32_t mark, bool known) {
+        marks.push_back(mark);
+        counts.push_back(known ? -1 : 0);
+    }
+};
+
+// Hints with the same ranks, and their numbers, in order.
+struct Family {
+    std::vector<Py_ssize_t> ranks;
+    std::vector<Py_ssize_t> numbers;
+    std::vector<Column> columns;
+};
+
+struct Hints {
+    std::vector<Family> families;  // the one with the most hints first
+    Column totals;                 // the elements of every hint
+};
+
+struct Nearest {
+    PyObject_HEAD
+    Hints *hints;
+};
+
+Nearest *nearest_of(PyObject *object) { return reinterpret_cast<Nearest *>(object); }
+
+// ---- reading shapes -----------------------------------------------------------------------------
+
+enum class Size { known, dynamic, odd };
+
+Size read_size(PyObject *object, int64_t *size) {
+    if (object == Py_None) return Size::dynamic;
+    if (!PyLong_CheckExact(object)) return Size::odd;
+    int overflow = 0;
+    *size = PyLong_AsLongLongAndOverflow(object, &overflow);
+    return overflow == 0 && *size >= 0 ? Size::known : Size::odd;
+}
+
+// Whether an object is a tuple whose items are what Python would find in it: torch.Size is, and so
+// is a subclass that leaves iteration and length alone.
+bool is_tuple(PyObject *object) {
+    const PyTypeObject *type = Py_TYPE(object);
+    return type == &PyTuple_Type ||
+           (PyTuple_Check(object) && type->tp_iter == PyTuple_Type.tp_iter &&
+            type->tp_as_sequence->sq_length == PyTuple_Type.tp_as_sequence->sq_length);
+}
+
+bool are_shapes(PyObject *shapes) {
+    if (!is_tuple(shapes)) return false;
+    for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(shapes); ++k) {
+        if (!is_tuple(PyTuple_GET_ITEM(shapes, k))) return false;
+    }
+    return true;
+}
+
+// Calls `each` with every size, in order, until one is odd; false then. A dynamic one is -1.
+template <typename Each> bool for_each_size(PyObject *shape, Each each) {
+    for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(shape); ++k) {
+        int64_t size = 0;
+        const Size read = read_size(PyTuple_GET_ITEM(shape, k), &size);
+        if (read == Size::odd) return false;
+        each(read == Size::known ? size : -1);
+    }
+    return true;
+}
+
+template <typename Each> bool for_each_size_of_all(PyObject *shapes, Each each) {
+    for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(shapes); ++k) {
+        if (!for_each_size(PyTuple_GET_ITEM(shapes, k), each)) return false;
+    }
+    return true;
+}
+
+// log2 of a size. The factor is a power of two, so that nothing is rounded but the logarithm and,
+// in the end, the step: a compiler that contracts product and sum changes nothing.
+int32_t in_steps(int64_t size) {
+    if (size == 0) return below_one;
+    return static_cast<int32_t>(std::floor(std::log2(static_cast<double>(size)) * steps + 0.5));
+}
+
+// The elements of all tensors together, as far as 63 bits can tell, with dynamic sizes counted as 1;
+// false where a size is odd.
+bool count_elements(PyObject *shapes, int64_t *count) {
+    uint64_t sum = 0;
+    for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(shapes); ++k) {
+        uint64_t product = 1;
+        const bool read = for_each_size(PyTuple_GET_ITEM(shapes, k), [&](int64_t size) {
+            if (size < 0) return;
+            const auto factor = static_cast<uint64_t>(size);
+            product = factor != 0 && product > largest / factor ? largest : product * factor;
+        });
+        if (!read) return false;
+        sum = std::min(sum + product, largest);
+    }
+    *count = static_cast<int64_t>(sum);
+    return true;
+}
+
+// ---- choosing -----------------------------------------------------------------------------------
+
+bool has_ranks(const Family &family, PyObject *shapes) {
+    const Py_ssize_t count = PyTuple_GET_SIZE(shapes);
+    if (static_cast<size_t>(count) != family.ranks.size()) return false;
+    for (Py_ssize_t k = 0; k < count; ++k) {
+        if (PyTuple_GET_SIZE(PyTuple_GET_ITEM(shapes, k)) != family.ranks[k]) return false;
+    }
+    return true;
+}
+
+// The distances of all hints of a column, and their sums over columns.
+class Distances {
+  public:
+    explicit Distances(size_t count) : count_(count) { std::fill_n(sums_, count, 0); }
+
+    void add(const Column &column, int32_t at) {
+        const int32_t *marks = column.marks.data(), *counts = column.counts.data();
+        for (size_t k = 0; k < count_; ++k) {
+            const int32_t apart = marks[k] - at;
+            sums_[k] += (apart < 0 ? -apart : apart) & counts[k];
+        }
+    }
+
+    // Among equals, the first.
+    size_t least() const {
+        return static_cast<size_t>(std::min_element(sums_, sums_ + count_) - sums_);
+    }
+
+  private:
+    size_t count_;
+    int32_t sums_[most_hints];  // of at most 24 bits, see MOST_DIMS
+};
+
+// The number of the nearest hint; -1 where a size is odd.
+Py_ssize_t choose_within(const Family &family, PyObject *shapes) {
+    Distances distances(family.numbers.size());
+    const Column *column = family.columns.data();
+    const bool read = for_each_size_of_all(shapes, [&](int64_t size) {
+        if (size >= 0) distances.add(*column, in_steps(size));
+        ++column;
+    });
+    return read ? family.numbers[distances.least()] : -1;
+}
+
+Py_ssize_t choose(const Hints &hints, PyObject *shapes) {
+    for (const Family &family : hints.families) {
+        if (has_ranks(family, shapes)) return choose_within(family, shapes);
+    }
+    int64_t count = 0;
+    if (!count_elements(shapes, &count)) return -1;
+    Distances distances(hints.totals.marks.size());
+    distances.add(hints.totals, in_steps(count));
+    return static_cast<Py_ssize_t>(distances.least());
+}
+
+PyObject *nearest_number(PyObject *object, PyObject *shapes) {
+    const Py_ssize_t number = are_shapes(shapes) ? choose(*nearest_of(object)->hints, shapes) : -1;
+    if (number < 0) Py_RETURN_NONE;
+    return PyLong_FromSsize_t(number);
+}
+
+// ---- making one ---------------------------------------------------------------------------------
+
+Family &family_of(Hints &hints, PyObject *shapes) {
+    for (Family &family : hints.families) {
+        if (has_ranks(family, shapes)) return family;
+    }
+    Family made;
+    Py_ssize_t dims = 0;
+    for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(shapes); ++k) {
+        made.ranks.push_back(PyTuple_GET_SIZE(PyTuple_GET_ITEM(shapes, k)));
+        dims += made.ranks.back();
+    }
+    made.columns.resize(static_cast<size_t>(dims));
+    hints.families.push_back(std::move(made));
+    return hints.families.back();
+}
+
+// Adds the hint with this number; 0, or -1 with the Python error set.
+int add_hint(Hints &hints, Py_ssize_t number, PyObject *shapes) {
+    int64_t count = 0;
+    if (!are_shapes(shapes) || !count_elements(shapes, &count)) {
+        PyErr_Format(PyExc_TypeError,
+                     "hint %zd is %R; Nearest takes tuples of shapes, which are tuples of sizes from "
+                     "0 on, below 2**63, or None",
+                     number, shapes);
+        return -1;
+    }
+    Family &family = family_of(hints, shapes);
+    if (family.columns.size() > static_cast<size_t>(most_dims)) {
+        PyErr_Format(PyExc_ValueError, "hint %zd has %zu dimensions; Nearest takes at most %zd",
+                     number, family.columns.size(), most_dims);
+        return -1;
+    }
+    Column *column = family.columns.data();
+    for_each_size_of_all(shapes, [&](int64_t size) {
+        column->push(size < 0 ? 0 : in_steps(size), size >= 0);
+        ++column;
+    });
+    family.numbers.push_back(number);
+    hints.totals.push(in_steps(count), true);
+    return 0;
+}
+
+// The hints of a tuple; null with the Python error set.
+std::unique_ptr<Hints> hints_from(PyObject *given) {
+    const Py_ssize_t count = PyTuple_GET_SIZE(given);
+    if (count < 1 || count > most_hints) {
+        PyErr_Format(PyExc_ValueError, "Nearest was given %zd hints; it takes 1 to %zd", count,
+                     most_hints);
+        return nullptr;
+    }
+    auto hints = std::make_unique<Hints>();
+    for (Py_ssize_t k = 0; k < count; ++k) {
+        if (add_hint(*hints, k, PyTuple_GET_ITEM(given, k)) < 0) return nullptr;
+    }
+    std::stable_sort(hints->families.begin(), hints->families.end(),
+                     [](const Family &one, const Family &other) {
+                         return one.numbers.size() > other.numbers.size();
+                     });
+    return hints;
+}
+
+PyObject *nearest_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    static const char *const keywords[] = {"hints", nullptr};
+    PyObject *given = nullptr;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!:Nearest", const_cast<char **>(keywords),
+                                     &PyTuple_Type, &given)) {
+        return nullptr;
+    }
+    std::unique_ptr<Hints> hints;
+    try {
+        hints = hints_from(given);
+    } catch (const std::bad_alloc &) {
+        return PyErr_NoMemory();
+    }
+    if (hints == nullptr) return nullptr;
+    PyObject *object = type->tp_alloc(type, 0);
+    if (object != nullptr) nearest_of(object)->hints = hints.release();
+    return object;
+}
+
+void nearest_dealloc(PyObject *object) {
+    PyTypeObject *type = Py_TYPE(object);
+    delete nearest_of(object)->hints;
+    type->tp_free(object);
+    Py_DECREF(type);
+}
+
+PyMethodDef nearest_methods[] = {
+    {"number", nearest_number, METH_O,
+     PyDoc_STR("number(shapes)\n\nThe number of the nearest hint; None where Python must say.")},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+PyType_Slot nearest_slots[] = {
+    {Py_tp_doc, const_cast<char *>("The shapes of hints, and which of them is nearest to others.")},
+    {Py_tp_new, reinterpret_cast<void *>(nearest_new)},
+    {Py_tp_dealloc, reinterpret_cast<void *>(nearest_dealloc)},
+    {Py_tp_methods, nearest_methods},
+    {0, nullptr},
+};
+
+// It refers to no Python object, so the collector need not know it.
+PyType_Spec nearest_spec = {
+    "tzero._native.Nearest",
+    sizeof(Nearest),
+    0,
+    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
+    nearest_slots,
+};
+
+}  // namespace
+
+int add_nearest(PyObject *module) {
+    Ref type = Ref::steal(PyType_FromModuleAndSpec(module, &nearest_spec, nullptr));
+    if (!type) return -1;
+    return PyModule_AddObjectRef(module, "Nearest", type.get());
+}
+
+}  // namespace tzero

@@ -1,0 +1,120 @@
+"""A search as a picture: how long each candidate takes, when it was timed, and the best so far.
+
+Enters: the steps of a search. Leaves: a page of SVG, which browsers and GitHub show. It must not
+know how candidates were timed.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from tzero.tune.seconds import in_words
+
+__all__ = ["svg"]
+
+WIDTH, HEIGHT = 760, 380
+LEFT, RIGHT, TOP, BOTTOM = 78, 24, 46, 52
+
+_STYLE = """
+  text { font: 12px system-ui, sans-serif; fill: #555 }
+  .title { font-size: 14px; fill: #222 }
+  .axis { stroke: #bbb; stroke-width: 1; fill: none }
+  .grid { stroke: #eee; stroke-width: 1 }
+  .candidate { fill: #4878a8; fill-opacity: .55 }
+  .best { fill: none; stroke: #c0504d; stroke-width: 1.5; stroke-opacity: .6 }
+  .chosen { fill: #c0504d }
+  .failed { stroke: #888; stroke-width: 1.5; fill: none }
+"""
+
+
+def svg(title: str, steps: Sequence[Any], chosen: Any = None) -> str:
+    """The steps of a search, each with `at`, `config` and `outcome`, as SVG; `chosen` is the config
+    that it came to.
+
+    >>> svg("matmul", []).startswith("<svg")
+    True
+    """
+    timed = [each.outcome.median for each in steps if each.outcome.usable]
+    low, high = _ends(timed)
+
+    def x(number: float) -> float:
+        return LEFT + (number + 0.5) / max(len(steps), 1) * (WIDTH - LEFT - RIGHT)
+
+    def y(seconds: float) -> float:
+        part = (math.log10(seconds) - low) / (high - low)
+        return HEIGHT - BOTTOM - part * (HEIGHT - TOP - BOTTOM)
+
+    parts = [_frame(title, steps, low, high, x, y)]
+    if timed:
+        parts.append(_best(steps, x, y))
+    for number, each in enumerate(steps):
+        name = html.escape(repr(each.config))
+        if each.outcome.usable:
+            kind = "chosen" if each.config == chosen else "candidate"
+            words = f"{in_words(each.outcome.median)} {name}"
+            place = f'cx="{x(number):.1f}" cy="{y(each.outcome.median):.1f}"'
+            parts.append(f'<circle class="{kind}" {place} r="4.5"><title>{words}</title></circle>')
+        else:
+            words = html.escape(each.outcome.problem)
+            path = f"M{x(number) - 4:.1f} {TOP + 4}l8 8m0 -8l-8 8"
+            parts.append(f'<path class="failed" d="{path}"><title>{name}: {words}</title></path>')
+    body = "\n".join(parts)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img">\n'
+        f"<style>{_STYLE}</style>\n"
+        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#fff"/>\n{body}\n</svg>\n'
+    )
+
+
+def _ends(medians: Sequence[float]) -> tuple[float, float]:
+    """The ends of the axis of times: a little beyond the fastest and the slowest."""
+    if not medians:
+        return -6.0, -5.0
+    low, high = math.log10(min(medians)), math.log10(max(medians))
+    room = max(0.08 * (high - low), 0.05)
+    return low - room, high + room
+
+
+def _frame(title: str, steps: Sequence[Any], low: float, high: float, x: Any, y: Any) -> str:
+    lines = [f'<text class="title" x="{LEFT}" y="22">{html.escape(title)}</text>']
+    for seconds in _ticks(low, high):
+        at = y(seconds)
+        lines.append(
+            f'<path class="grid" d="M{LEFT} {at:.1f}H{WIDTH - RIGHT}"/>'
+            f'<text x="{LEFT - 8}" y="{at + 4:.1f}" text-anchor="end">{in_words(seconds)}</text>'
+        )
+    bottom = HEIGHT - BOTTOM
+    lines.append(f'<path class="axis" d="M{LEFT} {TOP}V{bottom}H{WIDTH - RIGHT}"/>')
+    for number in range(0, len(steps), max(1, len(steps) // 6)):
+        words = f"{number + 1} ({steps[number].at:.1f} s)"
+        lines.append(
+            f'<text x="{x(number):.1f}" y="{bottom + 18}" text-anchor="middle">{words}</text>'
+        )
+    words = "candidates in order, and when each was timed; crosses failed, the red one was chosen"
+    middle = (LEFT + WIDTH - RIGHT) / 2
+    lines.append(f'<text x="{middle}" y="{HEIGHT - 10}" text-anchor="middle">{words}</text>')
+    return "\n".join(lines)
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """Round times within the axis: powers of ten, with twos and fives where these are few."""
+    powers = range(math.floor(low), math.ceil(high) + 1)
+    for digits in ((1,), (1, 3), (1, 2, 5), tuple(range(1, 10))):
+        found = [d * 10.0**p for p in powers for d in digits if low <= math.log10(d) + p <= high]
+        if len(found) >= 3:
+            return found
+    return found
+
+
+def _best(steps: Sequence[Any], x: Any, y: Any) -> str:
+    """The least median so far, as steps."""
+    best, path = math.inf, ""
+    for number, each in enumerate(steps):
+        if each.outcome.usable and each.outcome.median < best:
+            best = each.outcome.median
+            height, at = f"{y(best):.1f}", f"{x(number):.1f}"
+            path += f"H{at}V{height}" if path else f"M{at} {height}"
+    return f'<path class="best" d="{path}H{WIDTH - RIGHT}"/>'

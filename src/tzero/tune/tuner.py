@@ -1,0 +1,329 @@
+"""One search: configs are asked for, compiled side by side, timed one after the other, and told.
+
+::
+
+    strategy ──ask──► configs ──prepare──► futures ──as they are done──► bench ──► Outcome
+        ▲                                                                             │
+        └────────────────────────────────────tell────────────────────────────────────┘
+    the fastest few ──► timed again, in turns ──► Search
+
+Enters: a strategy, a function that has configs compiled, and a bench that times one. Leaves: a
+`Search`, which has every outcome, in order, and says how it ended. A candidate that does not
+compile, fails, or is wrong has an outcome with a problem, and costs only itself. It must not know
+kernels, arguments or where anything is remembered.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal, Protocol
+
+from tzero.config import Config
+from tzero.tune.memory import Outcome
+from tzero.tune.plot import svg
+from tzero.tune.progress import Bar
+from tzero.tune.search import Strategy
+from tzero.tune.seconds import in_words
+
+__all__ = ["Bench", "Ended", "Futures", "Search", "Step", "search"]
+
+Futures = Mapping[Config, Sequence["Future[Any]"]]
+Ended = Literal["searched", "budget", "interrupted"]
+
+BATCH = 32
+"""How many configs are compiled at once, where the strategy does not learn from each."""
+
+EACH = 0.5
+"""Seconds that timing one candidate may take."""
+
+LEAST = 0.02
+"""Seconds that the first candidate gets, also where the whole budget is less."""
+
+FINALISTS = 4
+"""The most candidates that are timed again at the end."""
+
+CLOSE = 1.05
+"""A candidate is a finalist whose median is within this factor of the least."""
+
+TURNS = 2
+"""How often finalists are timed again."""
+
+
+class Bench(Protocol):
+    """What times one candidate, and holds its results against those of a reference.
+
+    ::
+
+        bench.set_reference(space.first)
+        bench.outcome(config, budget=0.5, best=2e-5)
+    """
+
+    def set_reference(self, config: Config) -> None:
+        """Hold all results against those of this config from now on."""
+
+    def outcome(self, config: Config, *, budget: float, best: float | None) -> Outcome:
+        """What timing a config comes to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One candidate that was timed, and when.
+
+    >>> Step(1.5, Config(BLOCK=64), Outcome(2e-5)).config
+    Config(BLOCK=64)
+    """
+
+    at: float
+    """Seconds since the search began."""
+    config: Config
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """What a search came to.
+
+    >>> outcomes = {Config(B=1): Outcome(2e-5), Config(B=2): Outcome(1e-5)}
+    >>> found = Search(outcomes, (), 0.5, "searched")
+    >>> found.best
+    Config(B=2)
+    >>> print(found)
+    2 configs in 0.5 s; the fastest is 2.00 times as fast as the first
+          10 µs  Config(B=2)
+          20 µs  Config(B=1)
+    """
+
+    outcomes: Mapping[Config, Outcome]
+    """Every config whose outcome is known, the reference first; also from earlier searches."""
+    steps: tuple[Step, ...]
+    """What was timed, in order."""
+    seconds: float
+    ended: Ended
+    """``searched``: nothing was left to try; ``budget``: the time was up; ``interrupted``: by
+    Ctrl-C."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "outcomes", MappingProxyType(dict(self.outcomes)))
+
+    @property
+    def best(self) -> Config | None:
+        """The fastest config, of equal ones the earlier; None where none can be used."""
+        return _best(self.outcomes)
+
+    def plot(self, path: str | os.PathLike[str], title: str = "the search") -> None:
+        """Write a picture of the search, as SVG: each candidate, when, and the best so far.
+
+        ::
+
+            matmul.autotune((a, b)).plot("search.svg", "matmul, 512 x 512")
+        """
+        Path(path).write_text(svg(title, self.steps, self.best), encoding="utf-8")
+
+    def __str__(self) -> str:
+        usable = sorted(
+            ((o.median, k, c) for k, (c, o) in enumerate(self.outcomes.items()) if o.usable),
+        )
+        failed = [(c, o.problem) for c, o in self.outcomes.items() if not o.usable]
+        count = len(self.outcomes)
+        ended = {"searched": "", "budget": ", then the time was up", "interrupted": ", interrupted"}
+        head = f"{count} config{'s' * (count != 1)} in {self.seconds:.1f} s{ended[self.ended]}"
+        first = next(iter(self.outcomes.values()), None)
+        if usable and first is not None and first.usable:
+            gain = first.median / usable[0][0]
+            head += f"; the fastest is {gain:.2f} times as fast as the first"
+        rows = [f"  {in_words(median):>9}  {config!r}" for median, _, config in usable]
+        rows += [f"     failed  {config!r}: {_line(problem)}" for config, problem in failed]
+        return "\n".join([head, *rows])
+
+
+def search(
+    strategy: Strategy,
+    prepare: Callable[[Sequence[Config]], Futures],
+    bench: Bench,
+    *,
+    known: Mapping[Config, Outcome] = MappingProxyType({}),
+    budget: float = math.inf,
+    together: bool = False,
+    batch: int = BATCH,
+    title: str = "tuning",
+    clock: Callable[[], float] = time.monotonic,
+) -> Search:
+    """Search for the fastest config. `known` are outcomes that the strategy was told. `together`:
+    nothing is timed while something compiles, because both want the same cores. Ctrl-C ends the
+    search, and what is found so far counts; where that is nothing, it is raised.
+
+    ::
+
+        search(strategy(space, "quick"), compile_all, bench, budget=60).best
+    """
+    run = _Run(strategy, prepare, bench, budget, together, batch, clock)
+    with Bar(title, strategy.most) as bar:
+        run.bar = bar
+        try:
+            run.recall(known)
+            run.run()
+            run.settle()
+        except KeyboardInterrupt:
+            if _best(run.outcomes) is None:
+                raise
+            run.ended = "interrupted"
+    return Search(run.outcomes, tuple(run.steps), clock() - run.start, run.ended)
+
+
+class _Run:
+    def __init__(
+        self,
+        strategy: Strategy,
+        prepare: Callable[[Sequence[Config]], Futures],
+        bench: Bench,
+        budget: float,
+        together: bool,
+        batch: int,
+        clock: Callable[[], float],
+    ) -> None:
+        self.strategy, self.prepare, self.bench = strategy, prepare, bench
+        self.together, self.batch, self.clock = together, batch, clock
+        self.start = clock()
+        self.end = self.start + budget
+        self.outcomes: dict[Config, Outcome] = {}
+        self.steps: list[Step] = []
+        self.ended: Ended = "searched"
+        self.reference: Config | None = None
+        self.bar: Bar | None = None
+
+    def recall(self, known: Mapping[Config, Outcome]) -> None:
+        """Take over what is known; a config that is known to work is what others are held against,
+        the earliest of them."""
+        self.outcomes.update(known)
+        self.reference = next((config for config in known if known[config].usable), None)
+        if self.reference is not None:
+            self.bench.set_reference(self.reference)
+
+    def run(self) -> None:
+        while not self.strategy.done:
+            if self.left() <= 0 and self.steps:
+                self.ended = "budget"
+                return
+            configs = self.strategy.ask(self.batch)
+            if not configs:
+                return
+            if not self.time_all(configs):
+                self.ended = "budget"
+                return
+
+    def time_all(self, configs: Sequence[Config]) -> bool:
+        """Compile and time some configs; false where the time was up first."""
+        pending = dict(self.prepare(configs))
+        for config in self.ready(pending):
+            problem = next(filter(None, map(_failure, pending[config])), None)
+            if problem is not None:
+                self.take(config, Outcome(problem=problem))
+                continue
+            if self.left() <= 0 and self.steps:
+                return False
+            self.time(config)
+        return all(config in self.outcomes for config in configs)
+
+    def ready(self, pending: Futures) -> Iterator[Config]:
+        """The configs, as they are compiled: the first is waited for, since others are held against
+        what it computes; then whichever comes. Ends early when the time is up."""
+        waiting = list(pending)
+        if self.together:
+            wait([each for config in waiting for each in pending[config]], timeout=self.patience())
+        elif self.reference is None and waiting:
+            wait(pending[waiting[0]], timeout=self.patience())
+        while waiting:
+            done = [c for c in waiting if all(future.done() for future in pending[c])]
+            if not done:
+                late = [f for c in waiting for f in pending[c] if not f.done()]
+                if not wait(late, self.patience(), return_when=FIRST_COMPLETED).done:
+                    return
+                continue
+            yield done[0]
+            waiting.remove(done[0])
+
+    def time(self, config: Config) -> None:
+        if self.reference is None:
+            self.bench.set_reference(config)
+        best = _best(self.outcomes)
+        outcome = self.bench.outcome(
+            config,
+            budget=max(min(EACH, self.left()), LEAST),
+            best=None if best is None else self.outcomes[best].median,
+        )
+        if self.reference is None and outcome.usable:
+            self.reference = config
+        self.take(config, outcome)
+
+    def take(self, config: Config, outcome: Outcome) -> None:
+        self.outcomes[config] = outcome
+        self.steps.append(Step(self.clock() - self.start, config, outcome))
+        self.strategy.tell(config, outcome.median if outcome.usable else None)
+        best = _best(self.outcomes)
+        if self.bar is not None:
+            seconds = None if best is None else self.outcomes[best].median
+            self.bar.show(len(self.outcomes), best, seconds, self.remaining())
+
+    def settle(self) -> None:
+        """Time the fastest few again, in turns: what the machine did while one of them was timed
+        must not decide. The median of all that was found counts."""
+        if not self.steps or self.ended != "searched":
+            return
+        usable = [c for c, o in self.outcomes.items() if o.usable]
+        usable.sort(key=lambda config: self.outcomes[config].median)
+        least = self.outcomes[usable[0]].median if usable else 0.0
+        close = [c for c in usable if self.outcomes[c].median <= CLOSE * least][:FINALISTS]
+        if len(close) < 2:
+            return
+        medians = {config: [self.outcomes[config].median] for config in close}
+        for config in close * TURNS:
+            if self.left() <= 0:
+                return
+            again = self.bench.outcome(config, budget=EACH / 2, best=None)
+            if not again.usable:  # it is right and wrong by turns
+                self.outcomes[config] = again
+                medians.pop(config, None)
+            elif config in medians:
+                medians[config].append(again.median)
+        for config, found in medians.items():
+            median = sorted(found)[len(found) // 2]
+            known = self.outcomes[config]
+            low, high = min(known.low, median), max(known.high, median)
+            self.outcomes[config] = replace(known, median=median, low=low, high=high)
+
+    def left(self) -> float:
+        return self.end - self.clock()
+
+    def patience(self) -> float | None:
+        """How long to wait for a compile: a first one is waited for in any case."""
+        return None if not self.steps or self.end == math.inf else max(self.left(), 0.0)
+
+    def remaining(self) -> float | None:
+        """Seconds until the end, most likely."""
+        most, done = self.strategy.most, len(self.steps)
+        if most is None or not done:
+            return None if self.end == math.inf else self.left()
+        each = (self.clock() - self.start) / done
+        return max(min(each * (most - len(self.outcomes)), self.left()), 0.0)
+
+
+def _failure(future: Future[Any]) -> str | None:
+    error = future.exception()
+    return None if error is None else f"{type(error).__name__}: {_line(str(error))}"
+
+
+def _best(outcomes: Mapping[Config, Outcome]) -> Config | None:
+    usable: Iterable[Config] = (config for config in outcomes if outcomes[config].usable)
+    return min(usable, key=lambda config: outcomes[config].median, default=None)
+
+
+def _line(text: str) -> str:
+    """The first line of a text that says something, within bounds."""
+    return next((line.strip() for line in text.splitlines() if line.strip()), "")[:300]

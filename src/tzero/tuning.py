@@ -1,0 +1,644 @@
+"""Which config a bound kernel gets: known ahead, remembered, nearest, or found by a search.
+
+::
+
+    a first call ── only one, or set_config ─────────────────────────────► pinned
+                 ├─ a lookup table, a file of `tzero.pretuned` has it ───► pretuned
+                 ├─ an earlier search on this machine found it ──────────► cached
+                 ├─ size_hints, or effort "none": what is nearest ───────► nearest
+                 └─ compiled side by side, timed, compared ──────────────► tuned
+
+Enters: a bound kernel and the arguments of its first call. Leaves: a `Choice` on the bound kernel,
+which says why it was made; what a search found is remembered. It must not know how calls are made
+or where bound kernels are kept.
+
+One search runs at a time in a process: two would time each other. Where nothing can be timed, as in
+a CUDA graph's capture or with tensors that have no memory, the call goes on with what is known, and
+a later call decides.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+import threading
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Generic, TypeVar, cast
+
+import torch
+import triton
+
+from tzero import events, intercept, modes, precompiling, settings, triton_side
+from tzero.bind import BoundKernel
+from tzero.config import Config
+from tzero.errors import InvalidArgument, InvalidKernel, TuningFailed
+from tzero.host import Host
+from tzero.inside import inside
+from tzero.key import Key
+from tzero.leaves import TENSORS
+from tzero.precompiling import Precompiled, precompile_host
+from tzero.sizes import BySize, NotResizable, origins, resized, shapes_of
+from tzero.tune import memory, source
+from tzero.tune.copying import tensors_in
+from tzero.tune.isolated import Isolated
+from tzero.tune.memory import Entry, Memory, Outcome, Pretuned
+from tzero.tune.search import Effort, Strategy, Tpe, strategy
+from tzero.tune.select import Choice, Hint, Selector
+from tzero.tune.space import Space
+from tzero.tune.trial import Trial, device_of
+from tzero.tune.tuner import BATCH, Bench, Search, search
+from tzero.words import text
+
+__all__ = ["Facts", "Tuning", "pretuned", "ship"]
+
+R = TypeVar("R")
+
+LEARNING = 8
+"""How many configs a strategy that learns is asked for at once."""
+
+_turn = threading.RLock()  # whoever times candidates has it
+os.register_at_fork(after_in_child=lambda: _turn._at_fork_reinit())  # type: ignore[attr-defined]
+
+_files: list[Pretuned] = []
+"""What `pretuned` has read, the latest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a config is chosen for: what it is remembered under, and found by.
+
+    >>> Facts("add", "ab12", "f32[4]", "cuda:sm_90", "NVIDIA H200").strict[:24]
+    '{"arguments":"f32[4]","d'
+    """
+
+    kernel: str
+    source: str
+    arguments: str
+    hardware: str
+    device: str
+
+    @property
+    def strict(self) -> str:
+        """The key of the local memory: all that has a say in which config is fastest."""
+        return memory.strict(
+            source=self.source,
+            arguments=self.arguments,
+            hardware=self.hardware,
+            device=self.device,
+            triton=triton.__version__,
+            torch=str(torch.__version__),
+        )
+
+    def find(self, known: Pretuned) -> memory.Answer:
+        """What is known ahead for exactly this."""
+        return known.find(
+            kernel=self.kernel,
+            source=self.source,
+            arguments=self.arguments,
+            hardware=self.hardware,
+        )
+
+    def entry(self, config: Config, shapes: Iterable[Sequence[int]]) -> Entry:
+        """A config for this, to be shipped."""
+        return Entry(
+            self.kernel,
+            self.source,
+            self.arguments,
+            self.hardware,
+            config,
+            tuple(tuple(each) for each in shapes),
+        )
+
+
+class Tuning(Generic[R]):
+    """How the bound kernels of one kernel get their configs."""
+
+    def __init__(
+        self,
+        host: Host[R],
+        space: Space | None,
+        *,
+        lookup: Mapping[str, Config] = MappingProxyType({}),
+        size_hints: Sequence[int] = (),
+    ) -> None:
+        self.host = host
+        self.space = space
+        self.size_hints = tuple(size_hints)
+        self._table = dict(lookup)
+        self._source: str | None = None
+        self._tuned: dict[str, Entry] = {}  # what was chosen for which arguments, to be shipped
+        self._told: set[str] = set()
+        self.searches: dict[str, Search] = {}
+
+    @property
+    def has_choice(self) -> bool:
+        """Whether there is more than one config that a call may get."""
+        return self.space is not None and (self.space.count() != 1 or bool(self._table))
+
+    # -- at a first call -------------------------------------------------------------------------
+
+    def decide(self, bound: BoundKernel[R], args: tuple[Any, ...]) -> None:
+        """Choose the config of a bound kernel, whose first call has these arguments."""
+        with _turn:
+            if not bound.undecided:
+                return  # another thread has
+            why_not = _obstacle(args)
+            if why_not:
+                self._say(f"its configs are not timed now: {why_not}")
+                bound.choose(self._choice(bound, args, untimed=True), settled=False)
+                return
+            with _undisturbed():
+                if self.size_hints:
+                    self._decide_by_size(bound, args)
+                else:
+                    bound.choose(self._choice(bound, args))
+
+    def _decide_by_size(self, bound: BoundKernel[R], args: tuple[Any, ...]) -> None:
+        names = self.host.parameters
+        found: list[tuple[Choice[Config], tuple[Any, ...]]] = []
+        for hint in self.size_hints:
+            try:
+                made = resized(args, names, hint)
+            except NotResizable as error:
+                self._say(f"size_hints are not used: {error}", warn=True)
+                bound.choose(self._choice(bound, args))
+                return
+            found.append((self._choice(bound, made, hint=hint), made))
+        came_from = origins(lambda given: self._without_memory(bound, given), args, names)
+        hints = []
+        for choice, made in found:
+            given = shapes_of(made, names)
+            results = [tuple(size.of(given) for size in each) for each in came_from]
+            hints.append(Hint(choice.variant, given, results))
+        bound.choose_by_size(BySize(hints, came_from, names))
+
+    def _without_memory(self, bound: BoundKernel[R], args: tuple[Any, ...]) -> Any:
+        call = self.host.configured(bound.function, self._first)
+        return precompiling.run_without_memory(call, args)
+
+    @property
+    def _space(self) -> Space:
+        assert self.space is not None  # who has nothing to choose from does not ask
+        return self.space
+
+    @property
+    def _first(self) -> Config:
+        return self._space.first
+
+    # -- one choice ------------------------------------------------------------------------------
+
+    def _choice(
+        self,
+        bound: BoundKernel[R],
+        args: tuple[Any, ...],
+        *,
+        hint: int | None = None,
+        untimed: bool = False,
+    ) -> Choice[Config]:
+        now = settings.now()
+        facts = self._facts(bound, args, hint)
+        shapes = shapes_of(args, self.host.parameters)
+        ahead = self._ahead(facts)
+        if ahead is not None:
+            return self._kept(facts, shapes, ahead)
+        effort = cast("Effort", "none" if untimed else now.tune)
+        known = self._known(facts)
+        plan = self._strategy(effort, known)
+        best = _fastest(known)
+        if best is not None and (plan.done or effort == "none"):
+            return self._kept(facts, shapes, self._remembered(best, known))
+        if effort == "none":
+            return self._taken_first(untimed) if untimed else self._near(facts, shapes)
+        budget = now.tune_budget or math.inf
+        return self._searched(bound, args, facts, plan, known, budget, now.tune_isolate)[0]
+
+    def _ahead(self, facts: Facts) -> Choice[Config] | None:
+        """What a lookup table or a file has for exactly these facts."""
+        config = self._table.get(facts.arguments)
+        if config is not None:
+            return Choice.pretuned(config, f"the lookup table of {facts.kernel}")
+        for known in _files:
+            answer = facts.find(known)
+            if answer.config is not None and answer.config in self._space:
+                return Choice.pretuned(answer.config, known.name)
+            if answer.config is not None:
+                words = f"{known.name} has {answer.config!r}, which is none of its configs"
+                self._say(words, warn=True)
+            elif answer.verdict in ("other source", "other hardware"):
+                self._say(answer.reason, warn=answer.verdict == "other source")
+        return None
+
+    def _known(self, facts: Facts) -> dict[Config, Outcome]:
+        """What earlier searches found, of configs that are still to be tried; the first first."""
+        record = Memory.of(settings.now()).record(facts.strict)
+        found = {} if record is None else dict(record.outcomes)
+        ordered = sorted(found, key=lambda config: config != self._first)
+        listed = {config: config for config in self._space.listed or ()}  # as they were written
+        return {listed.get(each, each): found[each] for each in ordered if each in self._space}
+
+    def _strategy(self, effort: Effort, known: Mapping[Config, Outcome]) -> Strategy:
+        made = strategy(self._space, effort)
+        for config, outcome in known.items():
+            made.tell(config, outcome.median if outcome.usable else None)
+        return made
+
+    def _remembered(self, best: Config, known: Mapping[Config, Outcome]) -> Choice[Config]:
+        return Choice.cached(best, "the local cache", known[best].median)
+
+    def _near(self, facts: Facts, shapes: Sequence[Sequence[int]]) -> Choice[Config]:
+        """With no timing: the config of the nearest shapes for which one is known."""
+        entries = {
+            each.place: each
+            for known in reversed(_files)
+            for each in known.entries
+            if (each.source, each.hardware) == (facts.source, facts.hardware)
+        }
+        entries |= {each.place: each for each in self._tuned.values()}
+        usable = [each for each in entries.values() if each.shapes and each.config in self._space]
+        if not usable:
+            return self._taken_first(False)
+        hints = [Hint(each.config, each.shapes) for each in usable[: memory.MOST_NEAR]]
+        return Selector(hints, kernel=facts.kernel).nearest(tuple(map(tuple, shapes)))
+
+    def _taken_first(self, untimed: bool) -> Choice[Config]:
+        by = "nothing can be timed now, which" if untimed else "effort 'none'"
+        return Choice.pinned(self._first, by=by)
+
+    def _kept(
+        self, facts: Facts, shapes: Sequence[Sequence[int]], choice: Choice[Config]
+    ) -> Choice[Config]:
+        self._tuned[facts.arguments] = facts.entry(choice.variant, shapes)
+        events.emit(events.Event("tune", facts.kernel, str(choice)))
+        return choice
+
+    # -- searching -------------------------------------------------------------------------------
+
+    def autotune(
+        self,
+        bound: BoundKernel[R],
+        args: tuple[Any, ...],
+        effort: Effort | None,
+        budget: float | None,
+        isolate: bool | None,
+        force: bool,
+    ) -> Search:
+        """Search now, and use what is found."""
+        if self.space is None:
+            raise InvalidArgument(
+                kernel=self.host.name,
+                problem="autotune has nothing to choose from",
+                advice="Give it configs: tzero.kernel(configs=[...]).",
+            )
+        if budget is not None and not budget > 0:
+            raise InvalidArgument(
+                kernel=self.host.name,
+                argument="budget",
+                problem=f"is {budget!r}",
+                advice="Give it seconds, more than 0.",
+            )
+        why_not = _obstacle(args)
+        if why_not:
+            raise InvalidArgument(
+                kernel=self.host.name,
+                problem=f"its configs cannot be timed now: {why_not}",
+                advice="Call autotune outside of that, with plain tensors.",
+            )
+        now = settings.now()
+        effort = cast("Effort", now.tune if effort is None else effort)
+        limit = (now.tune_budget or math.inf) if budget is None else budget
+        alone = now.tune_isolate if isolate is None else isolate
+        with _turn, _undisturbed():
+            facts = self._facts(bound, args)
+            known = {} if force else self._known(facts)
+            plan = self._strategy(effort, known)
+            choice, found = self._searched(bound, args, facts, plan, known, limit, alone)
+            bound.choose(choice)
+            return found
+
+    def _searched(
+        self,
+        bound: BoundKernel[R],
+        args: tuple[Any, ...],
+        facts: Facts,
+        plan: Strategy,
+        known: Mapping[Config, Outcome],
+        budget: float,
+        isolate: bool,
+    ) -> tuple[Choice[Config], Search]:
+        device = device_of(args)
+        with self._bench(bound, args, device, isolate) as bench:
+            found = search(
+                plan,
+                lambda configs: self._prepare(bound, args, configs),
+                bench,
+                known=known,
+                budget=budget,
+                together=device.type == "cpu",
+                batch=LEARNING if isinstance(plan, Tpe) else BATCH,
+                title=self.host.name,
+            )
+        failed = {repr(c): o.problem for c, o in found.outcomes.items() if not o.usable}
+        best = found.best
+        if best is None:
+            raise TuningFailed(kernel=self.host.name, problems=failed)
+        for config, problem in failed.items():
+            words = f"{config} is out: {problem}"
+            events.emit(events.Event("tune", facts.kernel, words))
+        timed = {step.config: found.outcomes[step.config] for step in found.steps}
+        lasting = {c: o for c, o in timed.items() if "OutOfMemoryError" not in o.problem}
+        Memory.of(settings.now()).keep(facts.strict, lasting)
+        self.searches[facts.arguments] = found
+        seconds = found.outcomes[best].median
+        if best in timed or not known:
+            tried = sum(outcome.usable for outcome in found.outcomes.values())
+            choice = Choice.tuned(best, tried=tried, seconds=seconds)
+        else:
+            choice = self._remembered(best, found.outcomes)
+        return self._kept(facts, shapes_of(args, self.host.parameters), choice), found
+
+    @contextmanager
+    def _bench(
+        self, bound: BoundKernel[R], args: tuple[Any, ...], device: torch.device, isolate: bool
+    ) -> Iterator[Bench]:
+        if isolate:
+            with Isolated(self.host, args, reference=self._first) as alone:
+                yield alone
+        else:
+            yield Trial(lambda config: self._called(bound, config), args, device, self._first)
+
+    def _called(self, bound: BoundKernel[R], config: Config) -> Callable[..., R]:
+        """A call of the host function as a candidate makes it: what it specializes is no news."""
+        call = self.host.configured(bound.function, config)
+
+        def run(*args: Any) -> R:
+            outer, inside.call = inside.call, (_ignore, (), bound, args, 0)
+            try:
+                return call(*args)
+            finally:
+                inside.call = outer
+
+        return run
+
+    def _prepare(
+        self, bound: BoundKernel[R], args: tuple[Any, ...], configs: Sequence[Config]
+    ) -> dict[Config, list[Any]]:
+        """Have configs compiled, all at once; those whose launches cannot be known before they are
+        made compile when they are timed."""
+        found: dict[Config, list[Any]] = {}
+        outer, inside.ahead = inside.ahead, True
+        try:
+            for config in configs:
+                ahead = Precompiled()
+                call = self.host.configured(bound.function, config)
+                try:
+                    precompile_host(self.host.name, call, args, ahead)
+                except InvalidArgument as error:
+                    self._say(f"its configs are compiled one by one: {error.problem}")
+                except Exception as error:
+                    # What Triton says of one config comes again when that is tried, and is its
+                    # problem alone; but a name that does not exist is a mistake of who wrote it.
+                    unknown = triton_side.unknown_keyword(error)
+                    if unknown is not None:
+                        raise self._unknown_name(unknown, config) from error
+                found[config] = list(ahead.values())
+        finally:
+            inside.ahead = outer
+        return found
+
+    def _unknown_name(self, name: str, config: Config) -> InvalidArgument:
+        return InvalidArgument(
+            kernel=self.host.name,
+            problem=f"{config!r} has {name!r}, which the Triton kernel that it launches does not "
+            "take",
+            advice="Correct the name, or leave it out.",
+        )
+
+    # -- facts -----------------------------------------------------------------------------------
+
+    def _facts(
+        self, bound: BoundKernel[R], args: tuple[Any, ...], hint: int | None = None
+    ) -> Facts:
+        if self._source is None:
+            self._source = source.digest(self.host.function)
+        hardware, device = _hardware(device_of(args))
+        words = self.arguments(bound.key) + ("" if hint is None else f" with sizes {hint}")
+        return Facts(self.host.name, self._source, words, hardware, device)
+
+    def arguments(self, key: Key) -> str:
+        """How a lookup table or a file names the arguments of a key: all of it but the device."""
+        arity = len(self.host.parameters)
+        return text((*key[:arity], *key[arity + 1 :]))
+
+    def entries(self) -> list[Entry]:
+        """What was chosen so far, for `ship`."""
+        with _turn:
+            return list(self._tuned.values())
+
+    def _say(self, reason: str, warn: bool = False) -> None:
+        """Tell something once."""
+        if reason in self._told:
+            return
+        self._told.add(reason)
+        if warn:
+            warnings.warn(f"{self.host.name}: {reason}.", stacklevel=2)
+        events.emit(events.Event("tune", self.host.name, reason))
+
+
+def _ignore(*given: object) -> None:
+    """What a candidate specializes does not join any key."""
+
+
+def _fastest(known: Mapping[Config, Outcome]) -> Config | None:
+    usable = [config for config in known if known[config].usable]
+    return min(usable, key=lambda config: known[config].median, default=None)
+
+
+def _obstacle(args: tuple[Any, ...]) -> str:
+    """Why nothing can be timed now; mostly empty."""
+    if inside.ahead:
+        return "the host function is looked through for what it launches"
+    interpreting = triton_side.interpreting()
+    if interpreting:
+        return interpreting
+    if intercept.here.interceptor is None:  # else the modes are those of a recording
+        why = modes.obstacle()
+        if why and not why.startswith(("a torch function mode", "autocast")):
+            return why
+    if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+        return "a CUDA graph is captured"
+    for tensor in tensors_in(args):
+        if type(tensor) not in TENSORS:
+            return f"an argument is a {type(tensor).__name__}"
+        if tensor.device.type not in ("cpu", "cuda"):
+            return f"an argument is on {tensor.device}"
+    return ""
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Out of the recording that this thread may be in: what is timed is no part of it."""
+    if intercept.here.interceptor is None:
+        yield
+        return
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    outer, intercept.here.interceptor = intercept.here.interceptor, None
+    try:
+        with torch._C.DisableTorchFunction(), _disable_current_modes():
+            yield
+    finally:
+        intercept.here.interceptor = outer
+
+
+def _hardware(device: torch.device) -> tuple[str, str]:
+    """The class of a device, and what is known of it beyond that."""
+    if device.type != "cuda":
+        return (
+            memory.cpu_class(),
+            f"{platform.machine()} {os.cpu_count()} {torch.get_num_threads()}",
+        )
+    facts = torch.cuda.get_device_properties(device)
+    if torch.version.hip:
+        return f"hip:{facts.gcnArchName.partition(':')[0]}", facts.name
+    return memory.cuda_class(facts.major, facts.minor), facts.name
+
+
+# -- ahead of time ---------------------------------------------------------------------------------
+
+
+def pretuned(path: str | os.PathLike[str]) -> Pretuned:
+    """Use the configs of a file that `ship` has written, from now on and in the whole process: a
+    kernel finds there what its source, the arguments of a call and the class of the hardware ask
+    for, and times nothing then.
+
+    ::
+
+        tzero.pretuned("pretuned.json")
+
+    A file that has nothing for this hardware gives a warning. Of several files the latest counts.
+    """
+    known = Pretuned.read(path)
+    device = torch.device("cuda") if torch.cuda.is_available() else torch.device("cpu")
+    foreign = known.foreign(_hardware(device)[0])
+    if foreign:
+        warnings.warn(f"{foreign}.", stacklevel=2)
+    with _turn:
+        _files[:] = [known, *(each for each in _files if each.name != known.name)]
+    return known
+
+
+def ship(path: str | os.PathLike[str], kernels: Iterable[Any]) -> Pretuned:
+    """Write the configs that kernels have chosen in this process to a file, for `pretuned`; what a
+    file there has of other kernels, arguments and hardware stays.
+
+    ::
+
+        matmul.autotune((a, b), effort="full")
+        tzero.ship("pretuned.json", [matmul])
+    """
+    entries: list[Entry] = []
+    for kernel in kernels:
+        if not isinstance(getattr(kernel, "tuning", None), Tuning):
+            raise InvalidKernel(
+                kernel=getattr(kernel, "__name__", repr(kernel)),
+                problem="ship was given it, and it is no kernel of tzero's",
+                advice="Put @tzero.kernel(configs=[...]) on it.",
+            )
+        mine = kernel.tuning.entries()
+        if not mine:
+            raise InvalidKernel(
+                kernel=kernel.name,
+                problem="ship was given it, and no config was chosen for it yet",
+                advice=f"Call {kernel.name}.autotune(args) for each shape that matters.",
+            )
+        entries += mine
+    made = Pretuned(entries, os.fspath(path))
+    if os.path.exists(path):
+        made = memory.merge(Pretuned.read(path), made).pretuned
+    made.write(path)
+    return made
+
+
+# -- options ---------------------------------------------------------------------------------------
+
+
+def checked_configs(
+    name: str, config: Config | None, configs: Any
+) -> tuple[Config | None, Space | None]:
+    """The config that calls are made with as long as none is chosen, and what there is to choose
+    from."""
+    if configs is None:
+        return config, None if config is None else Space.of([config])
+    space = configs
+    if not isinstance(configs, Space):
+        listed = isinstance(configs, (list, tuple)) and all(isinstance(c, Config) for c in configs)
+        if not listed:
+            raise InvalidKernel(
+                kernel=name,
+                problem=f"configs= is {configs!r}",
+                advice="Pass a list of tzero.Configs, or a tzero.Space.",
+            )
+        space = Space.of(configs) if configs else None
+    if config is not None or space is None:
+        raise InvalidKernel(
+            kernel=name,
+            problem="it has a config beside its configs" if config else "its configs= is empty",
+            advice="Pass config= with the one to use, or configs= with all of them.",
+        )
+    return space.first, space
+
+
+def checked_hints(
+    name: str, hints: Any, static_shapes: bool, space: Space | None
+) -> tuple[int, ...]:
+    """The sizes that a kernel is tuned for, each once."""
+    if hints is None:
+        return ()
+    if not isinstance(hints, (list, tuple)) or not all(type(h) is int and h > 1 for h in hints):
+        raise InvalidKernel(
+            kernel=name,
+            problem=f"size_hints= is {hints!r}",
+            advice="Pass a list of sizes from 2 on: size_hints=[64, 4096].",
+        )
+    if static_shapes:
+        raise InvalidKernel(
+            kernel=name,
+            problem="it has size_hints, and static_shapes=True has each shape tuned by itself",
+            advice="Pass static_shapes=False beside size_hints, or leave these out.",
+        )
+    if not hints or space is None or space.count() == 1:
+        raise InvalidKernel(
+            kernel=name,
+            problem="its size_hints= is empty"
+            if not hints
+            else "it has size_hints, and one config",
+            advice="Give it several configs to choose from, and sizes to tune them for.",
+        )
+    return tuple(dict.fromkeys(hints))
+
+
+def checked_lookup(name: str, lookup: Any, space: Space | None) -> dict[str, Config]:
+    """A table of configs that are known to be best, by the words of the arguments."""
+    if lookup is None:
+        return {}
+    if space is None:
+        raise InvalidKernel(
+            kernel=name, problem="it has a lookup table, and no configs", advice="Pass configs=."
+        )
+    if not isinstance(lookup, Mapping) or not all(
+        isinstance(arguments, str) and isinstance(config, Config)
+        for arguments, config in lookup.items()
+    ):
+        raise InvalidKernel(
+            kernel=name,
+            problem=f"lookup= is {lookup!r}",
+            advice="Pass a mapping of kernel.arguments(args) to tzero.Configs.",
+        )
+    for config in lookup.values():
+        Space.of([config]).check_names(list(space.parameters), kernel=name)
+    return dict(lookup)

@@ -1,0 +1,331 @@
+"""A config that crashes, hangs or takes all memory costs its process and nothing else; processes
+end with whoever started them."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+
+from tzero import Config, settings
+from tzero.errors import InvalidArgument
+from tzero.host import Host, read_host
+from tzero.precompiling import Precompiled, precompile_host
+from tzero.tune.isolated import Isolated
+from tzero.tune.trial import ReferenceFailed
+
+FIRST = Config(BLOCK=64, does="")
+
+
+@triton.jit
+def doubled(x_ptr, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(x_ptr + at, 2 * tl.load(x_ptr + at, mask=at < n), mask=at < n)
+
+
+def hang(config: Config) -> None:
+    while True:
+        pass
+
+
+def hang_with_others(config: Config) -> None:
+    started = subprocess.Popen(["sleep", "1000"])
+    Path(config.file).write_text(str(started.pid))
+    hang(config)
+
+
+def tell(config: Config) -> None:
+    raise ValueError(f"{settings.current().cpu_check} {torch.is_grad_enabled()} {os.getpid()}")
+
+
+def leave(config: Config) -> None:
+    os._exit(3)
+
+
+def take_memory(config: Config) -> None:
+    bytearray(1 << 62)
+
+
+DEEDS: dict[str, Callable[[Config], None]] = {
+    "": lambda config: None,
+    "crash": lambda config: print(ctypes.string_at(0)),
+    "hang": hang,
+    "hang with others": hang_with_others,
+    "leave": leave,
+    "take memory": take_memory,
+    "tell": tell,
+}
+
+
+def double(x: torch.Tensor, config: Config) -> torch.Tensor:
+    DEEDS[config.does](config)
+    doubled[(triton.cdiv(x.numel(), config.BLOCK),)](x, x.numel(), BLOCK=config.BLOCK)
+    return x + ("wrong" in config)
+
+
+def read(function: Callable[..., Any]) -> Host[Any]:
+    return read_host(function, FIRST)
+
+
+def does(what: str, block: int = 64, **more: Any) -> Config:
+    return Config(BLOCK=block, does=what, **more)
+
+
+def asked(bench: Isolated, config: Config) -> Any:
+    return bench.outcome(config, budget=0.05, best=None)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    return state != "Z"  # whoever has to wait for it is not us
+
+
+def gone_soon(pid: int) -> bool:
+    end = time.monotonic() + 30
+    while is_alive(pid) and time.monotonic() < end:
+        time.sleep(0.02)
+    return not is_alive(pid)
+
+
+@pytest.fixture(scope="module")
+def bench() -> Iterator[Isolated]:
+    """One for all tests that leave a process behind which answers; starting takes seconds."""
+    with settings.override(cpu_check=True), torch.no_grad():
+        made = Isolated(read(double), (torch.ones(1000),), reference=FIRST, limit=60)
+        asked(made, FIRST)
+    with made:
+        yield made
+
+
+# -- candidates that leave the process alive ------------------------------------------------------
+
+
+def test_a_config_that_is_right_is_timed_and_one_process_times_them_all(bench: Isolated) -> None:
+    found = [asked(bench, config) for config in (FIRST, does("", 128), does("", 256))]
+    assert all(each.usable and each.samples > 0 for each in found)
+    before = bench.pid
+    assert asked(bench, does("", 512)).usable
+    assert bench.pid == before != os.getpid()
+
+
+def test_what_raises_or_is_wrong_is_a_problem_and_the_process_goes_on(bench: Isolated) -> None:
+    before = bench.pid
+    assert asked(bench, does("take memory")).problem.startswith("MemoryError")
+    assert asked(bench, does("", wrong=True)).problem.startswith("its results are wrong: result is")
+    assert asked(bench, FIRST).usable and bench.pid == before
+
+
+def test_a_config_that_is_slower_than_the_best_is_given_up(bench: Isolated) -> None:
+    assert bench.outcome(FIRST, budget=10.0, best=1e-12).samples < 10
+
+
+def test_the_process_has_the_settings_and_modes_of_the_one_that_started_it(bench: Isolated) -> None:
+    told = asked(bench, does("tell")).problem
+    assert told == f"ValueError: True False {bench.pid}"
+    assert not settings.current().cpu_check
+
+
+def test_ctrl_c_is_for_the_parent(bench: Isolated) -> None:
+    before = bench.pid
+    assert before is not None
+    assert os.getpgid(before) == before != os.getpgid(0)  # a terminal does not send it there
+    os.kill(before, signal.SIGINT)
+    assert asked(bench, FIRST).usable and bench.pid == before
+
+
+# -- candidates that do not -----------------------------------------------------------------------
+
+
+def test_a_wait_that_is_interrupted_ends_the_process_and_the_next_config_gets_another(
+    bench: Isolated,
+) -> None:
+    assert asked(bench, FIRST).usable
+    before = bench.pid
+    assert before is not None
+    stop = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
+    stop.start()
+    with pytest.raises(KeyboardInterrupt):
+        asked(bench, does("hang"))
+    stop.join()
+    assert not Path(f"/proc/{before}").exists()
+    assert asked(bench, FIRST).usable
+
+
+@pytest.mark.parametrize(
+    ("what", "problem"),
+    [
+        ("crash", "it crashed: killed by SIGSEGV"),
+        ("leave", "it crashed: it ended by itself with exit code 3"),
+    ],
+)
+def test_a_crash_is_one_configs_problem(bench: Isolated, what: str, problem: str) -> None:
+    assert asked(bench, FIRST).usable
+    before = bench.pid
+    assert before is not None
+    assert asked(bench, does(what)).problem == problem
+    assert not Path(f"/proc/{before}").exists()  # not even a zombie
+    assert bench.pid is None
+
+
+def test_a_hang_is_one_configs_problem_and_nothing_runs_on(
+    bench: Isolated, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert asked(bench, FIRST).usable
+    before, file = bench.pid, tmp_path / "pid"
+    assert before is not None
+    monkeypatch.setattr(bench, "_limit", 1.0)
+    found = asked(bench, does("hang with others", file=str(file)))
+    assert found.problem == "it hung: no answer within 1.05 s"
+    assert not Path(f"/proc/{before}").exists() and bench.pid is None
+    assert gone_soon(int(file.read_text()))
+
+
+def test_a_reference_that_crashes_is_told_and_another_one_can_be_named() -> None:
+    bench = Isolated(read(double), (torch.ones(9),), reference=does("crash"))
+    assert asked(bench, does("crash")).problem == "it crashed: killed by SIGSEGV"
+    with pytest.raises(ReferenceFailed, match="killed by SIGSEGV"):
+        asked(bench, FIRST)
+    bench.set_reference(FIRST)
+    assert asked(bench, does("", 128)).usable
+    assert asked(bench, does("", wrong=True)).problem.startswith("its results are wrong")
+    last = bench.pid
+    del bench  # as it ends where nobody closes it
+    assert last is not None and not Path(f"/proc/{last}").exists()
+
+
+# -- what is sent, and what is found there --------------------------------------------------------
+
+
+def entries(root: Path) -> set[Path]:
+    return {path for path in root.rglob("*") if path.is_file() and "tuned" not in path.parts}
+
+
+def test_a_closure_is_timed_and_what_was_compiled_before_is_not_compiled_again(
+    tmp_path: Path,
+) -> None:
+    @triton.jit
+    def tripled(x_ptr, n, BLOCK: tl.constexpr):
+        at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        tl.store(x_ptr + at, 3 * tl.load(x_ptr + at, mask=at < n), mask=at < n)
+
+    def triple(x: torch.Tensor, config: Config) -> None:
+        tripled[(triton.cdiv(x.numel(), config.BLOCK),)](x, x.numel(), BLOCK=config.BLOCK)
+
+    x = torch.ones(1000)
+    with settings.override(cache_dir=str(tmp_path), compile_workers=1):
+        host, ahead = read(triple), Precompiled()
+        for config in (FIRST, does("", 128)):
+            precompile_host("triple", host.configured(triple, config), (x,), ahead)
+        ahead.wait()
+        compiled = entries(tmp_path)
+        assert compiled
+        with Isolated(host, (x,), reference=FIRST) as bench:
+            assert asked(bench, FIRST).usable and asked(bench, does("", 128)).usable
+            assert entries(tmp_path) == compiled
+            assert asked(bench, does("", 256)).usable
+            assert entries(tmp_path) > compiled  # that one was not compiled before
+            last = bench.pid
+    assert last is not None and not Path(f"/proc/{last}").exists()
+    with pytest.raises(ValueError, match="it was closed"):
+        asked(bench, FIRST)
+    assert x.sum() == 1000
+
+
+def test_a_module_that_another_process_does_not_find_is_told() -> None:
+    module = type(sys)("only_here")
+    exec("def host(x, config):\n    return x", vars(module))
+    sys.modules["only_here"] = module
+    try:
+        with Isolated(read(module.host), (torch.ones(3),), reference=FIRST) as bench:
+            with pytest.raises(InvalidArgument, match=r"ModuleNotFoundError: .*only_here"):
+                asked(bench, FIRST)
+            assert bench.pid is None
+    finally:
+        del sys.modules["only_here"]
+
+
+SCRIPT = """
+    import ctypes
+    import torch, triton, triton.language as tl
+    from tzero import Config
+    from tzero.host import read_host
+    from tzero.tune.isolated import Isolated
+
+    @triton.jit
+    def filled(x_ptr, BLOCK: tl.constexpr):
+        tl.store(x_ptr + tl.arange(0, BLOCK), 5.0)
+
+    def fill(x, config):
+        if config.BLOCK == 8:
+            ctypes.PyDLL(None).pause()  # Python's lock is held meanwhile
+        filled[(1,)](x, BLOCK=config.BLOCK)
+
+    print("main", flush=True)
+    first = Config(BLOCK=16)
+    bench = Isolated(read_host(fill, first), (torch.ones(16),), reference=first)
+    print(bench.outcome(first, budget=0.05, best=None).usable, bench.pid, flush=True)
+    bench.outcome(Config(BLOCK=8), budget=0.05, best=None)
+"""
+
+
+def test_the_main_module_is_not_run_again_and_a_hanging_process_ends_with_a_parent_that_is_killed(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "script.py"
+    path.write_text(textwrap.dedent(SCRIPT))
+    with subprocess.Popen(
+        [sys.executable, str(path)], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "main\n"
+        answer, pid = process.stdout.readline().split()
+        assert answer == "True" and is_alive(int(pid))
+        time.sleep(0.3)  # so that the candidate has begun
+        process.kill()
+        ended = gone_soon(int(pid))
+        if not ended:
+            os.kill(int(pid), signal.SIGKILL)  # or it stays for ever
+        assert ended
+        assert process.stdout.read() == ""
+
+
+# -- on a GPU -------------------------------------------------------------------------------------
+
+
+@triton.jit
+def strayed(x_ptr, far, BLOCK: tl.constexpr):
+    tl.store(x_ptr + far + tl.arange(0, BLOCK), 1.0)
+
+
+def stray(x: torch.Tensor, config: Config) -> None:
+    strayed[(1,)](x, 1 << 45 if config.does == "stray" else 0, BLOCK=config.BLOCK)
+
+
+@pytest.mark.gpu
+def test_after_a_stray_access_on_a_gpu_the_next_config_gets_a_new_device() -> None:
+    x = torch.zeros(64, device="cuda")
+    with Isolated(read(stray), (x,), reference=FIRST) as bench:
+        assert asked(bench, FIRST).usable
+        before = bench.pid
+        assert "illegal" in asked(bench, does("stray")).problem
+        assert bench.pid is None
+        assert asked(bench, FIRST).usable and bench.pid != before
+    torch.cuda.synchronize()
+    assert x.sum() == 0

@@ -1,0 +1,108 @@
+"""Arguments in other sizes, where the sizes of results come from, and what is nearest to a call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from tzero.config import Config
+from tzero.precompiling import run_without_memory
+from tzero.sizes import BySize, NotResizable, Origin, described, imagined, origins, resized
+from tzero.tune.select import Hint
+
+
+def test_every_size_above_one_takes_the_hint() -> None:
+    x, row, none = resized(
+        (torch.randn(5, 7), torch.randn(1, 7), torch.randn(0, 3)), ("x", "row", "none"), 16
+    )
+    assert (x.shape, row.shape, none.shape) == ((16, 16), (1, 16), (0, 16))
+
+
+def test_dimensions_that_are_marked_static_stay() -> None:
+    x = torch.randn(5, 7)
+    torch._dynamo.mark_static(x, 1)
+    (made,) = resized((x,), ("x",), 16)
+    assert made.shape == (16, 7)
+    assert made._dynamo_static_indices == {1}
+
+
+def test_the_order_of_dimensions_in_memory_stays() -> None:
+    (made,) = resized((torch.randn(5, 7, 3).permute(2, 0, 1),), ("x",), 4)
+    assert made.stride() == (1, 16, 4)
+
+
+def test_contents_are_repeated_and_whole_numbers_stay_below_the_hint() -> None:
+    x, at = resized((torch.tensor([1.0, 2.0]), torch.tensor([9, -1, 3])), ("x", "at"), 4)
+    assert x.tolist() == [1, 2, 1, 2]
+    assert at.tolist() == [1, -1, 3, 1]
+
+
+@pytest.mark.parametrize(("n", "new"), [(5, 16), (7, 16), (35, 256), (1, 1), (0, 0), (-3, -3)])
+def test_numbers_that_are_sizes_follow_them(n: int, new: int) -> None:
+    assert resized((torch.randn(5, 7), n), ("x", "n"), 16)[1] == new
+
+
+@pytest.mark.parametrize("n", [17, -100, 10**9])
+def test_a_number_that_may_be_the_size_of_nothing_is_refused(n: int) -> None:
+    with pytest.raises(NotResizable, match=f"argument 'n' is {n}"):
+        resized((torch.randn(5, 7), n), ("x", "n"), 16)
+
+
+def test_other_values_and_tensors_in_lists_are_kept_and_resized() -> None:
+    xs, flag, name = resized(([torch.ones(3)], True, "sum"), ("xs", "flag", "name"), 8)
+    assert xs[0].shape == (8,)
+    assert (flag, name) == (True, "sum")
+
+
+def test_one_tensor_given_twice_is_one_again() -> None:
+    x = torch.ones(3)
+    one, other = resized((x, x), ("x", "y"), 8)
+    assert one is other
+
+
+def came_from(function: Any, *args: Any) -> Any:
+    names = [f"a{k}" for k in range(len(args))]
+    return origins(lambda given: run_without_memory(function, given), args, names)
+
+
+def test_sizes_of_results_come_from_those_of_arguments() -> None:
+    found = came_from(torch.matmul, torch.randn(4, 6), torch.randn(6, 8))
+    assert found == ((Origin(0, 0), Origin(1, 1)),)
+
+
+def test_a_size_that_is_none_of_the_arguments_is_not_known() -> None:
+    def outer(x: torch.Tensor) -> torch.Tensor:
+        return torch.empty(x.shape[0] // 2, 1, 0)
+
+    (sizes,) = came_from(outer, torch.randn(4))
+    assert [size.of([(4,)]) for size in sizes] == [None, 1, 0]
+
+
+def test_a_host_function_that_cannot_be_followed_says_nothing_of_its_results() -> None:
+    def picky(x: torch.Tensor) -> torch.Tensor:
+        assert x.shape[0] == 4
+        return x
+
+    assert came_from(picky, torch.randn(4)) == ()
+
+
+def test_a_call_is_compared_with_inputs_and_results() -> None:
+    hints = [
+        Hint(Config(B=1), [(64, 64), (64, 64)], [(64, 64)]),
+        Hint(Config(B=2), [(1024, 1024), (1024, 1024)], [(1024, 1024)]),
+    ]
+    choose = BySize(hints, ((Origin(0, 0), Origin(1, 1)),), ("a", "b"))
+    # The inputs alone are as near to one hint as to the other; that the result is small decides.
+    assert choose((torch.empty(64, 1024), torch.empty(1024, 64))).variant == Config(B=1)
+    assert choose((torch.empty(1024, 64), torch.empty(64, 1024))).variant == Config(B=2)
+    assert choose.shapes((torch.empty(2, 3), torch.empty(3, 5))) == ((2, 3), (3, 5), (2, 5))
+
+
+def test_a_description_holds_no_tensor_and_makes_one_like_it() -> None:
+    x = torch.randn(6, 4).t()
+    (made, n, [at]) = imagined(described((x, 3, [torch.tensor([5])])))
+    assert (made.shape, made.stride(), made.dtype) == (x.shape, x.stride(), x.dtype)
+    assert n == 3
+    assert at.tolist() == [0]
