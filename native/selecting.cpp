@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <memory>
 #include <new>
 #include <vector>
@@ -145,27 +146,38 @@ bool has_ranks(const Family &family, PyObject *shapes) {
     return true;
 }
 
-// The distances of all hints of a column, and their sums over columns.
+// The distances of all hints of a column, and their sums over columns; and how far each is off in
+// all of them together, where larger sizes make up for smaller ones.
 class Distances {
   public:
-    explicit Distances(size_t count) : count_(count) { std::fill_n(sums_, count, 0); }
+    explicit Distances(size_t count) : count_(count) {
+        std::fill_n(sums_, count, 0);
+        std::fill_n(off_, count, 0);
+    }
 
     void add(const Column &column, int32_t at) {
         const int32_t *marks = column.marks.data(), *counts = column.counts.data();
         for (size_t k = 0; k < count_; ++k) {
-            const int32_t apart = marks[k] - at;
-            sums_[k] += (apart < 0 ? -apart : apart) & counts[k];
+            const int32_t apart = (marks[k] - at) & counts[k];
+            sums_[k] += apart < 0 ? -apart : apart;
+            off_[k] += apart;
         }
     }
 
-    // Among equals, the first.
+    // The least distance; among equals the one that is least off, and then the first.
     size_t least() const {
-        return static_cast<size_t>(std::min_element(sums_, sums_ + count_) - sums_);
+        size_t best = 0;
+        for (size_t k = 1; k < count_; ++k) {
+            if (sums_[k] > sums_[best]) continue;
+            if (sums_[k] < sums_[best] || std::abs(off_[k]) < std::abs(off_[best])) best = k;
+        }
+        return best;
     }
 
   private:
     size_t count_;
     int32_t sums_[most_hints];  // of at most 24 bits, see MOST_DIMS
+    int32_t off_[most_hints];
 };
 
 // The number of the nearest hint; -1 where a size is odd.

@@ -165,7 +165,7 @@ class Kernel(Generic[R]):
             self._show_recording()
         planner, planned = self._planner, None
         try:
-            if planner is None or bound.refusal is not None:
+            if planner is None or bound.refusal is not None or bound.undecided:
                 result = bound.call(*args)
             else:
                 result, planned = planner.run(bound, args)

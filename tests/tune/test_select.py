@@ -48,6 +48,22 @@ def distance(one: Any, other: Any) -> float:
     return sum(abs(log2(a) - log2(b)) for a, b in pairs if a is not None and b is not None)
 
 
+def off(one: Any, other: Any) -> float:
+    """How far the products of all sizes are apart, in doublings."""
+    logs = [
+        [math.log2(size) if size else -1.0 for shape in shapes for size in shape]
+        for shapes in (one, other)
+    ]
+    return abs(sum(logs[0]) - sum(logs[1]))
+
+
+def test_a_long_shape_is_nearest_to_the_square_with_as_many_elements(make: Make) -> None:
+    selector = make([Hint(n, [(n, n)]) for n in (64, 256, 1024, 4096)])
+    assert selector.nearest(((64, 4096),)).variant == 256  # as far, by L1, from all of them
+    assert selector.nearest(((4096, 200),)).variant == 1024
+    assert selector.explain(((64, 4096),)).splitlines()[0] == "256: 6.00, tuned for (256, 256)"
+
+
 def test_each_twin_chooses_as_it_was_asked_to(make: Make) -> None:
     natively = make.keywords["native"]  # type: ignore[attr-defined]
     assert (make([Hint(0, [(8,)])])._number is not None) == natively
@@ -71,13 +87,13 @@ def test_the_nearest_is_that_of_the_definition(make: Make, data: st.DataObject) 
         st.lists(st.integers(0, 40), min_size=3, max_size=3), min_size=1, max_size=16
     )
 )
-def test_among_powers_of_two_it_is_exact_and_ties_go_to_the_earlier(
+def test_among_powers_of_two_it_is_exact_and_ties_go_to_the_same_product_then_the_earlier(
     make: Make, exponents: Any
 ) -> None:
     tuned = [((2**a, 2**b), (2**c,)) for a, b, c in exponents]
     selector = make([Hint(k, shapes[:1], shapes[1:]) for k, shapes in enumerate(tuned)])
     for asked in [*tuned, ((1, 0), (1,)), ((2**20, 2**10), (2**5,))]:
-        distances = [distance(asked, each) for each in tuned]
+        distances = [(distance(asked, each), off(asked, each)) for each in tuned]
         assert selector.nearest(asked).variant == distances.index(min(distances))
 
 

@@ -37,6 +37,11 @@ EACH: list[tuple[TzeroError, list[str], str]] = [
         "Mend the kernel",
     ),
     (errors.PretunedDamaged(source="p.json", problem="torn"), ["p.json", "torn"], "Correct it"),
+    (
+        errors.TuningFailed(kernel="k", problems={"Config(B=1)": "no memory"}),
+        ["k: none of its configs", "Config(B=1): no memory"],
+        "Give it one that works",
+    ),
     (errors.WorkerDied(kernel="k", how="killed by SIGSEGV"), ["k: ", "SIGSEGV"], "set TZERO_"),
     (errors.CompileTimeout(kernel="k", seconds=2.5), ["k: ", "2.5 s"], "Set TZERO_"),
     (

@@ -15,8 +15,7 @@ Python what is not made of tuples of plain sizes.
 
 In Python, to have them in a few microseconds, the distances from one size to all hints are one
 integer with 32 bits for each hint. So the distances of whole calls are sums of a few integers, and
-which hint each stands for is written in its lowest bits: the least of them names the choice, and
-among equals the earlier one.
+which hint each stands for is written in its lowest bits: the least of them names the choice.
 
     >>> selector = Selector([Hint("small", [(64, 64)]), Hint("large", [(4096, 4096)])])
     >>> selector.select(((100, 64),)).variant
@@ -196,7 +195,9 @@ class Hint(Generic[V]):
 class Selector(Generic[V]):
     """Chooses, for the shapes of a call, among variants that were tuned for other shapes.
 
-    - The nearest by L1 distance in log2 space is taken; among equals, the earlier.
+    - The nearest by L1 distance in log2 space is taken. Among equals, as squares are to a shape
+      that is long and narrow, it is the one whose sizes come to most nearly the same product; and
+      then the earlier.
     - log2 of a size of 0 is -1, so that 0 is as far from 1 as 1 is from 2.
     - A size of None, on either side, adds nothing.
     - Hints with another number of tensors, or other ranks, are chosen only where none has the
@@ -276,10 +277,26 @@ class Selector(Generic[V]):
             try:
                 fields = self._likely.fields(shapes)
             except ValueError:  # of other ranks than most hints
-                family, shapes = self._family_of(shapes)
-                fields = family.fields(shapes)
-            number = min(fields) & (MOST_HINTS - 1)
+                family, compared = self._family_of(shapes)
+                fields = family.fields(compared)
+            number = self._least(fields, shapes)
         return self._choices[number]
+
+    def _least(self, fields: Sequence[int], shapes: Shapes) -> int:
+        """The number of the hint with the least distance."""
+        least = min(fields) >> _NUMBER
+        tied = [each & (MOST_HINTS - 1) for each in fields if each >> _NUMBER == least]
+        return min(tied, key=lambda number: (self._off(number, shapes), number))
+
+    def _off(self, number: int, shapes: Shapes) -> int:
+        """How far the product of sizes is from that of a hint, in steps; nothing, for other
+        ranks."""
+        mine = self._hints[number].shapes
+        if list(map(len, mine)) != list(map(len, shapes)):
+            return 0
+        pairs = zip(chain.from_iterable(mine), chain.from_iterable(shapes), strict=True)
+        known = ((one, other) for one, other in pairs if one is not None and other is not None)
+        return abs(sum(_log2(one) - _log2(other) for one, other in known))
 
     def explain(self, shapes: Shapes) -> str:
         """How far each hint is from these shapes, nearest first.
@@ -291,8 +308,9 @@ class Selector(Generic[V]):
         """
         family, compared = self._family_of(shapes)
         by = " in elements" if family is self._elements else ""
-        fields = sorted(family.fields(compared))
-        rows = [(each >> _NUMBER, self._hints[each & (MOST_HINTS - 1)]) for each in fields]
+        fields = [divmod(each, MOST_HINTS) for each in family.fields(compared)]
+        fields.sort(key=lambda each: (each[0], self._off(each[1], shapes), each[1]))
+        rows = [(steps, self._hints[number]) for steps, number in fields]
         return "\n".join(
             f"{hint.variant!r}: {steps / _STEPS:.2f}{by}, tuned for {hint}" for steps, hint in rows
         )

@@ -61,7 +61,7 @@ MOST = 200
 BATCH = 10
 """Samples between two looks at a candidate."""
 
-GLANCE = 2
+GLANCE = 3
 """Samples after which a candidate is given up if all of them took `FAR` times the best median."""
 
 FAR = 3.0
@@ -204,8 +204,9 @@ class CpuClock:
 
 
 class CudaClock:
-    """Events on the device, in its current stream. A batch of samples is queued whole and waited
-    for once, so that while the cache is flushed the host gets ahead of the device.
+    """Events on the device, in its current stream. A batch of samples is queued whole, behind a
+    kernel that does nothing for as long as queuing takes: so the device never waits for the host,
+    and what launching costs there is no part of the samples.
 
     ::
 
@@ -217,6 +218,7 @@ class CudaClock:
 
     def __init__(self, device: torch.device, cache: int | None = None) -> None:
         self._device = device
+        self._queuing = 0.0  # seconds that the host took for one sample, at last
         if cache is None:
             # Twice: which lines go first is for the device to say, and need not be the oldest.
             cache = 2 * int(torch.cuda.get_device_properties(device).L2_cache_size)
@@ -229,6 +231,10 @@ class CudaClock:
         pairs = []
         with torch.cuda.device(self._device):
             stream = torch.cuda.current_stream()
+            stream.synchronize()
+            ahead = min(1.5 * self._queuing * count * calls, _LONGEST_AHEAD)
+            torch.cuda._sleep(int(ahead * _CYCLES))  # type: ignore[no-untyped-call]
+            began = time.perf_counter()
             for _ in range(count):
                 start, end = _event(), _event()
                 pairs.append((start, end))
@@ -239,8 +245,13 @@ class CudaClock:
                 for _ in range(calls):
                     call()
                 end.record(stream)
+            self._queuing = (time.perf_counter() - began) / (count * calls)
             stream.synchronize()
         return [start.elapsed_time(end) / 1000 for start, end in pairs]
+
+
+_CYCLES = 2e9  # of a device in a second; where it has fewer, the host is only further ahead
+_LONGEST_AHEAD = 0.02  # seconds; a call that compiles takes far longer, and is no guide
 
 
 def _event() -> torch.cuda.Event:
