@@ -27,7 +27,7 @@ from tzero.config import Config
 from tzero.entries import Entries
 from tzero.errors import InvalidArgument
 from tzero.extract import Extractor, unwrapped
-from tzero.host import check_key, outside, read_host
+from tzero.host import Host, check_key, outside, read_host
 from tzero.inside import inside
 from tzero.key import Key, Options, difference
 from tzero.plan import Plan
@@ -78,12 +78,13 @@ class Kernel(Generic[R]):
         options: Options,
         plans: bool = True,
         pool: bool = False,
+        replayed: Callable[[Host[R], Config], Callable[..., R]] | None = None,
     ) -> None:
         # The function's own attributes are not taken over: they may have names that are used here.
         functools.update_wrapper(self, function, updated=())
         self.host = host = read_host(function, config)
         self.function, self.name, self.signature = function, host.name, host.signature
-        self.tuning: Tuning[R] = Tuning(host, space, lookup=lookup, size_hints=size_hints)
+        self.tuning: Tuning[R] = Tuning(host, space, lookup, size_hints, replayed)
         self.options = options
         check_key(host.name, key, host.parameters)
         self.extract = Extractor(host.name, host.parameters, host.constants, options, key)

@@ -19,6 +19,7 @@ a later call decides.
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import platform
@@ -50,7 +51,7 @@ from tzero.tune.memory import Entry, Memory, Outcome, Pretuned
 from tzero.tune.search import Effort, Strategy, Tpe, strategy
 from tzero.tune.select import Choice, Hint, Selector
 from tzero.tune.space import Space
-from tzero.tune.trial import Trial, device_of
+from tzero.tune.trial import Trial, as_written, device_of
 from tzero.tune.tuner import BATCH, Bench, Search, search
 from tzero.words import text
 
@@ -122,11 +123,12 @@ class Tuning(Generic[R]):
         self,
         host: Host[R],
         space: Space | None,
-        *,
         lookup: Mapping[str, Config] = MappingProxyType({}),
         size_hints: Sequence[int] = (),
+        replayed: Callable[[Host[R], Config], Callable[..., R]] | None = None,
     ) -> None:
         self.host = host
+        self._replayed = replayed or as_written  # how candidates are called: as calls will be
         self.space = space
         self.size_hints = tuple(size_hints)
         self._table = dict(lookup)
@@ -331,7 +333,7 @@ class Tuning(Generic[R]):
         isolate: bool,
     ) -> tuple[Choice[Config], Search]:
         device = device_of(args)
-        with self._bench(bound, args, device, isolate) as bench:
+        with self._bench(args, device, isolate) as bench:
             found = search(
                 plan,
                 lambda configs: self._prepare(bound, args, configs),
@@ -362,27 +364,13 @@ class Tuning(Generic[R]):
         return self._kept(facts, shapes_of(args, self.host.parameters), choice), found
 
     @contextmanager
-    def _bench(
-        self, bound: BoundKernel[R], args: tuple[Any, ...], device: torch.device, isolate: bool
-    ) -> Iterator[Bench]:
+    def _bench(self, args: tuple[Any, ...], device: torch.device, isolate: bool) -> Iterator[Bench]:
         if isolate:
-            with Isolated(self.host, args, reference=self._first) as alone:
+            with Isolated(self.host, args, reference=self._first, called=self._replayed) as alone:
                 yield alone
         else:
-            yield Trial(lambda config: self._called(bound, config), args, device, self._first)
-
-    def _called(self, bound: BoundKernel[R], config: Config) -> Callable[..., R]:
-        """A call of the host function as a candidate makes it: what it specializes is no news."""
-        call = self.host.configured(bound.function, config)
-
-        def run(*args: Any) -> R:
-            outer, inside.call = inside.call, (_ignore, (), bound, args, 0)
-            try:
-                return call(*args)
-            finally:
-                inside.call = outer
-
-        return run
+            made = functools.cache(functools.partial(self._replayed, self.host))
+            yield Trial(made, args, device, self._first)
 
     def _prepare(
         self, bound: BoundKernel[R], args: tuple[Any, ...], configs: Sequence[Config]
@@ -447,10 +435,6 @@ class Tuning(Generic[R]):
         if warn:
             warnings.warn(f"{self.host.name}: {reason}.", stacklevel=2)
         events.emit(events.Event("tune", self.host.name, reason))
-
-
-def _ignore(*given: object) -> None:
-    """What a candidate specializes does not join any key."""
 
 
 def _fastest(known: Mapping[Config, Outcome]) -> Config | None:

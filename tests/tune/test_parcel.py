@@ -26,7 +26,7 @@ from tzero.tune.parcel import opened, packed
 def sent(function: Callable[..., Any], *args: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     parcel = packed(read_host(function, None), args)
     try:
-        host, made = opened(parcel)
+        host, made, _ = opened(parcel)
     finally:
         os.close(parcel.descriptor)
     return host.function, made
@@ -151,7 +151,7 @@ def test_kernels_of_a_module_go_by_name() -> None:
 def test_the_place_of_the_config_is_kept() -> None:
     host = read_host(lambda x, config, y: (x, config, y), Config(A=1))
     parcel = packed(host, (1, 2))
-    made, args = opened(parcel)
+    made, args, _ = opened(parcel)
     os.close(parcel.descriptor)
     assert made.configured(made.function, Config(A=2))(*args) == (1, Config(A=2), 2)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import os
 import resource
 import signal
@@ -206,14 +207,12 @@ def _set_signals() -> None:
 
 
 def _served(parcel: Parcel) -> Trial:
-    host, args = opened(parcel)
+    host, args, called = opened(parcel)
     os.close(parcel.descriptor)  # it is all here now
 
-    def configured(config: Config) -> Callable[..., Any]:
-        return host.configured(host.function, config)
-
     inside.ahead = True  # what it specializes is no news, and kernels in it are not tuned here
-    return _Served(configured, args, device_of(args), Config())
+    made = functools.cache(functools.partial(called, host))
+    return _Served(made, args, device_of(args), Config())
 
 
 def _begin(parent: int, lifeline: int) -> None:

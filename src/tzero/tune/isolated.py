@@ -35,7 +35,7 @@ from tzero.host import Host
 from tzero.tune.child import Ask, Refer, Reply, world
 from tzero.tune.memory import Outcome
 from tzero.tune.parcel import Parcel, packed, unsendable
-from tzero.tune.trial import ReferenceFailed
+from tzero.tune.trial import Called, ReferenceFailed, as_written
 
 __all__ = ["Isolated"]
 
@@ -67,10 +67,11 @@ class Isolated:
         args: tuple[Any, ...],
         *,
         reference: Config,
+        called: Called = as_written,
         limit: float = LIMIT,
     ) -> None:
         self._name, self._limit = host.name, limit
-        self._parcel = packed(host, args)
+        self._parcel = packed(host, args, called)
         self._child: _Child | None = None
         self._end: weakref.finalize[Any, Any] | None = None  # of the child
         self._closed = weakref.finalize(self, os.close, self._parcel.descriptor)

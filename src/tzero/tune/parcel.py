@@ -48,6 +48,7 @@ from tzero.tune.copying import (
     tensor_of,
     view_of,
 )
+from tzero.tune.trial import Called, as_written
 
 __all__ = ["Parcel", "opened", "packed", "unsendable"]
 
@@ -74,12 +75,13 @@ class _Contents(NamedTuple):
     pinned: bool
 
 
-def packed(host: Host[Any], args: tuple[Any, ...]) -> Parcel:
-    """Pack a function and its arguments; `InvalidArgument` for what cannot be sent.
+def packed(host: Host[Any], args: tuple[Any, ...], called: Called = as_written) -> Parcel:
+    """Pack a function, its arguments, and how it is called; `InvalidArgument` for what cannot be
+    sent.
 
     ::
 
-        parcel = packed(add.host, (x, y))
+        parcel = packed(add.host, (x, y), called)
         os.close(parcel.descriptor)
     """
     # Nothing else of a host is needed to call it, and annotations may be anything.
@@ -87,7 +89,7 @@ def packed(host: Host[Any], args: tuple[Any, ...]) -> Parcel:
     buffer = io.BytesIO()
     pickler = _Pickler(buffer)
     try:
-        pickler.dump((sent, args))
+        pickler.dump((sent, args, called))
     except Exception as error:  # what objects do when they are pickled is up to them
         raise unsendable(host.name, _reason(error)) from error
     table = [_Contents(place, storage.is_pinned()) for place, storage in pickler.storages.items()]
@@ -101,13 +103,13 @@ def packed(host: Host[Any], args: tuple[Any, ...]) -> Parcel:
     return parcel
 
 
-def opened(parcel: Parcel) -> tuple[Host[Any], tuple[Any, ...]]:
-    """The function and the arguments of a parcel.
+def opened(parcel: Parcel) -> tuple[Host[Any], tuple[Any, ...], Called]:
+    """What was packed.
 
     ::
 
-        host, args = opened(parcel)
-        host.configured(host.function, config)(*args)
+        host, args, called = opened(parcel)
+        called(host, config)(*args)
     """
     with mmap.mmap(parcel.descriptor, 0, access=mmap.ACCESS_COPY) as memory:
         data, table = pickle.loads(memory[: parcel.length])
@@ -116,7 +118,7 @@ def opened(parcel: Parcel) -> tuple[Host[Any], tuple[Any, ...]]:
             if has_contents(place):
                 # The view is gone at the end of the line: memory that is viewed cannot be closed.
                 bytes_of(storages[place]).copy_(_viewed(memory, start, place[2]))
-    found: tuple[Host[Any], tuple[Any, ...]] = _Unpickler(io.BytesIO(data), storages).load()
+    found: tuple[Host[Any], tuple[Any, ...], Called] = _Unpickler(io.BytesIO(data), storages).load()
     return found
 
 

@@ -179,7 +179,8 @@ class CpuClock:
     True
     """
 
-    shortest = 100e-6
+    shortest = 4e-3
+    """A flush takes the interpreter out of the cache too: of several calls the first is slow."""
 
     def __init__(
         self, cache: int | None = None, counter: Callable[[], float] = time.perf_counter

@@ -25,13 +25,18 @@ from typing import Any
 import torch
 
 from tzero.config import Config
+from tzero.host import Host
 from tzero.tune.copying import Copies, Place, tensors_in
 from tzero.tune.memory import Outcome
 from tzero.tune.timing import Clock, clock_of, measure, same
 
-__all__ = ["ReferenceFailed", "Trial", "device_of", "problem_of"]
+__all__ = ["Called", "ReferenceFailed", "Trial", "as_written", "device_of", "problem_of"]
 
 _LONGEST = 500  # characters of a problem: compilers may write books
+
+
+Called = Callable[[Host[Any], Config], Callable[..., Any]]
+"""A function of a host and a config, which gives one of the arguments alone."""
 
 
 class ReferenceFailed(RuntimeError):
@@ -211,3 +216,13 @@ def problem_of(error: BaseException) -> str:
         torch.cuda.empty_cache()
     words = str(error)
     return (type(error).__name__ + (f": {words}" if words else ""))[:_LONGEST]
+
+
+def as_written(host: Host[Any], config: Config) -> Callable[..., Any]:
+    """A host function with a config, as a function of the arguments alone.
+
+    >>> from tzero.host import read_host
+    >>> as_written(read_host(lambda x, config: x * config.by, Config(by=1)), Config(by=2))(4)
+    8
+    """
+    return host.configured(host.function, config)
