@@ -1,5 +1,6 @@
 #include "arguments.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "guards.h"
@@ -36,6 +37,11 @@ bool see_through_shim(const Tensors &tensors, PyObject *value, Seen *out) {
         tensors.shim.device_index(handle, &index) != 0 || tensors.shim.data(handle, &data) != 0) {
         return false;
     }
+    int64_t elements = 0;
+    // Elements without memory are wrapped by a transform, or freed: Python says what is wrong.
+    if (data == nullptr && (tensors.shim.numel(handle, &elements) != 0 || elements != 0)) {
+        return false;
+    }
     *out = {reinterpret_cast<uintptr_t>(data), static_cast<uint32_t>(dtype),
             place_from_torch(type), index < 0 ? 0 : index};
     return true;
@@ -47,6 +53,8 @@ bool see_through_dlpack(const Tensors &tensors, PyObject *value, Seen *out) {
         PyErr_Clear();  // who takes over asks the tensor again, and says what is wrong with it
         return false;
     }
+    const int64_t *sizes = tensor.shape, *end = sizes + tensor.ndim;
+    if (tensor.data == nullptr && std::find(sizes, end, 0) == end) return false;  // as above
     const auto &dtype = tensor.dtype;
     *out = {reinterpret_cast<uintptr_t>(tensor.data) + tensor.byte_offset,
             uint32_t{dtype.code} << 24 | uint32_t{dtype.bits} << 16 | dtype.lanes,
@@ -121,7 +129,8 @@ bool TorchShim::open() {
     return library && library.find("aoti_torch_get_data_ptr", data) &&
            library.find("aoti_torch_get_dtype", dtype) &&
            library.find("aoti_torch_get_device_type", device_type) &&
-           library.find("aoti_torch_get_device_index", device_index);
+           library.find("aoti_torch_get_device_index", device_index) &&
+           library.find("aoti_torch_get_numel", numel);
 }
 
 Reading read_argument(const Tensors &tensors, const Parameter &parameter, PyObject *value,

@@ -65,6 +65,7 @@ struct TorchShim {
     int (*dtype)(const void *handle, int32_t *out) = nullptr;
     int (*device_type)(const void *handle, int32_t *out) = nullptr;
     int (*device_index)(const void *handle, int32_t *out) = nullptr;
+    int (*numel)(const void *handle, int64_t *out) = nullptr;
 
     // Finds the functions in the library that torch has loaded; false if one is missing.
     bool open();

@@ -1,5 +1,6 @@
 #include "tensors.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "library.h"
@@ -88,6 +89,10 @@ Reading read_tensor_words(const Tensors &tensors, const Torch &torch, PyObject *
     }
     if (dimension < 0 || static_cast<size_t>(dimension) > most_dimensions || dtype < 0 ||
         dtype > 0xff || index > 0xfe) {
+        return Reading::not_ours;
+    }
+    // Elements without memory, as of a storage that was freed: Python says what is wrong.
+    if (data == nullptr && std::find(sizes, sizes + dimension, 0) == sizes + dimension) {
         return Reading::not_ours;
     }
     const auto place = reinterpret_cast<uintptr_t>(data);

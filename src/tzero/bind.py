@@ -17,6 +17,7 @@ from tzero.config import Config
 from tzero.errors import InvalidArgument
 from tzero.host import Host, underlying
 from tzero.key import Key
+from tzero.modes import untraced
 from tzero.plan import Refusal
 from tzero.sizes import BySize
 from tzero.tune.search import Effort
@@ -207,6 +208,7 @@ class BoundKernel(Generic[R]):
         self.plans, self.stale, self.refusal = {}, {}, None
         self.call = self.host.configured(self.function, config)
 
+    @untraced
     def __call__(self, /, *args: Any, **kwargs: Any) -> R:
         """Call it as the kernel is called, by place or by name. Arguments with another key than
         `key` are refused: this bound kernel is not made for them."""

@@ -17,11 +17,11 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from types import FunctionType, MappingProxyType, MethodType
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 
 import torch
 
-from tzero import events, intercept, measure, settings
+from tzero import events, intercept, measure, modes, settings
 from tzero.bind import BoundKernel
 from tzero.config import Config
 from tzero.entries import Entries
@@ -31,7 +31,7 @@ from tzero.host import Host, check_key, outside, read_host
 from tzero.inside import inside
 from tzero.key import Key, Options, difference
 from tzero.plan import Plan
-from tzero.planner import Planned, Planner
+from tzero.planner import AS_OPERATOR, Planned, Planner, run_host
 from tzero.precompiling import Precompiled, precompile_host
 from tzero.replay import resume
 from tzero.reports import Explanation, Stats
@@ -105,6 +105,7 @@ class Kernel(Generic[R]):
 
     # -- calling -------------------------------------------------------------------------------
 
+    @modes.untraced
     def __call__(self, /, *args: Any, **kwargs: Any) -> R:
         """Call the host function by way of the bound kernel of the arguments."""
         if torch.compiler.is_compiling():
@@ -167,7 +168,7 @@ class Kernel(Generic[R]):
         planner, planned = self._planner, None
         try:
             if planner is None or bound.refusal is not None or bound.undecided:
-                result = bound.call(*args)
+                result = run_host(bound, args)
             else:
                 result, planned = planner.run(bound, args)
         finally:
@@ -440,6 +441,14 @@ class Kernel(Generic[R]):
                 advice="Define it in a module, outside functions, under its own name.",
             )
         return path
+
+    def __prepare_scriptable__(self) -> NoReturn:
+        """What torch.jit.script asks first; without an answer it reads this class as a program."""
+        raise InvalidArgument(
+            kernel=self.name,
+            problem="torch.jit.script has no way to write launches down",
+            advice=AS_OPERATOR,
+        )
 
     def _show_recording(self) -> None:
         """Where this call is in the host function of another kernel, which is being recorded."""

@@ -133,8 +133,8 @@ class Reader:
         values = f"({''.join(f'{word}, ' for word in words)})"
         known = [word for word in words if word.startswith("_tz_a")]
         # Without an accelerator, memory that is somewhere is the CPU's; what is nowhere may be a
-        # meta tensor's.
-        return f"{values} if {' and '.join(known)} else None" if self._alone and known else values
+        # meta tensor's, and with one it may be that of a tensor whose elements are not there.
+        return f"{values} if {' and '.join(known)} else None" if known else values
 
     def _expression(
         self, k: int, parameter: Parameter, kind: type | None, world: dict[str, Any]

@@ -24,6 +24,7 @@ from tzero.backends.triton import compiled
 from tzero.cpu.launcher import Launcher
 from tzero.cpu.pool import DONE
 from tzero.facts import Reader
+from tzero.modes import untraced
 from tzero.precompiling import Precompiled, precompile_launch
 from tzero.triton_side import Compiled, JITFunction, driver
 
@@ -41,6 +42,7 @@ class Launching:
         plain = type(grid) is tuple and all(type(size) is int for size in grid)
         self.sizes = (*grid, 1, 1)[:3] if plain and grid else None
 
+    @untraced
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Launch, and return the compiled kernel as Triton does."""
         if intercept.anywhere and intercept.here.interceptor is not None:
@@ -148,8 +150,18 @@ class PythonJit(JITFunction):
     def __copy__(self) -> PythonJit:
         return type(self).of(self)
 
+    # Models that have one for a member are copied and pickled: it goes along as a function does.
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> PythonJit:
+        return self
+
+    def __reduce__(self) -> str:
+        name: str = self.__qualname__  # pickle says it where another thing has that name
+        return name
+
     # -- Triton's interface --------------------------------------------------------------------
 
+    @untraced
     def __getitem__(self, grid: Any) -> Launching:
         if type(grid) is not tuple:
             return Launching(self, grid)
@@ -178,6 +190,7 @@ class PythonJit(JITFunction):
         precompile_launch(self, args, kwargs, ahead)
         return ahead
 
+    @untraced
     def run(self, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
         """Triton's entry, which autotuners and heuristics use too."""
         if warmup:

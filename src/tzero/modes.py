@@ -2,12 +2,14 @@
 torch's does.
 
 Enters: nothing but the thread. Leaves: a value that is equal while all of it is the same, and the
-reason, if there is one, why host functions cannot be recorded or replayed at all now.
+reason, if there is one, why host functions cannot be recorded or replayed at all now; and a mark
+that keeps torch.compile out of functions.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch._C import (
@@ -22,10 +24,14 @@ from torch._C import (
 from torch._C import (
     _len_torch_function_stack as _function_modes,
 )
+from torch._C._dynamo import eval_frame as _frames
 
 _grad_enabled = torch.is_grad_enabled
+_PROXIES = torch._C._TorchDispatchModeKey.PROXY
 
-__all__ = ["Modes", "dispatch", "now", "obstacle"]
+__all__ = ["Modes", "dispatch", "follower", "now", "obstacle", "transforming", "untraced"]
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Modes(NamedTuple):
@@ -74,10 +80,52 @@ def obstacle() -> str:
         return "a torch function mode is on"
     if _dispatch_modes():
         return "a torch dispatch mode is on"
-    if torch._C._functorch.peek_interpreter_stack() is not None:
+    if transforming():
         return "a transform of torch.func is running"
-    if torch._C._get_tracing_state() is not None:
-        return "torch.jit traces"
+    who = follower()
+    if who:
+        return f"{who} follows"
     if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
         return "autocast is on"
     return ""
+
+
+def transforming() -> bool:
+    """Whether a transform of torch.func, such as `vmap`, is running in this thread.
+
+    >>> transforming()
+    False
+    """
+    return torch._C._functorch.peek_interpreter_stack() is not None
+
+
+def follower() -> str:
+    """Who writes down what torch does in this thread, and does not see launches; mostly empty.
+    Nobody does in the code of an operator of one's own, which is one step to them all.
+
+    >>> follower()
+    ''
+    """
+    if torch._C._get_tracing_state() is not None:
+        return "torch.jit.trace"
+    # Proxies have a place among the modes, and another where operators are not taken apart yet.
+    if (
+        torch._C._get_dispatch_mode(_PROXIES) is not None
+        or torch._ops._get_dispatch_mode_pre_dispatch(_PROXIES) is not None  # type: ignore[no-untyped-call]
+    ):
+        return "make_fx"
+    return ""
+
+
+def untraced(function: F) -> F:
+    """Have torch.compile leave the calls of a function alone that it does not follow from their
+    caller, and all that these call. After a break in a graph it would look into every Python
+    function that runs, and into tzero's: a host function that runs in pieces of torch.compile's own
+    could not be recorded.
+
+    >>> untraced(now) is now
+    True
+    """
+    skip = _frames._FrameAction.SKIP
+    _frames.set_code_exec_strategy(function.__code__, _frames._FrameExecStrategy(skip, skip))
+    return function

@@ -24,6 +24,7 @@ from tzero.backends import running
 from tzero.cpu.launcher import Launcher
 from tzero.errors import LaunchFailed
 from tzero.launch import Launching, PythonJit, finish
+from tzero.modes import untraced
 from tzero.triton_side import driver
 
 __all__ = ["NativeJit", "NotNative", "configure", "described", "make"]
@@ -104,6 +105,7 @@ def make(native: ModuleType) -> type[PythonJit]:
             shape = triton_side.parameters(self)
             self._prepare(tuple(map(_parameter, shape)), settings.current().max_specializations)
 
+        @untraced
         def _launched(self, grid: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
             """Launch by the twin; the kernel, and how native code launches it from now on."""
             kernel = Launching(self, grid)(*args, **kwargs)
@@ -113,6 +115,7 @@ def make(native: ModuleType) -> type[PythonJit]:
                 self.say_once(f"Python launches: {reason}")
                 return kernel, None
 
+        @untraced
         def _launch_in_python(
             self, grid: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], reason: str
         ) -> Any:
@@ -121,6 +124,7 @@ def make(native: ModuleType) -> type[PythonJit]:
                 self.say_once(f"Python launches: {reason}")
             return Launching(self, grid)(*args, **kwargs)
 
+        @untraced
         def _finish(self, kernel: Any, grid: Any, values: tuple[Any, ...], stream: int) -> Any:
             """The rest of a launch whose grid function has been asked."""
             finish(self, kernel, grid, values, stream)

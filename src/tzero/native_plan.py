@@ -25,7 +25,7 @@ from typing import Any, NoReturn
 import torch
 
 import tzero._native as _native
-from tzero import events, intercept, measure, native_launch, pool, settings
+from tzero import events, intercept, measure, modes, native_launch, pool, settings
 from tzero.dispatch import Kernel
 from tzero.native_launch import NotNative
 from tzero.plan import (
@@ -88,6 +88,7 @@ def make(native: ModuleType) -> type[Kernel[Any]]:
             most = 8 * settings.current().max_specializations
             self._prepare(parameters, (False,) * len(parameters), most)
 
+        @modes.untraced
         def _missed(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
             """Make a call in Python; its result, and how native code replays it from now on: the
             bound kernel, a description, or None for a plan that is Python's, and which numbers
@@ -114,6 +115,7 @@ def make(native: ModuleType) -> type[Kernel[Any]]:
             """How calls are replayed at best."""
             return super().tier if why_not or self._planner is None else 2
 
+        @modes.untraced
         def _resume(self, plan: Plan, start: int, held: Sequence[Any], given: Any) -> Any:
             return resume(plan, start, held, given, self._drifted)
 

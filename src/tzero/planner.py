@@ -21,7 +21,7 @@ from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
 
 from tzero import capture, events, intercept, modes, settings, triton_side
 from tzero.bind import BoundKernel
-from tzero.errors import PlanDrift, UnsupportedType
+from tzero.errors import InvalidArgument, PlanDrift, UnsupportedType
 from tzero.host import Host
 from tzero.leaves import leaves, situation
 from tzero.passing import Passing, read_passing
@@ -29,7 +29,7 @@ from tzero.plan import Drift, Plan, Refusal, drift
 from tzero.replay import Wrapper, write
 from tzero.world import Unreplayable, World, read_world
 
-__all__ = ["Planned", "Planner"]
+__all__ = ["AS_OPERATOR", "Planned", "Planner", "run_host"]
 
 R = TypeVar("R")
 Key = tuple[Hashable, ...] | None
@@ -46,6 +46,10 @@ class OperatorDrift(PlanDrift, RuntimeError):
     middle of a call. A `RuntimeError` too, as what torch itself raises there."""
 
 
+AS_OPERATOR = "Make it an operator with torch.library.custom_op, as in docs/pytorch.md."
+"""What to do about tracers that do not see launches."""
+
+
 class Planned(NamedTuple):
     """A plan, the bound kernel that it is of, what runs it in Python, and the ids of tensors that
     are in globals and closures: such a one as an argument is another call than was recorded."""
@@ -54,6 +58,39 @@ class Planned(NamedTuple):
     bound: BoundKernel[Any]
     wrapper: Wrapper
     held: frozenset[int]
+
+
+def run_host(bound: BoundKernel[R], args: tuple[Any, ...]) -> R:
+    """Run a host function as it is written, with words of how to go on where torch is in the way:
+    what follows it would write it down without its launches, and transforms hide a tensor's memory.
+
+    ::
+
+        run_host(add.bind((x, y)), (x, y))
+    """
+    who = modes.follower()
+    if who:
+
+        def refuse(function: Any, *launch: Any) -> NoReturn:
+            raise InvalidArgument(
+                kernel=bound.name,
+                problem=f"{who} does not see its launch of {function.__name__}, and would leave it "
+                "out of what it writes down",
+                advice=AS_OPERATOR,
+            )
+
+        with intercept.intercepted(refuse):
+            return bound.call(*args)
+    try:
+        return bound.call(*args)
+    except RuntimeError as error:
+        if modes.transforming():
+            error.add_note(
+                f"{bound.name} was called in a transform of torch.func, which cannot look into "
+                "launches. Give it rules, by torch.library.custom_op for vmap, autograd.Function "
+                "for gradients, as in docs/pytorch.md."
+            )
+        raise
 
 
 class Planner(Generic[R]):
@@ -89,7 +126,7 @@ class Planner(Generic[R]):
         why = modes.obstacle() or triton_side.interpreting()
         if why:
             self._say(f"the host function runs: {why}", logging.INFO)
-            return bound.call(*args), None
+            return run_host(bound, args), None
         return self._record(bound, args, key)
 
     def _key(self, args: tuple[Any, ...]) -> Key:

@@ -12,6 +12,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [
     "docs/how-a-call-works.md",
     "docs/launching.md",
+    "docs/pytorch.md",
     "docs/cpu.md",
     "docs/backends.md",
     "docs/caching.md",

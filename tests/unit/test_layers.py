@@ -21,6 +21,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "settings": frozenset({"errors"}),
     "events": frozenset(),
     "measure": frozenset(),
+    "modes": frozenset(),
     "config": frozenset({"errors"}),
     "_native": frozenset(),
     "cpu": frozenset({"errors", "settings"}),
@@ -41,13 +42,24 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
             "events",
             "facts",
             "intercept",
+            "modes",
             "precompiling",
             "settings",
             "triton_side",
         }
     ),
     "native_launch": frozenset(
-        {"_native", "backends", "cpu", "errors", "events", "launch", "settings", "triton_side"}
+        {
+            "_native",
+            "backends",
+            "cpu",
+            "errors",
+            "events",
+            "launch",
+            "modes",
+            "settings",
+            "triton_side",
+        }
     ),
     "jitting": frozenset(
         {"errors", "events", "launch", "native_launch", "settings", "triton_side"}
@@ -70,7 +82,6 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "pool": frozenset(),
     "operators": frozenset(),
     "replay": frozenset({"launch", "operators", "plan", "pool"}),
-    "modes": frozenset(),
     "leaves": frozenset({"constants", "errors"}),
     "sites": frozenset(),
     "passing": frozenset({"sites"}),
@@ -104,7 +115,9 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
         }
     ),
     "sizes": frozenset({"config", "leaves", "precompiling", "tune"}),
-    "bind": frozenset({"config", "errors", "host", "key", "plan", "settings", "sizes", "tune"}),
+    "bind": frozenset(
+        {"config", "errors", "host", "key", "modes", "plan", "settings", "sizes", "tune"}
+    ),
     "tuning": frozenset(
         {
             *("bind", "config", "errors", "events", "host", "inside", "intercept", "key", "leaves"),
@@ -145,6 +158,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
             "intercept",
             "key",
             "measure",
+            "modes",
             "plan",
             "planner",
             "precompiling",
@@ -165,6 +179,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
             "events",
             "intercept",
             "measure",
+            "modes",
             "native_launch",
             "plan",
             "pool",

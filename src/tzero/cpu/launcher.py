@@ -111,9 +111,10 @@ class Launcher:
             value = values[i]
             # The usual case written out: this loop is most of a launch's cost.
             if value.__class__ is tensor and value.is_cpu:
-                values[i] = value.data_ptr()
+                address = value.data_ptr()
             else:
-                values[i] = self._address(i, value)
+                address = self._address(i, value)
+            values[i] = address or self._nowhere(i, value, (grid_x, grid_y, grid_z))
         for i in self._bf16:
             values[i] = _bf16_bits(values[i])
         threads = self._allowed_threads()
@@ -190,6 +191,17 @@ class Launcher:
             )
         address: int = read()
         return address
+
+    def _nowhere(self, index: int, value: Any, grid: tuple[int, int, int]) -> int:
+        """The address 0, unless programs would find elements there: that ends the process."""
+        if not isinstance(value, self._tensor) or 0 in grid or value.numel() == 0:
+            return 0
+        raise ValueError(
+            f"{self._name}: argument {self._parameters[index].name!r} is a {type(value).__name__} "
+            f"of {value.numel()} elements that has no memory: it is fake, or wrapped by a "
+            "transform, or its storage was freed. Launch on real tensors; for torch's tracers, "
+            "make the caller an operator with torch.library.custom_op."
+        )
 
     def _pack_one_by_one(
         self, function: int, grid: tuple[int, int, int], threads: int, values: list[Any]
