@@ -20,6 +20,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -37,7 +38,9 @@ from tzero.errors import CacheRefused, InvalidSetting
 __all__ = ["app", "main"]
 
 app = typer.Typer(
-    help="Compiled kernels on this machine.", no_args_is_help=True, pretty_exceptions_enable=False
+    help="What kernels cost, and what is kept of them.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
 )
 cache = typer.Typer(help="Compiled kernels that are kept on disk.", no_args_is_help=True)
 app.add_typer(cache, name="cache")
@@ -58,7 +61,37 @@ def main() -> None:
 
 @app.callback()
 def _all() -> None:
-    """Compiled kernels on this machine."""
+    """What kernels cost, and what is kept of them."""
+
+
+@app.command(context_settings={"ignore_unknown_options": True})
+def bench(
+    script: Annotated[str, typer.Argument(help="A Python program that calls kernels.")],
+    arguments: Annotated[list[str] | None, typer.Argument(help="Its arguments.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run a program, then time each kernel that it called: without tzero, and with it."""
+    # Only this needs torch.
+    from tzero.comparing import compare, watch
+
+    seen = watch(script, arguments or [])
+    rows = compare(seen)
+    if as_json:
+        print(json.dumps([{**asdict(row), "times": row.times} for row in rows]))
+        return
+    if not rows:
+        print(
+            "No kernel of tzero's was called. Put @tzero.kernel on a function that launches",
+            end=" ",
+        )
+        print("kernels, or call tzero.helion.install() before Helion's are called.")
+        raise typer.Exit(1)
+    table = Table("kernel", "calls", "without", "with tzero", "times", "how", title="µs a call")
+    for row in rows:
+        calls = "" if row.calls is None else str(row.calls)
+        numbers = (f"{row.before:.1f}", f"{row.after:.1f}", f"{row.times:.1f}")
+        table.add_row(Text(row.kernel), calls, *numbers, Text(row.how))
+    Console().print(table)
 
 
 @cache.command()

@@ -537,19 +537,30 @@ class Kernel(Generic[R]):
             self._evictions += dropped
             first = dropped > 0 and dropped == self._evictions
             last, self._last_missed = self._last_missed, key
-        self._tell_miss(last, key)
+        self._tell_miss(last, key, args)
         if first:
             self._warn(most, key)
         return bound
 
-    def _tell_miss(self, last: Key | None, key: Key) -> None:
+    def _tell_miss(self, last: Key | None, key: Key, args: tuple[Any, ...]) -> None:
         """Why this key missed, against the last that did; counts which part it was."""
         reason = "the first call"
         if last is not None:
             with self._entries.lock:
                 self._changed[first_difference(last, key)] += 1
             reason = difference(last, key, self._parameters)
-        events.emit(events.Event("miss", self.name, reason))
+        events.emit(events.Event("miss", self.name, reason, {"kernel": self, "args": args}))
+
+    def plain(self, args: Sequence[Any]) -> Callable[[], R]:
+        """A call with these arguments, a tuple or list, as it would be made without tzero.
+
+        ::
+
+            add.plain((x, y))()
+        """
+        bound = self.bind(args)
+        given = unwrapped(self._normalized(self._listed(args), {}))
+        return functools.partial(bound.variant(given).call, *given)
 
     def _tell_refusal(self, error: InvalidArgument) -> None:
         subject = "" if error.argument is None else f"argument {error.argument!r} "

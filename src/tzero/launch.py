@@ -228,7 +228,8 @@ class PythonJit(JITFunction):
             self._make_room()
             self.specs[key] = spec
             reason = "these arguments were not launched yet"
-            events.emit(events.Event("miss", self.__name__, reason))
+            facts = {"kernel": self, "grid": grid, "args": args, "kwargs": kwargs}
+            events.emit(events.Event("miss", self.__name__, reason, facts))
         return kernel
 
     def _make_room(self) -> None:

@@ -26,7 +26,6 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "_native": frozenset(),
     "cpu": frozenset({"errors", "settings"}),
     "cache": frozenset({"errors", "events", "settings"}),
-    "cli": frozenset({"cache", "errors", "settings"}),
     "compile": frozenset({"cache", "errors", "events", "measure", "settings"}),
     "triton_side": frozenset(),
     "intercept": frozenset({"triton_side"}),
@@ -194,6 +193,8 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
             *("tune", "tuning"),
         }
     ),
+    "comparing": frozenset({"dispatch", "events", "inside", "launch", "tune"}),
+    "cli": frozenset({"cache", "comparing", "errors", "settings"}),
     "variants": frozenset({"config", "decorating", "dispatch", "errors", "host"}),
     "tzero": frozenset(
         {

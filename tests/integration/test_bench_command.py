@@ -1,0 +1,83 @@
+"""``tzero bench SCRIPT``: a program is run, and its kernels are timed both ways."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+PROGRAM = """
+import sys
+import torch, triton, triton.language as tl
+import tzero
+
+@triton.jit
+def double_kernel(x, out, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + at, 2 * tl.load(x + at, mask=at < n), mask=at < n)
+
+@tzero.kernel
+def double(x):
+    out = torch.empty_like(x)
+    double_kernel[(triton.cdiv(x.numel(), 64),)](x, out, x.numel(), BLOCK=64)
+    return out
+
+@tzero.kernel
+def halve(x):  # in place
+    return x.mul_(0.5)
+
+fast = tzero.jit(double_kernel)
+x = torch.ones(100)
+for _ in range(int(sys.argv[1])):
+    y = double(x)
+halve(x)
+assert x.tolist() == [0.5] * 100
+fast[(2,)](x, y, 100, BLOCK=64)
+assert sys.argv[0].endswith("program.py")
+"""
+
+
+def run(tmp_path: Path, text: str, *words: str) -> subprocess.CompletedProcess[str]:
+    file = tmp_path / "program.py"
+    file.write_text(text)
+    command = "from tzero.cli import main; main()"
+    return subprocess.run(
+        [sys.executable, "-c", command, "bench", *words[:1], str(file), *words[1:]]
+        if words[:1] == ("--json",)
+        else [sys.executable, "-c", command, "bench", str(file), *words],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+def test_each_kernel_of_a_program_is_timed_without_tzero_and_with_it(tmp_path: Path) -> None:
+    done = run(tmp_path, PROGRAM, "--json", "7")
+    assert done.returncode == 0, done.stderr
+    rows: dict[str, Any] = {row["kernel"]: row for row in json.loads(done.stdout)}
+    assert list(rows) == ["double", "halve", "double_kernel[grid]"]
+    assert rows["double"]["calls"] == 7
+    assert rows["double"]["how"] == "replayed natively (tier 2)"
+    assert rows["double_kernel[grid]"]["calls"] is None
+    assert all(row["before"] > 0 and row["after"] > 0 for row in rows.values())
+
+
+def test_people_get_a_table(tmp_path: Path) -> None:
+    done = run(tmp_path, PROGRAM, "2")
+    assert done.returncode == 0, done.stderr
+    assert "with tzero" in done.stdout
+    assert "double" in done.stdout
+
+
+def test_a_program_without_kernels_is_told_what_to_do(tmp_path: Path) -> None:
+    done = run(tmp_path, "print('hello')")
+    assert done.returncode == 1
+    assert "tzero.helion.install()" in done.stdout
+
+
+def test_what_a_program_raises_is_shown(tmp_path: Path) -> None:
+    done = run(tmp_path, "raise ValueError('mine')")
+    assert done.returncode == 1
+    assert "ValueError: mine" in done.stderr
