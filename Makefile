@@ -129,6 +129,7 @@ fix: $(VENV)/.ready-dev
 
 docs: $(VENV)/.ready-dev
 	$(BIN)/python -m tests.cpu.table
+	$(BIN)/python -m tests.integration.helion.table
 
 clean:
 	rm -rf $(VENV) $(NEWEST) build dist src/tzero.egg-info src/tzero/_native*.so

@@ -16,18 +16,43 @@ bool is_plain_value(PyObject *value) {
            PyFunction_Check(value) || PyModule_Check(value);
 }
 
+// Takes note of a tl.constexpr around a plain value: it is what it was while its own dict and its
+// class are. Whether it is one.
+bool see_constant(const State &state, const Function &function, PyObject *object) {
+    if (object == nullptr || reinterpret_cast<PyObject *>(Py_TYPE(object)) != state.constexpr_type.get()) {
+        return false;
+    }
+    SeenObject seen;
+    seen.set(object);
+    if (!seen.known()) return false;
+    PyObject *value = PyDict_GetItemWithError(*_PyObject_GetDictPtr(object), state.names.value.get());
+    if (value == nullptr || !is_plain_value(value)) {
+        PyErr_Clear();
+        return false;
+    }
+    function.constants.emplace_back(Ref::borrow(object), seen);
+    return true;
+}
+
 // Takes note of the globals that a kernel was compiled with, before they are looked at.
-void see_globals(const Function &function, PyObject *used) {
+void see_globals(const State &state, const Function &function, PyObject *used) {
     function.used_globals.clear();
     function.globals.clear();
+    function.constants.clear();
     if (used == nullptr || !PyDict_CheckExact(used)) return;
     PyObject *key = nullptr, *entry = nullptr;
     Py_ssize_t at = 0;
     while (PyDict_Next(used, &at, &key, &entry)) {
         if (!PyTuple_CheckExact(entry) || PyTuple_GET_SIZE(entry) != 2) return;
         PyObject *value = PyTuple_GET_ITEM(entry, 0), *dict = PyTuple_GET_ITEM(entry, 1);
-        // Whether another value has changed, its `!=` says each time.
-        if (!is_plain_value(value) || !PyDict_CheckExact(dict)) return;
+        if (!PyDict_CheckExact(dict)) return;
+        if (!is_plain_value(value)) {
+            if (!PyTuple_CheckExact(key) || PyTuple_GET_SIZE(key) != 2) return;
+            PyObject *now = PyDict_GetItemWithError(dict, PyTuple_GET_ITEM(key, 0));
+            if (now == nullptr) PyErr_Clear();
+            // Whether another value has changed, its `!=` says each time.
+            if (!see_constant(state, function, value) || !see_constant(state, function, now)) return;
+        }
         Seen seen;
         seen.set(version_of(dict));
         function.globals.emplace_back(Ref::borrow(dict), seen);
@@ -40,6 +65,9 @@ bool globals_unchanged(const Function &function, PyObject *used) {
     if (used == nullptr || !function.used_globals.is(used)) return false;
     for (const auto &[dict, seen] : function.globals) {
         if (!seen.is(dict.get())) return false;
+    }
+    for (const auto &[constant, seen] : function.constants) {
+        if (!seen.is(constant.get())) return false;
     }
     return true;
 }
@@ -90,7 +118,7 @@ Answer holds(State &state, const Plan &plan, const Function &function) {
         if (kept == Answer::no) plan.outdated = true;
         if (kept != Answer::yes) return kept;
     }
-    see_globals(function, attributes.used_global_vals);
+    see_globals(state, function, attributes.used_global_vals);
     const Answer globals = globals_hold(attributes);
     if (globals != Answer::yes) return globals;
     if (!function.is_launchable) {

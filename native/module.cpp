@@ -53,17 +53,17 @@ PyObject *configure(PyObject *module, PyObject *args, PyObject *kwargs) {
     static const char *const keywords[] = {
         "tensor", "parameter", "exchange_api", "knobs", "more_knobs", "hook_chain", "runtime_knobs", "driver",
         "driver_slot", "events", "observers", "watched", "log_cache", "debug_level", "get_num_threads",
-        "launch_failed", "cuda_driver", "handle", nullptr};
+        "launch_failed", "cuda_driver", "constexpr", "handle", nullptr};
     PyObject *tensor, *parameter, *capsule, *knobs, *more_knobs, *hook_chain, *runtime_knobs, *driver, *driver_slot;
     PyObject *events, *observers, *watched, *log_cache, *debug_level, *get_num_threads, *launch_failed;
-    PyObject *cuda_driver;
+    PyObject *cuda_driver, *constexpr_type;
     Py_ssize_t handle = -1;
     if (!PyArg_ParseTupleAndKeywords(
-            args, kwargs, "$O!O!OO!O!OOOUO!UOO!O!OOO!n:configure", const_cast<char **>(keywords),
+            args, kwargs, "$O!O!OO!O!OOOUO!UOO!O!OOO!O!n:configure", const_cast<char **>(keywords),
             &PyType_Type, &tensor, &PyType_Type, &parameter, &capsule, &PyDict_Type, &knobs,
             &PyTuple_Type, &more_knobs, &hook_chain, &runtime_knobs, &driver, &driver_slot, &PyDict_Type, &events,
             &observers, &watched, &PyDict_Type, &log_cache, &PyLong_Type, &debug_level, &get_num_threads,
-            &launch_failed, &PyType_Type, &cuda_driver, &handle)) {
+            &launch_failed, &PyType_Type, &cuda_driver, &PyType_Type, &constexpr_type, &handle)) {
         return nullptr;
     }
     State *state = state_of(module);
@@ -90,6 +90,7 @@ PyObject *configure(PyObject *module, PyObject *args, PyObject *kwargs) {
     state->get_num_threads = Ref::borrow(get_num_threads);
     state->launch_failed = Ref::borrow(launch_failed);
     state->cuda_driver = Ref::borrow(cuda_driver);
+    state->constexpr_type = Ref::borrow(constexpr_type);
     forget_versions(*state);
     state->configured = true;
     Py_RETURN_NONE;
@@ -278,6 +279,7 @@ int exec(PyObject *module) {
         {&names.pre_run_hooks, "pre_run_hooks"},
         {&names.device_caches, "device_caches"},
         {&names.used_global_vals, "used_global_vals"},
+        {&names.value, "value"},
         {&names.missed, "_missed"},
         {&names.resume, "_resume"},
         {&names.drifted, "_drifted"},
@@ -303,7 +305,7 @@ template <typename Visitor> int each_reference(State &state, Visitor visit) {
                       &state.parameter_type, &state.exchange_capsule, &state.knobs,
                       &state.more_knobs, &state.hook_chain, &state.runtime_knobs, &state.driver, &state.events,
                       &state.watched, &state.log_cache, &state.get_num_threads,
-                      &state.launch_failed, &state.cuda_driver, &state.dtype_type,
+                      &state.launch_failed, &state.cuda_driver, &state.constexpr_type, &state.dtype_type,
                       &state.measure, &state.settings, &state.plain_settings, &state.runtime.object, &state.runtime.debug,
                       &state.runtime.stages_hook, &state.runtime.enter_hook,
                       &state.runtime.exit_hook, &state.runtime.enter_dict,

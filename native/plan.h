@@ -74,6 +74,7 @@ struct Function {
     mutable Ref debug;
     mutable Seen used_globals;
     mutable std::vector<std::pair<Ref, Seen>> globals;  // dicts of modules
+    mutable std::vector<std::pair<Ref, SeenObject>> constants;  // tl.constexpr objects in them
 };
 
 struct Allocate {

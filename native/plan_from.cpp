@@ -340,6 +340,7 @@ int Plan::visit(visitproc visit, void *arg) const {
         found = first_of(functions, [&](const Function &each) {
             for (const Ref &value : each.world.values) Py_VISIT(value.get());
             for (const auto &[dict, seen] : each.globals) Py_VISIT(dict.get());
+            for (const auto &[constant, seen] : each.constants) Py_VISIT(constant.get());
             return visit_all(visit, arg, {&each.object, &each.debug});
         });
     }

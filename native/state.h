@@ -16,7 +16,7 @@ struct Names {
     Ref launch_enter_hook, launch_exit_hook, calls, observers;
     Ref get_current_device, get_current_stream;
     Ref launch, launched, finish, run_plain;
-    Ref pre_run_hooks, device_caches, used_global_vals;
+    Ref pre_run_hooks, device_caches, used_global_vals, value;
     Ref missed, resume, drifted, call, open, in_force, verify, version, data;
 };
 
@@ -67,6 +67,7 @@ struct State {
     Ref get_num_threads;
     Ref launch_failed;  // tzero.errors.LaunchFailed
     Ref cuda_driver;    // the class of Triton's driver for CUDA
+    Ref constexpr_type; // tl.constexpr
     cuda::Driver cuda;
 
     // Set by configure_plans().

@@ -138,9 +138,15 @@ _OPEN = (
 """Rooms that are public as a whole, as `tzero.measure`."""
 
 
+_INTEGRATIONS = ("helion",)
+"""Rooms of other people's kernels, public as `tzero.helion`."""
+
+
 def __getattr__(name: str) -> Any:
     if name in _OPEN:
         return importlib.import_module(f"tzero.{name}")
+    if name in _INTEGRATIONS:
+        return importlib.import_module(f"tzero.integrations.{name}")
     if name not in _ROOMS:
         raise AttributeError(f"module 'tzero' has no attribute {name!r}")
     value = globals()[name] = getattr(importlib.import_module(_ROOMS[name]), name)
@@ -148,4 +154,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_ROOMS, *_OPEN})
+    return sorted({*globals(), *_ROOMS, *_OPEN, *_INTEGRATIONS})

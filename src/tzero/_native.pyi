@@ -20,6 +20,7 @@ def configure(
     get_num_threads: object,
     launch_failed: type[Exception],
     cuda_driver: type,
+    constexpr: type,
     handle: int,
 ) -> None: ...
 def open_cuda() -> bool: ...

@@ -68,6 +68,8 @@ _CONSTANTS = (
 
 _LAUNCHING = frozenset(
     {
+        "helion.runtime",
+        "helion.runtime.triton.launcher",
         "tzero.backends.running",
         "tzero.capture",
         "tzero.intercept",

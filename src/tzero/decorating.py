@@ -18,6 +18,7 @@ from tzero.config import Config
 from tzero.dispatch import Kernel
 from tzero.errors import InvalidKernel
 from tzero.host import Host, check_options
+from tzero.integrations import helion
 from tzero.jitting import tier
 from tzero.key import Options
 from tzero.tune.space import Space
@@ -96,6 +97,15 @@ def kernel(
             kernel=name, problem="it is a kernel already", advice="Leave one @tzero.kernel out."
         )
     check_options(name, static_shapes, index_dtype, pool)
+    if helion.is_kernel(function):
+        owned = (config, configs, key, index_dtype, size_hints, lookup)
+        if any(option is not None for option in owned) or not static_shapes:
+            raise InvalidKernel(
+                kernel=name,
+                problem="it is a kernel of Helion's, which has its own configs, keys and shapes",
+                advice="Give these to @helion.kernel; of tzero's options it takes pool=.",
+            )
+        return helion.wrap(function, pool=pool)
     config, space = checked_configs(name, config, configs)
     hints = checked_hints(name, size_hints, static_shapes, space)
     options = Options(static_shapes=static_shapes, index_dtype=index_dtype)

@@ -73,6 +73,7 @@ def configure(native: ModuleType) -> None:
         get_num_threads=torch.get_num_threads,
         launch_failed=LaunchFailed,
         cuda_driver=triton_side.cuda_driver(),
+        constexpr=triton_side.Constexpr,
         handle=_handle_offset(),
     )
 

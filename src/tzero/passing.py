@@ -40,8 +40,11 @@ class Passing:
     uses: dict[str, frozenset[Span]]
 
 
-def read_passing(function: Callable[..., Any], parameters: Sequence[str]) -> Passing:
-    """Read a host function; where there is no source to read, nothing is passed on.
+def read_passing(
+    function: Callable[..., Any], parameters: Sequence[str], launcher: str = ""
+) -> Passing:
+    """Read a host function; where there is no source to read, nothing is passed on. `launcher` is
+    the name of a function that it launches by, as ``launcher(kernel, grid, ...)``.
 
     >>> read_passing(lambda k, n: k[1](n), ("k", "n")).uses
     {}
@@ -59,12 +62,13 @@ def read_passing(function: Callable[..., Any], parameters: Sequence[str]) -> Pas
     uses: dict[str, set[Span]] = {name: set() for name in steady}
     passed = dict.fromkeys(steady, 0)
     for node in ast.walk(body):
-        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Subscript):
+        if not isinstance(node, ast.Call):
             continue
-        if _root(node.func.value) in (None, *code.co_varnames):  # it may be another one each time
+        kernel, before = _launched(node, launcher)
+        if kernel in (None, *code.co_varnames):  # it may be another one each time
             continue
         at = source.span(node)
-        for place, name in _places(node, uses):
+        for place, name in _places(node, uses, before):
             passed[name] += 1
             uses[name].add(at)
             calls.setdefault(at, {})[place] = name
@@ -86,11 +90,19 @@ def _root(node: ast.expr) -> str | None:
     return node.id if isinstance(node, ast.Name) else None
 
 
-def _places(node: ast.Call, names: Container[str]) -> Iterator[tuple[Place, str]]:
-    """Which names a call is given where; none where a star hides the places."""
+def _launched(node: ast.Call, launcher: str) -> tuple[str | None, int]:
+    """The name of what a call may launch, if any, and the number of arguments before its own."""
+    if isinstance(node.func, ast.Subscript):
+        return _root(node.func.value), 0
+    named = isinstance(node.func, ast.Name) and node.func.id == launcher
+    return (_root(node.args[0]), 2) if named and len(node.args) >= 2 else (None, 0)
+
+
+def _places(node: ast.Call, names: Container[str], before: int = 0) -> Iterator[tuple[Place, str]]:
+    """Which names a call is given where, after so many; none where a star hides the places."""
     if any(isinstance(arg, ast.Starred) for arg in node.args):
         return
-    for k, arg in enumerate(node.args):
+    for k, arg in enumerate(node.args[before:]):
         if isinstance(arg, ast.Name) and arg.id in names:
             yield k, arg.id
     for keyword in node.keywords:

@@ -172,7 +172,7 @@ class Planner(Generic[R]):
         if before is None and not self._worth(key):
             return bound.call(*args), None
         try:
-            subject = self._subject(bound)
+            subject = self._subject(bound, args)
         except Unreplayable as error:
             return self._refused(bound, args, Refusal(error.reason, error.file, error.line))
         result, made = capture.capture(subject, args)
@@ -210,7 +210,7 @@ class Planner(Generic[R]):
         self._say("its arguments change so often that calls are recorded the second time they come")
         return False
 
-    def _subject(self, bound: BoundKernel[R]) -> capture.Subject:
+    def _subject(self, bound: BoundKernel[R], args: tuple[Any, ...]) -> capture.Subject:
         if self._passing is None:
             self._passing = read_passing(bound.function, self._host.parameters)
         world = self._world

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import linecache
 import re
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,10 @@ PAGES = [
     "docs/caching.md",
     "docs/concurrency.md",
     "docs/tuning.md",
+    pytest.param(
+        "docs/helion.md",
+        marks=pytest.mark.skipif(find_spec("helion") is None, reason="Helion is not installed"),
+    ),
     "README.md",
 ]
 

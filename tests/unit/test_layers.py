@@ -187,10 +187,33 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
             "triton_side",
         }
     ),
+    "integrations": frozenset(
+        {
+            "_native",
+            "bind",
+            "capture",
+            "dispatch",
+            "errors",
+            "events",
+            "extract",
+            "host",
+            "intercept",
+            "jitting",
+            "key",
+            "measure",
+            "native_plan",
+            "passing",
+            "plan",
+            "planner",
+            "reports",
+            "settings",
+            "world",
+        }
+    ),
     "decorating": frozenset(
         {
-            *("config", "dispatch", "errors", "host", "jitting", "key", "native_plan", "settings"),
-            *("tune", "tuning"),
+            *("config", "dispatch", "errors", "host", "integrations", "jitting", "key"),
+            *("native_plan", "settings", "tune", "tuning"),
         }
     ),
     "comparing": frozenset({"dispatch", "events", "inside", "launch", "tune"}),

@@ -188,3 +188,32 @@ def test_a_function_without_source_passes_nothing_on() -> None:
     exec("def host(n):\n    k[(1,)](n)\n", world)
     assert read_passing(world["host"], ("n",)).uses == {}
     assert read_passing(len, ("n",)).uses == {}
+
+
+def by_a_launcher(x, n, m, *, launch=None):
+    launch(k, (m,), x, n, num_warps=4)
+
+
+def by_a_launcher_of_a_local(x, n, *, launch=None):
+    launch(x, (1,), n)
+
+
+def by_another_function(x, n, *, launch=None, other=None):
+    other(k, (1,), x, n)
+
+
+def test_what_a_launcher_is_given_after_kernel_and_grid_is_passed_on() -> None:
+    found = read_passing(by_a_launcher, ("x", "n", "m"), "launch")
+    assert set(found.uses) == {"x", "n"}  # not m, of which the grid is made
+    assert list(found.calls.values()) == [{0: "x", 1: "n"}]
+
+
+@pytest.mark.parametrize("function", [by_a_launcher_of_a_local, by_another_function])
+def test_what_may_be_no_launch_of_a_known_kernel_passes_nothing_on(
+    function: Callable[..., Any],
+) -> None:
+    assert read_passing(function, ("x", "n"), "launch").uses == {}
+
+
+def test_without_a_launchers_name_a_plain_call_is_no_launch() -> None:
+    assert read_passing(by_a_launcher, ("x", "n", "m")).uses == {}

@@ -1,0 +1,90 @@
+"""What a call of a Helion kernel costs: by Helion, and through tzero, for sums of 2, 8 and 16.
+
+The same kernel, with the same configuration and the same binary: only who makes the call differs.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import tzero
+from bench.measure import Call, Loop
+from bench.record import Target
+from bench.rows.row import Case, Row
+from tzero import settings
+
+__all__ = ["ROWS"]
+
+N = 4096
+COUNTS = (2, 8, 16)
+CPU = 0.15
+CUDA = {2: 0.30, 8: 0.20, 16: 0.15}
+"""At most so much of Helion's own call. A CUDA launch itself is most of what is left of two."""
+
+
+def _kernel(count: int) -> Any:
+    """A sum in Helion, of its own: nobody else has called it."""
+    import helion
+
+    from bench.helion_kernels import SUMS
+
+    config = helion.Config(block_sizes=[128], num_warps=4, num_stages=2)
+    return helion.kernel(config=config)(SUMS[count].fn)
+
+
+def _calls(function: Callable[..., object], tensors: list[Tensor]) -> Loop:
+    """Calls as a program makes them: in a loop, the arguments locals."""
+    names = [f"t{k}" for k in range(len(tensors))]
+    world: dict[str, Any] = {"f": function, **dict(zip(names, tensors, strict=True))}
+    local = ", ".join(f"{name}={name}" for name in world)
+    lines = [f"def run(times, {local}):", " for _ in range(times):", f"  f({', '.join(names)})"]
+    exec("\n".join(lines), world)
+    return Loop(world["run"])
+
+
+def _case(count: int, device: str) -> Case:
+    tensors = [torch.randn(N, device=device) for _ in range(count)]
+    with settings.override(tier=2):
+        ours = tzero.kernel(_kernel(count))
+    plain = _kernel(count)
+    wanted = torch.stack(tensors).sum(0)
+
+    def check() -> None:
+        for _ in range(3):
+            for function in (ours, plain):
+                torch.testing.assert_close(function(*tensors), wanted)
+        assert ours.explain(*tensors).plan is not None, ours.explain(*tensors)
+
+    contenders: dict[str, Call] = {
+        "tzero": _calls(ours, tensors),
+        "helion": _calls(plain, tensors),
+    }
+    settle = torch.cuda.synchronize if device == "cuda" else lambda: None
+    return Case(contenders, check, settle=settle)
+
+
+def _row(count: int, device: str, target: float) -> Row:
+    where, on = ("cuda.", " on CUDA") if device == "cuda" else ("", "")
+    return Row(
+        f"{where}helion.{count}",
+        f"a call of a Helion kernel with {count} tensors through tzero{on}",
+        functools.partial(_case, count, device),
+        subject="tzero",
+        baseline="helion",
+        unit="us",
+        target=Target("ratio", target),
+        interpreted=False,
+        needs="helion",
+        device=device,
+    )
+
+
+ROWS = (
+    *(_row(count, "cpu", CPU) for count in COUNTS),
+    *(_row(count, "cuda", CUDA[count]) for count in COUNTS),
+)

@@ -1,0 +1,39 @@
+"""Where Helion is not installed, its tests are skipped, and say so."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+# Before Helion reads it: without it a kernel with no config would be tuned, for minutes.
+os.environ.setdefault("HELION_AUTOTUNE_EFFORT", "none")
+
+
+class Missing(pytest.Module):
+    """A file of tests that is not imported, because it needs Helion."""
+
+    def collect(self) -> Iterator[pytest.Item]:
+        reason = "Helion is not installed; pip install 'tzero[bench]' brings it"
+        pytest.skip(reason, allow_module_level=True)
+
+
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> Missing | None:
+    if importlib.util.find_spec("helion") is not None:
+        return None
+    found: Missing = Missing.from_parent(parent, path=module_path)
+    return found
+
+
+@pytest.fixture(autouse=True)
+def on_the_cpu() -> None:
+    """The rows are about the CPU backend, also on a machine that has a GPU."""
+    import torch
+
+    from tzero import settings
+
+    if torch.cuda.is_available() and not settings.current().cpu:
+        pytest.skip("needs TZERO_CPU=1 beside a GPU")
