@@ -121,9 +121,7 @@ def _of_kernel(kernel: Kernel[Any], args: tuple[Any, ...]) -> Row:
     calls = kernel.stats().calls
     before, after = _times(kernel.plain(args), functools.partial(kernel, *args))
     found = kernel.explain(*args)
-    how = str(found).splitlines()[0].partition(", ")[2]
-    if found.refusal:
-        how = found.refusal
+    how = found.refusal or str(found).splitlines()[0].partition(", ")[2].partition(" (")[0]
     return Row(kernel.name, calls, before, after, how)
 
 
@@ -132,7 +130,7 @@ def _of_launch(kernel: PythonJit, grid: Any, args: Any, kwargs: Any) -> Row:
     before, after = _times(
         lambda: plain[grid](*args, **kwargs), lambda: kernel[grid](*args, **kwargs)
     )
-    return Row(f"{kernel.__name__}[grid]", None, before, after, "launched by tzero.jit")
+    return Row(f"{kernel.__name__}[grid]", None, before, after, "tzero.jit")
 
 
 def _times(before: Call, after: Call) -> tuple[float, float]:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 PROGRAM = """
 import sys
@@ -59,9 +62,36 @@ def test_each_kernel_of_a_program_is_timed_without_tzero_and_with_it(tmp_path: P
     rows: dict[str, Any] = {row["kernel"]: row for row in json.loads(done.stdout)}
     assert list(rows) == ["double", "halve", "double_kernel[grid]"]
     assert rows["double"]["calls"] == 7
-    assert rows["double"]["how"] == "replayed natively (tier 2)"
+    assert rows["double"]["how"] == "replayed natively"
     assert rows["double_kernel[grid]"]["calls"] is None
     assert all(row["before"] > 0 and row["after"] > 0 for row in rows.values())
+
+
+HELION = """
+import helion, helion.language as hl, torch
+import tzero
+
+@helion.kernel(config=helion.Config(block_sizes=[128]))
+def double(x: torch.Tensor) -> torch.Tensor:
+    out = torch.empty_like(x)
+    for tile in hl.tile(x.size(0)):
+        out[tile] = x[tile] * 2
+    return out
+
+tzero.helion.install()
+x = torch.randn(1000)
+for _ in range(5):
+    torch.testing.assert_close(double(x), x * 2)
+"""
+
+
+@pytest.mark.skipif(find_spec("helion") is None, reason="Helion is not installed")
+def test_helions_kernels_are_timed_as_helion_calls_them_and_through_tzero(tmp_path: Path) -> None:
+    done = run(tmp_path, HELION, "--json")
+    assert done.returncode == 0, done.stderr
+    (row,) = json.loads(done.stdout)
+    assert row["kernel"] == "double"
+    assert row["how"] == "replayed natively"
 
 
 def test_people_get_a_table(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ function, each of its answers has one, and so has the code of each function amon
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from types import CodeType, FunctionType, MappingProxyType
 from typing import Any, NamedTuple, NoReturn
 
@@ -170,6 +170,10 @@ class HelionKernel(Kernel[Any]):
         elif self._found(base, normal, number) is not planned.bound:
             planned = None  # it was dropped meanwhile
         return result, planned
+
+    def plain(self, args: Sequence[Any]) -> Callable[[], Any]:
+        """A call as Helion makes it."""
+        return functools.partial(self._plain, *args)
 
     def _look_up(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | _Part | _Call:
         """Why a call is Helion's; or the part that makes it; or what is bound for it."""

@@ -49,7 +49,7 @@ def specialized_number(x: Tensor, n: int) -> Tensor:
     out = torch.empty_like(x)
     for tile in hl.tile(x.size(0)):
         total = hl.zeros([tile], dtype=torch.float32)
-        for _ in hl.static_range(times):
+        for _turn in hl.static_range(times):
             total += x[tile]
         out[tile] = total
     return out
