@@ -36,7 +36,7 @@ BAKED := pyproject.toml setup.py src/tzero/__init__.py $(wildcard native/*.cpp n
 # Warnings of the C++ compiler are errors in a build made here; TZERO_WERROR=0 takes that back.
 export TZERO_WERROR ?= 1
 
-.PHONY: help bench test lint types tidy test-all test-faults test-verify sanitize test-newest test-gpu sanitize-gpu soak fix docs clean
+.PHONY: help bench test lint types tidy test-all test-faults test-verify test-helion sanitize test-newest test-gpu sanitize-gpu soak fix docs clean
 .NOTPARALLEL:
 
 help:
@@ -53,7 +53,7 @@ help:
 bench: $(READY_BENCH)
 	$(PY) -m bench $(BENCH_ARGS)
 
-test: lint types tidy test-all test-faults test-verify sanitize test-newest
+test: lint types tidy test-all test-faults test-verify test-helion sanitize test-newest
 
 lint: $(VENV)/.ready-dev
 	$(BIN)/ruff format --check .
@@ -100,6 +100,21 @@ test-faults: $(VENV)/.ready-dev
 # The plans' own tests once more, with every call recorded again and compared with its plan.
 test-verify: $(VENV)/.ready-dev
 	TZERO_CPU=1 TZERO_VERIFY=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m 'not gpu and not soak' tests/plans $(TEST_ARGS)
+
+# The oldest Helion that is supported; the others are those of the constraints.
+OLD_HELION := build/helion-1.4.0
+
+$(OLD_HELION)/.made: | $(VENV)/.ready-dev
+	@rm -rf $(OLD_HELION)
+	@$(BIN)/python -m pip install -q $(PIP_ARGS) --no-deps --target $(OLD_HELION) helion==1.4.0
+	@touch $@
+
+test-helion: $(VENV)/.ready-dev
+	@$(MAKE) --no-print-directory $(OLD_HELION)/.made || echo "SKIPPED: pip cannot install Helion 1.4.0"
+	@if test -f $(OLD_HELION)/.made; then \
+		TZERO_CPU=1 PYTHONPATH=$(OLD_HELION) $(BIN)/python -m pytest -q -n 2 --dist loadfile \
+			tests/integration/helion $(TEST_ARGS); \
+	fi
 
 # What depends on Triton, on its newest release. That each guard is needed, the pinned one shows.
 test-newest: $(NEWEST)/.ready-dev
