@@ -15,6 +15,7 @@ import os
 import shutil
 import statistics
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ from bench.record import Target
 from bench.rows.row import Case, Row
 from bench.tunable import TUNABLE
 from tzero import Config, settings
-from tzero.tune.timing import clock_of, measure
+from tzero.tune.timing import Clock, clock_of, measure
 
 __all__ = ["ROWS"]
 
@@ -99,13 +100,37 @@ def _times(subject: tunable.Tunable, args: tuple[Tensor, ...], device: str) -> d
         except triton.runtime.errors.OutOfResources:
             continue
         usable[config] = call
-    clock = clock_of(device)
     turns: dict[Config, list[float]] = {config: [] for config in usable}
+    timed = _on_device if device == "cuda" else _in_a_loop
     for _ in range(TURNS):
         for config, call in usable.items():
-            timed = functools.partial(call, *args)
-            turns[config].append(measure(timed, device=device, budget=EACH, clock=clock).median)
+            turns[config].append(timed(functools.partial(call, *args)))
     return {config: statistics.median(times) for config, times in turns.items()}
+
+
+def _on_device(call: Call) -> float:
+    return measure(call, device="cuda", budget=EACH, clock=_clock()).median
+
+
+@functools.cache
+def _clock() -> Clock:
+    return clock_of("cuda")
+
+
+def _in_a_loop(call: Call) -> float:
+    """Seconds a call, in a loop of some milliseconds, after one like it."""
+    count, taken = 1, 0.0
+    while taken < EACH / 4:
+        count *= 2
+        taken = _taken(call, count)
+    return _taken(call, 2 * count) / (2 * count)
+
+
+def _taken(call: Call, count: int) -> float:
+    start = time.perf_counter()
+    for _ in range(count):
+        call()
+    return time.perf_counter() - start
 
 
 def _pinned(subject: tunable.Tunable, config: Config) -> Kernel:
