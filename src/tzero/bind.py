@@ -50,8 +50,8 @@ class Owner(Protocol[R]):
     ) -> R:
         """Make a call of a bound kernel itself."""
 
-    def changed(self, bound: BoundKernel[R], /) -> None:
-        """A bound kernel has another config: drop what is kept of its calls."""
+    def changed(self, gone: Sequence[BoundKernel[R]], /) -> None:
+        """A bound kernel has another config: drop what is kept of calls of these."""
 
     def autotune_bound(
         self,
@@ -145,21 +145,29 @@ class BoundKernel(Generic[R]):
 
     def choose(self, choice: Choice[Config], *, settled: bool = True) -> None:
         """Make later calls with the config of a choice; `settled`: until another one is made."""
-        self._begin_anew()
+        gone = self._kept()
         self.choice, self.undecided = choice, not settled
+        self.by_size, self._variants = None, {}
         if choice.variant != self._config:
             self._set(choice.variant)
+        self._tell(gone)
 
     def choose_by_size(self, by_size: BySize) -> None:
         """Make later calls with the config that is chosen for the sizes of their tensors."""
-        self._begin_anew()
+        gone = self._kept()
+        self.choice, self._variants = None, {}
         self.by_size, self.undecided = by_size, False
+        self._tell(gone)
 
-    def _begin_anew(self) -> None:
-        """Drop what was chosen before. Where nothing was, no call can have been kept with it."""
-        if self.choice is not None or self.by_size is not None:
-            self._owner.changed(self)
-        self.choice, self.by_size, self._variants = None, None, {}
+    def _kept(self) -> list[BoundKernel[R]]:
+        """Those of whose calls something may be kept: where nothing was chosen, none."""
+        return [] if self.choice is None and self.by_size is None else self.members()
+
+    def _tell(self, gone: list[BoundKernel[R]]) -> None:
+        """Have what was kept dropped. It comes last: a call on another thread that began before
+        may have kept something until now, and one that begins later finds what is new."""
+        if gone:
+            self._owner.changed(gone)
 
     def variant(self, args: tuple[Any, ...]) -> BoundKernel[R]:
         """The bound kernel that makes a call: this one, unless configs are chosen by size."""
@@ -178,6 +186,11 @@ class BoundKernel(Generic[R]):
     def members(self) -> list[BoundKernel[R]]:
         """All that make calls which find this one."""
         return [self, *self._variants.values()]
+
+    def makes_calls(self) -> bool:
+        """Whether calls are still made with this one: not after `set_config`, where it is the one
+        for some sizes."""
+        return self.family is self or self.family.by_size is not None
 
     def autotune(
         self,
@@ -205,8 +218,9 @@ class BoundKernel(Generic[R]):
 
     def _set(self, config: Config | None) -> None:
         self._config = config
-        self.plans, self.stale, self.refusal = {}, {}, None
         self.call = self.host.configured(self.function, config)
+        # Behind what is called: who records a call looks first where to keep it (see the planner).
+        self.plans, self.stale, self.refusal = {}, {}, None
 
     @untraced
     def __call__(self, /, *args: Any, **kwargs: Any) -> R:

@@ -143,6 +143,11 @@ class Kernel(Generic[R]):
             planned = None  # it was dropped meanwhile
         return result, planned
 
+    def _lasts(self, planned: Planned) -> bool:
+        """Whether a plan still counts: another thread may have chosen another config meanwhile."""
+        bound = planned.bound
+        return bound.makes_calls() and any(each is planned for each in bound.plans.values())
+
     def _resume(self, plan: Plan, start: int, held: Sequence[Any], given: Sequence[Any]) -> Any:
         """The rest of a plan that native code cannot finish: the world changed in its middle."""
         return resume(plan, start, held, given)
@@ -456,10 +461,11 @@ class Kernel(Generic[R]):
         if recorder is not None:
             recorder.nested(self)
 
-    def changed(self, bound: BoundKernel[R], /) -> None:
+    def changed(self, gone: Sequence[BoundKernel[R]], /) -> None:
         """A bound kernel has another config."""
         self.changes += 1
-        self._drop(bound)
+        for each in gone:
+            self._forget(each)
 
     def _drop(self, bound: BoundKernel[R]) -> None:
         for each in bound.members():

@@ -108,7 +108,7 @@ def make(native: ModuleType) -> type[Kernel[Any]]:
                 if self._planner is not None:
                     self._planner.forget(planned)
                 return result, None
-            return result, (planned.bound, description, by_value)
+            return result, (planned.bound, description, by_value) if self._lasts(planned) else None
 
         @property
         def tier(self) -> int:

@@ -171,6 +171,7 @@ class Planner(Generic[R]):
         """Make a call and keep what it did; or hold it to what it did `before`."""
         if before is None and not self._worth(key):
             return bound.call(*args), None
+        plans = bound.plans  # before what is called is looked up: another config has others
         try:
             subject = self._subject(bound, args)
         except Unreplayable as error:
@@ -189,7 +190,8 @@ class Planner(Generic[R]):
         planned = Planned(made, bound, wrapper, held)
         with self._growing:
             self.by_value |= self._places(made)
-        self._keep(bound, self._key(args), planned, stale)
+        if bound.plans is plans:
+            self._keep(bound, self._key(args), planned, stale)
         return result, planned
 
     def _places(self, plan: Plan) -> frozenset[int]:

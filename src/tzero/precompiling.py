@@ -13,13 +13,16 @@ know how anything is compiled.
 
 from __future__ import annotations
 
+import functools
+import gc
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from tzero import compile as compiling
 from tzero import intercept, triton_side
@@ -29,6 +32,7 @@ from tzero.errors import InvalidArgument
 __all__ = [
     "Precompiled",
     "Spec",
+    "left_behind",
     "precompile",
     "precompile_host",
     "precompile_launch",
@@ -76,6 +80,8 @@ class Precompiled(Mapping[str, "Future[Any]"]):
         self._futures: dict[str, Future[Any]] = {}
         self.refused: dict[str, str] = {}
         """Kernels that only compile where they are defined, and why: their first call does it."""
+        self.made: list[weakref.ref[torch.Tensor]] = []
+        """The tensors without memory that host functions have made."""
 
     def __getitem__(self, name: str) -> Future[Any]:
         return self._futures[name]
@@ -156,7 +162,7 @@ def precompile_host(
 
     refused: list[Exception] = []  # what Triton says to a launch is said as it is
     try:
-        run_without_memory(function, args, ask, addresses)
+        run_without_memory(function, args, ask, addresses, ahead.made)
     except Exception as error:
         if any(error is each for each in refused):
             raise
@@ -177,9 +183,11 @@ def run_without_memory(
     args: tuple[Any, ...],
     ask: Callable[..., None] = lambda *launch: None,
     addresses: dict[int, int] | None = None,
+    made: list[weakref.ref[torch.Tensor]] | None = None,
 ) -> Any:
     """Call a host function on tensors that have no memory, and return what it returns; its launches
-    are not made, but shown to `ask`. `addresses` gets where the memory of each storage begins.
+    are not made, but shown to `ask`. `addresses` gets where the memory of each storage begins, and
+    `made` the tensors that it makes (see `left_behind`).
 
     ::
 
@@ -196,13 +204,48 @@ def run_without_memory(
                 return value.tensor()
         if not isinstance(value, torch.Tensor) or isinstance(value, fakes.FakeTensor):
             return value
-        made = mode.from_tensor(value, static_shapes=True)
-        held[made.untyped_storage()._cdata] = value.untyped_storage().data_ptr() % _ALIGNED
-        return made
+        like = mode.from_tensor(value, static_shapes=True)
+        held[like.untyped_storage()._cdata] = value.untyped_storage().data_ptr() % _ALIGNED
+        return like
 
+    noted: list[weakref.ref[torch.Tensor]] = [] if made is None else made
     args = tree_map(unreal, args)
-    with mode, intercept.intercepted(ask), triton_side.every_config():
+    with mode, _noting()(noted), intercept.intercepted(ask), triton_side.every_config():
         return function(*args)
+
+
+@functools.cache
+def _noting() -> Any:
+    """A mode that notes which tensors are made."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Noting(TorchDispatchMode):  # type: ignore[no-untyped-call]
+        def __init__(self, made: list[weakref.ref[torch.Tensor]]) -> None:
+            super().__init__()  # type: ignore[no-untyped-call]
+            self._made = made
+
+        def __torch_dispatch__(
+            self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            result = function(*args, **(kwargs or {}))
+            tensors = (each for each in tree_leaves(result) if isinstance(each, torch.Tensor))
+            self._made.extend(map(weakref.ref, tensors))
+            return result
+
+    return Noting
+
+
+def left_behind(made: list[weakref.ref[torch.Tensor]]) -> torch.Tensor | None:
+    """A tensor that is still there, after all that `run_without_memory` did is over: the host
+    function has kept it, and it has no memory.
+
+    >>> x = torch.ones(2)
+    >>> left_behind([weakref.ref(x)]) is x, left_behind([weakref.ref(torch.ones(2))])
+    (True, None)
+    """
+    if any(each() is not None for each in made):
+        gc.collect()  # it may be in a cycle that nobody has
+    return next((kept for each in made if (kept := each()) is not None), None)
 
 
 def precompile_launch(

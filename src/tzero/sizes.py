@@ -18,17 +18,19 @@ result counts as not known.
 from __future__ import annotations
 
 import itertools
+import math
+import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
-from torch.utils._pytree import tree_flatten, tree_map
+from torch.utils._pytree import tree_flatten
 
 from tzero.config import Config
 from tzero.leaves import leaves
 from tzero.precompiling import Spec
-from tzero.tune.copying import walk
-from tzero.tune.select import Choice, Hint, Selector
+from tzero.tune.copying import tensors_in, walk
+from tzero.tune.select import MOST_DIMS, Choice, Hint, Selector
 
 __all__ = ["BySize", "NotResizable", "Origin", "origins", "resized", "shapes_of"]
 
@@ -108,22 +110,54 @@ def resized(args: tuple[Any, ...], parameters: Sequence[str], hint: int) -> tupl
     >>> x, n
     (tensor([0, 1, 2, 3]), 4)
 
-    `NotResizable` where a whole number may be a size, but of nothing that is given: a kernel would
-    run past the end of a smaller tensor.
+    `NotResizable` where a whole number may be a size, but of nothing that is given, or is in a
+    list: a kernel would run past the end of a smaller tensor; where tensors are in what hints do
+    not look into; and where the new ones would be too many for the memory.
     """
     numbers: dict[int, int] = {}
-    for _, value in leaves(args, parameters):
+    room: dict[torch.device, int] = {}
+    for name, value in leaves(args, parameters):
         if isinstance(value, torch.Tensor):
             if type(value) not in (torch.Tensor, torch.nn.Parameter):
                 raise NotResizable(f"an argument is a {type(value).__name__}")
             new = _sizes(value, hint)
             numbers |= dict(zip(value.shape, new, strict=True))
-            numbers.setdefault(value.numel(), torch.Size(new).numel())
+            count = math.prod(new)
+            numbers.setdefault(value.numel(), count)
+            room[value.device] = room.get(value.device, 0) + count * value.dtype.itemsize
+        elif tensors_in(value):
+            kind = type(value).__name__
+            raise NotResizable(f"argument {name!r} is a {kind}, into which they do not look")
+    dimensions = sum(map(len, shapes_of(args, parameters)))
+    if dimensions > MOST_DIMS:
+        raise NotResizable(f"the tensors given have {dimensions} dimensions, more than {MOST_DIMS}")
+    for device, size in room.items():
+        _check_room(device, size, hint)
+    for name, value in leaves(args, parameters):
+        if name not in parameters or type(value) is torch.Size:
+            _check_inner(name, value, numbers, hint)
     made = walk(args, lambda tensor: _resized(tensor, _sizes(tensor, hint), hint), {})
     return tuple(
         _number(name, value, numbers, hint) if type(value) is int else value
         for name, value in zip(parameters, made, strict=True)
     )
+
+
+_PART = 4
+"""Of a device's memory, arguments of a hint's size may take this part: there are copies of them,
+and results, and what they are compared with."""
+
+
+def _check_room(device: torch.device, size: int, hint: int) -> None:
+    if device.type == "cuda":
+        whole = int(torch.cuda.get_device_properties(device).total_memory)
+    else:
+        whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if size > whole // _PART:
+        raise NotResizable(
+            f"tensors of sizes {hint} would take {size} bytes on {device}, which has {whole}; "
+            "torch._dynamo.mark_static keeps a dimension as it is"
+        )
 
 
 def _number(name: str, value: int, numbers: dict[int, int], hint: int) -> int:
@@ -132,6 +166,13 @@ def _number(name: str, value: int, numbers: dict[int, int], hint: int) -> int:
     if abs(value) > min(hint, *numbers.values(), hint):
         raise NotResizable(f"argument {name!r} is {value}, which is the size of no tensor given")
     return value
+
+
+def _check_inner(name: str, value: Any, numbers: dict[int, int], hint: int) -> None:
+    """Refuse whole numbers in lists that may be sizes; only those that stand alone follow."""
+    for each in value if type(value) is torch.Size else (value,):
+        if type(each) is int and _number(name, each, numbers, hint) != each:
+            raise NotResizable(f"{name} is {value}, which may be a size, and stands in a list")
 
 
 def _static(tensor: torch.Tensor) -> frozenset[int]:
@@ -144,23 +185,30 @@ def _sizes(tensor: torch.Tensor, hint: int) -> tuple[int, ...]:
     return tuple(n if n < 2 or k in static else hint for k, n in enumerate(tensor.shape))
 
 
+_SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
+"""Types that torch does little with, and those it takes in their place."""
+
+
 def _resized(tensor: torch.Tensor, sizes: tuple[int, ...], hint: int) -> torch.Tensor:
     """A tensor like another one, with its order of dimensions in memory. Whole numbers in it stay
     below the hint, because they may be places in another tensor."""
     if 0 in sizes:
         return torch.empty(sizes, dtype=tensor.dtype, device=tensor.device)
-    filled = tensor.detach()
+    dtype = _SIGNED.get(tensor.dtype, tensor.dtype)
+    filled = tensor.detach().view(dtype)
     for k, size in enumerate(sizes):
         have = filled.shape[k]
         at = torch.arange(size, device=tensor.device) % have
         filled = filled.index_select(k, at) if size != have else filled
     strides = tensor.stride()
     order = sorted(range(tensor.dim()), key=lambda k: (-strides[k], k))
-    made = torch.empty([sizes[k] for k in order], dtype=tensor.dtype, device=tensor.device)
+    made = torch.empty([sizes[k] for k in order], dtype=dtype, device=tensor.device)
     made = made.permute([order.index(k) for k in range(tensor.dim())])
     made.copy_(filled)
-    if not (made.is_floating_point() or made.is_complex() or made.dtype == torch.bool):
+    whole = not (made.is_floating_point() or made.is_complex() or dtype == torch.bool)
+    if whole and hint <= torch.iinfo(dtype).max:
         made.copy_(torch.where(made < 0, made, made % hint))
+    made = made.view(tensor.dtype)
     made.requires_grad_(tensor.requires_grad)
     made.__dict__.update(tensor.__dict__)
     return made
@@ -188,10 +236,13 @@ class Likeness(NamedTuple):
     def tensor(self) -> torch.Tensor:
         """A tensor like that: of random numbers, or of zeros where it is to hold whole numbers,
         which may be places in another."""
-        made = torch.empty_strided(self.size, self.stride, dtype=self.dtype, device=self.device)
-        if self.dtype.is_floating_point and self.dtype.itemsize > 1:
-            return made.normal_()
-        return made.zero_()
+        pairs = zip(self.size, self.stride, strict=True)
+        last = sum((n - 1) * step for n, step in pairs) if 0 not in self.size else -1
+        # Elements may share memory, and then torch fills only what is below them.
+        room = torch.empty(last + 1, dtype=self.dtype, device=self.device)
+        filled = self.dtype.is_floating_point and self.dtype.itemsize > 1
+        room = room.normal_() if filled else room.zero_()
+        return room.as_strided(self.size, self.stride)
 
 
 def described(args: tuple[Any, ...]) -> Any:
@@ -200,7 +251,7 @@ def described(args: tuple[Any, ...]) -> Any:
     >>> described((torch.ones(2), 3))[1]
     3
     """
-    return walk(args, lambda tensor: cast("torch.Tensor", Likeness.of(tensor)), {})
+    return walk(args, Likeness.of, {})
 
 
 def imagined(example: Any) -> tuple[Any, ...]:
@@ -209,11 +260,7 @@ def imagined(example: Any) -> tuple[Any, ...]:
     >>> imagined(described((torch.ones(2), 3)))[0].shape
     torch.Size([2])
     """
-    made: tuple[Any, ...] = tree_map(
-        lambda each: each.tensor() if isinstance(each, Likeness) else each,
-        example,
-        is_leaf=lambda each: isinstance(each, Likeness),
-    )
+    made: tuple[Any, ...] = walk(example, Likeness.tensor, {}, Likeness)
     return made
 
 

@@ -38,20 +38,20 @@ from tzero import events, intercept, modes, precompiling, settings, triton_side
 from tzero.bind import BoundKernel
 from tzero.config import Config
 from tzero.errors import InvalidArgument, InvalidKernel, TuningFailed
-from tzero.host import Host
+from tzero.host import Host, outside
 from tzero.inside import inside
 from tzero.key import Key
 from tzero.leaves import TENSORS
 from tzero.precompiling import Precompiled, precompile_host
-from tzero.sizes import BySize, NotResizable, origins, resized, shapes_of
+from tzero.sizes import BySize, NotResizable, Origins, origins, resized, shapes_of
 from tzero.tune import memory, source
-from tzero.tune.copying import tensors_in
+from tzero.tune.copying import tensors_in, walk
 from tzero.tune.isolated import Isolated
 from tzero.tune.memory import Entry, Memory, Outcome, Pretuned
 from tzero.tune.search import Effort, Strategy, Tpe, strategy
-from tzero.tune.select import Choice, Hint, Selector
+from tzero.tune.select import MOST_DIMS, MOST_HINTS, Choice, Hint, Selector
 from tzero.tune.space import Space
-from tzero.tune.trial import Trial, as_written, device_of
+from tzero.tune.trial import WRONG, Trial, as_written, device_of
 from tzero.tune.tuner import BATCH, Bench, Search, search
 from tzero.words import text
 
@@ -82,6 +82,8 @@ class Facts:
     arguments: str
     hardware: str
     device: str
+    shapes: tuple[tuple[int, ...], ...] = ()
+    """Those that are timed; of dynamic shapes, the arguments do not say them."""
 
     @property
     def strict(self) -> str:
@@ -91,6 +93,7 @@ class Facts:
             arguments=self.arguments,
             hardware=self.hardware,
             device=self.device,
+            shapes=str(self.shapes),
             triton=triton.__version__,
             torch=str(torch.__version__),
         )
@@ -158,7 +161,7 @@ class Tuning(Generic[R]):
                 if self.size_hints:
                     self._decide_by_size(bound, args)
                 else:
-                    bound.choose(self._choice(bound, args))
+                    self._settle(bound, self._choice(bound, args))
 
     def _decide_by_size(self, bound: BoundKernel[R], args: tuple[Any, ...]) -> None:
         names = self.host.parameters
@@ -168,20 +171,34 @@ class Tuning(Generic[R]):
                 made = resized(args, names, hint)
             except NotResizable as error:
                 self._say(f"size_hints are not used: {error}", warn=True)
-                bound.choose(self._choice(bound, args))
+                self._settle(bound, self._choice(bound, args))
                 return
             found.append((self._choice(bound, made, hint=hint), made))
-        came_from = origins(lambda given: self._without_memory(bound, given), args, names)
+        came_from = self._origins(bound, args)
         hints = []
         for choice, made in found:
             given = shapes_of(made, names)
             results = [tuple(size.of(given) for size in each) for each in came_from]
             hints.append(Hint(choice.variant, given, results))
-        bound.choose_by_size(BySize(hints, came_from, names))
+        if bound.undecided:
+            bound.choose_by_size(BySize(hints, came_from, names))
 
-    def _without_memory(self, bound: BoundKernel[R], args: tuple[Any, ...]) -> Any:
+    def _settle(self, bound: BoundKernel[R], choice: Choice[Config]) -> None:
+        """Have a choice, unless someone has asked for a config while it was made."""
+        if bound.undecided:
+            bound.choose(choice)
+
+    def _origins(self, bound: BoundKernel[R], args: tuple[Any, ...]) -> Origins:
+        """Where the sizes of the results come from."""
         call = self.host.configured(bound.function, self._first)
-        return precompiling.run_without_memory(call, args)
+        made: list[Any] = []
+
+        def run(given: tuple[Any, ...]) -> Any:
+            return precompiling.run_without_memory(call, given, made=made)
+
+        found = origins(run, args, self.host.parameters)
+        self._check_left(made)
+        return found
 
     @property
     def _space(self) -> Space:
@@ -217,7 +234,7 @@ class Tuning(Generic[R]):
         if effort == "none":
             return self._taken_first(untimed) if untimed else self._near(facts, shapes)
         budget = now.tune_budget or math.inf
-        return self._searched(bound, args, facts, plan, known, budget, now.tune_isolate)[0]
+        return self._searched(bound, args, facts, effort, known, budget, now.tune_isolate)[0]
 
     def _ahead(self, facts: Facts) -> Choice[Config] | None:
         """What a lookup table or a file has for exactly these facts."""
@@ -236,12 +253,17 @@ class Tuning(Generic[R]):
         return None
 
     def _known(self, facts: Facts) -> dict[Config, Outcome]:
-        """What earlier searches found, of configs that are still to be tried; the first first."""
+        """What earlier searches found, of configs that are still to be tried; the first first.
+        Where the first was wrong by another, or no other is left that was right, it does not count
+        who was right then."""
         record = Memory.of(settings.now()).record(facts.strict)
         found = {} if record is None else dict(record.outcomes)
         ordered = sorted(found, key=lambda config: config != self._first)
         listed = {config: config for config in self._space.listed or ()}  # as they were written
-        return {listed.get(each, each): found[each] for each in ordered if each in self._space}
+        known = {listed.get(each, each): found[each] for each in ordered if each in self._space}
+        if _is_wrong(known.get(self._first)) or _fastest(known) is None:
+            return _without_reference(known)
+        return known
 
     def _strategy(self, effort: Effort, known: Mapping[Config, Outcome]) -> Strategy:
         made = strategy(self._space, effort)
@@ -261,7 +283,11 @@ class Tuning(Generic[R]):
             if (each.source, each.hardware) == (facts.source, facts.hardware)
         }
         entries |= {each.place: each for each in self._tuned.values()}
-        usable = [each for each in entries.values() if each.shapes and each.config in self._space]
+        usable = [
+            each
+            for each in entries.values()
+            if 0 < sum(map(len, each.shapes)) <= MOST_DIMS and each.config in self._space
+        ]
         if not usable:
             return self._taken_first(False)
         hints = [Hint(each.config, each.shapes) for each in usable[: memory.MOST_NEAR]]
@@ -296,7 +322,7 @@ class Tuning(Generic[R]):
                 problem="autotune has nothing to choose from",
                 advice="Give it configs: tzero.kernel(configs=[...]).",
             )
-        if budget is not None and not budget > 0:
+        if budget is not None and not (type(budget) in (int, float) and budget > 0):
             raise InvalidArgument(
                 kernel=self.host.name,
                 argument="budget",
@@ -317,8 +343,7 @@ class Tuning(Generic[R]):
         with _turn, _undisturbed():
             facts = self._facts(bound, args)
             known = {} if force else self._known(facts)
-            plan = self._strategy(effort, known)
-            choice, found = self._searched(bound, args, facts, plan, known, limit, alone)
+            choice, found = self._searched(bound, args, facts, effort, known, limit, alone)
             bound.choose(choice)
             return found
 
@@ -327,12 +352,13 @@ class Tuning(Generic[R]):
         bound: BoundKernel[R],
         args: tuple[Any, ...],
         facts: Facts,
-        plan: Strategy,
+        effort: Effort,
         known: Mapping[Config, Outcome],
         budget: float,
         isolate: bool,
     ) -> tuple[Choice[Config], Search]:
         device = device_of(args)
+        plan = self._strategy(effort, known)
         with self._bench(args, device, isolate) as bench:
             found = search(
                 plan,
@@ -344,6 +370,11 @@ class Tuning(Generic[R]):
                 batch=LEARNING if isinstance(plan, Tpe) else BATCH,
                 title=self.host.name,
             )
+        referred = _fastest(known) is not None
+        if referred and _is_wrong(found.outcomes.get(self._first)):
+            self._say("its first config computes something else than what was timed earlier")
+            anew = _without_reference(known)
+            return self._searched(bound, args, facts, effort, anew, budget, isolate)
         failed = {repr(c): o.problem for c, o in found.outcomes.items() if not o.usable}
         best = found.best
         if best is None:
@@ -353,7 +384,8 @@ class Tuning(Generic[R]):
             events.emit(events.Event("tune", facts.kernel, words))
         timed = {step.config: found.outcomes[step.config] for step in found.steps}
         lasting = {c: o for c, o in timed.items() if "OutOfMemoryError" not in o.problem}
-        Memory.of(settings.now()).keep(facts.strict, lasting)
+        # What is kept together was held against each other.
+        Memory.of(settings.now()).keep(facts.strict, lasting, anew=not referred)
         self.searches[facts.arguments] = found
         seconds = found.outcomes[best].median
         if best in timed or not known:
@@ -383,8 +415,9 @@ class Tuning(Generic[R]):
             for config in configs:
                 ahead = Precompiled()
                 call = self.host.configured(bound.function, config)
+                given = walk(args, lambda tensor: tensor, {})  # what it changes in lists is its own
                 try:
-                    precompile_host(self.host.name, call, args, ahead)
+                    precompile_host(self.host.name, call, given, ahead)
                 except InvalidArgument as error:
                     self._say(f"its configs are compiled one by one: {error.problem}")
                 except Exception as error:
@@ -393,10 +426,26 @@ class Tuning(Generic[R]):
                     unknown = triton_side.unknown_keyword(error)
                     if unknown is not None:
                         raise self._unknown_name(unknown, config) from error
+                del given
+                self._check_left(ahead.made)
                 found[config] = list(ahead.values())
         finally:
             inside.ahead = outer
         return found
+
+    def _check_left(self, made: list[Any]) -> None:
+        """Raise where the host function has kept a tensor that has no memory: a kernel that is
+        launched with it would crash."""
+        kept = precompiling.left_behind(made)
+        if kept is not None:
+            raise InvalidArgument(
+                kernel=self.host.name,
+                problem=f"it keeps a tensor, {kept.dtype} of sizes {tuple(kept.shape)}, from one "
+                "call to the next, and was called with tensors that have no memory, to compile its "
+                "configs ahead: so what it keeps now has none either",
+                advice="Pass that tensor to it, or make it before: by a call with TZERO_TUNE=none, "
+                "and then autotune. What it keeps now must be dropped.",
+            )
 
     def _unknown_name(self, name: str, config: Config) -> InvalidArgument:
         return InvalidArgument(
@@ -415,7 +464,8 @@ class Tuning(Generic[R]):
             self._source = source.digest(self.host.function)
         hardware, device = _hardware(device_of(args))
         words = self.arguments(bound.key) + ("" if hint is None else f" with sizes {hint}")
-        return Facts(self.host.name, self._source, words, hardware, device)
+        shapes = shapes_of(args, self.host.parameters)
+        return Facts(self.host.name, self._source, words, hardware, device, shapes)
 
     def arguments(self, key: Key) -> str:
         """How a lookup table or a file names the arguments of a key: all of it but the device."""
@@ -433,13 +483,22 @@ class Tuning(Generic[R]):
             return
         self._told.add(reason)
         if warn:
-            warnings.warn(f"{self.host.name}: {reason}.", stacklevel=2)
+            warnings.warn(f"{self.host.name}: {reason}.", stacklevel=outside()[1] + 1)
         events.emit(events.Event("tune", self.host.name, reason))
 
 
 def _fastest(known: Mapping[Config, Outcome]) -> Config | None:
     usable = [config for config in known if known[config].usable]
     return min(usable, key=lambda config: known[config].median, default=None)
+
+
+def _is_wrong(outcome: Outcome | None) -> bool:
+    return outcome is not None and outcome.problem.startswith(WRONG)
+
+
+def _without_reference(known: Mapping[Config, Outcome]) -> dict[Config, Outcome]:
+    """What is known of configs whatever others compute: that they fail."""
+    return {c: o for c, o in known.items() if not o.usable and not _is_wrong(o)}
 
 
 def _obstacle(args: tuple[Any, ...]) -> str:
@@ -541,7 +600,8 @@ def ship(path: str | os.PathLike[str], kernels: Iterable[Any]) -> Pretuned:
                 advice=f"Call {kernel.name}.autotune(args) for each shape that matters.",
             )
         entries += mine
-    made = Pretuned(entries, os.fspath(path))
+    latest = {entry.place: entry for entry in entries}  # kernels may be made of one function
+    made = Pretuned(latest.values(), os.fspath(path))
     if os.path.exists(path):
         made = memory.merge(Pretuned.read(path), made).pretuned
     made.write(path)
@@ -588,6 +648,12 @@ def checked_hints(
             kernel=name,
             problem=f"size_hints= is {hints!r}",
             advice="Pass a list of sizes from 2 on: size_hints=[64, 4096].",
+        )
+    if len(hints) > MOST_HINTS:
+        raise InvalidKernel(
+            kernel=name,
+            problem=f"it has {len(hints)} size_hints",
+            advice=f"Give it at most {MOST_HINTS}; each of them is tuned for.",
         )
     if static_shapes:
         raise InvalidKernel(

@@ -108,7 +108,7 @@ def _written(name: str, functions: dict[str, Callable[..., R]]) -> Callable[...,
     first = next(iter(functions.values()))
     host = first.host if isinstance(first, Kernel) else read_host(first, None)
     given = ", ".join(host.parameters)
-    places = {each: f"variant_{k}" for k, each in enumerate(functions)}
+    places = {each: f"__variant_{k}" for k, each in enumerate(functions)}  # as no parameter is
     lines = [f"def host({given}{', ' if given else ''}*, config):"]
     *others, (_, last) = places.items()
     for each, place in others:

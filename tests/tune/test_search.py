@@ -236,3 +236,25 @@ def test_a_strategy_may_be_told_the_result_of_what_it_would_ask_next() -> None:
 def test_bad_input_is_named(act: Any, words: str) -> None:
     with pytest.raises(InvalidArgument, match=words):
         act()
+
+
+def test_what_was_told_counts_among_the_trials() -> None:
+    space = Space(a=range(100))
+    first = Random(space, trials=8)
+    asked = first.ask(8)
+    again = Random(space, trials=8)
+    for config in asked:
+        again.tell(config, 1.0)
+    assert again.done
+    more = Random(space, trials=12)
+    for config in asked:
+        more.tell(config, 1.0)
+    assert len(more.ask(100)) == 4
+
+
+def test_the_first_config_is_asked_for_however_much_was_told() -> None:
+    search = Random(Space(a=range(100)), trials=2)
+    for a in (7, 8, 9):
+        search.tell(Config(a=a), 1.0)
+    assert search.ask(8) == [Config(a=0)]
+    assert search.done

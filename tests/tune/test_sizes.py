@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -106,3 +107,50 @@ def test_a_description_holds_no_tensor_and_makes_one_like_it() -> None:
     assert (made.shape, made.stride(), made.dtype) == (x.shape, x.stride(), x.dtype)
     assert n == 3
     assert at.tolist() == [0]
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.uint16, torch.uint32])
+@pytest.mark.parametrize("hint", [16, 4096])
+def test_small_and_unsigned_numbers_are_resized_too(dtype: torch.dtype, hint: int) -> None:
+    (made,) = resized((torch.tensor([1, 20, 3]).to(dtype),), ("x",), hint)
+    assert made.dtype == dtype
+    assert made[:3].to(torch.int64).tolist() == [1, 20 % hint, 3]
+
+
+@pytest.mark.parametrize("sizes", [[5], (1, 5), {"n": 17}, torch.Size([5, 7])])
+def test_numbers_in_lists_that_may_be_sizes_are_refused(sizes: Any) -> None:
+    with pytest.raises(NotResizable, match=r"stands in a list|size of no tensor"):
+        resized((torch.randn(5, 7), sizes), ("x", "sizes"), 16)
+
+
+def test_numbers_in_lists_that_are_no_sizes_stay() -> None:
+    assert resized((torch.randn(5, 7), [1, 2]), ("x", "axes"), 16)[1] == [1, 2]
+
+
+@dataclass
+class Pair:
+    one: torch.Tensor
+    other: torch.Tensor
+
+
+def test_tensors_that_hints_do_not_see_are_refused() -> None:
+    with pytest.raises(NotResizable, match="argument 'pair' is a Pair"):
+        resized((Pair(torch.ones(3), torch.ones(3)),), ("pair",), 16)
+
+
+def test_sizes_that_no_memory_has_are_refused_before_any_is_taken() -> None:
+    with pytest.raises(NotResizable, match="would take 17592186044416 bytes on cpu"):
+        resized((torch.ones(2, 2, 2),), ("x",), 1 << 14)
+
+
+def test_more_dimensions_than_can_be_compared_are_refused() -> None:
+    with pytest.raises(NotResizable, match="have 300 dimensions"):
+        resized(([torch.ones(2, 2)] * 150,), ("xs",), 4)
+
+
+def test_descriptions_are_made_of_tensors_whose_elements_share_memory_and_of_dataclasses() -> None:
+    wide = torch.ones(3, 1).expand(3, 5)
+    made, pair = imagined(described((wide, Pair(wide, torch.ones(0, 2)))))
+    assert (made.shape, made.stride()) == ((3, 5), (1, 0))
+    assert pair.one is made
+    assert pair.other.shape == (0, 2)

@@ -3,6 +3,7 @@ originals; wrong results are told with where they differ."""
 
 from __future__ import annotations
 
+import enum
 import math
 import random
 from collections import OrderedDict, namedtuple
@@ -13,6 +14,7 @@ from math import comb
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -480,3 +482,24 @@ def test_many_elements_are_compared_in_parts(monkeypatch: pytest.MonkeyPatch) ->
     y[9, 3] = -1
     assert same(x.clone(), x)
     assert same(y, x).words.startswith("result is -1.0 at (9, 3), and the reference 93.0")
+
+
+class Opaque:
+    """Equal to itself alone."""
+
+
+class Kind(enum.Enum):
+    ONE = 1
+    TWO = 2
+
+
+def test_what_only_its_identity_tells_apart_counts_as_the_same() -> None:
+    assert same(Opaque(), Opaque())
+    assert not same(Kind.ONE, Kind.TWO)
+    assert not same(torch.float32, torch.float16)
+
+
+def test_arrays_are_compared_as_tensors_are() -> None:
+    one = np.array([1.0, 2.0], dtype=np.float32)
+    assert same([one], [one + np.float32(1e-5)])
+    assert "1 of 2 elements differ" in same(one, np.array([1.0, 3.0], dtype=np.float32)).words

@@ -3,6 +3,8 @@ what would be called."""
 
 from __future__ import annotations
 
+import itertools
+import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -272,3 +274,20 @@ def test_a_kernel_on_a_gpu_is_timed_and_its_arguments_are_left_alone() -> None:
     )
     assert made.outcome(OTHER, budget=0.1, best=None).usable
     assert bool((x == 1).all()) and not made.device_lost()
+
+
+def test_a_config_that_computes_something_else_each_time_is_not_called_wrong() -> None:
+    calls = itertools.count()
+    made = trying(lambda x, config: x + next(calls), torch.zeros(2))
+    assert tried(made, RIGHT).problem.startswith("it computes something else each time: result is")
+
+
+def test_random_numbers_of_python_are_the_same_for_each_and_then_as_if_none_was_drawn() -> None:
+    def noisy(x: torch.Tensor, config: Config) -> torch.Tensor:
+        return x + random.random()
+
+    made = trying(noisy, torch.zeros(2))
+    before = random.getstate()
+    assert tried(made, RIGHT).usable
+    assert tried(made, OTHER).usable
+    assert random.getstate() == before

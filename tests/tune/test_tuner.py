@@ -239,6 +239,21 @@ def test_nothing_is_shown_where_nobody_waits() -> None:
     assert stream.getvalue() == ""
 
 
+class Writer:
+    """What some programs put in the place of stderr."""
+
+    def write(self, text: str) -> None:
+        raise AssertionError(text)
+
+
+def test_what_is_no_whole_file_or_closed_is_no_terminal() -> None:
+    closed = Terminal()
+    closed.close()
+    for stream in (Writer(), closed):
+        with Bar("matmul", 24, stream) as bar:  # type: ignore[arg-type]
+            bar.show(7, Config(B=32), 1.25e-5, left=None)
+
+
 def test_a_search_is_drawn_with_its_failures_and_what_was_chosen(tmp_path: Path) -> None:
     file = tmp_path / "search.svg"
     searched(Table({**FAST, 8: "a < b & c"})).plot(file, "x < y")

@@ -6,6 +6,7 @@ import json
 import threading
 import warnings
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -348,8 +349,8 @@ def test_a_bound_kernel_is_not_tuned_for_other_arguments() -> None:
         bound.autotune((X[:5],))
 
 
-@pytest.mark.parametrize("budget", [0, -1.0])
-def test_a_budget_is_more_than_nothing(budget: float) -> None:
+@pytest.mark.parametrize("budget", [0, -1.0, "5"])
+def test_a_budget_is_more_than_nothing(budget: Any) -> None:
     with pytest.raises(InvalidArgument, match="budget"):
         kernel().autotune((X,), budget=budget)
 
@@ -591,6 +592,7 @@ def test_sizes_of_zero_and_one_have_entries_of_their_own(n: int) -> None:
         ({"size_hints": 64, "static_shapes": False}, "size_hints= is 64"),
         ({"size_hints": [], "static_shapes": False}, "size_hints= is empty"),
         ({"size_hints": [64], "static_shapes": False, "configs": [SMALL]}, "one config"),
+        ({"size_hints": list(range(2, 300)), "static_shapes": False}, "298 size_hints"),
     ],
 )
 def test_hints_that_cannot_be_used_are_an_error(options: dict[str, Any], words: str) -> None:
@@ -619,3 +621,157 @@ def test_no_warning_is_given_where_all_is_well() -> None:
         warnings.simplefilter("error")
         kernel()(X)
         by_size()(X)
+
+
+# -- what was right by another reference -----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "later", [[SMALL, WRONG], [SMALL], [SMALL, LARGE], [Config(BLOCK=32, BY=2), WRONG]]
+)
+def test_what_was_held_against_another_first_config_does_not_count(later: list[Config]) -> None:
+    kernel([WRONG, SMALL, LARGE])(X)  # all but the first are out
+    made = kernel(later)
+    assert torch.equal(made(X), X * 2)
+    again = kernel([*later, WRONG])
+    assert torch.equal(again(X), X * 2)
+
+
+def test_what_fails_by_itself_is_remembered_beside_another_first_config() -> None:
+    calls: list[Config] = []
+
+    def picky(x: torch.Tensor, config: Config) -> torch.Tensor:
+        calls.append(config)
+        if config == LARGE:
+            raise RuntimeError("out of registers")
+        return double(x, config)
+
+    tzero.kernel(configs=[WRONG, SMALL, LARGE])(picky)(X)
+    calls.clear()
+    made = tzero.kernel(configs=[SMALL, LARGE])(picky)
+    assert torch.equal(made(X), X * 2)
+    assert LARGE not in calls
+
+
+def test_a_large_space_is_not_searched_further_by_each_process() -> None:
+    blocks = [2**k for k in range(4, 12)]
+    space = Space(BLOCK=blocks, BY=[2], num_warps=[1, 2, 4, 8, 16], num_stages=[1, 2])
+
+    def small(x: torch.Tensor, config: Config) -> torch.Tensor:
+        return x * config.BY  # compiling is not what this is about
+
+    tzero.kernel(configs=space)(small)(X)
+    made = tzero.kernel(configs=space)(small)
+    made(X)
+    assert made.bind((X,)).choice.how == "cached"  # type: ignore[union-attr]
+
+
+def test_each_size_of_dynamic_shapes_is_timed_by_itself() -> None:
+    made = kernel(static_shapes=False)
+    assert len(made.autotune((X,)).steps) == 2
+    assert len(made.autotune((torch.cat([X] * 9),)).steps) == 2
+    assert len(made.autotune((X,)).steps) == 0
+
+
+# -- host functions that do more than compute ------------------------------------------------------
+
+
+def test_a_host_function_that_keeps_tensors_is_an_error_and_not_a_crash() -> None:
+    kept: dict[int, torch.Tensor] = {}
+
+    def into(x: torch.Tensor, config: Config) -> torch.Tensor:
+        if x.numel() not in kept:
+            kept[x.numel()] = torch.zeros(x.numel())
+        out = kept[x.numel()]
+        scale_kernel[(triton.cdiv(x.numel(), config.BLOCK),)](x, out, x.numel(), **config)
+        return out.clone()
+
+    made = tzero.kernel(configs=[SMALL, LARGE])(into)
+    with pytest.raises(InvalidArgument, match=r"it keeps a tensor, torch.float32 of sizes \(1000"):
+        made(X)
+    kept.clear()
+    with settings.override(tune="none"):
+        assert torch.equal(made(X), X * 2)
+    made.autotune((X,))  # as the error advises
+    assert torch.equal(made(X), X * 2)
+
+
+@dataclass
+class Holder:
+    x: torch.Tensor
+    out: torch.Tensor | None = None
+
+
+def test_what_a_host_function_puts_into_an_argument_has_memory() -> None:
+    def filled(holder: Holder, config: Config) -> torch.Tensor:
+        holder.out = double(holder.x, config)
+        return holder.out
+
+    given = Holder(X)
+    out = tzero.kernel(configs=[SMALL, LARGE])(filled)(given)
+    assert given.out is out
+    assert torch.equal(out, X * 2)
+
+
+@pytest.mark.parametrize("when", ["while it is recorded", "before it is kept"])
+def test_a_config_that_is_set_in_the_middle_of_a_call_counts_for_later_ones(
+    tier: int, when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def ask() -> None:
+        if not asked:
+            asked.append(1)
+            made.bind((X,)).set_config(WRONG)  # as another thread may
+
+    made = kernel()
+    made.bind((X,)).set_config(SMALL)
+    planner = made._planner
+    if planner is None:
+        pytest.skip("tier 0 keeps nothing")
+    place = "_record" if when == "before it is kept" else "_subject"
+    before = getattr(planner, place)
+
+    def then(*given: Any, **named: Any) -> Any:
+        result = before(*given, **named)
+        ask()
+        return result
+
+    monkeypatch.setattr(planner, place, then)
+    made(X)
+    assert asked
+    for _ in range(4):
+        assert torch.equal(made(X), X * 3)
+
+
+def test_a_config_that_is_set_during_a_search_is_not_taken_back() -> None:
+    def setting(x: torch.Tensor, config: Config) -> torch.Tensor:
+        bound = made.bind((x,))
+        if bound.undecided:
+            bound.set_config(WRONG)  # as another thread may
+        return double(x, config)
+
+    made = tzero.kernel(configs=[SMALL, LARGE])(setting)
+    real = X.clone()
+    assert torch.equal(made(real), real * 3)
+    assert made.bind((real,)).choice.how == "pinned"  # type: ignore[union-attr]
+
+
+def test_kernels_of_one_function_are_shipped_together(tmp_path: Path) -> None:
+    one, other = kernel(), kernel([LARGE])
+    one(X)
+    other.autotune((X,))
+    tzero.ship(tmp_path / "pretuned.json", [one, other])
+    (entry,) = tzero.pretuned(tmp_path / "pretuned.json").entries
+    assert entry.config == LARGE
+
+
+def test_more_dimensions_than_can_be_compared_are_no_error() -> None:
+    def first(xs: list[torch.Tensor], config: Config) -> torch.Tensor:
+        return double(xs[0], config)
+
+    made = tzero.kernel(configs=[SMALL, LARGE])(first)
+    made([torch.ones(2, 2, 2)] * 90)
+    with settings.override(tune="none"):
+        made([torch.ones(2, 2, 3)] * 90)
+    assert made.bind(([torch.ones(2, 2, 3)] * 90,)).choice.how == "pinned"  # type: ignore[union-attr]

@@ -128,3 +128,15 @@ def test_what_cannot_be_variants_is_an_error(
 ) -> None:
     with pytest.raises(InvalidKernel, match=words):
         tzero.multi_kernel(variants, **options)
+
+
+def test_a_parameter_may_have_any_name() -> None:
+    def one(variant_0: torch.Tensor) -> torch.Tensor:
+        return variant_0 * 2
+
+    def other(variant_0: torch.Tensor) -> torch.Tensor:
+        return variant_0 + variant_0
+
+    made = tzero.multi_kernel([one, other])
+    found = made.autotune((torch.ones(3),), force=True)
+    assert all(outcome.usable for outcome in found.outcomes.values())

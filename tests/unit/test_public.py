@@ -191,6 +191,7 @@ PUBLIC = {
     tzero.precompiling: [
         "Precompiled",
         "Spec",
+        "left_behind",
         "precompile",
         "precompile_host",
         "precompile_launch",

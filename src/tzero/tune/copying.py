@@ -140,22 +140,26 @@ def tensors_in(value: Any) -> list[torch.Tensor]:
 
 
 def walk(
-    value: Any, visit: Callable[[torch.Tensor], torch.Tensor], seen: dict[int, tuple[Any, Any]]
+    value: Any,
+    visit: Callable[[Any], Any],
+    seen: dict[int, tuple[Any, Any]],
+    kind: type = torch.Tensor,
 ) -> Any:
-    """The value with what `visit` makes of each tensor in it. `seen` has objects, and what became
-    of them, by their ids: it holds them, so that no other object can get the id of one."""
+    """The value with what `visit` makes of each tensor in it, or of what else has this type. `seen`
+    has objects, and what became of them, by their ids: it holds them, so that no other object can
+    get the id of one."""
     if id(value) in seen:
         return seen[id(value)][1]
     made: Any = value
-    if isinstance(value, torch.Tensor):
+    if isinstance(value, kind):
         made = visit(value)
     elif isinstance(value, list | dict):
         made = copy.copy(value)
         seen[id(value)] = (value, made)  # before its items: it may hold itself
         for place, item in value.items() if isinstance(value, dict) else enumerate(value):
-            made[place] = walk(item, visit, seen)
+            made[place] = walk(item, visit, seen, kind)
     elif isinstance(value, tuple):
-        items = [walk(item, visit, seen) for item in value]
+        items = [walk(item, visit, seen, kind) for item in value]
         if any(new is not old for new, old in zip(items, value, strict=True)):
             make = getattr(type(value), "_make", type(value))
             made = make(items)
@@ -164,7 +168,7 @@ def walk(
         seen[id(value)] = (value, made)
         for field in dataclasses.fields(value):
             if hasattr(value, field.name):
-                item = walk(getattr(value, field.name), visit, seen)
+                item = walk(getattr(value, field.name), visit, seen, kind)
                 object.__setattr__(made, field.name, item)  # it may be frozen
     seen[id(value)] = (value, made)
     return made

@@ -226,12 +226,13 @@ class Memory:
             return {}
         return {each: record.outcomes[each] for each in configs if each in record.outcomes}
 
-    def keep(self, key: str, outcomes: Mapping[Config, Outcome]) -> None:
-        """Remember outcomes, together with those of other configs under this key. Of two processes
-        that do it at once, one may forget what the other found; it is timed again then."""
+    def keep(self, key: str, outcomes: Mapping[Config, Outcome], *, anew: bool = False) -> None:
+        """Remember outcomes, together with those of other configs under this key, or `anew` in
+        their place. Of two processes that do it at once, one may forget what the other found; it
+        is timed again then."""
         if self._disk is None:
             return
-        before = self.record(key)
+        before = None if anew else self.record(key)
         merged = {**(before.outcomes if before is not None else {}), **outcomes}
         if before is None or merged != before.outcomes:
             self._disk.put(_digest(key), Record(key, merged).encode())

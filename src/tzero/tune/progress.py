@@ -30,7 +30,9 @@ class Bar:
         self._task: Any = None
 
     def __enter__(self) -> Self:
-        if self._stream is None or not self._stream.isatty():
+        # What stands in for a terminal need not be a whole file, and may be closed.
+        ask = getattr(self._stream, "isatty", None)
+        if ask is None or getattr(self._stream, "closed", False) or not ask():
             return self
         rich = importlib.import_module("rich.progress")
         console = importlib.import_module("rich.console").Console(file=self._stream)

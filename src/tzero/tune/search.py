@@ -154,9 +154,11 @@ class _Search:
         >>> First(Space(BLOCK=[64, 128])).done
         False
         """
-        if self._trials is not None and len(self._asked) >= self._trials:
+        if not self._is_known(self._first):
+            return False
+        if self._trials is not None and len(self._asked | self._told) >= self._trials:
             return True
-        return self._is_known(self._first) and self._upcoming() is None
+        return self._upcoming() is None
 
     def ask(self, most: int) -> list[Config]:
         """The next configs, at most so many; none when it is done.

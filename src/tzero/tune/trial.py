@@ -17,6 +17,7 @@ works, and which is put back to what it was; random numbers are drawn from the s
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -30,7 +31,10 @@ from tzero.tune.copying import Copies, Place, tensors_in
 from tzero.tune.memory import Outcome
 from tzero.tune.timing import Clock, clock_of, measure, same
 
-__all__ = ["Called", "ReferenceFailed", "Trial", "as_written", "device_of", "problem_of"]
+__all__ = ["WRONG", "Called", "ReferenceFailed", "Trial", "as_written", "device_of", "problem_of"]
+
+WRONG = "its results are wrong"
+"""How the problem begins of a config that computes something else than the reference."""
 
 _LONGEST = 500  # characters of a problem: compilers may write books
 
@@ -147,7 +151,9 @@ class Trial:
         wrong = same(results, reference.results).words
         wrong = wrong or same(args, reference.args, named="after the call args").words
         if wrong:
-            return Outcome(problem=f"its results are wrong: {wrong}"[:_LONGEST])
+            again = config == self._config
+            words = "it computes something else each time" if again else WRONG
+            return Outcome(problem=f"{words}: {wrong}"[:_LONGEST])
         del results  # a kernel may need the memory
         changed = reference.changed
         if self._clock is None:
@@ -183,15 +189,18 @@ class _Seeded:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._fork = torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
+        self._python = random.getstate()
 
     def __enter__(self) -> None:
         self._fork.__enter__()
+        random.seed(0)  # where a host function may take the seed of a kernel from
         torch.default_generator.manual_seed(0)  # torch.manual_seed would seed every device
         if self._device.type == "cuda":
             with torch.cuda.device(self._device):
                 torch.cuda.manual_seed(0)
 
     def __exit__(self, *raised: Any) -> None:
+        random.setstate(self._python)
         self._fork.__exit__(*raised)
 
 
