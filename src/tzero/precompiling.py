@@ -136,9 +136,16 @@ def precompile(items: Iterable[tuple[Any, ...]]) -> Precompiled:
 
 
 def precompile_host(
-    name: str, function: Callable[..., Any], args: tuple[Any, ...], ahead: Precompiled
+    name: str,
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    ahead: Precompiled,
+    *,
+    spoiling: bool = False,
 ) -> None:
     """Ask for all that a call of a host function would launch; nothing, where Triton interprets.
+    `spoiling`: the arguments are there for nothing else. Then it is called with them as they are,
+    and tensors that it makes are real ones, which it may keep from one call to the next.
 
     ::
 
@@ -152,7 +159,8 @@ def precompile_host(
         kernel: Any, grid: Any, given: tuple[Any, ...], kwargs: Mapping[str, Any], launch: Any
     ) -> None:
         def pointer(value: Any) -> Any:
-            return _Pointer.of(value, addresses) if isinstance(value, torch.Tensor) else value
+            unreal = isinstance(value, torch.Tensor) and not spoiling
+            return _Pointer.of(value, addresses) if unreal else value
 
         try:
             _ask(kernel, tree_map(pointer, given), tree_map(pointer, dict(kwargs)), ahead)
@@ -162,13 +170,16 @@ def precompile_host(
 
     refused: list[Exception] = []  # what Triton says to a launch is said as it is
     try:
-        run_without_memory(function, args, ask, addresses, ahead.made)
+        if spoiling:
+            _run_without_launches(function, args, ask)
+        else:
+            run_without_memory(function, args, ask, addresses, ahead.made)
     except Exception as error:
         if any(error is each for each in refused):
             raise
         from torch._subclasses import fake_tensor as fakes
 
-        by_value = (fakes.DataDependentOutputException, fakes.DynamicOutputShapeException)
+        by_value = (fakes.DataDependentOutputException, fakes.DynamicOutputShapeException, _Read)
         what = ", which asks what a tensor holds" if isinstance(error, by_value) else ""
         raise InvalidArgument(
             kernel=name,
@@ -212,6 +223,29 @@ def run_without_memory(
     args = tree_map(unreal, args)
     with mode, _noting()(noted), intercept.intercepted(ask), triton_side.every_config():
         return function(*args)
+
+
+class _Read(RuntimeError):
+    """A host function looks into a tensor, which may be what a launch that is not made computes."""
+
+
+def _run_without_launches(
+    function: Callable[..., Any], args: tuple[Any, ...], ask: Callable[..., None]
+) -> None:
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    read = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+
+    class Unread(TorchDispatchMode):  # type: ignore[no-untyped-call]
+        def __torch_dispatch__(
+            self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            if not read.isdisjoint(function.tags):
+                raise _Read(f"it reads a tensor by {function}")
+            return function(*args, **(kwargs or {}))
+
+    with Unread(), intercept.intercepted(ask), triton_side.every_config():  # type: ignore[no-untyped-call]
+        function(*args)
 
 
 @functools.cache

@@ -45,13 +45,13 @@ from tzero.leaves import TENSORS
 from tzero.precompiling import Precompiled, precompile_host
 from tzero.sizes import BySize, NotResizable, Origins, origins, resized, shapes_of
 from tzero.tune import memory, source
-from tzero.tune.copying import tensors_in, walk
+from tzero.tune.copying import tensors_in
 from tzero.tune.isolated import Isolated
 from tzero.tune.memory import Entry, Memory, Outcome, Pretuned
 from tzero.tune.search import Effort, Strategy, Tpe, strategy
 from tzero.tune.select import MOST_DIMS, MOST_HINTS, Choice, Hint, Selector
 from tzero.tune.space import Space
-from tzero.tune.trial import WRONG, Trial, as_written, device_of
+from tzero.tune.trial import WRONG, Seeded, Trial, as_written, device_of
 from tzero.tune.tuner import BATCH, Bench, Search, search
 from tzero.words import text
 
@@ -158,35 +158,42 @@ class Tuning(Generic[R]):
                 bound.choose(self._choice(bound, args, untimed=True), settled=False)
                 return
             with _undisturbed():
-                if self.size_hints:
-                    self._decide_by_size(bound, args)
-                else:
-                    self._settle(bound, self._choice(bound, args))
+                made = self._by_size(bound, args, functools.partial(self._choice, bound))
+                self._settle(bound, self._choice(bound, args) if made is None else made)
 
-    def _decide_by_size(self, bound: BoundKernel[R], args: tuple[Any, ...]) -> None:
+    def _settle(self, bound: BoundKernel[R], made: BySize | Choice[Config]) -> None:
+        """Use what was decided, unless someone has asked for a config meanwhile."""
+        if not bound.undecided:
+            return
+        if isinstance(made, BySize):
+            bound.choose_by_size(made)
+        else:
+            bound.choose(made)
+
+    def _by_size(
+        self,
+        bound: BoundKernel[R],
+        args: tuple[Any, ...],
+        choose: Callable[[tuple[Any, ...], int], Choice[Config]],
+    ) -> BySize | None:
+        """What chooses among the size hints, each with a config of its own; None where there are
+        none, or where these arguments cannot be had in other sizes."""
         names = self.host.parameters
-        found: list[tuple[Choice[Config], tuple[Any, ...]]] = []
-        for hint in self.size_hints:
-            try:
-                made = resized(args, names, hint)
-            except NotResizable as error:
-                self._say(f"size_hints are not used: {error}", warn=True)
-                self._settle(bound, self._choice(bound, args))
-                return
-            found.append((self._choice(bound, made, hint=hint), made))
+        try:
+            sized = {hint: resized(args, names, hint) for hint in self.size_hints}
+        except NotResizable as error:
+            self._say(f"size_hints are not used: {error}", warn=True)
+            return None
+        if not sized:
+            return None
+        chosen = {hint: choose(made, hint) for hint, made in sized.items()}
         came_from = self._origins(bound, args)
         hints = []
-        for choice, made in found:
+        for hint, made in sized.items():
             given = shapes_of(made, names)
             results = [tuple(size.of(given) for size in each) for each in came_from]
-            hints.append(Hint(choice.variant, given, results))
-        if bound.undecided:
-            bound.choose_by_size(BySize(hints, came_from, names))
-
-    def _settle(self, bound: BoundKernel[R], choice: Choice[Config]) -> None:
-        """Have a choice, unless someone has asked for a config while it was made."""
-        if bound.undecided:
-            bound.choose(choice)
+            hints.append(Hint(chosen[hint].variant, given, results))
+        return BySize(hints, came_from, names)
 
     def _origins(self, bound: BoundKernel[R], args: tuple[Any, ...]) -> Origins:
         """Where the sizes of the results come from."""
@@ -215,8 +222,8 @@ class Tuning(Generic[R]):
         self,
         bound: BoundKernel[R],
         args: tuple[Any, ...],
-        *,
         hint: int | None = None,
+        *,
         untimed: bool = False,
     ) -> Choice[Config]:
         now = settings.now()
@@ -234,7 +241,11 @@ class Tuning(Generic[R]):
         if effort == "none":
             return self._taken_first(untimed) if untimed else self._near(facts, shapes)
         budget = now.tune_budget or math.inf
-        return self._searched(bound, args, facts, effort, known, budget, now.tune_isolate)[0]
+        try:
+            return self._searched(bound, args, facts, effort, known, budget, now.tune_isolate)[0]
+        except torch.OutOfMemoryError as error:  # of copies of the arguments: a call needs none
+            self._say(f"its configs are not timed, for lack of memory ({error})", warn=True)
+            return self._taken_first(untimed=True)
 
     def _ahead(self, facts: Facts) -> Choice[Config] | None:
         """What a lookup table or a file has for exactly these facts."""
@@ -340,12 +351,23 @@ class Tuning(Generic[R]):
         effort = cast("Effort", now.tune if effort is None else effort)
         limit = (now.tune_budget or math.inf) if budget is None else budget
         alone = now.tune_isolate if isolate is None else isolate
-        with _turn, _undisturbed():
-            facts = self._facts(bound, args)
+        searches: list[Search] = []
+
+        def tuned(given: tuple[Any, ...], hint: int | None = None) -> Choice[Config]:
+            facts = self._facts(bound, given, hint)
             known = {} if force else self._known(facts)
-            choice, found = self._searched(bound, args, facts, effort, known, limit, alone)
-            bound.choose(choice)
-            return found
+            choice, found = self._searched(bound, given, facts, effort, known, limit, alone)
+            searches.append(found)
+            return choice
+
+        with _turn, _undisturbed():
+            by_size = self._by_size(bound, args, tuned)
+            if by_size is None:
+                bound.choose(tuned(args))
+                return searches[-1]
+            bound.choose_by_size(by_size)
+            variants = [hint.variant for hint in by_size.selector.hints]
+            return searches[variants.index(by_size(args).variant)]
 
     def _searched(
         self,
@@ -362,7 +384,7 @@ class Tuning(Generic[R]):
         with self._bench(args, device, isolate) as bench:
             found = search(
                 plan,
-                lambda configs: self._prepare(bound, args, configs),
+                functools.partial(self._prepare, bound, device, bench.spare),
                 bench,
                 known=known,
                 budget=budget,
@@ -405,19 +427,24 @@ class Tuning(Generic[R]):
             yield Trial(made, args, device, self._first)
 
     def _prepare(
-        self, bound: BoundKernel[R], args: tuple[Any, ...], configs: Sequence[Config]
+        self,
+        bound: BoundKernel[R],
+        device: torch.device,
+        spare: Callable[[], tuple[Any, ...]],
+        configs: Sequence[Config],
     ) -> dict[Config, list[Any]]:
-        """Have configs compiled, all at once; those whose launches cannot be known before they are
-        made compile when they are timed."""
+        """Have configs compiled, all at once: the host function is called with arguments to spare,
+        and its launches are not made. Where these cannot be known before, configs compile when they
+        are timed."""
         found: dict[Config, list[Any]] = {}
         outer, inside.ahead = inside.ahead, True
         try:
             for config in configs:
                 ahead = Precompiled()
                 call = self.host.configured(bound.function, config)
-                given = walk(args, lambda tensor: tensor, {})  # what it changes in lists is its own
                 try:
-                    precompile_host(self.host.name, call, given, ahead)
+                    with Seeded(device):
+                        precompile_host(self.host.name, call, spare(), ahead, spoiling=True)
                 except InvalidArgument as error:
                     self._say(f"its configs are compiled one by one: {error.problem}")
                 except Exception as error:
@@ -426,8 +453,6 @@ class Tuning(Generic[R]):
                     unknown = triton_side.unknown_keyword(error)
                     if unknown is not None:
                         raise self._unknown_name(unknown, config) from error
-                del given
-                self._check_left(ahead.made)
                 found[config] = list(ahead.values())
         finally:
             inside.ahead = outer

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import math
+import pickle
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -46,6 +48,9 @@ class Table:
 
     def set_reference(self, config: Config) -> None:
         self.references.append(config.B)
+
+    def spare(self) -> tuple[()]:
+        return ()
 
     def outcome(self, config: Config, *, budget: float, best: float | None) -> Outcome:
         self.tried.append(config.B)
@@ -211,6 +216,12 @@ def test_a_search_prints_as_a_table_with_reasons() -> None:
     assert lines[0].startswith("4 configs in ")
     assert lines[1].split() == ["10", "µs", "Config(B=32)"]
     assert lines[-1].strip() == "failed  Config(B=8): no"
+
+
+def test_a_search_can_be_pickled_and_copied() -> None:
+    found = searched(Table(FAST))
+    assert pickle.loads(pickle.dumps(found)) == found
+    assert copy.deepcopy(found) == found
 
 
 def test_effort_none_tries_one() -> None:

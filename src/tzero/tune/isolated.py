@@ -33,6 +33,7 @@ from tzero.config import Config
 from tzero.errors import TzeroError
 from tzero.host import Host
 from tzero.tune.child import Ask, Refer, Reply, world
+from tzero.tune.copying import copies
 from tzero.tune.memory import Outcome
 from tzero.tune.parcel import Parcel, packed, unsendable
 from tzero.tune.trial import Called, ReferenceFailed, as_written
@@ -70,12 +71,12 @@ class Isolated:
         called: Called = as_written,
         limit: float = LIMIT,
     ) -> None:
-        self._name, self._limit = host.name, limit
+        self._name, self._limit, self._args = host.name, limit, args
         self._parcel = packed(host, args, called)
         self._child: _Child | None = None
         self._end: weakref.finalize[Any, Any] | None = None  # of the child
         self._closed = weakref.finalize(self, os.close, self._parcel.descriptor)
-        self.set_reference(reference)
+        self._refer(reference)
 
     @property
     def pid(self) -> int | None:
@@ -83,10 +84,19 @@ class Isolated:
         return None if self._child is None else self._child.process.pid
 
     def set_reference(self, config: Config) -> None:
-        """Compare with this config from now on."""
+        """Compare with this config from now on; one that is the reference already is not run
+        again."""
+        if config != self._reference:
+            self._refer(config)
+
+    def _refer(self, config: Config) -> None:
         self._reference = config
         self._problem = ""  # of the reference
         self._referred = False  # whether the child that is there has run it
+
+    def spare(self) -> Any:
+        """Copies of the arguments."""
+        return copies(self._args)
 
     def reference_problem(self) -> str:
         """Why the reference does not run; nothing where it does. Each process runs it once."""

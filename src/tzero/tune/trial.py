@@ -31,7 +31,16 @@ from tzero.tune.copying import Copies, Place, tensors_in
 from tzero.tune.memory import Outcome
 from tzero.tune.timing import Clock, clock_of, measure, same
 
-__all__ = ["WRONG", "Called", "ReferenceFailed", "Trial", "as_written", "device_of", "problem_of"]
+__all__ = [
+    "WRONG",
+    "Called",
+    "ReferenceFailed",
+    "Seeded",
+    "Trial",
+    "as_written",
+    "device_of",
+    "problem_of",
+]
 
 WRONG = "its results are wrong"
 """How the problem begins of a config that computes something else than the reference."""
@@ -96,12 +105,18 @@ class Trial:
         self._device = device
         self._clock = clock
         self._copies = Copies(args)
-        self.set_reference(reference)
+        self._config = reference
+        self._found: _Reference | str | None = None
 
     def set_reference(self, config: Config) -> None:
-        """Compare with this config from now on."""
-        self._config = config
-        self._found: _Reference | str | None = None
+        """Compare with this config from now on; one that is the reference already is not run
+        again."""
+        if config != self._config:
+            self._config, self._found = config, None
+
+    def spare(self) -> Any:
+        """The copies that configs work in, which are put back before each of them."""
+        return self._copies.taken()
 
     def reference_problem(self) -> str:
         """Why the reference does not run; nothing where it does. It runs once."""
@@ -180,10 +195,10 @@ class Trial:
         return call, args, results
 
     def _seeded(self) -> AbstractContextManager[Any]:
-        return _Seeded(self._device)
+        return Seeded(self._device)
 
 
-class _Seeded:
+class Seeded:
     """The same random numbers in each block; the generators are then as if it had not been."""
 
     def __init__(self, device: torch.device) -> None:

@@ -68,6 +68,9 @@ class Bench(Protocol):
     def set_reference(self, config: Config) -> None:
         """Hold all results against those of this config from now on."""
 
+    def spare(self) -> Any:
+        """Arguments like those that are timed, which nobody needs."""
+
     def outcome(self, config: Config, *, budget: float, best: float | None) -> Outcome:
         """What timing a config comes to."""
 
@@ -111,6 +114,9 @@ class Search:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "outcomes", MappingProxyType(dict(self.outcomes)))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Search, (dict(self.outcomes), self.steps, self.seconds, self.ended)
 
     @property
     def best(self) -> Config | None:
