@@ -116,9 +116,11 @@ test-helion: $(VENV)/.ready-dev
 			tests/integration/helion $(TEST_ARGS); \
 	fi
 
-# What depends on Triton, on its newest release. That each guard is needed, the pinned one shows.
+# What depends on Triton, on its newest release: the CPU backend, launches, how kernels compile, and of
+# plans those tests that are about launches. That each guard is needed, the pinned one shows.
 test-newest: $(NEWEST)/.ready-dev
-	TZERO_CPU=1 $(NEWEST)/bin/python -m pytest -n 2 --dist loadfile -m 'not gpu and not soak' tests/cpu tests/guards tests/plans tests/backends/test_triton_*.py \
+	TZERO_CPU=1 $(NEWEST)/bin/python -m pytest -n 2 --dist loadfile -m 'not gpu and not soak' tests/cpu tests/guards \
+		tests/plans/test_nested.py tests/plans/test_replay.py tests/backends/test_triton_*.py \
 		--ignore tests/guards/test_mutations.py --ignore tests/guards/test_plan_mutations.py $(TEST_ARGS)
 
 test-gpu: $(READY_DEV)

@@ -346,6 +346,7 @@ def test_clang_compiles_as_gcc_does() -> None:
     assert torch.equal(out, x)
 
 
+@pytest.mark.soak  # it builds its C++ library first, which takes a minute
 @pytest.mark.skipif(
     importlib.util.find_spec("ziglang") is None,
     reason="the ziglang wheel is not installed (pip install 'tzero[zig]')",

@@ -30,7 +30,8 @@ class Hidden:
 
     def __enter__(self) -> Callable[[int], None]:
         self.before = sys.getrecursionlimit()
-        return lambda k: sys.setrecursionlimit(self.before + k)
+        sys.setrecursionlimit(BASE)  # compilers raise it
+        return lambda k: sys.setrecursionlimit(BASE + k)
 
     def __exit__(self, *error: Any) -> None:
         sys.setrecursionlimit(self.before)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import importlib.util
 import os
 from collections.abc import Iterator
@@ -37,3 +38,9 @@ def on_the_cpu() -> None:
 
     if torch.cuda.is_available() and not settings.current().cpu:
         pytest.skip("needs TZERO_CPU=1 beside a GPU")
+
+
+@pytest.fixture(autouse=True)
+def _without_the_last_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Examples that are run leave a builtin ``_``, which Helion takes for a variable of the host."""
+    monkeypatch.delattr(builtins, "_", raising=False)
