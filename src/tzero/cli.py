@@ -22,7 +22,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -64,7 +65,8 @@ def _all() -> None:
     """What kernels cost, and what is kept of them."""
 
 
-@app.command(context_settings={"ignore_unknown_options": True})
+# What follows the script is the script's, options too.
+@app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 def bench(
     script: Annotated[str, typer.Argument(help="A Python program that calls kernels.")],
     arguments: Annotated[list[str] | None, typer.Argument(help="Its arguments.")] = None,
@@ -74,6 +76,9 @@ def bench(
     # Only this needs torch.
     from tzero.comparing import compare, watch
 
+    path = Path(script)
+    if not (path.is_file() or (path / "__main__.py").is_file()):
+        _fail(f"there is no program {script!r}. Give the path of a Python file.", 2)
     seen = watch(script, arguments or [])
     rows = compare(seen)
     if as_json:
@@ -89,7 +94,9 @@ def bench(
     table = Table("kernel", "calls", "without", "with tzero", "times", "how", title="µs a call")
     for row in rows:
         calls = "" if row.calls is None else str(row.calls)
-        numbers = (f"{row.before:.1f}", f"{row.after:.1f}", f"{row.times:.1f}")
+        numbers = (
+            "" if each is None else f"{each:.1f}" for each in (row.before, row.after, row.times)
+        )
         table.add_row(Text(row.kernel), calls, *numbers, Text(row.how))
     Console().print(table)
 
@@ -163,9 +170,9 @@ def _exits() -> Iterator[None]:
         _fail(error, 3)
 
 
-def _fail(error: Exception, code: int) -> None:
+def _fail(error: Exception | str, code: int) -> NoReturn:
     print(f"tzero: {error}", file=sys.stderr)
-    raise typer.Exit(code) from error
+    raise typer.Exit(code) from (error if isinstance(error, Exception) else None)
 
 
 def _print(facts: dict[str, Any], as_json: bool, show: Callable[[dict[str, Any]], Table]) -> None:

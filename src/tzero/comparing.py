@@ -28,6 +28,7 @@ import triton
 
 from tzero import events
 from tzero.dispatch import Kernel
+from tzero.errors import UnsupportedType
 from tzero.inside import inside
 from tzero.launch import PythonJit
 from tzero.tune.copying import copies
@@ -53,14 +54,15 @@ class Row:
     kernel: str
     calls: int | None
     """How often the program called it, where that is known."""
-    before: float
-    after: float
+    before: float | None
+    """Both are None where a call fails, or is not made."""
+    after: float | None
     how: str
 
     @property
-    def times(self) -> float:
+    def times(self) -> float | None:
         """How many times cheaper a call is."""
-        return self.before / self.after
+        return None if self.before is None or self.after is None else self.before / self.after
 
 
 def watch(script: str, arguments: Sequence[str]) -> list[tuple[Any, Any]]:
@@ -74,12 +76,18 @@ def watch(script: str, arguments: Sequence[str]) -> list[tuple[Any, Any]]:
 
     def note(event: events.Event) -> None:
         kernel = event.facts.get("kernel")
-        if event.kind != "miss" or kernel is None or id(kernel) in seen:
+        if event.kind not in ("miss", "refusal") or kernel is None:
+            return
+        known = seen.get(id(kernel))
+        if known is not None and not isinstance(known[1], UnsupportedType):
             return
         if isinstance(kernel, Kernel) or inside.call is None:  # launches in kernels are theirs
             # Copied now: a program may change or free what it passes.
             facts = {name: each for name, each in event.facts.items() if name != "kernel"}
-            seen[id(kernel)] = kernel, copies(facts)
+            try:
+                seen[id(kernel)] = kernel, copies(facts)
+            except UnsupportedType as error:  # the program may go on with it, and does
+                seen[id(kernel)] = kernel, error
 
     with _as_program(script, arguments), events.observe(note):
         try:
@@ -110,27 +118,40 @@ def compare(seen: Sequence[tuple[Any, Any]]) -> list[Row]:
     """
     rows = []
     for kernel, facts in seen:
-        if isinstance(kernel, Kernel):
-            rows.append(_of_kernel(kernel, facts["args"]))
+        name = kernel.name if isinstance(kernel, Kernel) else f"{kernel.__name__}[grid]"
+        if isinstance(facts, UnsupportedType):
+            rows.append(Row(name, None, None, None, f"not timed: {facts}"))
+        elif isinstance(kernel, Kernel):
+            calls = kernel.stats().calls or None  # those that were left to others are not counted
+            take = functools.partial(_of_kernel, kernel, facts["args"])
+            rows.append(_row(name, calls, take))
         elif isinstance(kernel, PythonJit):
-            rows.append(_of_launch(kernel, facts["grid"], facts["args"], facts["kwargs"]))
+            take = functools.partial(_of_launch, kernel, **facts)
+            rows.append(_row(name, None, take))
     return rows
 
 
-def _of_kernel(kernel: Kernel[Any], args: tuple[Any, ...]) -> Row:
-    calls = kernel.stats().calls
+def _row(name: str, calls: int | None, take: Callable[[], tuple[float, float, str]]) -> Row:
+    try:
+        return Row(name, calls, *take())
+    except Exception as error:  # as it may have in the program, which went on
+        words = (str(error).splitlines() or [""])[0]
+        return Row(name, calls, None, None, f"a call fails: {type(error).__name__}: {words}")
+
+
+def _of_kernel(kernel: Kernel[Any], args: tuple[Any, ...]) -> tuple[float, float, str]:
     before, after = _times(kernel.plain(args), functools.partial(kernel, *args))
     found = kernel.explain(*args)
     how = found.refusal or str(found).splitlines()[0].partition(", ")[2].partition(" (")[0]
-    return Row(kernel.name, calls, before, after, how)
+    return before, after, how
 
 
-def _of_launch(kernel: PythonJit, grid: Any, args: Any, kwargs: Any) -> Row:
+def _of_launch(kernel: PythonJit, grid: Any, args: Any, kwargs: Any) -> tuple[float, float, str]:
     plain = triton.jit(kernel.fn)
     before, after = _times(
         lambda: plain[grid](*args, **kwargs), lambda: kernel[grid](*args, **kwargs)
     )
-    return Row(f"{kernel.__name__}[grid]", None, before, after, "tzero.jit")
+    return before, after, "tzero.jit"
 
 
 def _times(before: Call, after: Call) -> tuple[float, float]:

@@ -66,6 +66,9 @@ class Kernel(Generic[R]):
     In a class it is a method, as a function is: the instance is its first argument.
     """
 
+    _takes_config = True
+    """Whether a parameter called config is given a value by tzero."""
+
     def __init__(
         self,
         function: Callable[..., R],
@@ -82,7 +85,7 @@ class Kernel(Generic[R]):
     ) -> None:
         # The function's own attributes are not taken over: they may have names that are used here.
         functools.update_wrapper(self, function, updated=())
-        self.host = host = read_host(function, config)
+        self.host = host = read_host(function, config, self._takes_config)
         self.function, self.name, self.signature = function, host.name, host.signature
         self.tuning: Tuning[R] = Tuning(host, space, lookup, size_hints, replayed)
         self.options = options

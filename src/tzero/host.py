@@ -59,8 +59,10 @@ class Host(Generic[R]):
         return lambda *args: function(*args[:at], config, *args[at:])
 
 
-def read_host(function: Callable[..., R], config: Config | None) -> Host[R]:
-    """Read a host function.
+def read_host(
+    function: Callable[..., R], config: Config | None, takes_config: bool = True
+) -> Host[R]:
+    """Read a host function; unless it takes none, a parameter called config is for tzero's.
 
     >>> read_host(lambda x, n=1: x, None).parameters
     ('x', 'n')
@@ -75,10 +77,11 @@ def read_host(function: Callable[..., R], config: Config | None) -> Host[R]:
             advice="Call it from a function of your own, and make that the kernel.",
         ) from error
     every = list(signature.parameters.values())
-    at = next((k for k, each in enumerate(every) if each.name == "config"), None)
+    named = (k for k, each in enumerate(every) if each.name == "config")
+    at = next(named, None) if takes_config else None
     place = None if at is None else _config_place(name, every, at)
     used = _config(name, None if at is None else every[at], config)
-    plain = [each for each in every if each.name != "config"]
+    plain = [each for k, each in enumerate(every) if k != at]
     for parameter in plain:
         _check_plain(name, parameter)
     defaults = {each.name: each.default for each in plain if each.default is not Parameter.empty}

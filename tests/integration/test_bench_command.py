@@ -94,6 +94,109 @@ def test_helions_kernels_are_timed_as_helion_calls_them_and_through_tzero(tmp_pa
     assert row["how"] == "replayed natively"
 
 
+LEFT = """
+from dataclasses import dataclass
+import helion, helion.language as hl, torch
+import tzero
+
+@dataclass
+class Scale:
+    by: float
+
+@helion.kernel(config=helion.Config(block_sizes=[128]))
+def scaled(x: torch.Tensor, scale: Scale) -> torch.Tensor:
+    out = torch.empty_like(x)
+    by = scale.by
+    for tile in hl.tile(x.size(0)):
+        out[tile] = x[tile] * by
+    return out
+
+@helion.kernel(config=helion.Config(block_sizes=[128]))
+def wrong(x: torch.Tensor) -> torch.Tensor:
+    assert x.size(0) == 1, "one, please"
+    out = torch.empty_like(x)
+    for tile in hl.tile(x.size(0)):
+        out[tile] = x[tile]
+    return out
+
+tzero.helion.install()
+x = torch.randn(1000)
+for _ in range(5):
+    torch.testing.assert_close(scaled(x, scale=Scale(2.0)), x * 2)
+try:
+    wrong(x)
+except AssertionError:
+    pass
+"""
+
+
+@pytest.mark.skipif(find_spec("helion") is None, reason="Helion is not installed")
+def test_kernels_that_helion_calls_or_that_fail_are_in_the_table_with_the_reason(
+    tmp_path: Path,
+) -> None:
+    done = run(tmp_path, LEFT, "--json")
+    assert done.returncode == 0, done.stderr
+    scaled, wrong = json.loads(done.stdout)
+    assert scaled["kernel"] == "scaled"
+    assert scaled["how"].startswith("Helion calls: an argument is of a class")
+    assert scaled["before"] > 0 and scaled["calls"] is None
+    assert wrong["kernel"] == "wrong"
+    assert wrong["how"] == "a call fails: AssertionError: one, please"
+    assert wrong["before"] is wrong["times"] is None
+    table = run(tmp_path, LEFT)
+    assert table.returncode == 0, table.stderr
+    assert "one, please" in table.stdout
+
+
+UNCOPIED = """
+import torch, triton, triton.language as tl
+import tzero
+
+@triton.jit
+def double_kernel(x, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(x + at, 2 * tl.load(x + at, mask=at < n), mask=at < n)
+
+@tzero.kernel
+def double(x):
+    double_kernel[(triton.cdiv(x.numel(), 64),)](x, x.numel(), BLOCK=64)
+    return x
+
+class Mine(torch.Tensor):
+    pass
+
+x = torch.ones(100)
+assert double(x.as_subclass(Mine)).tolist() == [2.0] * 100
+"""
+
+
+def test_a_program_goes_on_with_arguments_that_cannot_be_copied(tmp_path: Path) -> None:
+    done = run(tmp_path, UNCOPIED, "--json")
+    assert done.returncode == 0, done.stderr
+    (row,) = json.loads(done.stdout)
+    assert row["how"].startswith("not timed: a Mine cannot be")
+    done = run(tmp_path, UNCOPIED + "double(torch.ones(60))", "--json")
+    (row,) = json.loads(done.stdout)
+    assert row["before"] > 0
+
+
+def test_what_follows_the_script_is_its_own(tmp_path: Path) -> None:
+    words = ("7", "--json", "--help", "-x", "--", "--steps", "3")
+    done = run(tmp_path, "import sys; print(sys.argv[1:])", *words)
+    assert str(list(words)) in done.stdout, done.stderr
+
+
+def test_a_program_that_is_not_there_is_said_to_be_so(tmp_path: Path) -> None:
+    (tmp_path / "program.py").unlink(missing_ok=True)
+    command = "from tzero.cli import main; main()"
+    for word in ("nothing.py", str(tmp_path)):
+        done = subprocess.run(
+            [sys.executable, "-c", command, "bench", word], capture_output=True, text=True
+        )
+        assert done.returncode == 2
+        assert done.stderr.startswith(f"tzero: there is no program {word!r}.")
+
+
 def test_people_get_a_table(tmp_path: Path) -> None:
     done = run(tmp_path, PROGRAM, "2")
     assert done.returncode == 0, done.stderr

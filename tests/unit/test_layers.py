@@ -201,6 +201,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
             "jitting",
             "key",
             "measure",
+            "modes",
             "native_plan",
             "passing",
             "plan",
@@ -216,7 +217,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
             *("native_plan", "settings", "tune", "tuning"),
         }
     ),
-    "comparing": frozenset({"dispatch", "events", "inside", "launch", "tune"}),
+    "comparing": frozenset({"dispatch", "errors", "events", "inside", "launch", "tune"}),
     "cli": frozenset({"cache", "comparing", "errors", "settings"}),
     "variants": frozenset({"config", "decorating", "dispatch", "errors", "host"}),
     "tzero": frozenset(

@@ -10,13 +10,16 @@ from __future__ import annotations
 import functools
 import threading
 import weakref
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from tzero import settings
+from tzero import events, settings
 from tzero.dispatch import Kernel
+from tzero.errors import InvalidKernel
 from tzero.integrations import helion_calls, helion_compat
+from tzero.jitting import tier
 
 __all__ = ["install", "installed", "is_kernel", "uninstall", "wrap"]
 
@@ -105,7 +108,7 @@ def install() -> None:
             if torch.compiler.is_compiling():
                 return original(self, *args, **kwargs)
             twin = self.__dict__.get(_TWIN)
-            if twin is None:
+            if twin is None or twin.helion is not self:  # a copy has what its original has
                 twin = _twin_of(self)
             return twin(*args, **kwargs)
 
@@ -113,14 +116,34 @@ def install() -> None:
 
 
 def _twin_of(kernel: Any) -> Any:
-    """tzero's kernel over one of Helion's, kept with it; Helion's own call, where tzero is not
-    installed any more."""
+    """tzero's kernel over one of Helion's, kept with it; Helion's own call, where tzero does not
+    take it, is switched off, or not installed any more."""
+    why = ""
     with _change:
         twin = kernel.__dict__.get(_TWIN)
-        if twin is None and _original is not None:
-            twin = kernel.__dict__[_TWIN] = wrap(kernel)
-            _known.add(kernel)
-    return twin or functools.partial(_call_plainly, kernel)
+        if twin is not None and twin.helion is kernel:
+            return twin
+        if _original is None:
+            return _Plain(kernel)
+        try:
+            twin = wrap(kernel) if tier() > 0 else _Plain(kernel)
+        except InvalidKernel as error:  # Helion takes positional-only parameters
+            twin, why = _Plain(kernel), error.problem
+        kernel.__dict__[_TWIN] = twin
+        _known.add(kernel)
+    if why:  # observers are not called under the lock: they may call kernels
+        events.emit(events.Event("refusal", kernel.name, f"Helion calls: {why}"))
+    return twin
+
+
+@dataclass(frozen=True, slots=True)
+class _Plain:
+    """A kernel that Helion calls."""
+
+    helion: Any
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        return _call_plainly(self.helion, *args, **kwargs)
 
 
 def uninstall() -> None:

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import torch
 
-from tzero import events, intercept, measure, settings
+from tzero import events, intercept, measure, modes, settings
 from tzero.bind import BoundKernel
 from tzero.dispatch import Kernel
 from tzero.errors import InvalidArgument
@@ -30,7 +30,7 @@ from tzero.integrations import helion_compat
 from tzero.integrations.helion_planner import HelionPlanner, whole
 from tzero.jitting import tier
 from tzero.key import Options
-from tzero.planner import Planned
+from tzero.planner import AS_OPERATOR, Planned
 from tzero.reports import Explanation, Stats
 
 __all__ = ["HelionKernel", "make"]
@@ -86,9 +86,7 @@ def _host_function(kernel: Any, call: Callable[..., Any], fixed: Fixed) -> Calla
     functools.update_wrapper(host, kernel.fn)
     signature = helion_compat.signature(kernel, ConstExpr)
     every = enumerate(signature.parameters.values())
-    # tzero gives a parameter called config a value of its own.
-    taken = [p.replace(name="config_") if p.name == "config" else p for k, p in every
-             if k not in fixed]  # fmt: skip
+    taken = [parameter for k, parameter in every if k not in fixed]
     vars(host)["__signature__"] = signature.replace(parameters=taken)
     return host
 
@@ -121,6 +119,7 @@ class HelionKernel(Kernel[Any]):
     """
 
     _planner: HelionPlanner[Any] | None
+    _takes_config = False  # it is an argument like others
 
     def __init__(
         self, kernel: Any, call: Callable[..., Any], chosen: int, pool: bool, fixed: Fixed = _NONE
@@ -156,6 +155,7 @@ class HelionKernel(Kernel[Any]):
     def _answer(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[Any, Planned | None]:
+        self._refuse_followers()
         if helion_compat.epoch(self.helion) != self._epoch:
             self._start_anew()
         found = self._look_up(args, kwargs)
@@ -171,6 +171,18 @@ class HelionKernel(Kernel[Any]):
             planned = None  # it was dropped meanwhile
         return result, planned
 
+    def _refuse_followers(self) -> None:
+        """Before Helion is asked: it would take the sizes that a tracer hands out for its keys. In
+        reference mode it calls torch's operators, which are seen."""
+        who = modes.follower()
+        if who and not helion_compat.left_alone(self.helion):
+            raise InvalidArgument(
+                kernel=self.name,
+                problem=f"{who} does not see its launches, and would leave them out of what it "
+                "writes down",
+                advice=AS_OPERATOR,
+            )
+
     def plain(self, args: Sequence[Any]) -> Callable[[], Any]:
         """A call as Helion makes it."""
         return functools.partial(self._plain, *args)
@@ -184,6 +196,7 @@ class HelionKernel(Kernel[Any]):
                 return self._part_with(functions, normal)
             why = self._left_alone(normal)
             if why:
+                self._tell_left(why, {"kernel": self, "args": normal})
                 return why
             base = self.extract.last(normal)
             number = self._tick()
@@ -204,10 +217,13 @@ class HelionKernel(Kernel[Any]):
         return helion_compat.left_alone(self.helion)
 
     def _leave(self, why: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        self._tell_left(why, {})
+        return self._plain(*args, **kwargs)
+
+    def _tell_left(self, why: str, facts: Mapping[str, Any]) -> None:
         if why not in self._said:
             self._said.add(why)
-            events.emit(events.Event("refusal", self.name, f"Helion calls: {why}"))
-        return self._plain(*args, **kwargs)
+            events.emit(events.Event("refusal", self.name, f"Helion calls: {why}", facts))
 
     def _count_refusal(self, bound: BoundKernel[Any]) -> None:
         """Give up on a kernel of which no call was ever planned: to look at its calls costs a part

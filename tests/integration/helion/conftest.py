@@ -42,5 +42,5 @@ def on_the_cpu() -> None:
 
 @pytest.fixture(autouse=True)
 def _without_the_last_value(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Examples that are run leave a builtin ``_``, which Helion takes for a variable of the host."""
+    """Examples that are run leave a builtin ``_``, which Helion takes for a host variable."""
     monkeypatch.delattr(builtins, "_", raising=False)
