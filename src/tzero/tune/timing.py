@@ -279,14 +279,14 @@ def clock_of(device: torch.device | str) -> Clock:
 
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _CPU_CACHES = "/sys/devices/system/cpu/cpu0/cache"
-_LARGEST = 64 << 20  # a virtual machine is told of the caches of the whole socket
+_LARGEST = 16 << 20  # a virtual machine is told of the caches of the whole socket
 
 
 def cpu_cache(folder: str = _CPU_CACHES) -> int:
-    """The bytes of the largest cache of a CPU core; 64 MiB where it is larger, and where nobody
+    """The bytes of the largest cache of a CPU core; 16 MiB where it is larger, and where nobody
     says.
 
-    >>> 0 < cpu_cache() <= 64 << 20
+    >>> 0 < cpu_cache() <= 16 << 20
     True
     """
     sizes = []

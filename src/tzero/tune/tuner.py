@@ -40,7 +40,7 @@ Ended = Literal["searched", "budget", "interrupted"]
 BATCH = 32
 """How many configs are compiled at once, where the strategy does not learn from each."""
 
-EACH = 0.5
+EACH = 0.1
 """Seconds that timing one candidate may take."""
 
 LEAST = 0.02
@@ -49,7 +49,7 @@ LEAST = 0.02
 FINALISTS = 4
 """The most candidates that are timed again at the end."""
 
-CLOSE = 1.05
+CLOSE = 1.1
 """A candidate is a finalist whose median is within this factor of the least."""
 
 TURNS = 2
@@ -292,7 +292,7 @@ class _Run:
         for config in close * TURNS:
             if self.left() <= 0:
                 return
-            again = self.bench.outcome(config, budget=EACH / 2, best=None)
+            again = self.bench.outcome(config, budget=EACH, best=None)
             if not again.usable:  # it is right and wrong by turns
                 self.outcomes[config] = again
                 medians.pop(config, None)
