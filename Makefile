@@ -119,9 +119,9 @@ test-helion: $(VENV)/.ready-dev
 # What depends on Triton, on its newest release: the CPU backend, launches, how kernels compile, and of
 # plans those tests that are about launches. That each guard is needed, the pinned one shows.
 test-newest: $(NEWEST)/.ready-dev
-	TZERO_CPU=1 $(NEWEST)/bin/python -m pytest -n 2 --dist loadfile -m 'not gpu and not soak' tests/cpu tests/guards \
-		tests/plans/test_nested.py tests/plans/test_replay.py tests/backends/test_triton_*.py \
-		--ignore tests/guards/test_mutations.py --ignore tests/guards/test_plan_mutations.py $(TEST_ARGS)
+	TZERO_CPU=1 $(NEWEST)/bin/python -m pytest -n 2 --dist loadfile -m 'not gpu and not soak' tests/cpu \
+		tests/guards/test_fast_path.py tests/guards/test_rows.py tests/guards/test_triton_side.py \
+		tests/plans/test_nested.py tests/plans/test_replay.py tests/backends/test_triton_*.py $(TEST_ARGS)
 
 test-gpu: $(READY_DEV)
 	$(PY) -m pytest -m 'gpu and not soak' tests/gpu $(TEST_ARGS)
