@@ -101,8 +101,10 @@ test-faults: $(VENV)/.ready-dev
 test-verify: $(VENV)/.ready-dev
 	TZERO_CPU=1 TZERO_VERIFY=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m 'not gpu and not soak' tests/plans $(TEST_ARGS)
 
-# The oldest Helion that is supported; the others are those of the constraints.
+# The oldest Helion that is supported; the others are those of the constraints. What depends on the
+# version is tested in each run; `make test-helion HELION_TESTS=tests/integration/helion` runs all.
 OLD_HELION := build/helion-1.4.0
+HELION_TESTS := $(patsubst %,tests/integration/helion/test_%.py,changes compat install keys)
 
 $(OLD_HELION)/.made: | $(VENV)/.ready-dev
 	@rm -rf $(OLD_HELION)
@@ -113,15 +115,15 @@ test-helion: $(VENV)/.ready-dev
 	@$(MAKE) --no-print-directory $(OLD_HELION)/.made || echo "SKIPPED: pip cannot install Helion 1.4.0"
 	@if test -f $(OLD_HELION)/.made; then \
 		TZERO_CPU=1 PYTHONPATH=$(OLD_HELION) $(BIN)/python -m pytest -q -n 2 --dist loadfile \
-			tests/integration/helion $(TEST_ARGS); \
+			$(HELION_TESTS) $(TEST_ARGS); \
 	fi
 
 # What depends on Triton, on its newest release: the CPU backend, launches, how kernels compile, and of
 # plans those tests that are about launches. That each guard is needed, the pinned one shows.
 test-newest: $(NEWEST)/.ready-dev
 	TZERO_CPU=1 $(NEWEST)/bin/python -m pytest -n 2 --dist loadfile -m 'not gpu and not soak' tests/cpu \
-		tests/guards/test_fast_path.py tests/guards/test_rows.py tests/guards/test_triton_side.py \
-		tests/plans/test_nested.py tests/plans/test_replay.py tests/backends/test_triton_*.py $(TEST_ARGS)
+		tests/guards/test_fast_path.py tests/guards/test_triton_side.py tests/plans/test_replay.py \
+		tests/backends/test_triton_*.py $(TEST_ARGS)
 
 test-gpu: $(READY_DEV)
 	$(PY) -m pytest -m 'gpu and not soak' tests/gpu $(TEST_ARGS)
