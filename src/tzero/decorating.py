@@ -134,11 +134,9 @@ def replayed(host: Host[R], config: Config) -> Callable[..., R]:
 
         replayed(add.host, tzero.Config(BLOCK=64))(x, y)
     """
-    return (
-        host.configured(host.function, config)
-        if host.config_at is None
-        else (kernel(config=config)(host.function))
-    )
+    if host.config_at is None:
+        return host.configured(host.function, config)
+    return kernel(config=config)(host.function)
 
 
 def _class_of(chosen: int) -> type[Kernel[Any]]:
