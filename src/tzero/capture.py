@@ -31,7 +31,6 @@ from typing import Any, NamedTuple
 import torch
 from torch._ops import OpOverload
 from torch.overrides import TorchFunctionMode, resolve_name
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from tzero import intercept, modes, operators, triton_side
 from tzero.leaves import NUMBERS, TENSORS, containers, leaves, oddity, situation
@@ -122,7 +121,7 @@ class _Functions(TorchFunctionMode):
         return self.recorder.function(func, args, kwargs or {})
 
 
-class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Operators(modes.Dispatching):
     def __init__(self, recorder: _Recorder) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.recorder = recorder

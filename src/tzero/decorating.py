@@ -17,12 +17,12 @@ from tzero import settings
 from tzero.config import Config
 from tzero.dispatch import Kernel
 from tzero.errors import InvalidKernel
-from tzero.host import Host, check_options
+from tzero.host import Host
 from tzero.integrations import helion
 from tzero.jitting import tier
 from tzero.key import Options
+from tzero.options import check_options, checked_configs, checked_hints, checked_lookup
 from tzero.tune.space import Space
-from tzero.tuning import checked_configs, checked_hints, checked_lookup
 
 __all__ = ["kernel"]
 

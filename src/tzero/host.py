@@ -18,8 +18,6 @@ from inspect import Parameter
 from types import FrameType, FunctionType, MethodType
 from typing import Any, Generic, TypeVar
 
-import torch
-
 from tzero.config import Config
 from tzero.errors import InvalidKernel
 from tzero.extract import ConstExpr
@@ -311,19 +309,3 @@ def check_key(name: str, key: Any, parameters: Sequence[str]) -> None:
             problem=f"its key= function does not take its arguments ({error})",
             advice=f"Give it {len(parameters)} parameters, for {', '.join(parameters)}.",
         ) from error
-
-
-def check_options(name: str, static_shapes: Any, index_dtype: Any, pool: Any) -> None:
-    """Options are of their types."""
-    if pool not in (None, False, True):
-        raise InvalidKernel(kernel=name, problem=f"pool= is {pool!r}", advice="Pass a bool.")
-    if not isinstance(static_shapes, bool):
-        raise InvalidKernel(
-            kernel=name, problem=f"static_shapes= is {static_shapes!r}", advice="Pass a bool."
-        )
-    if index_dtype not in (None, torch.int32, torch.int64):
-        raise InvalidKernel(
-            kernel=name,
-            problem=f"index_dtype= is {index_dtype!r}",
-            advice="Pass torch.int32 or torch.int64, or leave it out.",
-        )

@@ -2,8 +2,8 @@
 torch's does.
 
 Enters: nothing but the thread. Leaves: a value that is equal while all of it is the same, and the
-reason, if there is one, why host functions cannot be recorded or replayed at all now; and a mark
-that keeps torch.compile out of functions.
+reason, if there is one, why host functions cannot be recorded or replayed at all now; a mark that
+keeps torch.compile out of functions, and the dispatch mode that those of ours are made from.
 """
 
 from __future__ import annotations
@@ -25,11 +25,21 @@ from torch._C import (
     _len_torch_function_stack as _function_modes,
 )
 from torch._C._dynamo import eval_frame as _frames
+from torch.utils._python_dispatch import TorchDispatchMode
 
 _grad_enabled = torch.is_grad_enabled
 _PROXIES = torch._C._TorchDispatchModeKey.PROXY
 
-__all__ = ["Modes", "dispatch", "follower", "now", "obstacle", "transforming", "untraced"]
+__all__ = [
+    "Dispatching",
+    "Modes",
+    "dispatch",
+    "follower",
+    "now",
+    "obstacle",
+    "transforming",
+    "untraced",
+]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -129,3 +139,22 @@ def untraced(function: F) -> F:
     skip = _frames._FrameAction.SKIP
     _frames.set_code_exec_strategy(function.__code__, _frames._FrameExecStrategy(skip, skip))
     return function
+
+
+class Dispatching(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A dispatch mode whose own code torch.compile leaves alone. Modes that torch sees to itself
+    import all of torch.compile at their first operator, which takes seconds of a first call.
+
+    ::
+
+        class Noting(Dispatching):
+            def __torch_dispatch__(self, function, types, args=(), kwargs=None): ...
+    """
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)  # type: ignore[no-untyped-call]
+        untraced(cls.__torch_dispatch__)
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False

@@ -13,7 +13,6 @@ know how anything is compiled.
 
 from __future__ import annotations
 
-import functools
 import gc
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -25,7 +24,7 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
 from tzero import compile as compiling
-from tzero import intercept, triton_side
+from tzero import intercept, modes, triton_side
 from tzero.backends import triton as backend
 from tzero.errors import InvalidArgument
 
@@ -221,7 +220,7 @@ def run_without_memory(
 
     noted: list[weakref.ref[torch.Tensor]] = [] if made is None else made
     args = tree_map(unreal, args)
-    with mode, _noting()(noted), intercept.intercepted(ask), triton_side.every_config():
+    with mode, _Noting(noted), intercept.intercepted(ask), triton_side.every_config():
         return function(*args)
 
 
@@ -229,44 +228,39 @@ class _Read(RuntimeError):
     """A host function looks into a tensor, which may be what a launch that is not made computes."""
 
 
+_READS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+
+
+class _Unread(modes.Dispatching):
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if not _READS.isdisjoint(function.tags):
+            raise _Read(f"it reads a tensor by {function}")
+        return function(*args, **(kwargs or {}))
+
+
 def _run_without_launches(
     function: Callable[..., Any], args: tuple[Any, ...], ask: Callable[..., None]
 ) -> None:
-    from torch.utils._python_dispatch import TorchDispatchMode
-
-    read = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
-
-    class Unread(TorchDispatchMode):  # type: ignore[no-untyped-call]
-        def __torch_dispatch__(
-            self, function: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            if not read.isdisjoint(function.tags):
-                raise _Read(f"it reads a tensor by {function}")
-            return function(*args, **(kwargs or {}))
-
-    with Unread(), intercept.intercepted(ask), triton_side.every_config():  # type: ignore[no-untyped-call]
+    with _Unread(), intercept.intercepted(ask), triton_side.every_config():  # type: ignore[no-untyped-call]
         function(*args)
 
 
-@functools.cache
-def _noting() -> Any:
-    """A mode that notes which tensors are made."""
-    from torch.utils._python_dispatch import TorchDispatchMode
+class _Noting(modes.Dispatching):
+    """Notes which tensors are made."""
 
-    class Noting(TorchDispatchMode):  # type: ignore[no-untyped-call]
-        def __init__(self, made: list[weakref.ref[torch.Tensor]]) -> None:
-            super().__init__()  # type: ignore[no-untyped-call]
-            self._made = made
+    def __init__(self, made: list[weakref.ref[torch.Tensor]]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._made = made
 
-        def __torch_dispatch__(
-            self, function: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            result = function(*args, **(kwargs or {}))
-            tensors = (each for each in tree_leaves(result) if isinstance(each, torch.Tensor))
-            self._made.extend(map(weakref.ref, tensors))
-            return result
-
-    return Noting
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        result = function(*args, **(kwargs or {}))
+        tensors = (each for each in tree_leaves(result) if isinstance(each, torch.Tensor))
+        self._made.extend(map(weakref.ref, tensors))
+        return result
 
 
 def left_behind(made: list[weakref.ref[torch.Tensor]]) -> torch.Tensor | None:

@@ -12,7 +12,7 @@ with no timing. It must not know how a config is tuned for a hint.
 A hint is a size: every size above one takes its place, but for dimensions that are marked static.
 Which sizes of the results come from which of the arguments is found by calling the host function
 once on tensors without memory whose sizes are all different; where it cannot be found, a size of a
-result counts as not known.
+result counts as not known, and where the call fails, the results do not count.
 """
 
 from __future__ import annotations
@@ -32,7 +32,15 @@ from tzero.precompiling import Spec
 from tzero.tune.copying import tensors_in, walk
 from tzero.tune.select import MOST_DIMS, Choice, Hint, Selector
 
-__all__ = ["BySize", "NotResizable", "Origin", "origins", "resized", "shapes_of"]
+__all__ = [
+    "BySize",
+    "NotFollowed",
+    "NotResizable",
+    "Origin",
+    "origins",
+    "resized",
+    "shapes_of",
+]
 
 Shapes = tuple[tuple[int, ...], ...]
 
@@ -43,6 +51,15 @@ class NotResizable(Exception):
     >>> raise NotResizable("argument 'n' is 5000")
     Traceback (most recent call last):
     tzero.sizes.NotResizable: argument 'n' is 5000
+    """
+
+
+class NotFollowed(Exception):
+    """A host function that does not run on tensors without memory; the message says why.
+
+    >>> raise NotFollowed("ValueError: it wants a multiple of 16")
+    Traceback (most recent call last):
+    tzero.sizes.NotFollowed: ValueError: it wants a multiple of 16
     """
 
 
@@ -271,7 +288,7 @@ def origins(
     run: Callable[[tuple[Any, ...]], Any], args: tuple[Any, ...], parameters: Sequence[str]
 ) -> Origins:
     """Which sizes of the results come from which of the arguments: `run` calls the host function on
-    tensors without memory, whose sizes are told apart. Nothing, where that does not go."""
+    tensors without memory, whose sizes are told apart. `NotFollowed` where that does not go."""
     given = [v for _, v in leaves(args, parameters) if isinstance(v, torch.Tensor)]
     fresh = _primes()
     renamed: dict[int, int] = {}  # what was one size stays one
@@ -293,8 +310,8 @@ def origins(
 
     try:
         results = run(walk(args, like, {}))
-    except Exception:  # of the host function, for sizes that it was not made for
-        return ()
+    except Exception as error:  # of the host function, for sizes that it was not made for
+        raise NotFollowed(f"{type(error).__name__}: {error}") from error
     tensors = [each for each in tree_flatten(results)[0] if isinstance(each, torch.Tensor)]
     return tuple(
         tuple(places.get(int(n)) or Origin(size=int(n) if n < 2 else None) for n in tensor.shape)

@@ -43,13 +43,21 @@ from tzero.inside import inside
 from tzero.key import Key
 from tzero.leaves import TENSORS
 from tzero.precompiling import Precompiled, precompile_host
-from tzero.sizes import BySize, NotResizable, Origins, origins, resized, shapes_of
+from tzero.sizes import (
+    BySize,
+    NotFollowed,
+    NotResizable,
+    Origins,
+    origins,
+    resized,
+    shapes_of,
+)
 from tzero.tune import memory, source
 from tzero.tune.copying import tensors_in
 from tzero.tune.isolated import Isolated
 from tzero.tune.memory import Entry, Memory, Outcome, Pretuned
 from tzero.tune.search import Effort, Strategy, Tpe, strategy
-from tzero.tune.select import MOST_DIMS, MOST_HINTS, Choice, Hint, Selector
+from tzero.tune.select import MOST_DIMS, Choice, Hint, Selector
 from tzero.tune.space import Space
 from tzero.tune.trial import WRONG, Seeded, Trial, as_written, device_of
 from tzero.tune.tuner import BATCH, Bench, Search, search
@@ -203,7 +211,11 @@ class Tuning(Generic[R]):
         def run(given: tuple[Any, ...]) -> Any:
             return precompiling.run_without_memory(call, given, made=made)
 
-        found = origins(run, args, self.host.parameters)
+        found: Origins = ()
+        try:
+            found = origins(run, args, self.host.parameters)
+        except NotFollowed as problem:
+            self._say(f"its size_hints go by the sizes of its arguments alone: {problem}")
         self._check_left(made)
         return found
 
@@ -631,89 +643,3 @@ def ship(path: str | os.PathLike[str], kernels: Iterable[Any]) -> Pretuned:
         made = memory.merge(Pretuned.read(path), made).pretuned
     made.write(path)
     return made
-
-
-# -- options ---------------------------------------------------------------------------------------
-
-
-def checked_configs(
-    name: str, config: Config | None, configs: Any
-) -> tuple[Config | None, Space | None]:
-    """The config that calls are made with as long as none is chosen, and what there is to choose
-    from."""
-    if configs is None:
-        return config, None if config is None else Space.of([config])
-    space = configs
-    if not isinstance(configs, Space):
-        listed = isinstance(configs, (list, tuple)) and all(isinstance(c, Config) for c in configs)
-        if not listed:
-            raise InvalidKernel(
-                kernel=name,
-                problem=f"configs= is {configs!r}",
-                advice="Pass a list of tzero.Configs, or a tzero.Space.",
-            )
-        space = Space.of(configs) if configs else None
-    if config is not None or space is None:
-        raise InvalidKernel(
-            kernel=name,
-            problem="it has a config beside its configs" if config else "its configs= is empty",
-            advice="Pass config= with the one to use, or configs= with all of them.",
-        )
-    return space.first, space
-
-
-def checked_hints(
-    name: str, hints: Any, static_shapes: bool, space: Space | None
-) -> tuple[int, ...]:
-    """The sizes that a kernel is tuned for, each once."""
-    if hints is None:
-        return ()
-    if not isinstance(hints, (list, tuple)) or not all(type(h) is int and h > 1 for h in hints):
-        raise InvalidKernel(
-            kernel=name,
-            problem=f"size_hints= is {hints!r}",
-            advice="Pass a list of sizes from 2 on: size_hints=[64, 4096].",
-        )
-    if len(hints) > MOST_HINTS:
-        raise InvalidKernel(
-            kernel=name,
-            problem=f"it has {len(hints)} size_hints",
-            advice=f"Give it at most {MOST_HINTS}; each of them is tuned for.",
-        )
-    if static_shapes:
-        raise InvalidKernel(
-            kernel=name,
-            problem="it has size_hints, and static_shapes=True has each shape tuned by itself",
-            advice="Pass static_shapes=False beside size_hints, or leave these out.",
-        )
-    if not hints or space is None or space.count() == 1:
-        raise InvalidKernel(
-            kernel=name,
-            problem="its size_hints= is empty"
-            if not hints
-            else "it has size_hints, and one config",
-            advice="Give it several configs to choose from, and sizes to tune them for.",
-        )
-    return tuple(dict.fromkeys(hints))
-
-
-def checked_lookup(name: str, lookup: Any, space: Space | None) -> dict[str, Config]:
-    """A table of configs that are known to be best, by the words of the arguments."""
-    if lookup is None:
-        return {}
-    if space is None:
-        raise InvalidKernel(
-            kernel=name, problem="it has a lookup table, and no configs", advice="Pass configs=."
-        )
-    if not isinstance(lookup, Mapping) or not all(
-        isinstance(arguments, str) and isinstance(config, Config)
-        for arguments, config in lookup.items()
-    ):
-        raise InvalidKernel(
-            kernel=name,
-            problem=f"lookup= is {lookup!r}",
-            advice="Pass a mapping of kernel.arguments(args) to tzero.Configs.",
-        )
-    for config in lookup.values():
-        Space.of([config]).check_names(list(space.parameters), kernel=name)
-    return dict(lookup)

@@ -610,6 +610,21 @@ def test_hints_are_not_used_where_a_number_may_be_a_size_of_nothing() -> None:
     assert made.bind((X, 500)).choice.how == "tuned"  # type: ignore[union-attr]
 
 
+def test_an_event_says_that_the_sizes_of_results_do_not_count() -> None:
+    def even(x: torch.Tensor, config: Config) -> torch.Tensor:
+        if x.numel() % 2:
+            raise ValueError("an even size is wanted")
+        return double(x, config)
+
+    made = tzero.kernel(configs=[SMALL, LARGE], static_shapes=False, size_hints=[64, 256])(even)
+    said, watching = told()
+    with watching:
+        assert torch.equal(made(X), X * 2)
+    reasons = [each for each in said if "arguments alone" in each]
+    assert len(reasons) == 1 and "ValueError: an even size is wanted" in reasons[0]
+    assert "tuned for (256,), which of 2 is nearest" in str(made.explain(X))
+
+
 @pytest.mark.parametrize("configs", [[], Space(BLOCK=[16], where=lambda config: False)])
 def test_an_empty_space_is_an_error(configs: Any) -> None:
     with pytest.raises((InvalidKernel, InvalidArgument), match=r"empty|allows none"):

@@ -32,7 +32,9 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "backends": frozenset(
         {"cache", "compile", "cpu", "errors", "events", "intercept", "settings", "triton_side"}
     ),
-    "precompiling": frozenset({"backends", "compile", "errors", "intercept", "triton_side"}),
+    "precompiling": frozenset(
+        {"backends", "compile", "errors", "intercept", "modes", "triton_side"}
+    ),
     "facts": frozenset({"triton_side"}),
     "launch": frozenset(
         {
@@ -211,10 +213,11 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
             "world",
         }
     ),
+    "options": frozenset({"config", "errors", "tune"}),
     "decorating": frozenset(
         {
             *("config", "dispatch", "errors", "host", "integrations", "jitting", "key"),
-            *("native_plan", "settings", "tune", "tuning"),
+            *("native_plan", "options", "settings", "tune"),
         }
     ),
     "comparing": frozenset({"dispatch", "errors", "events", "inside", "launch", "tune"}),

@@ -103,3 +103,12 @@ def launched(launch: Any, x: torch.Tensor, by: float) -> torch.Tensor:
 def doubled(x):
     """A kernel of the tier in force that is found by its name."""
     return scaled(x, 2.0)
+
+
+@tzero.kernel(configs=[tzero.Config(BLOCK=64), tzero.Config(BLOCK=128)])
+def chosen(x, config):
+    """The same, with a choice of blocks."""
+    out = torch.empty_like(x)
+    grid = (triton.cdiv(x.numel(), config.BLOCK),)
+    scale_kernel[grid](x, out, 2.0, x.numel(), BLOCK=config.BLOCK)
+    return out

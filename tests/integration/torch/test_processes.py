@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -27,6 +28,28 @@ def test_kernels_run_in_data_loaders_and_in_processes_that_share_tensors(
     command = [sys.executable, "-m", "tests.integration.torch.programs", method, str(tier)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_neither_recording_nor_tuning_imports_torch_compile(tmp_path: Path) -> None:
+    code = (
+        "import sys, torch\n"
+        "from tests.integration.torch.hosts import chosen, doubled\n"
+        "x = torch.ones(70)\n"
+        "assert torch.equal(doubled(x), doubled(x))\n"
+        "assert len(chosen.autotune((x,)).steps) == 2\n"
+        "assert torch.equal(chosen(x), doubled(x))\n"
+        "assert 'replayed' in str(chosen.explain(x)) and 'replayed' in str(doubled.explain(x))\n"
+        "print('torch._dynamo' in sys.modules)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env={**os.environ, "TZERO_CACHE_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.stdout.split() == ["False"], done.stdout + done.stderr
 
 
 # -- threads ---------------------------------------------------------------------------------------
