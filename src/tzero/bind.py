@@ -232,7 +232,8 @@ class BoundKernel(Generic[R]):
         """What runs: the wrapper that was written for the plan of the latest call, or, where calls
         are not replayed, the host function's source; under its key and configuration."""
         head = f"# {self.name}: {self.key!r}\n# config: {self._config!r}\n"
-        wrappers = [each.wrapper for each in self.plans.values() if hasattr(each, "wrapper")]
+        plans = list(self.plans.values())  # at once: other threads add theirs
+        wrappers = [each.wrapper for each in plans if hasattr(each, "wrapper")]
         if wrappers:
             return f"{head}{wrappers[-1].source}"
         below = underlying(self.function)

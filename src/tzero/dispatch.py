@@ -149,7 +149,8 @@ class Kernel(Generic[R]):
     def _lasts(self, planned: Planned) -> bool:
         """Whether a plan still counts: another thread may have chosen another config meanwhile."""
         bound = planned.bound
-        return bound.makes_calls() and any(each is planned for each in bound.plans.values())
+        plans = list(bound.plans.values())  # at once: other threads add theirs
+        return bound.makes_calls() and any(each is planned for each in plans)
 
     def _resume(self, plan: Plan, start: int, held: Sequence[Any], given: Sequence[Any]) -> Any:
         """The rest of a plan that native code cannot finish: the world changed in its middle."""

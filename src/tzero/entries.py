@@ -142,7 +142,7 @@ class Entries(Generic[R]):
             return 0
         counted = [
             (entry.last_used, key)
-            for key, entry in self.table.items()
+            for key, entry in list(self.table.items())  # as above
             if isinstance(entry, BoundKernel) or not entry.members
         ]
         if len(counted) <= most:

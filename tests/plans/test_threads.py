@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 import sys
 import threading
@@ -154,6 +155,33 @@ def test_first_calls_at_once_are_right(tier: int) -> None:
         with ThreadPoolExecutor(THREADS) as pool:
             for each in [pool.submit(call, k) for k in range(THREADS)]:
                 each.result()
+
+
+@pytest.mark.usefixtures("switching")
+def test_plans_come_while_others_are_looked_through(tier: int) -> None:
+    kernel, args = of_tier(tier, branching), (torch.ones(2, 2), 1, 1.0)
+    kernel(*args)
+    bound = kernel.bind(args)
+    [planned] = bound.plans.values()
+    elsewhere = copy.copy(planned)
+    done = threading.Event()
+
+    def grow() -> None:
+        while not done.is_set():
+            more = [("more", k) for k in range(100)]
+            bound.plans.update((key, planned) for key in more)
+            for key in more:
+                del bound.plans[key]
+
+    with ThreadPoolExecutor(1) as pool:
+        growing = pool.submit(grow)
+        try:
+            for _ in range(2000):
+                assert kernel._lasts(planned) and not kernel._lasts(elsewhere)
+                assert "branching" in bound.to_code()
+        finally:
+            done.set()
+        growing.result()
 
 
 class Paused:

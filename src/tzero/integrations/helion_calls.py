@@ -275,7 +275,7 @@ class HelionKernel(Kernel[Any]):
 
     def stats(self) -> Stats:
         """Counts of calls, misses, live entries and evictions."""
-        every = [super().stats(), *(part.stats() for part in self._parts.values())]
+        every = [super().stats(), *(part.stats() for part in list(self._parts.values()))]
         return Stats(*map(sum, zip(*every, strict=True)))
 
     def reset(self) -> None:
