@@ -7,6 +7,7 @@ fastest depends on the shape.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -176,13 +177,21 @@ _ROWS: dict[str, Sequence[Sequence[int]]] = {
     "cuda": [(1536, 1536), (3000, 2500), (1024, 6000), (6000, 1200), (5000, 5000)],
 }
 
+
+def _around(least: int, most: int) -> list[int]:
+    """Powers of two, and the sizes halfway between: of the powers alone, which all blocks divide,
+    too large blocks would come out best."""
+    steps = range(round(math.log2(most / least)))
+    return [size for k in steps for size in (least << k, least * 3 << k >> 1)] + [most]
+
+
 TUNABLE = {
     "matmul": Tunable(
         matmul,
         matmul_configs,
         _matrices,
         torch.matmul,
-        {"cpu": [64, 128, 256, 512], "cuda": [512, 1024, 2048, 4096]},
+        {"cpu": _around(64, 512), "cuda": _around(512, 4096)},
         _MATRICES,
     ),
     "softmax": Tunable(
@@ -190,7 +199,7 @@ TUNABLE = {
         _by_rows,
         _rows,
         lambda x: torch.softmax(x, 1),
-        {"cpu": [64, 256, 512, 1024], "cuda": [1024, 2048, 4096, 8192]},
+        {"cpu": _around(64, 1024), "cuda": _around(1024, 8192)},
         _ROWS,
     ),
     "layernorm": Tunable(
@@ -198,7 +207,7 @@ TUNABLE = {
         _by_rows,
         _normed,
         _layernorm,
-        {"cpu": [64, 256, 512, 1024], "cuda": [1024, 2048, 4096, 8192]},
+        {"cpu": _around(64, 1024), "cuda": _around(1024, 8192)},
         _ROWS,
     ),
 }

@@ -35,7 +35,7 @@ from tzero.tune.timing import Clock, clock_of, measure
 
 __all__ = ["ROWS"]
 
-TURNS = 5
+TURNS = 7
 EACH = 0.02
 SLICE = 2e-3
 
@@ -258,7 +258,7 @@ def _rows(device: str) -> Iterator[Row]:
         )
         yield Row(
             id=f"{prefix}tune.nearest.{name}",
-            title=f"{name} with the config of the nearest of four sizes, on held-out shapes",
+            title=f"{name} with the config of the nearest of seven sizes, on held-out shapes",
             make=functools.partial(_chosen, name, device),
             subject="nearest",
             baseline="best",

@@ -31,7 +31,7 @@ from tzero.errors import InvalidArgument
 __all__ = [
     "Precompiled",
     "Spec",
-    "left_behind",
+    "check_left",
     "precompile",
     "precompile_host",
     "precompile_launch",
@@ -79,8 +79,6 @@ class Precompiled(Mapping[str, "Future[Any]"]):
         self._futures: dict[str, Future[Any]] = {}
         self.refused: dict[str, str] = {}
         """Kernels that only compile where they are defined, and why: their first call does it."""
-        self.made: list[weakref.ref[torch.Tensor]] = []
-        """The tensors without memory that host functions have made."""
 
     def __getitem__(self, name: str) -> Future[Any]:
         return self._futures[name]
@@ -168,11 +166,12 @@ def precompile_host(
             raise
 
     refused: list[Exception] = []  # what Triton says to a launch is said as it is
+    made: list[weakref.ref[torch.Tensor]] = []
     try:
         if spoiling:
             _run_without_launches(function, args, ask)
         else:
-            run_without_memory(function, args, ask, addresses, ahead.made)
+            run_without_memory(function, args, ask, addresses, made)
     except Exception as error:
         if any(error is each for each in refused):
             raise
@@ -186,6 +185,7 @@ def precompile_host(
             f"function{what} ({type(error).__name__}: {error})",
             advice="Call the kernel itself once; it compiles what it needs.",
         ) from error
+    check_left(name, made, "to compile what it launches")
 
 
 def run_without_memory(
@@ -197,7 +197,7 @@ def run_without_memory(
 ) -> Any:
     """Call a host function on tensors that have no memory, and return what it returns; its launches
     are not made, but shown to `ask`. `addresses` gets where the memory of each storage begins, and
-    `made` the tensors that it makes (see `left_behind`).
+    `made` the tensors that it makes (see `check_left`).
 
     ::
 
@@ -263,17 +263,23 @@ class _Noting(modes.Dispatching):
         return result
 
 
-def left_behind(made: list[weakref.ref[torch.Tensor]]) -> torch.Tensor | None:
-    """A tensor that is still there, after all that `run_without_memory` did is over: the host
-    function has kept it, and it has no memory.
+def check_left(name: str, made: list[weakref.ref[torch.Tensor]], why: str) -> None:
+    """Raise where a tensor is still there, after all that `run_without_memory` did is over: the
+    host function has kept it, and a kernel that is launched with it would crash.
 
-    >>> x = torch.ones(2)
-    >>> left_behind([weakref.ref(x)]) is x, left_behind([weakref.ref(torch.ones(2))])
-    (True, None)
+    >>> check_left("add", [weakref.ref(torch.ones(2))], "to compile what it launches")
     """
     if any(each() is not None for each in made):
         gc.collect()  # it may be in a cycle that nobody has
-    return next((kept for each in made if (kept := each()) is not None), None)
+    kept = next((tensor for each in made if (tensor := each()) is not None), None)
+    if kept is not None:
+        raise InvalidArgument(
+            kernel=name,
+            problem=f"it keeps a tensor, {kept.dtype} of sizes {tuple(kept.shape)}, from one call "
+            f"to the next, and was called with tensors that have no memory, {why}: so what it "
+            "keeps now has none either",
+            advice="Drop what it keeps, and pass that tensor to it, or call it once before.",
+        )
 
 
 def precompile_launch(

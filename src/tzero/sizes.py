@@ -20,7 +20,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -37,6 +37,7 @@ __all__ = [
     "NotFollowed",
     "NotResizable",
     "Origin",
+    "most_general",
     "origins",
     "resized",
     "shapes_of",
@@ -117,6 +118,39 @@ def shapes_of(args: Sequence[Any], parameters: Sequence[str]) -> Shapes:
     if any(type(value) in (list, tuple, dict) for value in args):
         args = [value for _, value in leaves(args, parameters)]
     return tuple(tuple(value.shape) for value in args if isinstance(value, torch.Tensor))
+
+
+AS_FAST = 1.05
+"""Two configs are as fast as each other where they take no more than this times each other: a
+machine hardly tells them apart."""
+
+
+def most_general(times: Mapping[int, Mapping[Config, float]], hint: int) -> Config:
+    """The config for a hint, by the seconds that configs took at each hint. A hint stands for all
+    sizes that are nearer to it than to the others, so among configs that are as fast as its fastest
+    the one is taken that does best at all hints; one that is twice as large or small counts half.
+
+    >>> one, other = Config(BLOCK=64), Config(BLOCK=256)
+    >>> times = {64: {one: 1.0, other: 3.0}, 256: {one: 5.1, other: 5.0}}
+    >>> most_general(times, 256)
+    Config(BLOCK=64)
+
+    What is not known to run at every hint cannot be compared, and is not taken in place of the
+    fastest.
+    """
+    least = {each: min(found.values()) for each, found in times.items()}
+    mine = times[hint]
+    fastest = min(mine, key=mine.__getitem__)
+    everywhere = set(mine).intersection(*times.values())
+
+    def loss(config: Config) -> float:
+        return sum(
+            min(hint, each) / max(hint, each) * times[each][config] / least[each] for each in times
+        )
+
+    if fastest not in everywhere:
+        return fastest
+    return min((c for c in mine if c in everywhere and mine[c] <= AS_FAST * least[hint]), key=loss)
 
 
 def resized(args: tuple[Any, ...], parameters: Sequence[str], hint: int) -> tuple[Any, ...]:

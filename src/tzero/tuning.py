@@ -48,6 +48,7 @@ from tzero.sizes import (
     NotFollowed,
     NotResizable,
     Origins,
+    most_general,
     origins,
     resized,
     shapes_of,
@@ -69,6 +70,9 @@ R = TypeVar("R")
 
 LEARNING = 8
 """How many configs a strategy that learns is asked for at once."""
+
+_TIMED = ("tuned", "cached")
+"""How choices were made of which it is known what each config took."""
 
 _turn = threading.RLock()  # whoever times candidates has it
 os.register_at_fork(after_in_child=lambda: _turn._at_fork_reinit())  # type: ignore[attr-defined]
@@ -145,6 +149,7 @@ class Tuning(Generic[R]):
         self._table = dict(lookup)
         self._source: str | None = None
         self._tuned: dict[str, Entry] = {}  # what was chosen for which arguments, to be shipped
+        self._timed: dict[str, Mapping[Config, Outcome]] = {}
         self._told: set[str] = set()
         self.searches: dict[str, Search] = {}
 
@@ -194,14 +199,35 @@ class Tuning(Generic[R]):
             return None
         if not sized:
             return None
-        chosen = {hint: choose(made, hint) for hint, made in sized.items()}
+        chosen = self._general(bound, sized, {k: choose(made, k) for k, made in sized.items()})
         came_from = self._origins(bound, args)
         hints = []
         for hint, made in sized.items():
             given = shapes_of(made, names)
             results = [tuple(size.of(given) for size in each) for each in came_from]
-            hints.append(Hint(chosen[hint].variant, given, results))
+            hints.append(Hint(chosen[hint], given, results))
         return BySize(hints, came_from, names)
+
+    def _general(
+        self,
+        bound: BoundKernel[R],
+        sized: Mapping[int, tuple[Any, ...]],
+        chosen: Mapping[int, Choice[Config]],
+    ) -> dict[int, Config]:
+        """The config of each hint: where it was timed, with an eye to the other hints."""
+        facts = {hint: self._facts(bound, args, hint) for hint, args in sized.items()}
+        timed = {k: self._timed[facts[k].strict] for k in chosen if chosen[k].how in _TIMED}
+        times = {k: {c: o.median for c, o in timed[k].items() if o.usable} for k in timed}
+        found = {hint: choice.variant for hint, choice in chosen.items()}
+        for hint in times:
+            config, fastest = most_general(times, hint), found[hint]
+            if config != fastest:
+                found[hint] = config
+                shapes = shapes_of(sized[hint], self.host.parameters)
+                self._tuned[facts[hint].arguments] = facts[hint].entry(config, shapes)
+                words = f"for sizes {hint} {config!r}, as fast as {fastest!r}, and better at others"
+                events.emit(events.Event("tune", self.host.name, words))
+        return found
 
     def _origins(self, bound: BoundKernel[R], args: tuple[Any, ...]) -> Origins:
         """Where the sizes of the results come from."""
@@ -216,7 +242,7 @@ class Tuning(Generic[R]):
             found = origins(run, args, self.host.parameters)
         except NotFollowed as problem:
             self._say(f"its size_hints go by the sizes of its arguments alone: {problem}")
-        self._check_left(made)
+        precompiling.check_left(self.host.name, made, "to find the sizes of its results")
         return found
 
     @property
@@ -249,6 +275,7 @@ class Tuning(Generic[R]):
         plan = self._strategy(effort, known)
         best = _fastest(known)
         if best is not None and (plan.done or effort == "none"):
+            self._timed[facts.strict] = known
             return self._kept(facts, shapes, self._remembered(best, known))
         if effort == "none":
             return self._taken_first(untimed) if untimed else self._near(facts, shapes)
@@ -421,6 +448,7 @@ class Tuning(Generic[R]):
         # What is kept together was held against each other.
         Memory.of(settings.now()).keep(facts.strict, lasting, anew=not referred)
         self.searches[facts.arguments] = found
+        self._timed[facts.strict] = found.outcomes
         seconds = found.outcomes[best].median
         if best in timed or not known:
             tried = sum(outcome.usable for outcome in found.outcomes.values())
@@ -469,20 +497,6 @@ class Tuning(Generic[R]):
         finally:
             inside.ahead = outer
         return found
-
-    def _check_left(self, made: list[Any]) -> None:
-        """Raise where the host function has kept a tensor that has no memory: a kernel that is
-        launched with it would crash."""
-        kept = precompiling.left_behind(made)
-        if kept is not None:
-            raise InvalidArgument(
-                kernel=self.host.name,
-                problem=f"it keeps a tensor, {kept.dtype} of sizes {tuple(kept.shape)}, from one "
-                "call to the next, and was called with tensors that have no memory, to compile its "
-                "configs ahead: so what it keeps now has none either",
-                advice="Pass that tensor to it, or make it before: by a call with TZERO_TUNE=none, "
-                "and then autotune. What it keeps now must be dropped.",
-            )
 
     def _unknown_name(self, name: str, config: Config) -> InvalidArgument:
         return InvalidArgument(

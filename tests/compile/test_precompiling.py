@@ -145,6 +145,26 @@ def test_a_host_function_that_asks_what_a_tensor_holds_is_refused(made: Any) -> 
         scaled.precompile(torch.randn(64), 2.0)
 
 
+def test_a_host_function_that_keeps_a_tensor_is_told_so_at_once(made: Any) -> None:
+    kept: dict[str, torch.Tensor] = {}
+
+    def workspace(x: torch.Tensor) -> torch.Tensor:
+        return kept.setdefault("room", torch.empty_like(x))
+
+    @tzero.kernel
+    def scaled(x, by):
+        out = workspace(x)
+        made[(4,)](x, out, x.numel(), by, 64)
+        return out
+
+    x = torch.randn(200)
+    with pytest.raises(tzero.InvalidArgument, match="it keeps a tensor"):
+        scaled.precompile(x, 2.0)
+    kept.clear()
+    assert torch.equal(scaled(x, 2.0), 2 * x)
+    scaled.precompile(x, 2.0).wait()  # what it keeps now is a real one
+
+
 def test_specialize_in_a_host_function_is_looked_through(made: Any) -> None:
     @tzero.kernel
     def scaled(x, by):

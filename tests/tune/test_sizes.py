@@ -17,6 +17,7 @@ from tzero.sizes import (
     Origin,
     described,
     imagined,
+    most_general,
     origins,
     resized,
 )
@@ -72,6 +73,31 @@ def test_one_tensor_given_twice_is_one_again() -> None:
     assert one is other
 
 
+A, B, C = Config(BLOCK=16), Config(BLOCK=64), Config(BLOCK=256)
+
+
+@pytest.mark.parametrize(
+    ("times", "hint", "config"),
+    [
+        ({64: {A: 1.0, B: 2.0}}, 64, A),
+        ({64: {A: 1.0, B: 2.0}, 256: {A: 1.2, B: 1.0}}, 256, B),  # A is not as fast there
+        ({64: {A: 1.0, B: 2.0}, 256: {A: 1.02, B: 1.0}}, 256, A),  # it is, and far better at 64
+        ({64: {A: 1.02, B: 1.0}, 256: {A: 1.0, B: 1.1}}, 64, A),
+        # What is nearer counts for more, though the other is worse by as much.
+        ({64: {A: 1.0, B: 1.3}, 256: {A: 1.0, B: 1.02}, 4096: {A: 1.3, B: 1.0}}, 256, A),
+        ({64: {A: 1.3, B: 1.0}, 256: {A: 1.0, B: 1.02}, 4096: {A: 1.0, B: 1.3}}, 256, B),
+        # What did not run everywhere is not taken for that of others, but as the fastest.
+        ({64: {B: 1.0}, 256: {A: 1.02, B: 1.1, C: 1.0}}, 256, C),
+        ({64: {B: 1.0, C: 2.0}, 256: {A: 1.02, B: 1.1, C: 1.0}}, 256, C),
+        ({64: {B: 1.0, C: 2.0}, 256: {A: 1.02, B: 1.03, C: 1.0}}, 256, B),
+    ],
+)
+def test_of_configs_as_fast_as_the_fastest_the_one_is_taken_that_is_good_at_other_sizes(
+    times: dict[int, dict[Config, float]], hint: int, config: Config
+) -> None:
+    assert most_general(times, hint) == config
+
+
 def came_from(function: Any, *args: Any) -> Any:
     names = [f"a{k}" for k in range(len(args))]
     return origins(lambda given: run_without_memory(function, given), args, names)
@@ -96,7 +122,7 @@ def test_a_host_function_that_cannot_be_followed_says_why() -> None:
             raise ValueError("an even size is wanted")
         return x
 
-    with pytest.raises(NotFollowed, match="^ValueError: an even size is wanted$"):
+    with pytest.raises(NotFollowed, match=r"^ValueError: an even size is wanted$"):
         came_from(picky, torch.randn(4))
 
 

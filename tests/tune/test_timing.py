@@ -19,9 +19,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tzero.errors import UnsupportedType
 from tzero.tune import timing
+from tzero.tune.copying import Copies
 from tzero.tune.timing import CpuClock, CudaClock, Timing, copies, interval, measure, same
 
 # -- a clock that is told how long calls take -----------------------------------------------------
@@ -51,10 +53,10 @@ class Told:
         self.asked.append((calls, count))
         found = []
         for _ in range(count):
-            self.time += self.flush
-            self.order.append("flush")
             if before is not None:
                 before()
+            self.time += self.flush
+            self.order.append("flush")
             start = self.time
             for _ in range(calls):
                 call()
@@ -163,7 +165,7 @@ def test_what_is_to_be_put_back_is_so_before_each_sample_and_outside_its_time() 
 
     found = measured(clock, before=restore)
     assert found.high == 1.0
-    assert clock.order == ["flush", "restore", "call"] * (len(clock.order) // 3)
+    assert clock.order == ["restore", "flush", "call"] * (len(clock.order) // 3)
 
 
 def test_what_a_call_raises_is_the_callers() -> None:
@@ -236,6 +238,35 @@ def test_the_wall_clock_times_calls_alone() -> None:
 
     assert clock.samples(lambda: step(2.0), 3, 2, lambda: step(50.0)) == [6.0, 6.0]
     assert clock.now() == 112.0
+
+
+class Listening(TorchDispatchMode):
+    """Counts the operators that run."""
+
+    ran = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.ran += 1
+        return func(*args, **(kwargs or {}))
+
+
+def test_torch_does_nothing_ahead_of_a_sample_since_its_threads_would_go_on_spinning() -> None:
+    clock, held = CpuClock(cache=1 << 20), Copies([torch.ones(1 << 16)])
+    [x] = held.taken()
+    x.zero_()
+    with Listening() as listening:
+        clock.samples(lambda: None, calls=1, count=3, before=held.restore)
+    assert listening.ran == 0
+    assert torch.equal(x, torch.ones(1 << 16))
+
+
+def test_the_number_of_calls_in_a_sample_is_tried_first_where_it_is_known() -> None:
+    clock = Told(repeat(1e-6), shortest=1e-3)
+    calls = measured(clock).calls
+    again = Told(repeat(1e-6), shortest=1e-3)
+    assert measured(again, calls=calls).calls == calls
+    assert {each for each, _ in again.asked[1:]} == {calls}  # the first one is not timed
+    assert len(again.asked) < len(clock.asked)
 
 
 def test_the_flush_is_as_large_as_the_largest_cache(tmp_path: Path) -> None:

@@ -20,6 +20,8 @@ import tzero
 from tzero import Config, Space, events, settings, tuning
 from tzero.errors import InvalidArgument, InvalidKernel, PretunedDamaged, TuningFailed
 from tzero.tune import tuner
+from tzero.tune.memory import Outcome
+from tzero.tune.trial import Trial
 
 
 @triton.jit
@@ -575,6 +577,31 @@ def test_each_size_keeps_plans_of_its_own(tier: int) -> None:
     assert made.explain(small).config == LARGE
 
 
+def test_a_hint_takes_what_is_as_fast_and_better_at_the_others(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    times = {64: {SMALL: 1e-5, LARGE: 2e-5}, 256: {SMALL: 1.01e-3, LARGE: 1e-3}}
+
+    def outcome(trial: Trial, config: Config, **options: Any) -> Outcome:
+        seconds = times[trial.spare()[0].numel()][config]
+        return Outcome(seconds, seconds, seconds, 10)
+
+    monkeypatch.setattr(Trial, "outcome", outcome)
+    said, watching = told()
+    for how in ("tuned", "cached"):
+        made = kernel(static_shapes=False, size_hints=[64, 256])
+        with watching if how == "tuned" else told()[1]:
+            made(torch.ones(300))
+        assert made.explain(torch.ones(300)).config == SMALL
+        assert len(made.tuning.searches) == (2 if how == "tuned" else 0)
+    [words] = [each for each in said if "better at others" in each]
+    assert words == f"for sizes 256 {SMALL!r}, as fast as {LARGE!r}, and better at others"
+    made.autotune((torch.ones(70),), force=True)
+    assert made.explain(torch.ones(300)).config == SMALL
+    shipped = tzero.ship(tmp_path / "pretuned.json", [made])
+    assert [entry.config for entry in shipped.entries] == [SMALL, SMALL]
+
+
 @pytest.mark.parametrize("n", [0, 1])
 def test_sizes_of_zero_and_one_have_entries_of_their_own(n: int) -> None:
     made = by_size()
@@ -623,6 +650,20 @@ def test_an_event_says_that_the_sizes_of_results_do_not_count() -> None:
     reasons = [each for each in said if "arguments alone" in each]
     assert len(reasons) == 1 and "ValueError: an even size is wanted" in reasons[0]
     assert "tuned for (256,), which of 2 is nearest" in str(made.explain(X))
+
+
+def test_with_hints_a_host_function_that_keeps_a_tensor_is_told_so() -> None:
+    kept: dict[int, torch.Tensor] = {}
+
+    def with_workspace(x: torch.Tensor, config: Config) -> torch.Tensor:
+        room = kept.setdefault(x.numel(), torch.empty_like(x))
+        return double(x, config) if room is not None else room
+
+    made = tzero.kernel(configs=[SMALL, LARGE], static_shapes=False, size_hints=[64])(
+        with_workspace
+    )
+    with pytest.raises(InvalidArgument, match=r"no memory, to find the sizes of its results"):
+        made(X)
 
 
 @pytest.mark.parametrize("configs", [[], Space(BLOCK=[16], where=lambda config: False)])

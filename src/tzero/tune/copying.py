@@ -15,6 +15,7 @@ with them.
 from __future__ import annotations
 
 import copy
+import ctypes
 import dataclasses
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple
@@ -83,8 +84,7 @@ class Copies:
         """Give the copies the contents of the arguments: all of them, or those at these places."""
         for place in self._storages if places is None else places:
             if has_contents(place):
-                first = self._holders[place].untyped_storage()
-                self._storages[place].copy_(first, non_blocking=False)
+                _fill(self._storages[place], self._holders[place].untyped_storage())
 
     def changed(self) -> list[Place]:
         """Where the contents are no longer those of the arguments, bit by bit."""
@@ -245,8 +245,17 @@ def _storages(holders: Mapping[Place, torch.Tensor]) -> dict[Place, torch.Untype
     made = rooms({place: each.is_pinned() for place, each in holders.items()})
     for place, storage in made.items():
         if has_contents(place):
-            storage.copy_(holders[place].untyped_storage(), non_blocking=False)
+            _fill(storage, holders[place].untyped_storage())
     return made
+
+
+def _fill(storage: torch.UntypedStorage, other: torch.UntypedStorage) -> None:
+    """Give a storage the contents of another. On the CPU not by torch, whose threads spin for a
+    while after what they did, on the cores that what is timed next is to have."""
+    if storage.device.type == "cpu":
+        ctypes.memmove(storage.data_ptr(), other.data_ptr(), other.nbytes())
+    else:
+        storage.copy_(other, non_blocking=False)
 
 
 def rooms(places: Mapping[Place, bool]) -> dict[Place, torch.UntypedStorage]:

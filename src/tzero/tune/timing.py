@@ -4,7 +4,7 @@
 
     arguments ── copies ──► arguments that a candidate may spoil
     call ── warm-up ── calls per sample ── batches of samples ──► Timing
-                 each sample: cache flushed, `before`, then timed   └─ why it ended: settled,
+                 each sample: `before`, cache flushed, then timed   └─ why it ended: settled,
     results ── same(results, of the first config) ──► Comparison         hopeless, samples, budget
 
 Enters: a call without arguments, the device that it runs on, a budget, the best median so far.
@@ -18,6 +18,7 @@ best is given up a little more often than the confidence says; it would have won
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import functools
 import math
@@ -65,7 +66,7 @@ BATCH = 10
 GLANCE = 3
 """Samples after which a candidate is given up if all of them took `FAR` times the best median."""
 
-FAR = 3.0
+FAR = 2.0
 
 SURE = 6
 """Samples from which an interval of `CONFIDENCE` has ends."""
@@ -168,8 +169,8 @@ class Clock(Protocol):
         """Seconds as the wall clock has them, for budgets."""
 
     def samples(self, call: Call, calls: int, count: int, before: Call | None) -> list[float]:
-        """Seconds of so many samples, each of so many calls; before each of them the cache is
-        flushed, and `before` is called."""
+        """Seconds of so many samples, each of so many calls; ahead of each of them `before` is
+        called, and then the cache flushed."""
 
 
 class CpuClock:
@@ -180,7 +181,7 @@ class CpuClock:
     True
     """
 
-    shortest = 4e-3
+    shortest = 3e-3
     """A flush takes the interpreter out of the cache too: of several calls the first is slow."""
 
     def __init__(
@@ -195,9 +196,11 @@ class CpuClock:
     def samples(self, call: Call, calls: int, count: int, before: Call | None) -> list[float]:
         counter, found = self._counter, []
         for _ in range(count):
-            self._buffer.zero_()
             if before is not None:
                 before()
+            # Not by torch, whose threads spin for a while after what they did: on the cores that
+            # the call is to have.
+            ctypes.memset(self._buffer.data_ptr(), 0, self._buffer.numel())
             start = counter()
             for _ in range(calls):
                 call()
@@ -240,9 +243,9 @@ class CudaClock:
             for _ in range(count):
                 start, end = _event(), _event()
                 pairs.append((start, end))
-                self._buffer.zero_()
                 if before is not None:
                     before()
+                self._buffer.zero_()
                 start.record(stream)
                 for _ in range(calls):
                     call()
@@ -312,6 +315,7 @@ def measure(
     best: float | None = None,
     before: Call | None = None,
     clock: Clock | None = None,
+    calls: int = 1,
 ) -> Timing:
     """Time a call, until it is settled, hopeless against the `best` median so far, or its budget of
     seconds is used up.
@@ -319,7 +323,8 @@ def measure(
     A call in progress is never interrupted: a slow one may end after its budget, and then counts
     with what there is. `before` is called ahead of each sample, outside its time; it puts back what
     the call changes, where that changes how long it takes. Of several calls in a sample only the
-    first finds the cache empty. What the call raises is the caller's.
+    first finds the cache empty; `calls` is how many it had the last time, where that is known. What
+    the call raises is the caller's.
 
     >>> measure(lambda: sum(range(1000)), device="cpu", budget=0.05).median > 0
     True
@@ -332,7 +337,7 @@ def measure(
     first = clock.samples(call, 1, 1, before)  # compiles, loads, touches pages: not a fair one
     if clock.now() >= end:
         return Timing.of(first, calls=1, ended="budget")
-    calls, seconds, cost = _calibrated(call, clock, end, before, 1)
+    calls, seconds, cost = _calibrated(call, clock, end, before, calls)
     while (ended := _ended(seconds, best, end - clock.now())) is None:
         start = clock.now()
         count = min(_batch(len(seconds)), int((end - start) / cost) if cost > 0 else MOST)

@@ -105,6 +105,7 @@ class Trial:
         self._device = device
         self._clock = clock
         self._copies = Copies(args)
+        self._calls: dict[Config, int] = {}  # in a sample, as far as it is known
         self._config = reference
         self._found: _Reference | str | None = None
 
@@ -180,7 +181,9 @@ class Trial:
             best=best,
             before=(lambda: self._copies.restore(changed)) if changed else None,
             clock=self._clock,
+            calls=self._calls.get(config, 1),
         )
+        self._calls[config] = timing.calls
         return Outcome(timing.median, timing.low, timing.high, timing.samples)
 
     def run(self, config: Config) -> tuple[Callable[..., Any], tuple[Any, ...], Any]:

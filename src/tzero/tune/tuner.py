@@ -5,7 +5,7 @@
     strategy ──ask──► configs ──prepare──► futures ──as they are done──► bench ──► Outcome
         ▲                                                                             │
         └────────────────────────────────────tell────────────────────────────────────┘
-    the fastest few ──► timed again, in turns ──► Search
+    the fastest ──► timed again, in turns, fewer in each ──► Search
 
 Enters: a strategy, a function that has configs compiled, and a bench that times one. Leaves: a
 `Search`, which has every outcome, in order, and says how it ended. A candidate that does not
@@ -17,11 +17,13 @@ from __future__ import annotations
 
 import math
 import os
+import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from types import MappingProxyType
 from typing import Any, Literal, Protocol
 
@@ -40,20 +42,25 @@ Ended = Literal["searched", "budget", "interrupted"]
 BATCH = 32
 """How many configs are compiled at once, where the strategy does not learn from each."""
 
-EACH = 0.1
+EACH = 0.06
 """Seconds that timing one candidate may take."""
 
 LEAST = 0.02
 """Seconds that the first candidate gets, also where the whole budget is less."""
 
-FINALISTS = 4
-"""The most candidates that are timed again at the end."""
+TURNS = 4
+"""How often the fastest are timed again at the end, one after the other in each turn."""
 
-CLOSE = 1.1
-"""A candidate is a finalist whose median is within this factor of the least."""
+TURN = 0.02
+"""Seconds that one of them may take in a turn."""
 
-TURNS = 2
-"""How often finalists are timed again."""
+FINALISTS = 8
+"""The most candidates in a turn."""
+
+WITHIN = (1.5, 1.2, 1.1)
+"""Who is in the first turn, in the second and in those that follow: whose median is within this
+factor of the least. The first is wide: machines have moments, of a second or so, in which all is
+slower by so much or faster."""
 
 
 class Bench(Protocol):
@@ -202,6 +209,7 @@ class _Run:
         self.steps: list[Step] = []
         self.ended: Ended = "searched"
         self.reference: Config | None = None
+        self.chance = random.Random(0)
         self.bar: Bar | None = None
 
     def recall(self, known: Mapping[Config, Outcome]) -> None:
@@ -239,7 +247,9 @@ class _Run:
 
     def ready(self, pending: Futures) -> Iterator[Config]:
         """The configs, as they are compiled: the first is waited for, since others are held against
-        what it computes; then whichever comes. Ends early when the time is up."""
+        what it computes; then whichever comes, and of several any: lists go from small to large, so
+        that in their order each would be a little better than all before, and none be given up.
+        Ends early when the time is up."""
         waiting = list(pending)
         if self.together:
             wait([each for config in waiting for each in pending[config]], timeout=self.patience())
@@ -252,8 +262,9 @@ class _Run:
                 if not wait(late, self.patience(), return_when=FIRST_COMPLETED).done:
                     return
                 continue
-            yield done[0]
-            waiting.remove(done[0])
+            config = done[0] if self.reference is None else self.chance.choice(done)
+            yield config
+            waiting.remove(config)
 
     def time(self, config: Config) -> None:
         if self.reference is None:
@@ -278,31 +289,23 @@ class _Run:
             self.bar.show(len(self.outcomes), best, seconds, self.remaining())
 
     def settle(self) -> None:
-        """Time the fastest few again, in turns: what the machine did while one of them was timed
-        must not decide. The median of all that was found counts."""
+        """Time those that may be the fastest again, in turns: what the machine did while one of
+        them was timed must not decide. The median of all that was found counts."""
         if not self.steps or self.ended != "searched":
             return
-        usable = [c for c, o in self.outcomes.items() if o.usable]
-        usable.sort(key=lambda config: self.outcomes[config].median)
-        least = self.outcomes[usable[0]].median if usable else 0.0
-        close = [c for c in usable if self.outcomes[c].median <= CLOSE * least][:FINALISTS]
-        if len(close) < 2:
-            return
-        medians = {config: [self.outcomes[config].median] for config in close}
-        for config in close * TURNS:
-            if self.left() <= 0:
-                return
-            again = self.bench.outcome(config, budget=EACH, best=None)
-            if not again.usable:  # it is right and wrong by turns
-                self.outcomes[config] = again
-                medians.pop(config, None)
-            elif config in medians:
-                medians[config].append(again.median)
-        for config, found in medians.items():
-            median = sorted(found)[len(found) // 2]
-            known = self.outcomes[config]
-            low, high = min(known.low, median), max(known.high, median)
-            self.outcomes[config] = replace(known, median=median, low=low, high=high)
+        found = {c: [o.median] for c, o in self.outcomes.items() if o.usable}
+        for turn in range(TURNS):
+            close = _close(found, WITHIN[min(turn, len(WITHIN) - 1)])
+            for config in close if len(close) > 1 else ():
+                if self.left() <= 0:
+                    return
+                again = self.bench.outcome(config, budget=TURN, best=None)
+                if again.usable:
+                    found[config].append(again.median)
+                    self.outcomes[config] = _together(self.outcomes[config], again, found[config])
+                else:  # it is right and wrong by turns
+                    self.outcomes[config] = again
+                    del found[config]
 
     def left(self) -> float:
         return self.end - self.clock()
@@ -318,6 +321,24 @@ class _Run:
             return None if self.end == math.inf else self.left()
         each = (self.clock() - self.start) / done
         return max(min(each * (most - len(self.outcomes)), self.left()), 0.0)
+
+
+def _close(found: Mapping[Config, Sequence[float]], factor: float) -> list[Config]:
+    """The fastest by their medians, which are within a factor of the least."""
+    medians = {config: median(times) for config, times in found.items()}
+    limit = factor * min(medians.values(), default=0.0)
+    close = [config for config in medians if medians[config] <= limit]
+    return sorted(close, key=medians.__getitem__)[:FINALISTS]
+
+
+def _together(known: Outcome, again: Outcome, found: Sequence[float]) -> Outcome:
+    """What timing a config comes to, with one more turn: the median of all turns."""
+    return Outcome(
+        median(found),
+        min(known.low, *found),
+        max(known.high, *found),
+        known.samples + again.samples,
+    )
 
 
 def _failure(future: Future[Any]) -> str | None:
