@@ -411,6 +411,20 @@ def test_parameters_grads_marks_and_lazy_signs_are_kept() -> None:
     assert e.is_neg() and e.tolist() == [-2]
 
 
+def test_what_was_computed_with_gradients_may_be_written_to_as_there() -> None:
+    leaf = torch.ones(3, requires_grad=True)
+    plain, turned = leaf * 2, (torch.tensor([1 + 2j]).requires_grad_() * 1).conj()
+    mine, other = copies((plain, turned))
+    assert mine.requires_grad and not mine.is_leaf and not mine._is_view()
+    assert other.requires_grad and not other.is_leaf and other.is_conj()
+    mine.mul_(3)
+    other.mul_(2)
+    assert (mine.tolist(), plain.tolist()) == ([6.0] * 3, [2.0] * 3)
+    assert (other.tolist(), turned.tolist()) == ([2 - 4j], [1 - 2j])
+    with pytest.raises(RuntimeError, match="leaf Variable that requires grad"):
+        copies(leaf).mul_(3)
+
+
 def test_tensors_without_memory_are_copied() -> None:
     empty, meta = torch.empty(0, 3), torch.empty(5, device="meta")
     a, b = copies((empty, meta))

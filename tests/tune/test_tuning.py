@@ -840,6 +840,17 @@ def test_autotune_of_a_kernel_with_size_hints_tunes_each_of_them() -> None:
     torch.testing.assert_close(made(x), x * 2)
 
 
+def test_a_kernel_is_tuned_that_writes_to_what_was_computed_with_gradients() -> None:
+    def halved(x: torch.Tensor, config: Config) -> torch.Tensor:
+        x.mul_(0.25)
+        return double(x.detach(), config)
+
+    made = tzero.kernel(configs=[SMALL, LARGE])(halved)
+    x = torch.ones(100, requires_grad=True) * 4
+    assert made(x).tolist() == [2.0] * 100
+    assert made.bind((x,)).choice.how == "tuned"  # type: ignore[union-attr]
+
+
 def test_without_memory_for_copies_the_first_config_is_taken_with_a_warning(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -191,7 +191,7 @@ PUBLIC = {
     tzero.precompiling: [
         "Precompiled",
         "Spec",
-        "left_behind",
+        "check_left",
         "precompile",
         "precompile_host",
         "precompile_launch",

@@ -318,6 +318,7 @@ class View(NamedTuple):
     neg: bool
     parameter: bool
     grad: bool
+    leaf: bool
     attributes: dict[str, Any]
     """What someone has put on it: dimensions that are marked static, for one."""
 
@@ -338,6 +339,7 @@ def view_of(tensor: torch.Tensor) -> View:
         tensor.is_neg(),
         isinstance(tensor, torch.nn.Parameter),
         tensor.requires_grad,
+        tensor.is_leaf,
         tensor.__dict__,
     )
 
@@ -349,16 +351,34 @@ def tensor_of(view: View, storage: torch.UntypedStorage) -> torch.Tensor:
     >>> tensor_of(view_of(x[1:]), x.untyped_storage())
     tensor([1, 2, 3])
     """
-    with torch.no_grad():
-        made = torch.empty(0, dtype=view.dtype, device=view.device)
-        made.set_(storage, view.offset, view.sizes, view.strides)
+    computed = view.grad and not view.leaf
+    with torch.set_grad_enabled(computed):
+        made = _computed(view, storage) if computed else _placed(view, storage)
         made = made.conj() if view.conj else made
         made = torch._neg_view(made) if view.neg else made
     if view.parameter:
         made = torch.nn.Parameter(made, requires_grad=view.grad)
-    elif view.grad:
+    elif view.grad and view.leaf:
         made.requires_grad_()
     made.__dict__.update(view.attributes)
+    return made
+
+
+def _placed(view: View, storage: torch.UntypedStorage) -> torch.Tensor:
+    made = torch.empty(0, dtype=view.dtype, device=view.device)
+    return made.set_(storage, view.offset, view.sizes, view.strides)
+
+
+class _Computed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, anchor: torch.Tensor, *place: Any) -> torch.Tensor:
+        return _placed(*place)
+
+
+def _computed(view: View, storage: torch.UntypedStorage) -> torch.Tensor:
+    """A tensor as one that was computed, with gradients: what is in it may be written over, which
+    torch forbids where it was made so."""
+    made: torch.Tensor = _Computed.apply(torch.zeros((), requires_grad=True), view, storage)  # type: ignore[no-untyped-call]
     return made
 
 
