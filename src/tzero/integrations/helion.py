@@ -94,7 +94,9 @@ def install() -> None:
         add(x, y)  # a @helion.kernel
 
     Kernels of other backends than Triton, in reference mode and distributed ones are Helion's as
-    ever, and so is what torch.compile traces. Again, it does nothing.
+    ever, and so is what torch.compile traces. So are all where tzero's native extension is not
+    there, with an event: replays in Python take longer than Helion's own calls. Again, it does
+    nothing.
     """
     global _original
     kind = helion_compat.kernel_class()
@@ -125,10 +127,13 @@ def _twin_of(kernel: Any) -> Any:
             return twin
         if _original is None:
             return _Plain(kernel)
+        twin, chosen = _Plain(kernel), tier()
+        if chosen == 1:
+            why = "calls replayed in Python, which is all there is here, take longer than its own"
         try:
-            twin = wrap(kernel) if tier() > 0 else _Plain(kernel)
+            twin = wrap(kernel) if chosen > 1 else twin
         except InvalidKernel as error:  # Helion takes positional-only parameters
-            twin, why = _Plain(kernel), error.problem
+            why = error.problem
         kernel.__dict__[_TWIN] = twin
         _known.add(kernel)
     if why:  # observers are not called under the lock: they may call kernels

@@ -58,16 +58,21 @@ def test_a_copy_of_a_kernel_is_a_kernel_of_its_own() -> None:
         torch.testing.assert_close(kernel(x, y), x + y)
 
 
-@pytest.mark.parametrize("off", [{"disable": True}, {"tier": 0}], ids=str)
-def test_nothing_of_tzeros_is_called_where_it_is_switched_off(
+@pytest.mark.parametrize("off", [{"disable": True}, {"tier": 0}, {"tier": 1}], ids=str)
+def test_nothing_of_tzeros_is_called_where_it_is_off_or_would_be_slower(
     off: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def never(self: Any, *args: Any) -> NoReturn:
         raise AssertionError("a call came to tzero's kernel")
 
     monkeypatch.setattr(HelionKernel, "_answer", never)
-    with settings.override(**off):
+    monkeypatch.setattr(HelionKernel, "__call__", never)
+    seen: list[events.Event] = []
+    with settings.override(**off), events.observe(seen.append):
         settled(again(ROW.kernel), ROW)
+    reasons = [event.reason for event in seen if event.kind == "refusal"]
+    slower = "Helion calls: calls replayed in Python, which is all there is here, take longer"
+    assert [reason.startswith(slower) for reason in reasons] == [True] * (off == {"tier": 1})
 
 
 def test_positional_only_parameters_are_helions_and_an_event() -> None:
