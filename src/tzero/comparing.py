@@ -78,6 +78,8 @@ def watch(script: str, arguments: Sequence[str]) -> list[tuple[Any, Any]]:
         kernel = event.facts.get("kernel")
         if event.kind not in ("miss", "refusal") or kernel is None:
             return
+        if isinstance(kernel, Kernel) and kernel.candidate:  # a search's, not the program's
+            return
         known = seen.get(id(kernel))
         if known is not None and not isinstance(known[1], UnsupportedType):
             return

@@ -68,7 +68,8 @@ class Config(Mapping[str, Any]):
             return self._values[name]
         except KeyError:
             known = ", ".join(self._values) or "nothing"
-            raise AttributeError(f"this config has no {name!r}; it has {known}.") from None
+            words = f"this config has no {name!r}; it has {known}."
+            raise AttributeError(words, name=name, obj=self) from None
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(

@@ -13,7 +13,7 @@ from typing import Any, TypeVar, overload
 
 import torch
 
-from tzero import settings
+from tzero import settings, triton_side
 from tzero.config import Config
 from tzero.dispatch import Kernel
 from tzero.errors import InvalidKernel
@@ -96,6 +96,12 @@ def kernel(
         raise InvalidKernel(
             kernel=name, problem="it is a kernel already", advice="Leave one @tzero.kernel out."
         )
+    if isinstance(function, triton_side.JITFunction):
+        raise InvalidKernel(
+            kernel=name,
+            problem="it is a Triton kernel, and no function that launches one",
+            advice="Use @tzero.jit in the place of @triton.jit; put @tzero.kernel on its caller.",
+        )
     check_options(name, static_shapes, index_dtype, pool)
     if helion.is_kernel(function):
         owned = (config, configs, key, index_dtype, size_hints, lookup)
@@ -136,7 +142,9 @@ def replayed(host: Host[R], config: Config) -> Callable[..., R]:
     """
     if host.config_at is None:
         return host.configured(host.function, config)
-    return kernel(config=config)(host.function)
+    made = kernel(config=config)(host.function)
+    made.candidate = True
+    return made
 
 
 def _class_of(chosen: int) -> type[Kernel[Any]]:

@@ -69,6 +69,9 @@ class Kernel(Generic[R]):
     _takes_config = True
     """Whether a parameter called config is given a value by tzero."""
 
+    candidate = False
+    """Whether it is there to be timed by a search: one of another kernel's configs."""
+
     def __init__(
         self,
         function: Callable[..., R],

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal
 
-__all__ = ["Event", "Kind", "Observer", "emit", "observe", "watched"]
+__all__ = ["Event", "Kind", "Observer", "emit", "hushed", "observe", "watched"]
 
 Kind = Literal["hit", "miss", "refusal", "compile", "launch", "cache", "tune"]
 
@@ -62,8 +62,11 @@ Observer = Callable[[Event], None]
 
 _logger = logging.getLogger("tzero")
 _answers: Mapping[int, bool] = getattr(_logger, "_cache", {})
-_change = threading.Lock()  # protects replacing `_observers`; reading it takes none
+_change = threading.Lock()  # protects replacing these; reading them takes none
+_every: tuple[Observer, ...] = ()
 _observers: tuple[Observer, ...] = ()
+"""Those who would be told of a hit or a launch: all, but for while these are `hushed`."""
+_hushes = 0
 
 
 def watched() -> bool:
@@ -88,7 +91,7 @@ def emit(event: Event, level: int | None = None) -> None:
     >>> emit(Event("hit", "add"))
     """
     _logger.log(_LEVELS[event.kind] if level is None else level, "%s", event)
-    for observer in _observers:
+    for observer in _every:
         observer(event)
 
 
@@ -100,15 +103,45 @@ def observe(observer: Observer) -> Iterator[None]:
     ...     emit(Event("compile", "softmax", "1 of 2"))
     softmax: compile: 1 of 2
     """
-    global _observers
     entry = _Entry(observer)
     with _change:
-        _observers = (*_observers, entry)
+        _watch((*_every, entry))
     try:
         yield
     finally:
         with _change:
-            _observers = tuple(each for each in _observers if each is not entry)
+            _watch(tuple(each for each in _every if each is not entry))
+
+
+@contextmanager
+def hushed() -> Iterator[None]:
+    """Have nobody told of launches and of hits, in a cache or not, of any thread, until the block
+    ends: what is timed must not take longer because someone watches. All other events are told.
+
+    >>> with observe(print), hushed():
+    ...     watched()
+    False
+    """
+    global _hushes
+    with _change:
+        _hushes += 1
+        _watch(_every)
+        level = _logger.level
+        if _logger.isEnabledFor(logging.DEBUG):
+            _logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        with _change:
+            _hushes -= 1
+            _watch(_every)
+            _logger.setLevel(level)
+
+
+def _watch(every: tuple[Observer, ...]) -> None:
+    global _every, _observers
+    _every = every
+    _observers = () if _hushes else every
 
 
 class _Entry:

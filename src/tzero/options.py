@@ -50,7 +50,8 @@ def checked_configs(
             raise InvalidKernel(
                 kernel=name,
                 problem=f"configs= is {configs!r}",
-                advice="Pass a list of tzero.Configs, or a tzero.Space.",
+                advice="Pass a tzero.Space, or a list of tzero.Configs; num_warps and num_stages "
+                "are names like others there: tzero.Config(BLOCK=64, num_warps=4).",
             )
         space = Space.of(configs) if configs else None
     if config is not None or space is None:

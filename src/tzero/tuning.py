@@ -420,7 +420,7 @@ class Tuning(Generic[R]):
     ) -> tuple[Choice[Config], Search]:
         device = device_of(args)
         plan = self._strategy(effort, known)
-        with self._bench(args, device, isolate) as bench:
+        with self._bench(args, device, isolate) as bench, events.hushed():
             found = search(
                 plan,
                 functools.partial(self._prepare, bound, device, bench.spare),
@@ -451,8 +451,8 @@ class Tuning(Generic[R]):
         self._timed[facts.strict] = found.outcomes
         seconds = found.outcomes[best].median
         if best in timed or not known:
-            tried = sum(outcome.usable for outcome in found.outcomes.values())
-            choice = Choice.tuned(best, tried=tried, seconds=seconds)
+            tried = len(found.outcomes) - len(failed)
+            choice = Choice.tuned(best, tried=tried, failed=len(failed), seconds=seconds)
         else:
             choice = self._remembered(best, found.outcomes)
         return self._kept(facts, shapes_of(args, self.host.parameters), choice), found
@@ -486,6 +486,9 @@ class Tuning(Generic[R]):
                     with Seeded(device):
                         precompile_host(self.host.name, call, spare(), ahead, spoiling=True)
                 except InvalidArgument as error:
+                    lacking = error.__cause__
+                    if isinstance(lacking, AttributeError) and lacking.obj == config:
+                        raise self._missing_name(lacking.name, config) from lacking
                     self._say(f"its configs are compiled one by one: {error.problem}")
                 except Exception as error:
                     # What Triton says of one config comes again when that is tried, and is its
@@ -504,6 +507,13 @@ class Tuning(Generic[R]):
             problem=f"{config!r} has {name!r}, which the Triton kernel that it launches does not "
             "take",
             advice="Correct the name, or leave it out.",
+        )
+
+    def _missing_name(self, name: str | None, config: Config) -> InvalidArgument:
+        return InvalidArgument(
+            kernel=self.host.name,
+            problem=f"{config!r} has no {name!r}, which its host function looks up",
+            advice="Correct the name, or give this config one, too.",
         )
 
     # -- facts -----------------------------------------------------------------------------------

@@ -85,6 +85,17 @@ for _ in range(5):
 """
 
 
+def test_candidates_of_a_search_are_no_kernels_of_the_program(tmp_path: Path) -> None:
+    text = PROGRAM.replace(
+        "@tzero.kernel\ndef double(x):",
+        "@tzero.kernel(configs=[tzero.Config(B=32), tzero.Config(B=64)])\ndef double(x, config):",
+    ).replace("x.numel(), BLOCK=64)\n    return", "x.numel(), BLOCK=config.B)\n    return")
+    done = run(tmp_path, text.replace("numel(), 64)", "numel(), 32)"), "--json", "7")
+    rows = json.loads(done.stdout)
+    assert [(row["kernel"], row["calls"]) for row in rows[:2]] == [("double", 7), ("halve", 1)]
+    assert len(rows) == 3
+
+
 @pytest.mark.skipif(find_spec("helion") is None, reason="Helion is not installed")
 def test_helions_kernels_are_timed_as_helion_calls_them_and_through_tzero(tmp_path: Path) -> None:
     done = run(tmp_path, HELION, "--json")

@@ -840,6 +840,37 @@ def test_autotune_of_a_kernel_with_size_hints_tunes_each_of_them() -> None:
     torch.testing.assert_close(made(x), x * 2)
 
 
+def test_a_search_takes_as_long_when_someone_watches_and_tells_of_no_hits() -> None:
+    said: list[events.Event] = []
+    made = kernel()
+    with events.observe(said.append):
+        made(X)
+        searched = [event.kind for event in said]
+        made(X)
+    assert "tune" in searched and "miss" in searched
+    assert not {"hit", "launch"}.intersection(searched[: searched.index("tune")])
+    assert "launch" in [event.kind for event in said[len(searched) :]]
+
+
+def test_a_config_that_lacks_a_name_is_an_error_that_says_which() -> None:
+    made = kernel([SMALL, Config(BLOK=64, BY=2)])
+    with pytest.raises(InvalidArgument, match=r"Config\(BLOK=64, BY=2\) has no 'BLOCK', which"):
+        made(X)
+
+
+def test_a_choice_says_how_many_failed() -> None:
+    made = kernel([SMALL, WRONG])
+    made(X)
+    assert "the only one that was timed" in str(made.explain(X))
+    assert "; 1 failed" in str(made.explain(X))
+
+
+def test_what_a_compiler_says_at_its_end_is_told() -> None:
+    made = kernel([SMALL, Config(BLOCK=1000, BY=2)])
+    found = made.autotune((X,))
+    assert "power of 2" in found.outcomes[Config(BLOCK=1000, BY=2)].problem
+
+
 def test_a_kernel_is_tuned_that_writes_to_what_was_computed_with_gradients() -> None:
     def halved(x: torch.Tensor, config: Config) -> torch.Tensor:
         x.mul_(0.25)

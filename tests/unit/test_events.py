@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from tzero.events import Event, emit, observe, watched
+from tzero.events import Event, emit, hushed, observe, watched
 
 MISS = Event("miss", "add", "argument 'x' has another dtype")
 
@@ -91,3 +91,22 @@ def test_observers_of_many_threads_come_and_go() -> None:
     for thread in threads:
         thread.join()
     assert not missed and not watched()
+
+
+def test_while_hushed_nobody_is_told_of_hits_and_all_are_of_the_rest(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    early: list[Event] = []
+    late: list[Event] = []
+    with caplog.at_level(logging.DEBUG, logger="tzero"), observe(early.append):
+        assert watched()
+        with hushed():
+            assert not watched()
+            with observe(late.append), hushed():
+                assert not watched()
+                emit(Event("miss", "add"))
+            assert not watched()
+        assert watched()
+        assert logging.getLogger("tzero").isEnabledFor(logging.DEBUG)
+    assert not watched()
+    assert [each.kind for each in early] == [each.kind for each in late] == ["miss"]

@@ -217,7 +217,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "decorating": frozenset(
         {
             *("config", "dispatch", "errors", "host", "integrations", "jitting", "key"),
-            *("native_plan", "options", "settings", "tune"),
+            *("native_plan", "options", "settings", "triton_side", "tune"),
         }
     ),
     "comparing": frozenset({"dispatch", "errors", "events", "inside", "launch", "tune"}),

@@ -185,7 +185,7 @@ PUBLIC = {
     tzero.words: ["difference", "first_difference", "holds_tensor", "shown", "text"],
     tzero.config: ["Config"],
     tzero.errors: ERRORS,
-    tzero.events: ["Event", "Kind", "Observer", "emit", "observe", "watched"],
+    tzero.events: ["Event", "Kind", "Observer", "emit", "hushed", "observe", "watched"],
     tzero.key: ["Key", "Options", "UnsupportedType", "constant", "difference", "part", "text"],
     tzero.measure: ["Record", "Span", "active", "nanoseconds", "recording"],
     tzero.precompiling: [

@@ -429,7 +429,10 @@ class Pretuned:
         mine = [each for each in self._entries.values() if each.source == source]
         if not mine:
             if any(each.kernel == kernel for each in self._entries.values()):
-                words = f"{self.name} has {kernel!r} with another source; it changed since"
+                words = (
+                    f"{self.name} has {kernel!r} with another source; it changed since: tune it, "
+                    "and ship it again"
+                )
                 return Answer(None, "other source", words)
             return Answer(None, "no entry", f"{self.name} has none for {kernel!r}")
         if not any(each.hardware == hardware for each in mine):

@@ -52,6 +52,12 @@ class Bar:
         self._progress.refresh()
         return self
 
+    def show_compiled(self, done: int, of: int) -> None:
+        """Say how many of those that come next are compiled."""
+        if self._progress is not None:
+            words = f"compiling, {done} of {of} are ready"
+            self._progress.update(self._task, description=words, refresh=True)
+
     def show(self, done: int, best: object, seconds: float | None, left: float | None) -> None:
         """Say how far it is."""
         if self._progress is None:

@@ -149,14 +149,18 @@ class Choice(Generic[V]):
         return cls(variant, "nearest", f"tuned for {shapes}, {which}")
 
     @classmethod
-    def tuned(cls, variant: V, *, tried: int, seconds: float | None = None) -> Choice[V]:
+    def tuned(
+        cls, variant: V, *, tried: int, failed: int = 0, seconds: float | None = None
+    ) -> Choice[V]:
         """A search in this process found it.
 
-        >>> print(Choice.tuned("wide", tried=1))
-        'wide' (tuned: the only one that was timed)
+        >>> print(Choice.tuned("wide", tried=1, failed=2))
+        'wide' (tuned: the only one that was timed; 2 failed)
         """
         which = "the only one" if tried == 1 else f"the fastest of {tried}"
-        return cls(variant, "tuned", f"{which} that {_were(tried)} timed{_with(seconds)}", seconds)
+        others = f"; {failed} failed" if failed else ""
+        why = f"{which} that {_were(tried)} timed{_with(seconds)}{others}"
+        return cls(variant, "tuned", why, seconds)
 
 
 @dataclass(frozen=True, slots=True)

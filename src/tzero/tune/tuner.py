@@ -19,7 +19,7 @@ import math
 import os
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,19 +48,15 @@ EACH = 0.06
 LEAST = 0.02
 """Seconds that the first candidate gets, also where the whole budget is less."""
 
-TURNS = 4
-"""How often the fastest are timed again at the end, one after the other in each turn."""
-
 TURN = 0.02
-"""Seconds that one of them may take in a turn."""
+"""Seconds that one candidate may take each time that the fastest are timed again, in turns."""
 
 FINALISTS = 8
 """The most candidates in a turn."""
 
-WITHIN = (1.5, 1.2, 1.1)
-"""Who is in the first turn, in the second and in those that follow: whose median is within this
-factor of the least. The first is wide: machines have moments, of a second or so, in which all is
-slower by so much or faster."""
+WITHIN = (2.0, 1.4, 1.2, 1.1)
+"""Who is in each turn: whose median is within this factor of the least. The first is wide: machines
+have moments, of a second or so, in which all is slower by so much or faster."""
 
 
 class Bench(Protocol):
@@ -210,6 +206,7 @@ class _Run:
         self.ended: Ended = "searched"
         self.reference: Config | None = None
         self.chance = random.Random(0)
+        self.began: float | None = None  # when the first candidate was timed
         self.bar: Bar | None = None
 
     def recall(self, known: Mapping[Config, Outcome]) -> None:
@@ -252,7 +249,7 @@ class _Run:
         Ends early when the time is up."""
         waiting = list(pending)
         if self.together:
-            wait([each for config in waiting for each in pending[config]], timeout=self.patience())
+            self.compile_all(pending)
         elif self.reference is None and waiting:
             wait(pending[waiting[0]], timeout=self.patience())
         while waiting:
@@ -266,7 +263,20 @@ class _Run:
             yield config
             waiting.remove(config)
 
+    def compile_all(self, pending: Futures) -> None:
+        """Wait for all, or until the time is up; the bar counts them."""
+        late = {each for futures in pending.values() for each in futures}
+        while late:
+            done, late = wait(late, self.patience(), return_when=FIRST_COMPLETED)
+            if not done:
+                return
+            if self.bar is not None:
+                ready = [all(each.done() for each in futures) for futures in pending.values()]
+                self.bar.show_compiled(sum(ready), len(ready))
+
     def time(self, config: Config) -> None:
+        if self.began is None:
+            self.began = self.clock()
         if self.reference is None:
             self.bench.set_reference(config)
         best = _best(self.outcomes)
@@ -294,9 +304,9 @@ class _Run:
         if not self.steps or self.ended != "searched":
             return
         found = {c: [o.median] for c, o in self.outcomes.items() if o.usable}
-        for turn in range(TURNS):
-            close = _close(found, WITHIN[min(turn, len(WITHIN) - 1)])
-            for config in close if len(close) > 1 else ():
+        fresh = {step.config for step in self.steps}
+        for within in WITHIN:
+            for config in _close(found, within, fresh):
                 if self.left() <= 0:
                     return
                 again = self.bench.outcome(config, budget=TURN, best=None)
@@ -317,18 +327,26 @@ class _Run:
     def remaining(self) -> float | None:
         """Seconds until the end, most likely."""
         most, done = self.strategy.most, len(self.steps)
-        if most is None or not done:
+        if most is None or not done or self.began is None:
             return None if self.end == math.inf else self.left()
-        each = (self.clock() - self.start) / done
+        # Where all are compiled first, that is over; else it is the greater part of each.
+        each = (self.clock() - (self.began if self.together else self.start)) / done
         return max(min(each * (most - len(self.outcomes)), self.left()), 0.0)
 
 
-def _close(found: Mapping[Config, Sequence[float]], factor: float) -> list[Config]:
-    """The fastest by their medians, which are within a factor of the least."""
+def _close(
+    found: Mapping[Config, Sequence[float]], factor: float, fresh: Set[Config]
+) -> list[Config]:
+    """The fastest by their medians, which are within a factor of the least; what was known before
+    is there as a rival alone. None where there is nothing to compare."""
     medians = {config: median(times) for config, times in found.items()}
-    limit = factor * min(medians.values(), default=0.0)
-    close = [config for config in medians if medians[config] <= limit]
-    return sorted(close, key=medians.__getitem__)[:FINALISTS]
+    least = min(medians.values(), default=0.0)
+    close = [
+        config
+        for config in sorted(medians, key=medians.__getitem__)
+        if medians[config] <= least * (factor if config in fresh else WITHIN[-1])
+    ][:FINALISTS]
+    return close if len(close) > 1 and not fresh.isdisjoint(close) else []
 
 
 def _together(known: Outcome, again: Outcome, found: Sequence[float]) -> Outcome:
@@ -352,5 +370,8 @@ def _best(outcomes: Mapping[Config, Outcome]) -> Config | None:
 
 
 def _line(text: str) -> str:
-    """The first line of a text that says something, within bounds."""
-    return next((line.strip() for line in text.splitlines() if line.strip()), "")[:300]
+    """A text in one line: the first that says something, and the last, which has the reason where a
+    compiler shows the place first; within bounds."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    ends = lines[:1] + lines[1:][-1:]
+    return " … ".join(end[:300] for end in ends)
