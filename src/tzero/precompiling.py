@@ -197,7 +197,7 @@ def run_without_memory(
 ) -> Any:
     """Call a host function on tensors that have no memory, and return what it returns; its launches
     are not made, but shown to `ask`. `addresses` gets where the memory of each storage begins, and
-    `made` the tensors that it makes (see `check_left`).
+    `made` those tensors: what it is given and what it makes (see `check_left`).
 
     ::
 
@@ -207,21 +207,25 @@ def run_without_memory(
 
     mode = fakes.FakeTensorMode(allow_non_fake_inputs=True)
     held: dict[int, int] = {} if addresses is None else addresses
+    noted: list[weakref.ref[torch.Tensor]] = [] if made is None else made
 
     def unreal(value: Any) -> Any:
         if isinstance(value, Spec):
-            with mode:
+            with mode, _Noting(noted):
                 return value.tensor()
         if not isinstance(value, torch.Tensor) or isinstance(value, fakes.FakeTensor):
             return value
         like = mode.from_tensor(value, static_shapes=True)
         held[like.untyped_storage()._cdata] = value.untyped_storage().data_ptr() % _ALIGNED
+        noted.append(weakref.ref(like))
         return like
 
-    noted: list[weakref.ref[torch.Tensor]] = [] if made is None else made
     args = tree_map(unreal, args)
-    with mode, _Noting(noted), intercept.intercepted(ask), triton_side.every_config():
-        return function(*args)
+    try:
+        with mode, _Noting(noted), intercept.intercepted(ask), triton_side.every_config():
+            return function(*args)
+    finally:
+        torch.clear_autocast_cache()  # of weights in another dtype, which have no memory either
 
 
 class _Read(RuntimeError):

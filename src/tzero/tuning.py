@@ -199,14 +199,33 @@ class Tuning(Generic[R]):
             return None
         if not sized:
             return None
-        chosen = self._general(bound, sized, {k: choose(made, k) for k, made in sized.items()})
+        chosen = self._general(bound, sized, self._each_hint(sized, choose))
         came_from = self._origins(bound, args)
         hints = []
-        for hint, made in sized.items():
-            given = shapes_of(made, names)
+        for hint in chosen:
+            given = shapes_of(sized[hint], names)
             results = [tuple(size.of(given) for size in each) for each in came_from]
             hints.append(Hint(chosen[hint], given, results))
         return BySize(hints, came_from, names)
+
+    def _each_hint(
+        self,
+        sized: Mapping[int, tuple[Any, ...]],
+        choose: Callable[[tuple[Any, ...], int], Choice[Config]],
+    ) -> dict[int, Choice[Config]]:
+        """What is chosen for each hint; one at which no config works is left out."""
+        chosen: dict[int, Choice[Config]] = {}
+        failures: dict[int, TuningFailed] = {}
+        for hint, args in sized.items():
+            try:
+                chosen[hint] = choose(args, hint)
+            except TuningFailed as error:
+                failures[hint] = error
+        for hint, failure in failures.items():
+            if not chosen:
+                raise failure
+            self._say(f"its size hint {hint} is not used: no config works there", warn=True)
+        return chosen
 
     def _general(
         self,
@@ -216,7 +235,7 @@ class Tuning(Generic[R]):
     ) -> dict[int, Config]:
         """The config of each hint: where it was timed, with an eye to the other hints."""
         facts = {hint: self._facts(bound, args, hint) for hint, args in sized.items()}
-        timed = {k: self._timed[facts[k].strict] for k in chosen if chosen[k].how in _TIMED}
+        timed = {k: self._timed[facts[k].arguments] for k in chosen if chosen[k].how in _TIMED}
         times = {k: {c: o.median for c, o in timed[k].items() if o.usable} for k in timed}
         found = {hint: choice.variant for hint, choice in chosen.items()}
         for hint in times:
@@ -267,7 +286,7 @@ class Tuning(Generic[R]):
         now = settings.now()
         facts = self._facts(bound, args, hint)
         shapes = shapes_of(args, self.host.parameters)
-        ahead = self._ahead(facts)
+        ahead = self._ahead(bound, facts)
         if ahead is not None:
             return self._kept(facts, shapes, ahead)
         effort = cast("Effort", "none" if untimed else now.tune)
@@ -275,7 +294,7 @@ class Tuning(Generic[R]):
         plan = self._strategy(effort, known)
         best = _fastest(known)
         if best is not None and (plan.done or effort == "none"):
-            self._timed[facts.strict] = known
+            self._timed[facts.arguments] = known
             return self._kept(facts, shapes, self._remembered(best, known))
         if effort == "none":
             return self._taken_first(untimed) if untimed else self._near(facts, shapes)
@@ -286,9 +305,10 @@ class Tuning(Generic[R]):
             self._say(f"its configs are not timed, for lack of memory ({error})", warn=True)
             return self._taken_first(untimed=True)
 
-    def _ahead(self, facts: Facts) -> Choice[Config] | None:
-        """What a lookup table or a file has for exactly these facts."""
-        config = self._table.get(facts.arguments)
+    def _ahead(self, bound: BoundKernel[R], facts: Facts) -> Choice[Config] | None:
+        """What a lookup table or a file has for exactly these facts; a table may have the arguments
+        whatever their sizes are."""
+        config = self._table.get(facts.arguments) or self._table.get(self.arguments(bound.key))
         if config is not None:
             return Choice.pretuned(config, f"the lookup table of {facts.kernel}")
         for known in _files:
@@ -405,8 +425,9 @@ class Tuning(Generic[R]):
                 bound.choose(tuned(args))
                 return searches[-1]
             bound.choose_by_size(by_size)
-            variants = [hint.variant for hint in by_size.selector.hints]
-            return searches[variants.index(by_size(args).variant)]
+            hints = by_size.selector.hints  # of which several may have one config
+            numbered = [Hint(k, hint.inputs, hint.outputs) for k, hint in enumerate(hints)]
+            return searches[Selector(numbered).nearest(by_size.shapes(args)).variant]
 
     def _searched(
         self,
@@ -443,14 +464,15 @@ class Tuning(Generic[R]):
         for config, problem in failed.items():
             words = f"{config} is out: {problem}"
             events.emit(events.Event("tune", facts.kernel, words))
-        timed = {step.config: found.outcomes[step.config] for step in found.steps}
+        fresh = {step.config for step in found.steps}
+        timed = {c: o for c, o in found.outcomes.items() if c in fresh or o is not known.get(c)}
         lasting = {c: o for c, o in timed.items() if "OutOfMemoryError" not in o.problem}
         # What is kept together was held against each other.
         Memory.of(settings.now()).keep(facts.strict, lasting, anew=not referred)
         self.searches[facts.arguments] = found
-        self._timed[facts.strict] = found.outcomes
+        self._timed[facts.arguments] = found.outcomes
         seconds = found.outcomes[best].median
-        if best in timed or not known:
+        if best in fresh or not known:
             tried = len(found.outcomes) - len(failed)
             choice = Choice.tuned(best, tried=tried, failed=len(failed), seconds=seconds)
         else:

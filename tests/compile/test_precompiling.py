@@ -165,6 +165,38 @@ def test_a_host_function_that_keeps_a_tensor_is_told_so_at_once(made: Any) -> No
     scaled.precompile(x, 2.0).wait()  # what it keeps now is a real one
 
 
+@pytest.mark.parametrize("given", [torch.ones(64), tzero.Spec((64,))], ids=["tensor", "spec"])
+def test_a_host_function_that_keeps_an_argument_is_told_so(made: Any, given: Any) -> None:
+    kept: list[torch.Tensor] = []
+
+    def note(x: torch.Tensor) -> None:
+        kept.append(x)
+
+    @tzero.kernel
+    def scaled(x, by):
+        note(x)
+        made[(1,)](x, torch.empty_like(x), 64, by, 64)
+
+    with pytest.raises(tzero.InvalidArgument, match="it keeps a tensor"):
+        scaled.precompile(given, 2.0)
+
+
+def test_weights_that_autocast_keeps_in_another_dtype_have_memory(made: Any) -> None:
+    weight = torch.ones(64, 64, requires_grad=True)
+
+    @tzero.kernel
+    def scaled(x, by):
+        y = torch.nn.functional.linear(x, weight)
+        made[(1,)](x, torch.empty_like(x), 64, by, 64)
+        return y
+
+    x = torch.ones(1, 64)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        scaled.precompile(x, 2.0).wait()
+        found = scaled(x, 2.0)
+    assert type(found) is torch.Tensor and found.tolist() == [[64.0] * 64]
+
+
 def test_specialize_in_a_host_function_is_looked_through(made: Any) -> None:
     @tzero.kernel
     def scaled(x, by):

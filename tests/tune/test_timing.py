@@ -260,6 +260,30 @@ def test_torch_does_nothing_ahead_of_a_sample_since_its_threads_would_go_on_spin
     assert torch.equal(x, torch.ones(1 << 16))
 
 
+def test_torchs_default_device_has_no_say() -> None:
+    with torch.device("meta"):
+        clock = CpuClock(cache=1 << 12)
+        found = same([1.5, torch.ones(2, device="cpu")], [2.5, torch.ones(2, device="cpu")])
+        other = same(torch.ones(2, device="cpu"), torch.zeros(2, device="cpu"))
+        made = copies(torch.ones(3, device="cpu", requires_grad=True) * 2)
+    assert clock._buffer.device.type == made.device.type == "cpu"
+    assert "1.5" in found.words and "at (0,)" in other.words
+
+
+def test_a_call_that_has_become_slow_is_not_called_as_often_as_before() -> None:
+    clock = Told(repeat(1.0), shortest=1e-3)
+    measured(clock, calls=1000, budget=5.0)
+    assert clock.time - 100.0 < 12.0
+
+
+def test_contents_of_another_size_are_not_copied() -> None:
+    x = torch.ones(4)
+    held = Copies([x])
+    x.resize_(400)
+    with pytest.raises(RuntimeError, match="size does not match"):
+        held.restore()
+
+
 def test_the_number_of_calls_in_a_sample_is_tried_first_where_it_is_known() -> None:
     clock = Told(repeat(1e-6), shortest=1e-3)
     calls = measured(clock).calls
@@ -419,6 +443,7 @@ def test_what_was_computed_with_gradients_may_be_written_to_as_there() -> None:
     assert other.requires_grad and not other.is_leaf and other.is_conj()
     mine.mul_(3)
     other.mul_(2)
+    mine.sum().backward()  # what it was computed from is not there
     assert (mine.tolist(), plain.tolist()) == ([6.0] * 3, [2.0] * 3)
     assert (other.tolist(), turned.tolist()) == ([2 - 4j], [1 - 2j])
     with pytest.raises(RuntimeError, match="leaf Variable that requires grad"):

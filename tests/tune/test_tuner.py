@@ -19,6 +19,7 @@ from tzero.tune.memory import Outcome
 from tzero.tune.progress import Bar
 from tzero.tune.search import Exhaustive, First, Strategy
 from tzero.tune.space import Space
+from tzero.tune.trial import ReferenceFailed
 from tzero.tune.tuner import Search, search
 
 CONFIGS = [Config(B=size) for size in (8, 16, 32, 64)]
@@ -254,6 +255,33 @@ def test_one_that_is_wrong_when_timed_again_is_out() -> None:
     found = searched(Flaky({**FAST, 64: 1.01e-5}))
     assert found.best == Config(B=64)
     assert found.outcomes[Config(B=32)].problem == "wrong now"
+
+
+def test_a_reference_that_does_not_run_any_more_costs_what_cannot_be_compared() -> None:
+    class Lost(Table):
+        def __init__(self, after: int) -> None:
+            super().__init__({**FAST, 64: 1.01e-5})
+            self.after = after
+
+        def outcome(self, config: Config, *, budget: float, best: float | None) -> Outcome:
+            if len(self.tried) >= self.after:
+                raise ReferenceFailed(Config(B=8), "it crashed")
+            return super().outcome(config, budget=budget, best=best)
+
+    bench = Lost(after=3)
+    found = searched(bench)
+    [lost] = [c.B for c, o in found.outcomes.items() if not o.usable]
+    assert lost not in bench.tried and "does not run" in found.outcomes[Config(B=lost)].problem
+    found = searched(Lost(after=5))  # in the first turn
+    assert all(outcome.usable for outcome in found.outcomes.values())
+    assert found.best == Config(B=32)
+
+
+def test_turns_end_when_they_take_long_beside_the_search() -> None:
+    clock = Clock()
+    bench = Table({8: 1e-5, 16: 1e-5, 32: 1e-5, 64: 1e-5}, clock, each=1.0)
+    searched(bench, clock=clock)
+    assert len(bench.tried) == 4 + 4  # the first turn takes as long as all before it
 
 
 def test_a_search_prints_as_a_table_with_reasons() -> None:

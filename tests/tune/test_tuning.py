@@ -840,6 +840,80 @@ def test_autotune_of_a_kernel_with_size_hints_tunes_each_of_them() -> None:
     torch.testing.assert_close(made(x), x * 2)
 
 
+def test_what_turns_found_of_known_configs_is_remembered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    times = {SMALL: 1e-5, LARGE: 5e-5}
+
+    def outcome(trial: Trial, config: Config, **options: Any) -> Outcome:
+        seconds = times[config]
+        return Outcome(seconds, seconds, seconds, 10) if seconds else Outcome(problem="it is lost")
+
+    monkeypatch.setattr(Trial, "outcome", outcome)
+    kernel([LARGE, SMALL])(X)
+    third = Config(BLOCK=128, BY=2)
+    times |= {SMALL: 0.0, third: 1.05e-5}  # it does not work any more
+    kernel([LARGE, SMALL, third])(X)
+    again = kernel([LARGE, SMALL, third])
+    again(X)
+    assert again.bind((X,)).config == third
+    assert again.bind((X,)).choice.how == "cached"  # type: ignore[union-attr]
+
+
+def test_a_first_call_under_another_default_device_is_tuned() -> None:
+    made = kernel()
+    with torch.device("meta"):
+        assert torch.equal(made(X), X * 2)
+    assert made.bind((X,)).choice.how == "tuned"  # type: ignore[union-attr]
+
+
+def test_with_hints_the_search_of_the_nearest_is_returned_and_equal_choices_may_be(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def outcome(trial: Trial, config: Config, **options: Any) -> Outcome:
+        seconds = trial.spare()[0].numel() * (1e-5 if config == SMALL else 2e-5)
+        return Outcome(seconds, seconds, seconds, 10)
+
+    monkeypatch.setattr(Trial, "outcome", outcome)
+    made = by_size()
+    assert made.autotune((torch.ones(60_000),)).outcomes[SMALL].median == 65536 * 1e-5
+    assert made.autotune((torch.ones(70),)).outcomes[SMALL].median == 64 * 1e-5
+
+
+def test_a_hint_at_which_nothing_works_is_left_out_with_a_warning() -> None:
+    def small(x: torch.Tensor, config: Config) -> torch.Tensor:
+        if x.numel() > 1000:
+            raise ValueError("too large")
+        return double(x, config)
+
+    made = tzero.kernel(configs=[SMALL, LARGE], static_shapes=False, size_hints=[64, 65536])(small)
+    with pytest.warns(UserWarning, match="size hint 65536 is not used: no config works there"):
+        assert torch.equal(made(X), X * 2)
+    with pytest.raises(TuningFailed):
+        tzero.kernel(configs=[SMALL, LARGE], static_shapes=False, size_hints=[65536])(small)(X)
+
+
+def test_a_table_may_have_arguments_whatever_their_sizes() -> None:
+    words = by_size().arguments((X,))
+    made = by_size(lookup={words: LARGE})
+    made(X)
+    assert made.explain(X).config == LARGE
+    assert not made.tuning.searches
+
+
+def test_a_host_function_may_set_the_number_of_threads() -> None:
+    def setting(x: torch.Tensor, config: Config) -> torch.Tensor:
+        torch.set_num_threads(1)
+        return double(x, config)
+
+    threads = torch.get_num_threads()
+    try:
+        made = tzero.kernel(configs=[SMALL, LARGE], static_shapes=False, size_hints=[64])(setting)
+        assert torch.equal(made(X), X * 2)
+    finally:
+        torch.set_num_threads(threads)
+
+
 def test_a_search_takes_as_long_when_someone_watches_and_tells_of_no_hits() -> None:
     said: list[events.Event] = []
     made = kernel()
@@ -849,7 +923,7 @@ def test_a_search_takes_as_long_when_someone_watches_and_tells_of_no_hits() -> N
         made(X)
     assert "tune" in searched and "miss" in searched
     assert not {"hit", "launch"}.intersection(searched[: searched.index("tune")])
-    assert "launch" in [event.kind for event in said[len(searched) :]]
+    assert "hit" in [event.kind for event in said[len(searched) :]]
 
 
 def test_a_config_that_lacks_a_name_is_an_error_that_says_which() -> None:

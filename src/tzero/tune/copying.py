@@ -251,8 +251,9 @@ def _storages(holders: Mapping[Place, torch.Tensor]) -> dict[Place, torch.Untype
 
 def _fill(storage: torch.UntypedStorage, other: torch.UntypedStorage) -> None:
     """Give a storage the contents of another. On the CPU not by torch, whose threads spin for a
-    while after what they did, on the cores that what is timed next is to have."""
-    if storage.device.type == "cpu":
+    while after what they did, on the cores that what is timed next is to have. Where they are not
+    of one size any more, torch says so."""
+    if storage.device.type == "cpu" and storage.nbytes() == other.nbytes():
         ctypes.memmove(storage.data_ptr(), other.data_ptr(), other.nbytes())
     else:
         storage.copy_(other, non_blocking=False)
@@ -374,11 +375,17 @@ class _Computed(torch.autograd.Function):
     def forward(ctx: Any, anchor: torch.Tensor, *place: Any) -> torch.Tensor:
         return _placed(*place)
 
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[None, None, None]:
+        """What it was computed from is not there."""
+        return None, None, None
+
 
 def _computed(view: View, storage: torch.UntypedStorage) -> torch.Tensor:
     """A tensor as one that was computed, with gradients: what is in it may be written over, which
     torch forbids where it was made so."""
-    made: torch.Tensor = _Computed.apply(torch.zeros((), requires_grad=True), view, storage)  # type: ignore[no-untyped-call]
+    anchor = torch.zeros((), requires_grad=True, device=view.device)
+    made: torch.Tensor = _Computed.apply(anchor, view, storage)  # type: ignore[no-untyped-call]
     return made
 
 

@@ -188,7 +188,8 @@ class CpuClock:
         self, cache: int | None = None, counter: Callable[[], float] = time.perf_counter
     ) -> None:
         self._counter = counter
-        self._buffer = torch.empty(cpu_cache() if cache is None else cache, dtype=torch.uint8)
+        size = cpu_cache() if cache is None else cache
+        self._buffer = torch.empty(size, dtype=torch.uint8, device="cpu")  # whatever the default is
 
     def now(self) -> float:
         return self._counter()
@@ -337,6 +338,8 @@ def measure(
     first = clock.samples(call, 1, 1, before)  # compiles, loads, touches pages: not a fair one
     if clock.now() >= end:
         return Timing.of(first, calls=1, ended="budget")
+    if first[0] > 0:  # it may have become slower since
+        calls = max(1, min(calls, int((end - clock.now()) / first[0])))
     calls, seconds, cost = _calibrated(call, clock, end, before, calls)
     while (ended := _ended(seconds, best, end - clock.now())) is None:
         start = clock.now()
@@ -473,7 +476,7 @@ def _differ(mine: Any, other: Any, at: str, tolerance: float | None) -> str | No
 
 
 def _parts(number: complex) -> torch.Tensor:
-    return torch.view_as_real(torch.tensor(number, dtype=torch.complex128))
+    return torch.view_as_real(torch.tensor(number, dtype=torch.complex128, device="cpu"))
 
 
 def _first(items: Iterable[tuple[str, Any, Any]], tolerance: float | None) -> str | None:
@@ -508,7 +511,9 @@ def _tensors_differ(
     if count == 0:
         return None
     index = int(wrong.to(torch.uint8).argmax())
-    place = tuple(int(k) for k in torch.unravel_index(torch.tensor(index), mine.shape))
+    place = tuple(
+        int(k) for k in torch.unravel_index(torch.tensor(index, device="cpu"), mine.shape)
+    )
     shown, wanted = mine[place].tolist(), other[place].tolist()
     many = f"{count} of {mine.numel()} elements differ"
     return f"{at} is {shown} at {place}, and the reference {wanted}; {many}"

@@ -33,6 +33,7 @@ from tzero.tune.plot import svg
 from tzero.tune.progress import Bar
 from tzero.tune.search import Strategy
 from tzero.tune.seconds import in_words
+from tzero.tune.trial import ReferenceFailed
 
 __all__ = ["Bench", "Ended", "Futures", "Search", "Step", "search"]
 
@@ -50,6 +51,10 @@ LEAST = 0.02
 
 TURN = 0.02
 """Seconds that one candidate may take each time that the fastest are timed again, in turns."""
+
+SHARE = 0.5
+"""No further turn begins when the turns have taken this part of the time before them: of calls that
+take long, moments of the machine are a small part."""
 
 FINALISTS = 8
 """The most candidates in a turn."""
@@ -144,7 +149,7 @@ class Search:
         ended = {"searched": "", "budget": ", then the time was up", "interrupted": ", interrupted"}
         head = f"{count} config{'s' * (count != 1)} in {self.seconds:.1f} s{ended[self.ended]}"
         first = next(iter(self.outcomes.values()), None)
-        if usable and first is not None and first.usable:
+        if usable and usable[0][0] > 0 and first is not None and first.usable:
             gain = first.median / usable[0][0]
             head += f"; the fastest is {gain:.2f} times as fast as the first"
         rows = [f"  {in_words(median):>9}  {config!r}" for median, _, config in usable]
@@ -280,11 +285,14 @@ class _Run:
         if self.reference is None:
             self.bench.set_reference(config)
         best = _best(self.outcomes)
-        outcome = self.bench.outcome(
-            config,
-            budget=max(min(EACH, self.left()), LEAST),
-            best=None if best is None else self.outcomes[best].median,
-        )
+        try:
+            outcome = self.bench.outcome(
+                config,
+                budget=max(min(EACH, self.left()), LEAST),
+                best=None if best is None else self.outcomes[best].median,
+            )
+        except ReferenceFailed as error:  # it ran before; a process of its own may have crashed
+            outcome = Outcome(problem=str(error))
         if self.reference is None and outcome.usable:
             self.reference = config
         self.take(config, outcome)
@@ -305,11 +313,20 @@ class _Run:
             return
         found = {c: [o.median] for c, o in self.outcomes.items() if o.usable}
         fresh = {step.config for step in self.steps}
+        now = self.clock()
+        until = now + SHARE * (now - self.start)
         for within in WITHIN:
+            if self.clock() > until:
+                return
             for config in _close(found, within, fresh):
                 if self.left() <= 0:
                     return
-                again = self.bench.outcome(config, budget=TURN, best=None)
+                try:
+                    again = self.bench.outcome(config, budget=TURN, best=None)
+                except (
+                    ReferenceFailed
+                ):  # nobody can tell what is right any more: what is known counts
+                    return
                 if again.usable:
                     found[config].append(again.median)
                     self.outcomes[config] = _together(self.outcomes[config], again, found[config])
