@@ -89,7 +89,8 @@ def bench(
             "No kernel of tzero's was called. Put @tzero.kernel on a function that launches",
             end=" ",
         )
-        print("kernels, or call tzero.helion.install() before Helion's are called.")
+        print("kernels, @tzero.jit in the place of @triton.jit, or call tzero.helion.install()")
+        print("before Helion's are called.")
         raise typer.Exit(1)
     table = Table("kernel", "calls", "without", "with tzero", "times", "how", title="µs a call")
     for row in rows:

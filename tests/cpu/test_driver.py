@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -106,3 +107,28 @@ def test_quantiles_interpolate() -> None:
 def test_tritons_own_do_bench_works(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(triton.runtime.driver, "_active", driver.CPUDriver())
     assert triton.testing.do_bench(lambda: None, warmup=1, rep=1) >= 0
+
+
+def test_triton_may_be_told_to_keep_binaries_alone(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import torch, triton, triton.language as tl\n"
+        "@triton.jit\n"
+        "def doubled(x, out, BLOCK: tl.constexpr):\n"
+        "    at = tl.arange(0, BLOCK)\n"
+        "    tl.store(out + at, 2 * tl.load(x + at))\n"
+        "x, out = torch.ones(16), torch.empty(16)\n"
+        "found = doubled[(1,)](x, out, BLOCK=16)\n"
+        "assert out.tolist() == [2.0] * 16\n"
+        "print('ttir' in found.asm)\n"
+    )
+    common = {**os.environ, "TZERO_CPU": "1", "TRITON_CACHE_DIR": str(tmp_path / "cache")}
+    for alone in ("1", "0", "1", "0"):
+        done = subprocess.run(
+            [sys.executable, str(program)],
+            env={**common, "TRITON_STORE_BINARY_ONLY": alone, "PYTHONPATH": PATH},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert done.stdout.split() == [str(alone == "0")], done.stderr

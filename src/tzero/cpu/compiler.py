@@ -17,6 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from triton import knobs
 from triton._C.libtriton import ir, passes
 from triton.backends.compiler import BaseBackend, GPUTarget
 
@@ -75,7 +76,11 @@ def _own_digest() -> str:
 class CPUBackend(BaseBackend):
     """Compiles for the machine it runs on."""
 
-    binary_ext = "so"
+    @property
+    def binary_ext(self) -> str:
+        """How Triton's cache calls the object. Told to keep binaries alone, it keeps what is called
+        like those of GPUs."""
+        return "hsaco" if knobs.compilation.store_binary_only else "so"
 
     @staticmethod
     def supports_target(target: GPUTarget) -> bool:
@@ -88,7 +93,7 @@ class CPUBackend(BaseBackend):
 
     def hash(self) -> str:
         """Everything besides source and options that decides the object's bytes."""
-        return self._hash
+        return f"{self._hash}-{self.binary_ext}"
 
     def parse_options(self, options: Mapping[str, Any]) -> CPUOptions:
         """Known options from a launch's keywords."""
@@ -120,7 +125,7 @@ class CPUBackend(BaseBackend):
         """Triton runs these in order and caches what each returns."""
         stages["ttir"] = lambda module, metadata: _optimised(module)
         stages["c"] = lambda module, metadata: _c(module, metadata, options)
-        stages["so"] = lambda source, metadata: _so(source, metadata, options)
+        stages[self.binary_ext] = lambda source, metadata: _so(source, metadata, options)
 
 
 def _optimised(module: Any) -> Any:
