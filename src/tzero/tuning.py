@@ -149,7 +149,7 @@ class Tuning(Generic[R]):
         self._table = dict(lookup)
         self._source: str | None = None
         self._tuned: dict[str, Entry] = {}  # what was chosen for which arguments, to be shipped
-        self._timed: dict[str, Mapping[Config, Outcome]] = {}
+        self._timed: dict[str, Mapping[Config, Outcome]] = {}  # by the arguments, as above
         self._told: set[str] = set()
         self.searches: dict[str, Search] = {}
 

@@ -17,12 +17,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from triton import knobs
 from triton._C.libtriton import ir, passes
 from triton.backends.compiler import BaseBackend, GPUTarget
 
 from tzero import settings
-from tzero.cpu import toolchain, ttir
+from tzero.cpu import toolchain, triton_compat, ttir
 from tzero.cpu.lower import lower
 
 _HERE = Path(__file__).parent
@@ -80,7 +79,7 @@ class CPUBackend(BaseBackend):
     def binary_ext(self) -> str:
         """How Triton's cache calls the object. Told to keep binaries alone, it keeps what is called
         like those of GPUs."""
-        return "hsaco" if knobs.compilation.store_binary_only else "so"
+        return "hsaco" if triton_compat.keeps_binaries_alone() else "so"
 
     @staticmethod
     def supports_target(target: GPUTarget) -> bool:

@@ -1,8 +1,8 @@
 """What differs between Triton 3.6 and 3.9 on the driver's side, or could in the next release.
 
 Enters: Triton's modules and the source object of a kernel. Leaves: parameters in the order of the
-compiled kernel, the drivers that Triton ships, its cache directory. It must not know how a kernel
-is launched.
+compiled kernel, the drivers that Triton ships, its cache directory and what is kept there. It must
+not know how a kernel is launched.
 """
 
 from __future__ import annotations
@@ -23,12 +23,25 @@ from triton.backends.driver import DriverBase
 
 from tzero import settings
 
-__all__ = ["Parameter", "cache_directory", "in_tree_drivers", "parameters", "silence_drivers"]
+__all__ = [
+    "Parameter",
+    "cache_directory",
+    "in_tree_drivers",
+    "keeps_binaries_alone",
+    "parameters",
+    "silence_drivers",
+]
 
 
 def cache_directory() -> Path:
     """Our corner of Triton's cache; Triton itself does not look into it."""
     return Path(knobs.cache.dir) / "tzero"
+
+
+def keeps_binaries_alone() -> bool:
+    """Whether Triton's cache is told to keep no more of a kernel than its binary: a file that is
+    called like those of its GPUs, by a list that it has written down."""
+    return bool(knobs.compilation.store_binary_only)
 
 
 # ---- drivers ------------------------------------------------------------------------------------

@@ -323,10 +323,8 @@ class _Run:
                     return
                 try:
                     again = self.bench.outcome(config, budget=TURN, best=None)
-                except (
-                    ReferenceFailed
-                ):  # nobody can tell what is right any more: what is known counts
-                    return
+                except ReferenceFailed:
+                    return  # nobody can tell what is right any more: what is known counts
                 if again.usable:
                     found[config].append(again.median)
                     self.outcomes[config] = _together(self.outcomes[config], again, found[config])
