@@ -166,7 +166,7 @@ def _submit() -> Case:
 
 def _hit_in(store: Any) -> Callable[[], None]:
     """A kernel that is on the disk and nowhere else: found, verified, loaded, ready to launch."""
-    from tzero import triton_side
+    from tzero.adapters import triton_launch
     from tzero.backends import triton as backend
     from tzero.compile import AsyncCompile
 
@@ -175,7 +175,7 @@ def _hit_in(store: Any) -> Callable[[], None]:
     def hit() -> None:
         kernel = triton.jit(kernels.add_kernel.fn)
         asked = (x, x, x, 1024), {"BLOCK": 1024}
-        source, target, options = triton_side.source_of(kernel, *asked)
+        source, target, options = triton_launch.source_of(kernel, *asked)
         request = backend.request(source, target, options)
         service = AsyncCompile(stores=lambda _: store)
         backend.load(service.compile(request), source)._init_handles()

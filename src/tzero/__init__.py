@@ -22,6 +22,7 @@ torch are brought in when they are first asked for.
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 from tzero.config import Config
@@ -50,18 +51,18 @@ from tzero.errors import (
     UnsupportedType,
     WorkerDied,
 )
+from tzero.moved import Finder
 
 if TYPE_CHECKING:
-    from tzero.bind import BoundKernel
-    from tzero.decorating import kernel
-    from tzero.dispatch import Kernel
-    from tzero.extract import ConstExpr
-    from tzero.jitting import jit
-    from tzero.precompiling import Precompiled, Spec, precompile
-    from tzero.specializing import specialize
+    from tzero.api.decorators import jit, kernel
+    from tzero.api.variants import multi_kernel
+    from tzero.arguments.extract import ConstExpr
+    from tzero.calls.bound import BoundKernel
+    from tzero.calls.kernel import Kernel
+    from tzero.calls.specialize import specialize
+    from tzero.launches.ahead import Precompiled, Spec, precompile
+    from tzero.tune.decide import pretuned, ship
     from tzero.tune.space import Space
-    from tzero.tuning import pretuned, ship
-    from tzero.variants import multi_kernel
 
 __version__ = "0.1.0"
 
@@ -106,52 +107,49 @@ __all__ = [
     "specialize",
 ]
 
-_ROOMS = {
-    "BoundKernel": "tzero.bind",
-    "ConstExpr": "tzero.extract",
-    "Kernel": "tzero.dispatch",
-    "Precompiled": "tzero.precompiling",
+_HOMES = {
+    "BoundKernel": "tzero.calls.bound",
+    "ConstExpr": "tzero.arguments.extract",
+    "Kernel": "tzero.calls.kernel",
+    "Precompiled": "tzero.launches.ahead",
     "Space": "tzero.tune.space",
-    "Spec": "tzero.precompiling",
-    "jit": "tzero.jitting",
-    "kernel": "tzero.decorating",
-    "multi_kernel": "tzero.variants",
-    "precompile": "tzero.precompiling",
-    "pretuned": "tzero.tuning",
-    "ship": "tzero.tuning",
-    "specialize": "tzero.specializing",
+    "Spec": "tzero.launches.ahead",
+    "jit": "tzero.api.decorators",
+    "kernel": "tzero.api.decorators",
+    "multi_kernel": "tzero.api.variants",
+    "precompile": "tzero.launches.ahead",
+    "pretuned": "tzero.tune.decide",
+    "ship": "tzero.tune.decide",
+    "specialize": "tzero.calls.specialize",
 }
 
 
-_OPEN = (
+_MODULES = (
     "backends",
     "cache",
     "compile",
     "errors",
     "events",
+    "helion",
     "key",
     "measure",
     "pool",
     "settings",
     "tune",
 )
-"""Rooms that are public as a whole, as `tzero.measure`."""
+"""Modules that are public as a whole, as `tzero.measure`."""
 
-
-_INTEGRATIONS = ("helion",)
-"""Rooms of other people's kernels, public as `tzero.helion`."""
+sys.meta_path.append(Finder())
 
 
 def __getattr__(name: str) -> Any:
-    if name in _OPEN:
+    if name in _MODULES:
         return importlib.import_module(f"tzero.{name}")
-    if name in _INTEGRATIONS:
-        return importlib.import_module(f"tzero.integrations.{name}")
-    if name not in _ROOMS:
+    if name not in _HOMES:
         raise AttributeError(f"module 'tzero' has no attribute {name!r}")
-    value = globals()[name] = getattr(importlib.import_module(_ROOMS[name]), name)
+    value = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_ROOMS, *_OPEN, *_INTEGRATIONS})
+    return sorted({*globals(), *_HOMES, *_MODULES})

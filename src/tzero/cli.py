@@ -74,7 +74,7 @@ def bench(
 ) -> None:
     """Run a program, then time each kernel that it called: without tzero, and with it."""
     # Only this needs torch.
-    from tzero.comparing import compare, watch
+    from tzero.calls.compare import compare, watch
 
     path = Path(script)
     if not (path.is_file() or (path / "__main__.py").is_file()):

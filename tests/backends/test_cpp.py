@@ -15,7 +15,7 @@ import torch
 
 import tzero
 from tzero import events, settings
-from tzero.backends import cpp, sources
+from tzero.backends import c_source, cpp
 from tzero.compile.backend import find
 from tzero.compile.service import service
 
@@ -71,7 +71,7 @@ def scale() -> cpp.CppKernel:
     ],
 )
 def test_a_declaration_is_read_as_c_means_it(declared: str, type_: str) -> None:
-    (function,) = sources.functions(f"void f({declared}, int last) {{}}")
+    (function,) = c_source.functions(f"void f({declared}, int last) {{}}")
     first = function.parameters[0]
     assert (first.name, first.type) == ("x", type_)
 
@@ -87,7 +87,7 @@ def test_comments_strings_and_bodies_are_not_taken_for_functions() -> None:
     char brace = '{'; const char *raw = R"(void h() {)";
     __attribute__((noinline)) void i() noexcept { }
     """
-    assert [each.name for each in sources.functions(text)] == ["g", "i"]
+    assert [each.name for each in c_source.functions(text)] == ["g", "i"]
 
 
 def test_a_source_with_several_kernels_needs_a_name() -> None:

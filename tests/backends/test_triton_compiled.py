@@ -21,12 +21,12 @@ import triton.language as tl
 from tests.backends import triton_zoo as zoo
 from tests.backends.test_triton_faithful import executed
 from tzero import events
+from tzero.adapters import triton_compile
+from tzero.adapters.triton_launch import ASTSource, CompiledKernel, GPUTarget
 from tzero.backends import triton as backend
-from tzero.backends import triton_compat
 from tzero.compile import Artifact, Request, service
 from tzero.compile.backend import find
 from tzero.compile.request import Malformed
-from tzero.triton_side import ASTSource, CompiledKernel, GPUTarget
 
 CPU = GPUTarget("cpu", platform.machine(), 1)
 ROOT = Path(__file__).parents[2]
@@ -248,14 +248,14 @@ def test_kernels_of_the_main_module_compile_in_workers(way: str, tmp_path: Path)
 
 def test_compiling_in_this_process_leaves_it_as_it_was(artifact: Artifact) -> None:
     """Where there are no workers, kernels are made again beside the user's own."""
-    registry = dict(triton_compat._registry)
-    lines, state = dict(linecache.cache), triton_compat.knob_state()
+    registry = dict(triton_compile._registry)
+    lines, state = dict(linecache.cache), triton_compile.knob_state()
     variables = dict(os.environ)
     asked = backend.request(source_of(zoo.nested_calls, n=3, BLOCK=4), CPU)
     assert isinstance(asked, Request)
     backend.compile(asked)
-    assert triton_compat._registry == registry
-    assert (linecache.cache.keys() - lines.keys(), triton_compat.knob_state()) == (set(), state)
+    assert triton_compile._registry == registry
+    assert (linecache.cache.keys() - lines.keys(), triton_compile.knob_state()) == (set(), state)
     assert dict(os.environ) == variables
 
 

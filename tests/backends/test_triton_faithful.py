@@ -17,10 +17,10 @@ import triton.language as tl
 
 from tests.backends.triton_elsewhere import Elsewhere
 from tests.backends.triton_rows import ROWS
+from tzero.adapters.triton_launch import ASTSource, GPUTarget, JITFunction, compile_here
 from tzero.backends import triton as backend
 from tzero.cache.digest import parse
 from tzero.compile import Artifact, Request
-from tzero.triton_side import ASTSource, GPUTarget, JITFunction, compile_here
 
 HOPPER = GPUTarget("cuda", 90, 32)
 CPU = GPUTarget("cpu", platform.machine(), 1)

@@ -22,8 +22,8 @@ from triton.language.extra.cuda import libdevice as of_cuda
 import tzero
 from tests.backends.test_triton_faithful import executed
 from tests.backends.test_triton_requests import asked, digest, reason
-from tzero.backends import triton_names
-from tzero.backends.triton_program import Maker, Writer
+from tzero.backends.triton import names as triton_names
+from tzero.backends.triton.program import Maker, Writer
 from tzero.compile import Request
 
 ROOT = Path(__file__).parents[2]

@@ -23,11 +23,12 @@ import tzero
 from tests.backends import triton_zoo as zoo
 from tests.backends import triton_zoo_deeper, triton_zoo_helpers
 from tests.backends.test_triton_faithful import executed
+from tzero.adapters import triton_compile
+from tzero.adapters.triton_launch import ASTSource, GPUTarget
 from tzero.backends import triton as backend
-from tzero.backends import triton_compat, triton_names
+from tzero.backends.triton import names as triton_names
 from tzero.cache.digest import parse
 from tzero.compile import Request
-from tzero.triton_side import ASTSource, GPUTarget
 
 HOPPER = GPUTarget("cuda", 90, 32)
 CPU = GPUTarget("cpu", platform.machine(), 1)
@@ -74,7 +75,7 @@ CHANGES: dict[str, Callable[[pytest.MonkeyPatch], Any]] = {
     "a variable of a knob": lambda patch: patch.setenv("TRITON_DISABLE_LINE_INFO", "1"),
     "a knob": lambda patch: patch.setitem(vars(triton.knobs.compilation), "enable_asan", True),
     "storing the binary only": lambda patch: patch.setenv("TRITON_STORE_BINARY_ONLY", "1"),
-    "the compiler's version": lambda patch: patch.setattr(triton_compat, "compiler_digest", str),
+    "the compiler's version": lambda patch: patch.setattr(triton_compile, "compiler_digest", str),
 }
 
 
@@ -201,7 +202,7 @@ def test_a_kernel_is_not_kept_alive_by_what_was_written_of_it() -> None:
     kernel = zoo.closing_over(tl.constexpr(3), zoo.twice)
     digest(kernel, {"BLOCK": 4})
     gone = weakref.ref(kernel)
-    triton_compat._registry.pop(f"{kernel.module}:{kernel.__qualname__}", None)  # Triton 3.9's own
+    triton_compile._registry.pop(f"{kernel.module}:{kernel.__qualname__}", None)  # Triton 3.9's own
     del kernel
     gc.collect()
     assert gone() is None

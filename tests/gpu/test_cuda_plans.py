@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.plans.tiers import Pair, available
-from tzero import triton_side
+from tzero.adapters import triton_launch
 from tzero.backends import cuda
 
 pytestmark = pytest.mark.gpu
@@ -37,7 +37,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(params=[1, 2], ids=["python", "native"])
 def tier(request: pytest.FixtureRequest) -> int:
-    if not isinstance(triton_side.driver.active, triton_side.cuda_driver()):
+    if not isinstance(triton_launch.driver.active, triton_launch.cuda_driver()):
         pytest.skip("the active Triton driver is not CUDA's; unset TZERO_CPU")
     return available(request.param)
 

@@ -16,7 +16,7 @@ from triton.runtime.driver import driver
 
 from tests.guards import kernels
 from tzero import events
-from tzero.launch import PythonJit
+from tzero.launches.python import PythonJit
 
 VERSION = tuple(int(part) for part in triton.__version__.split(".")[:2])
 

@@ -1,8 +1,8 @@
 """Ways to take one guard out of the Python twin, so that rows can be seen to fail without it.
 
 Enters: the name of a guard. Leaves: a context in which launches of tier 1 go without that check.
-It knows the insides of `tzero.launch` and `tzero.facts`: when those change and a mutation no
-longer bites, the row that it should break passes, and `test_mutations` says so.
+It knows the insides of `launches.python` and `arguments.launch_facts`: when those change and a
+mutation no longer bites, the row that it should break passes, and `test_mutations` says so.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ from typing import Any
 import pytest
 import torch
 
-from tzero import facts, launch, triton_side
-from tzero.facts import Reader
-from tzero.launch import Launching, PythonJit
-from tzero.triton_side import Compiled
+from tzero.adapters import triton_launch
+from tzero.adapters.triton_launch import Compiled
+from tzero.arguments import launch_facts
+from tzero.arguments.launch_facts import Reader
+from tzero.launches import python as launch
+from tzero.launches.python import Launching, PythonJit
 
 Patch = pytest.MonkeyPatch
 
@@ -66,7 +68,7 @@ def unread(which: Callable[[Any], bool]) -> Callable[[Patch], None]:
 
 
 def _has_default(parameter: Any) -> bool:
-    return parameter.default is not facts.inspect.Parameter.empty
+    return parameter.default is not launch_facts.inspect.Parameter.empty
 
 
 def any_tensor_is_plain(patch: Patch) -> None:
@@ -83,7 +85,7 @@ def any_tensor_is_plain(patch: Patch) -> None:
         return written.replace(f"{parameter.name}.data_ptr()", address)
 
     patch.setattr(Reader, "_expression", expression)
-    patch.setattr(facts, "type", kind_of, raising=False)
+    patch.setattr(launch_facts, "type", kind_of, raising=False)
 
 
 def alignment_is_not_read(patch: Patch) -> None:
@@ -127,9 +129,9 @@ def fixed_knob(group: str, name: str, value: Any) -> Callable[[Patch], None]:
     """A knob that looks the same to launches, whatever it is."""
 
     def mutate(patch: Patch) -> None:
-        knobs = triton_side.knobs
+        knobs = triton_launch.knobs
         standing = _Standing(getattr(knobs, group), **{name: value})
-        patch.setattr(triton_side, "knobs", _Standing(knobs, **{group: standing}))
+        patch.setattr(triton_launch, "knobs", _Standing(knobs, **{group: standing}))
 
     return mutate
 
@@ -181,7 +183,7 @@ def asked_once(name: str) -> Callable[[Patch], None]:
         class Driver:
             @property
             def active(self) -> Any:
-                active = triton_side.driver.active
+                active = triton_launch.driver.active
                 return frozen.setdefault(id(active), _Frozen(answers, active))
 
         patch.setattr(launch, "driver", Driver())
@@ -190,7 +192,7 @@ def asked_once(name: str) -> Callable[[Patch], None]:
 
 
 def first_driver_forever(patch: Patch) -> None:
-    patch.setattr(launch, "driver", SimpleNamespace(active=triton_side.driver.active))
+    patch.setattr(launch, "driver", SimpleNamespace(active=triton_launch.driver.active))
 
 
 def first_grid_forever(patch: Patch) -> None:
@@ -254,11 +256,11 @@ MUTATIONS: dict[str, Callable[[Patch], None]] = {
     "constants": unread(lambda parameter: parameter.constant),
     "options": options_are_not_read,
     "defaults": unread(_has_default),
-    "globals": lambda patch: patch.setattr(triton_side, "changed_globals", lambda function: ()),
+    "globals": lambda patch: patch.setattr(triton_launch, "changed_globals", lambda function: ()),
     "knob_debug": fixed_knob("runtime", "debug", False),
     "knob_instrumentation": fixed_knob("compilation", "instrumentation_mode", ""),
     "stages_hook": fixed_knob("runtime", "add_stages_inspection_hook", None),
-    "launch_hooks": lambda patch: patch.setattr(triton_side, "hooks", lambda: None),
+    "launch_hooks": lambda patch: patch.setattr(triton_launch, "hooks", lambda: None),
     "pre_run_hooks": pre_run_hooks_are_hidden,
     "own_debug": own_debug_is_not_seen,
     "driver": first_driver_forever,
@@ -267,7 +269,7 @@ MUTATIONS: dict[str, Callable[[Patch], None]] = {
     "cache": lambda patch: patch.setattr(Compiled, "is_current", lambda self, *where: True),
     "grid": first_grid_forever,
 }
-"""For each guard, what takes it out of `tzero.launch`."""
+"""For each guard, what takes it out of `tzero.launches.python`."""
 
 
 @contextmanager

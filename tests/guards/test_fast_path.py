@@ -23,8 +23,8 @@ from tests.guards.conftest import maker
 from tests.guards.looking import kind_of, warm, watched
 from tests.guards.rows_arguments import Mine, Pointer, integers
 from tests.guards.rows_world import alike
-from tzero.facts import Reader
-from tzero.launch import Launching
+from tzero.arguments.launch_facts import Reader
+from tzero.launches.python import Launching
 
 Call = Callable[[], Any]
 

@@ -103,7 +103,7 @@ def mutable() -> Any:
 
 def mutable_maker(module: Any) -> Callable[..., Any]:
     """What makes kernels over that module; as `conftest.maker` does over the one that is built."""
-    from tzero import native_launch
+    from tzero.launches import native as native_launch
 
     kind = native_launch.make(module)
 

@@ -33,7 +33,7 @@ import tzero
 from tests.guards.mutable_native import NATIVE, mutable
 from tests.plans import kernels
 from tests.plans.hosts import gathered, scaled
-from tzero.key import Options
+from tzero.arguments.key import Options
 
 if torch.cuda.is_available():
     pytest.skip("children that fork, and kernels of the CPU", allow_module_level=True)
@@ -657,7 +657,7 @@ def where_torch_is_deterministic_outputs_are_new(make):
 @functools.cache
 def kind_of(module: ModuleType) -> Any:
     """The class of kernels over a build of the native module."""
-    from tzero import native_plan
+    from tzero.calls import native as native_plan
 
     return native_plan.make(module)
 

@@ -1,4 +1,4 @@
-"""What `tzero.triton_side` says of Triton's launch path is so, for the Triton that is installed.
+"""`tzero.adapters.triton_launch` describes the launch path of the installed Triton correctly.
 
 Where a new Triton asks for more than the last one did, one of these fails and names it.
 """
@@ -22,8 +22,8 @@ from triton.runtime.jit import JITFunction
 from tests.guards import kernels
 from tests.guards.looking import VERSION
 from tests.guards.rows_arguments import Mine, Pointer
-from tzero import triton_side
-from tzero.launch import PythonJit
+from tzero.adapters import triton_launch
+from tzero.launches.python import PythonJit
 
 RUN = ast.parse(textwrap.dedent(inspect.getsource(JITFunction.run)))
 
@@ -45,11 +45,11 @@ def test_the_knobs_are_those_that_triton_makes_options_of_a_launch() -> None:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]).startswith("kwargs[")
     ]
     found = {knob for option in options for knob in reads(option, "knobs")}
-    assert found == {f"{group}.{name}" for group, name in triton_side.KNOBS}
+    assert found == {f"{group}.{name}" for group, name in triton_launch.KNOBS}
 
 
 def test_triton_looks_at_nothing_else_when_it_launches() -> None:
-    asked = {f"{group}.{name}" for group, name in triton_side.KNOBS}
+    asked = {f"{group}.{name}" for group, name in triton_launch.KNOBS}
     asked |= {"runtime.launch_enter_hook", "runtime.launch_exit_hook"}
     if VERSION >= (3, 7):
         asked.add("runtime.add_stages_inspection_hook")
@@ -59,28 +59,28 @@ def test_triton_looks_at_nothing_else_when_it_launches() -> None:
     assert set(reads(RUN, "self")) == own | {"_pack_args", "_do_compile"}
 
 
-PLACES = (("runtime", "add_stages_inspection_hook"), *triton_side.KNOBS)
+PLACES = (("runtime", "add_stages_inspection_hook"), *triton_launch.KNOBS)
 
 
 @pytest.mark.parametrize(("group", "name"), PLACES, ids=[name for _, name in PLACES])
 def test_the_world_changes_with_each_knob_and_back(group: str, name: str) -> None:
-    before = triton_side.world()
+    before = triton_launch.world()
     seen = [before]
     for value in (True, 1, "text"):
         with getattr(knobs, group).scope():
             setattr(getattr(knobs, group), name, value)
-            seen.append(triton_side.world())
-        assert triton_side.world() == before
+            seen.append(triton_launch.world())
+        assert triton_launch.world() == before
     different = {repr(each) for each in seen}
     assert len(different) == len(seen)
-    assert triton_side.world()[0] is None  # the hook on the stages
+    assert triton_launch.world()[0] is None  # the hook on the stages
 
 
 def test_a_debug_knob_of_one_makes_another_world_than_true() -> None:
     knobs.runtime.debug = True
-    flag = triton_side.world()
+    flag = triton_launch.world()
     knobs.runtime.debug = 1
-    assert triton_side.world() != flag
+    assert triton_launch.world() != flag
 
 
 def various(a, b: tl.constexpr, c: tl.const, d: tl.int64, e=3, *, f: tl.constexpr = 5):
@@ -91,7 +91,7 @@ def test_parameters_have_the_flags_that_triton_gives_them() -> None:
     kernel = triton.jit(
         various, do_not_specialize=[0, "e"], do_not_specialize_on_alignment=["c", 3]
     )
-    found = triton_side.parameters(kernel)
+    found = triton_launch.parameters(kernel)
     assert found is not None
     names = [parameter.name for parameter in found]
     assert names == ["a", "b", "c", "d", "e", "f"] == kernel.arg_names
@@ -104,8 +104,8 @@ def test_parameters_have_the_flags_that_triton_gives_them() -> None:
 
 
 def test_a_kernel_that_collects_arguments_is_known_for_one() -> None:
-    assert "'items' collects" in triton_side.oddity(triton.jit(kernels.collecting))
-    assert not triton_side.oddity(triton.jit(various))
+    assert "'items' collects" in triton_launch.oddity(triton.jit(kernels.collecting))
+    assert not triton_launch.oddity(triton.jit(various))
 
 
 def test_every_option_of_tritons_decorator_is_carried_over() -> None:
@@ -120,8 +120,8 @@ def test_every_option_of_tritons_decorator_is_carried_over() -> None:
     }
     assert set(given) == set(inspect.signature(triton.jit).parameters) - {"fn"}
     kernel = triton.jit(kernels.put, **given)
-    assert triton_side.options_of(kernel) == given
-    assert triton_side.options_of(PythonJit.of(kernel)) == given
+    assert triton_launch.options_of(kernel) == given
+    assert triton_launch.options_of(PythonJit.of(kernel)) == given
 
 
 VALUES = (
@@ -156,19 +156,19 @@ def test_tensors_are_described_as_triton_looks_them_up(device: Any) -> None:
 def described(kernel: Any, value: Any) -> bool:
     """Whether Triton's own binder says of the last argument what `specialization` says."""
     caches = kernel.device_caches[driver.active.get_current_device()]
-    binder, backend = caches[4], triton_side.backend_of(caches)
+    binder, backend = caches[4], triton_launch.backend_of(caches)
     _, specialization, _ = binder(0, value)
-    parameters = triton_side.parameters(kernel)
+    parameters = triton_launch.parameters(kernel)
     assert parameters is not None
-    return bool(specialization[1] == triton_side.specialization(backend, value, parameters[1]))
+    return bool(specialization[1] == triton_launch.specialization(backend, value, parameters[1]))
 
 
 def test_the_backend_asks_of_a_pointer_only_if_16_divides_it(device: Any) -> None:
     kernel = triton.jit(kernels.put)
     caches = kernel.device_caches[driver.active.get_current_device()]
-    assert triton_side.backend_of(caches) is caches[3]
-    assert triton_side.plain_alignment(caches[3]) is True
-    assert triton_side.plain_alignment(object()) is False
+    assert triton_launch.backend_of(caches) is caches[3]
+    assert triton_launch.plain_alignment(caches[3]) is True
+    assert triton_launch.plain_alignment(object()) is False
 
 
 # -- compiled kernels ----------------------------------------------------------------------------
@@ -182,7 +182,7 @@ def launched(device: Any, value: Any = 7) -> tuple[Any, Any, Any]:
 
 def test_a_kernel_that_was_launched_is_found_where_triton_keeps_it(device: Any) -> None:
     kernel, binary, where = launched(device)
-    found = triton_side.compiled(kernel, binary, where)
+    found = triton_launch.compiled(kernel, binary, where)
     assert found is not None and found.kernel is binary
     assert found.table[found.key] is binary
     assert (found.run, found.handle) == (binary.run, binary.function)
@@ -193,15 +193,15 @@ def test_a_kernel_that_was_launched_is_found_where_triton_keeps_it(device: Any) 
 def test_a_kernel_that_triton_does_not_keep_is_not_found(device: Any) -> None:
     kernel, binary, where = launched(device)
     _, other, _ = launched(device)
-    assert triton_side.compiled(kernel, other, where) is None
-    assert triton_side.compiled(kernel, binary, "nowhere") is None
+    assert triton_launch.compiled(kernel, other, where) is None
+    assert triton_launch.compiled(kernel, binary, "nowhere") is None
     assert "nowhere" not in kernel.device_caches  # asking makes no entry
 
 
 @pytest.mark.parametrize("change", ["cleared", "emptied", "replaced", "elsewhere"])
 def test_a_kernel_that_triton_has_dropped_is_not_current(change: str, device: Any) -> None:
     kernel, binary, where = launched(device)
-    found = triton_side.compiled(kernel, binary, where)
+    found = triton_launch.compiled(kernel, binary, where)
     assert found is not None
     if change == "cleared":
         kernel.device_caches.clear()
@@ -220,12 +220,12 @@ def test_a_kernel_that_triton_has_dropped_is_not_current(change: str, device: An
 def test_empty_hooks_are_none_and_any_hook_brings_both() -> None:
     runtime = knobs.runtime
     chains = (runtime.launch_enter_hook, runtime.launch_exit_hook)
-    assert triton_side.hooks() is None
+    assert triton_launch.hooks() is None
     for chain in chains:
         chain.add(print)
-        assert triton_side.hooks() == chains
+        assert triton_launch.hooks() == chains
         chain.remove(print)
-        assert triton_side.hooks() is None
+        assert triton_launch.hooks() is None
 
 
 def test_a_hook_that_is_no_chain_is_a_hook() -> None:
@@ -235,28 +235,28 @@ def test_a_hook_that_is_no_chain_is_a_hook() -> None:
     exit_chain = knobs.runtime.launch_exit_hook
     for hook in (print, Own()):
         knobs.runtime.launch_enter_hook = hook
-        assert triton_side.hooks() == (hook, exit_chain)
+        assert triton_launch.hooks() == (hook, exit_chain)
     knobs.runtime.launch_enter_hook = None
-    assert triton_side.hooks() is None
+    assert triton_launch.hooks() is None
     exit_chain.add(print)
-    assert triton_side.hooks() == (None, exit_chain)
+    assert triton_launch.hooks() == (None, exit_chain)
 
 
 def test_changed_globals_are_those_that_triton_would_name(device: Any) -> None:
     kernel = triton.jit(kernels.with_global)
     kernel[(1,)](torch.zeros(8, device=device))
-    assert list(triton_side.changed_globals(kernel)) == []
+    assert list(triton_launch.changed_globals(kernel)) == []
     kernels.FACTOR = tl.constexpr(3)
-    assert list(triton_side.changed_globals(kernel)) == []
+    assert list(triton_launch.changed_globals(kernel)) == []
     kernels.FACTOR = tl.constexpr(4)
-    assert list(triton_side.changed_globals(kernel)) == ["FACTOR"]
+    assert list(triton_launch.changed_globals(kernel)) == ["FACTOR"]
     del kernels.FACTOR
-    assert list(triton_side.changed_globals(kernel)) == ["FACTOR"]
+    assert list(triton_launch.changed_globals(kernel)) == ["FACTOR"]
 
 
 def test_an_interpreted_kernel_is_known_for_one() -> None:
-    assert not triton_side.is_interpreted(triton.jit(kernels.put))
-    assert not triton_side.is_interpreted(kernels.put)
+    assert not triton_launch.is_interpreted(triton.jit(kernels.put))
+    assert not triton_launch.is_interpreted(kernels.put)
     with knobs.runtime.scope():
         knobs.runtime.interpret = True
-        assert triton_side.is_interpreted(triton.jit(kernels.put))
+        assert triton_launch.is_interpreted(triton.jit(kernels.put))

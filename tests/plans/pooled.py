@@ -15,7 +15,7 @@ import torch
 
 from tests.plans.hosts import scaled
 from tests.plans.tiers import of_tier
-from tzero import pool
+from tzero.plans import outputs
 
 SIZE = 8
 """So many elements an output has."""
@@ -32,11 +32,11 @@ class Pooled:
     """A pooled kernel, warm and with nothing in its rings."""
 
     def __init__(self, tier: int, host: Callable[..., Any] = doubled) -> None:
-        before = set(pool._all())
+        before = set(outputs._all())
         self.kernel = of_tier(tier, host, pool=True)
         for _ in range(3):
             self(0.0)
-        self.rings = [ring for ring in pool._all() if ring not in before]
+        self.rings = [ring for ring in outputs._all() if ring not in before]
         self.clear()
 
     def __call__(self, value: float) -> Any:

@@ -21,7 +21,7 @@ import torch
 from tests.plans.faults import outcome, tensors
 from tests.plans.hosts import added, scaled
 from tests.plans.tiers import counted, of_tier
-from tzero import pool
+from tzero.plans import outputs
 
 pytestmark = pytest.mark.usefixtures("replaying")
 
@@ -148,13 +148,13 @@ class Ready:
     """A kernel whose calls are replayed, and what they should return."""
 
     def __init__(self, tier: int, pooled: bool, function: Callable[..., Any] = host) -> None:
-        before = set(pool._all())
+        before = set(outputs._all())
         self.function = function
         self.kernel = of_tier(tier, function, pool=pooled)
         self.plain = of_tier(0, function)
         for _ in range(3):
             self.kernel(*arguments())
-        self.rings = [ring for ring in pool._all() if ring not in before]
+        self.rings = [ring for ring in outputs._all() if ring not in before]
 
     def works(self) -> None:
         """A call is replayed, and right."""

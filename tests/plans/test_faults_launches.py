@@ -17,7 +17,7 @@ import tzero
 from tests.plans.faults import outcome, tensors
 from tests.plans.hosts import scaled, stamped
 from tests.plans.tiers import counted, of_tier
-from tzero import pool
+from tzero.plans import outputs
 
 pytestmark = pytest.mark.usefixtures("replaying", "frozen")
 
@@ -70,14 +70,14 @@ def on_the_cpu() -> None:
 @pytest.mark.parametrize("pooled", [False, True])
 @pytest.mark.parametrize("which", range(3))
 def test_a_launch_that_fails_leaves_nothing_behind(which: int, pooled: bool, tier: int) -> None:
-    before = set(pool._all())
+    before = set(outputs._all())
     kernel = of_tier(tier, three_launches, pool=pooled)
     plain = of_tier(0, three_launches)
     x, good, bad = torch.ones(3), (5, 6, 7), [5, 6, 7]
     bad[which] = -3
     for _ in range(3):
         assert_right(kernel(x, *good), *good)
-    rings = [ring for ring in pool._all() if ring not in before]
+    rings = [ring for ring in outputs._all() if ring not in before]
     expected = outcome(lambda: plain(x, *bad))
     assert expected[0] is tzero.KernelAssertion
 
@@ -112,11 +112,11 @@ def test_memory_that_is_not_there_is_an_error(pooled: bool, tier: int) -> None:
     resource = pytest.importorskip("resource")
     if "asan" in os.environ.get("LD_PRELOAD", ""):
         pytest.skip("AddressSanitizer ends a process that is out of memory")
-    before = set(pool._all())
+    before = set(outputs._all())
     kernel, x = of_tier(tier, much, pool=pooled), torch.ones(4)
     for _ in range(3):
         assert kernel(x)[1].item() == 1.0
-    rings = [ring for ring in pool._all() if ring not in before]
+    rings = [ring for ring in outputs._all() if ring not in before]
     held = [kernel(x)]
     made, count = sum(ring.made for ring in rings), sys.getrefcount(x)
     with open("/proc/self/statm") as file:

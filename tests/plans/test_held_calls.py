@@ -525,5 +525,5 @@ def test_other_threads_are_no_part_of_a_recording(tier: int) -> None:
 
 def test_plans_are_replayed_natively_with_this_torch() -> None:
     """Else every test of tier 2 is skipped, and nobody sees it."""
-    native_plan = pytest.importorskip("tzero.native_plan", reason="the extension is not built")
+    native_plan = pytest.importorskip("tzero.calls.native", reason="the extension is not built")
     assert native_plan.available() == ""

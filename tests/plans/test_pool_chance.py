@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from tests.plans.pooled import KEPT, SIZE, Pooled, assert_as_new, doubled
 from tests.plans.tiers import of_tier
-from tzero import pool
+from tzero.plans import outputs
 
 pytestmark = pytest.mark.usefixtures("replaying")
 
@@ -67,7 +67,7 @@ def test_threads_that_hold_outputs_have_each_their_own(tier: int) -> None:
     def look() -> None:
         start.wait()
         while not end.is_set():
-            pool.stats()
+            outputs.stats()
             assert pooled.tensors() <= KEPT + threads
 
     with ThreadPoolExecutor(threads + 1) as run:
@@ -90,8 +90,8 @@ def test_pools_may_be_looked_at_and_cleared_while_kernels_are_recorded(tier: int
 
     def look() -> None:
         while not end.is_set():
-            pool.stats()
-            pool.clear()
+            outputs.stats()
+            outputs.clear()
 
     with ThreadPoolExecutor(2) as run:
         looking = [run.submit(look) for _ in range(2)]
@@ -100,7 +100,7 @@ def test_pools_may_be_looked_at_and_cleared_while_kernels_are_recorded(tier: int
                 kernel = of_tier(tier, doubled, pool=True)
                 for _ in range(3):
                     assert torch.equal(kernel(full(float(k))), full(2.0 * k))
-            rings = [pool.Ring(lambda: torch.empty(1)) for _ in range(2000)]
+            rings = [outputs.Ring(lambda: torch.empty(1)) for _ in range(2000)]
         finally:
             end.set()
         for each in looking:
@@ -111,7 +111,7 @@ def test_pools_may_be_looked_at_and_cleared_while_kernels_are_recorded(tier: int
 IN_DESTRUCTORS = """
 import gc
 import torch
-from tzero import pool
+from tzero.plans import outputs
 
 rings = [pool.Ring(lambda: torch.empty(1)) for _ in range(50)]
 seen = []

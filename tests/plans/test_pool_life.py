@@ -12,7 +12,8 @@ import torch
 from tests.plans.hosts import added, scaled
 from tests.plans.pooled import KEPT, SIZE, Pooled, assert_as_new, doubled
 from tests.plans.tiers import of_tier
-from tzero import pool, settings
+from tzero import settings
+from tzero.plans import outputs
 
 pytestmark = pytest.mark.usefixtures("replaying")
 
@@ -152,7 +153,7 @@ def test_outputs_of_inference_mode_stay_in_it(tier: int) -> None:
     for k in range(12):
         with torch.inference_mode(k % 2 == 0):
             assert_as_new(pooled(float(k)), float(k))
-    rings: set[Any] = set(pool._all())
+    rings: set[Any] = set(outputs._all())
     with torch.inference_mode():
         # Written to, which leaves no trace: it is as a new one, whose contents nobody knows.
         for k in range(4):
@@ -164,7 +165,7 @@ def test_outputs_of_inference_mode_stay_in_it(tier: int) -> None:
         del held
         assert address not in [pooled(float(k)).data_ptr() for k in range(2 * KEPT)]
         assert torch.equal(view, torch.full((SIZE - 2,), 18.0))
-    assert set(pool._all()) == rings and sum(ring.reused for ring in rings) > 12
+    assert set(outputs._all()) == rings and sum(ring.reused for ring in rings) > 12
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.enable_grad])
@@ -181,7 +182,7 @@ def test_outputs_are_as_the_gradient_mode_makes_them(mode: Any, tier: int) -> No
 
 def held_by_rings() -> int:
     gc.collect()
-    return pool.stats().tensors
+    return outputs.stats().tensors
 
 
 def test_a_kernel_that_is_reset_lets_go_of_its_outputs(tier: int) -> None:
@@ -189,7 +190,7 @@ def test_a_kernel_that_is_reset_lets_go_of_its_outputs(tier: int) -> None:
     kernel = of_tier(tier, doubled, pool=True)
     outs = [kernel(full(float(k))) for k in range(KEPT)]
     held = outs.pop()
-    rings = [weakref.ref(ring) for ring in pool._all() if ring.made]
+    rings = [weakref.ref(ring) for ring in outputs._all() if ring.made]
     assert held_by_rings() > before
     kernel.reset()
     outs.clear()
@@ -201,10 +202,10 @@ def test_a_kernel_that_is_reset_lets_go_of_its_outputs(tier: int) -> None:
 
 
 def test_a_kernel_that_is_dropped_lets_go_of_its_outputs(tier: int) -> None:
-    before, rings = held_by_rings(), set(map(id, pool._all()))
+    before, rings = held_by_rings(), set(map(id, outputs._all()))
     kernel = of_tier(tier, doubled, pool=True)
     outs = [kernel(full(float(k))) for k in range(KEPT)]
-    mine = [weakref.ref(ring) for ring in pool._all() if id(ring) not in rings]
+    mine = [weakref.ref(ring) for ring in outputs._all() if id(ring) not in rings]
     assert held_by_rings() == before + KEPT - 1  # the first call was recorded
     del kernel
     assert held_by_rings() == before
@@ -215,8 +216,8 @@ def test_a_kernel_that_is_dropped_lets_go_of_its_outputs(tier: int) -> None:
 def test_what_is_held_outlives_the_clearing_of_pools(tier: int) -> None:
     pooled = Pooled(tier)
     outs = [pooled(float(k)) for k in range(KEPT)]
-    pool.clear()
-    assert pool.stats().tensors == 0 and pool.stats().bytes == 0
+    outputs.clear()
+    assert outputs.stats().tensors == 0 and outputs.stats().bytes == 0
     addresses = {out.data_ptr() for out in outs}
     for k in range(2 * KEPT):
         assert pooled(float(k)).data_ptr() not in addresses
@@ -228,7 +229,7 @@ def test_clearing_frees_what_nobody_holds(tier: int) -> None:
     pooled = Pooled(tier)
     gone = weakref.ref(pooled(1.0).untyped_storage())
     assert pooled.tensors() == 1
-    pool.clear()
+    outputs.clear()
     assert pooled.tensors() == 0 and gone() is None
 
 
@@ -238,32 +239,32 @@ def test_clearing_frees_what_nobody_holds(tier: int) -> None:
 @pytest.mark.parametrize("asked", [None, False, True])
 @pytest.mark.parametrize("default", [False, True])
 def test_the_setting_is_for_kernels_that_do_not_say(default: bool, asked: Any, tier: int) -> None:
-    before = set(pool._all())
+    before = set(outputs._all())
     with settings.override(output_pool=default):
         kernel = of_tier(tier, doubled) if asked is None else of_tier(tier, doubled, pool=asked)
     pooled = default if asked is None else asked
     for k in range(4):
         assert torch.equal(kernel(full(float(k))), full(2.0 * k))
-    rings = [ring for ring in pool._all() if ring not in before]
+    rings = [ring for ring in outputs._all() if ring not in before]
     assert kernel.pool is pooled
     assert sum(ring.reused for ring in rings) == (2 if pooled else 0)
     assert sum(ring.made for ring in rings) == (1 if pooled else 0)
 
 
 def test_stats_count(tier: int) -> None:
-    pool.clear()
+    outputs.clear()
     gc.collect()
     pooled = Pooled(tier)
-    start = pool.stats()
+    start = outputs.stats()
     held = [pooled(float(k)) for k in range(3)]
     for k in range(5):
         pooled(float(k))
-    end = pool.stats()
+    end = outputs.stats()
     assert (end.made - start.made, end.reused - start.reused) == (4, 4)
     assert (end.tensors - start.tensors, end.bytes - start.bytes) == (4, 4 * 4 * SIZE)
     held.clear()
     # To be asked changes nothing.
     for k in range(8):
         pooled(float(k))
-        pool.stats()
-    assert pool.stats().made == end.made and pool.stats().reused == end.reused + 8
+        outputs.stats()
+    assert outputs.stats().made == end.made and outputs.stats().reused == end.reused + 8

@@ -16,7 +16,8 @@ from tests.plans import cases_modes, cases_modules, cases_tensors, cases_world
 from tests.plans.case import Case
 from tests.plans.hosts import scaled
 from tests.plans.tiers import NotReplayed, Pair, available, verifying
-from tzero import modes, replay
+from tzero.adapters import torch_modes
+from tzero.plans import wrapper
 
 SUBJECTS = (cases_world, cases_modules, cases_tensors, cases_modes)
 CASES = tuple(case for subject in SUBJECTS for case in subject.CASES)
@@ -42,17 +43,17 @@ def test_a_change_of_the_world_is_a_change_of_the_call(case: Case, pair: Any) ->
 
 
 def the_world_holds(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(replay, "_holds", lambda plan: lambda: True)
+    patch.setattr(wrapper, "_holds", lambda plan: lambda: True)
 
 
 def modes_are_the_same(patch: pytest.MonkeyPatch) -> None:
-    now = modes.now()
-    patch.setattr(modes, "now", lambda: now)
+    now = torch_modes.now()
+    patch.setattr(torch_modes, "now", lambda: now)
 
 
 def nothing_is_in_the_way(patch: pytest.MonkeyPatch) -> None:
     modes_are_the_same(patch)
-    patch.setattr(modes, "obstacle", lambda: "")
+    patch.setattr(torch_modes, "obstacle", lambda: "")
 
 
 MUTATIONS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {

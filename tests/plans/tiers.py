@@ -32,7 +32,7 @@ def available(tier: int) -> int:
         except tzero.NativeMissing as error:
             pytest.skip(f"no native replay here: {error}")
     if tier == 2:
-        from tzero import native_plan  # which is not there without the extension
+        from tzero.calls import native as native_plan
 
         if native_plan.available():
             pytest.skip(f"no native replay here: {native_plan.available()}")

@@ -21,9 +21,9 @@ import triton
 import triton.language as tl
 
 from tzero import Config, settings
+from tzero.arguments.host import Host, read_host
 from tzero.errors import InvalidArgument
-from tzero.host import Host, read_host
-from tzero.precompiling import Precompiled, precompile_host
+from tzero.launches.ahead import Precompiled, precompile_host
 from tzero.tune.isolated import Isolated
 from tzero.tune.trial import ReferenceFailed
 
@@ -265,7 +265,7 @@ SCRIPT = """
     import ctypes
     import torch, triton, triton.language as tl
     from tzero import Config
-    from tzero.host import read_host
+    from tzero.arguments.host import read_host
     from tzero.tune.isolated import Isolated
 
     @triton.jit

@@ -25,8 +25,8 @@ from tzero.config import Config
 from tzero.errors import PretunedDamaged
 from tzero.events import Event, observe
 from tzero.settings import Settings
-from tzero.tune import memory as module
-from tzero.tune.memory import (
+from tzero.tune import records as module
+from tzero.tune.records import (
     Entry,
     Memory,
     Outcome,
@@ -500,5 +500,5 @@ def test_this_machine_has_a_class() -> None:
 
 
 def test_memory_does_without_torch() -> None:
-    code = "import sys, tzero.tune.memory; assert 'torch' not in sys.modules, 'torch is imported'"
+    code = "import sys, tzero.tune.records; assert 'torch' not in sys.modules, 'torch is imported'"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -17,10 +17,10 @@ from torch.utils.dlpack import from_dlpack
 
 import tzero
 from tzero import Config, settings
+from tzero.arguments.host import read_host
 from tzero.errors import InvalidArgument
-from tzero.host import read_host
-from tzero.launch import PythonJit
-from tzero.tune.parcel import opened, packed
+from tzero.launches.python import PythonJit
+from tzero.tune.transfer import opened, packed
 
 
 def sent(function: Callable[..., Any], *args: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:

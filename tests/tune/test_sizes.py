@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from tzero.config import Config
-from tzero.precompiling import run_without_memory
-from tzero.sizes import (
+from tzero.launches.ahead import run_without_memory
+from tzero.tune.by_size import (
     BySize,
     NotFollowed,
     NotResizable,

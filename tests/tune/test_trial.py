@@ -17,7 +17,7 @@ import triton.language as tl
 from tzero import Config
 from tzero.tune import trial
 from tzero.tune.copying import Copies
-from tzero.tune.memory import Outcome
+from tzero.tune.records import Outcome
 from tzero.tune.trial import ReferenceFailed, Trial, device_of, problem_of
 
 CPU = torch.device("cpu")

@@ -15,8 +15,8 @@ from xml.etree import ElementTree
 import pytest
 
 from tzero.config import Config
-from tzero.tune.memory import Outcome
 from tzero.tune.progress import Bar
+from tzero.tune.records import Outcome
 from tzero.tune.search import Exhaustive, First, Strategy
 from tzero.tune.space import Space
 from tzero.tune.trial import ReferenceFailed

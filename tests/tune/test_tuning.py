@@ -17,10 +17,10 @@ import triton.language as tl
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import tzero
-from tzero import Config, Space, events, settings, tuning
+from tzero import Config, Space, events, settings
 from tzero.errors import InvalidArgument, InvalidKernel, PretunedDamaged, TuningFailed
-from tzero.tune import tuner
-from tzero.tune.memory import Outcome
+from tzero.tune import decide, tuner
+from tzero.tune.records import Outcome
 from tzero.tune.trial import Trial
 
 
@@ -44,16 +44,16 @@ X = torch.arange(1000.0)
 @pytest.fixture(autouse=True)
 def _own_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Nothing is remembered from elsewhere; what is compiled may be found where it ever is."""
-    monkeypatch.setattr(tuning.Memory, "of", lambda settings: _memory(tmp_path / "tuned"))
-    monkeypatch.setattr(tuning, "_files", [])
+    monkeypatch.setattr(decide.Memory, "of", lambda settings: _memory(tmp_path / "tuned"))
+    monkeypatch.setattr(decide, "_files", [])
     monkeypatch.setattr(tuner, "EACH", 0.02)  # which is the fastest does not matter here
     yield
 
 
-def _memory(root: Path) -> tuning.Memory:
+def _memory(root: Path) -> decide.Memory:
     from tzero.cache.disk import Disk
 
-    return tuning.Memory(Disk(str(root)))
+    return decide.Memory(Disk(str(root)))
 
 
 @pytest.fixture(params=[0, 1, 2], ids=["plain", "python", "native"])
@@ -962,7 +962,7 @@ def test_without_memory_for_copies_the_first_config_is_taken_with_a_warning(
     def exhausted(*given: Any) -> None:
         raise torch.OutOfMemoryError("no room")
 
-    monkeypatch.setattr(tuning, "Trial", exhausted)
+    monkeypatch.setattr(decide, "Trial", exhausted)
     made = kernel()
     with pytest.warns(UserWarning, match="not timed, for lack of memory"):
         torch.testing.assert_close(made(X), X * 2)

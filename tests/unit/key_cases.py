@@ -20,7 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 import tzero
 from tzero import ConstExpr, Kernel
-from tzero.key import Key, Options
+from tzero.arguments.key import Key, Options
 
 OPTIONS: dict[str, Options] = {
     "static": Options(),

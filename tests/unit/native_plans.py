@@ -24,10 +24,12 @@ except ModuleNotFoundError:
 import triton.language as tl
 
 import tzero
-from tzero import native_plan, settings
-from tzero.key import Options
-from tzero.plan import Allocate, Constant, Guard, Launch, Plan, Slot, Tensor, Value
-from tzero.replay import resume
+from tzero import settings
+from tzero.arguments.key import Options
+from tzero.calls import native as native_plan
+from tzero.plans.plan import Allocate, Constant, Launch, Plan, Slot, Tensor, Value
+from tzero.plans.wrapper import resume
+from tzero.reading.guards import Guard
 
 if native_plan.available():
     pytest.skip(f"no native plans here: {native_plan.available()}", allow_module_level=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from tzero import device
+from tzero.arguments import device
 
 
 @pytest.fixture

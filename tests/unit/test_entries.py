@@ -15,7 +15,7 @@ import torch
 
 import tzero
 from tzero import Kernel, settings
-from tzero.entries import Family
+from tzero.calls.bound_table import Family
 
 X = torch.zeros(4)
 

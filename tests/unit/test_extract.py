@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from tzero import extract as room
+from tzero.arguments import extract as room
+from tzero.arguments.extract import ConstExpr, Extractor
+from tzero.arguments.key import Options
 from tzero.errors import InvalidArgument
-from tzero.extract import ConstExpr, Extractor
-from tzero.key import Options
 
 
 class Marked(torch.Tensor):

@@ -22,7 +22,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
 from tests.unit.key_cases import Other, Pair, Point, Spot
-from tzero.key import Key, Options, UnsupportedType, constant, difference, part, text
+from tzero.arguments.key import Key, Options, UnsupportedType, constant, difference, part, text
 
 ROOT = Path(__file__).parents[2]
 STATIC, DYNAMIC = Options(), Options(static_shapes=False)

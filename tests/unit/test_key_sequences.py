@@ -48,8 +48,8 @@ from tests.unit.key_cases import (
     zeros,
 )
 from tzero import BoundKernel, ConstExpr
-from tzero.device import capability
-from tzero.key import Key, Options, constant
+from tzero.arguments.device import capability
+from tzero.arguments.key import Key, Options, constant
 
 # -- ways to write a call -------------------------------------------------------------------------
 

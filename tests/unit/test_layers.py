@@ -1,8 +1,10 @@
-"""Rooms import downwards only, and importing tzero does no work."""
+"""Packages import downwards only, private names of libraries stay in adapters, files stay short."""
 
 from __future__ import annotations
 
 import ast
+import importlib.util
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,266 +16,75 @@ import tzero
 
 SOURCE = Path(tzero.__file__).parent
 
-# Bottom to top: a room may import the rooms listed for it, and itself. `tzero` is __init__.py.
-# A new room gets a row here, and a line in the map in CONTRIBUTING.md.
-MAY_IMPORT: dict[str, frozenset[str]] = {
-    "errors": frozenset(),
-    "settings": frozenset({"errors"}),
-    "events": frozenset(),
-    "measure": frozenset(),
-    "modes": frozenset(),
-    "config": frozenset({"errors"}),
-    "_native": frozenset(),
-    "cpu": frozenset({"errors", "settings"}),
-    "cache": frozenset({"errors", "events", "settings"}),
-    "compile": frozenset({"cache", "errors", "events", "measure", "settings"}),
-    "triton_side": frozenset(),
-    "intercept": frozenset({"triton_side"}),
-    "backends": frozenset(
-        {"cache", "compile", "cpu", "errors", "events", "intercept", "settings", "triton_side"}
-    ),
-    "precompiling": frozenset(
-        {"backends", "compile", "errors", "intercept", "modes", "triton_side"}
-    ),
-    "facts": frozenset({"triton_side"}),
-    "launch": frozenset(
-        {
-            "backends",
-            "cpu",
-            "events",
-            "facts",
-            "intercept",
-            "modes",
-            "precompiling",
-            "settings",
-            "triton_side",
-        }
-    ),
-    "native_launch": frozenset(
-        {
-            "_native",
-            "backends",
-            "cpu",
-            "errors",
-            "events",
-            "launch",
-            "modes",
-            "settings",
-            "triton_side",
-        }
-    ),
-    "jitting": frozenset(
-        {"errors", "events", "launch", "native_launch", "settings", "triton_side"}
-    ),
-    "inside": frozenset(),
-    "libraries": frozenset(),
-    "constants": frozenset({"errors"}),
-    "words": frozenset({"constants"}),
-    "key": frozenset({"constants", "errors", "words"}),
-    "device": frozenset(),
-    "extract": frozenset({"device", "errors", "key"}),
-    "host": frozenset({"config", "errors", "extract"}),
-    "tune": frozenset(
-        {
-            *("_native", "backends", "cache", "compile", "config", "errors", "events", "host"),
-            *("inside", "intercept", "jitting", "launch", "libraries", "settings", "triton_side"),
-        }
-    ),
-    "plan": frozenset(),
-    "pool": frozenset(),
-    "operators": frozenset(),
-    "replay": frozenset({"launch", "operators", "plan", "pool"}),
-    "leaves": frozenset({"constants", "errors"}),
-    "sites": frozenset(),
-    "passing": frozenset({"sites"}),
-    "classes": frozenset(),
-    "world": frozenset(
-        {
-            "backends",
-            "classes",
-            "config",
-            "constants",
-            "errors",
-            "host",
-            "libraries",
-            "plan",
-            "sites",
-            "triton_side",
-        }
-    ),
-    "capture": frozenset(
-        {
-            "intercept",
-            "leaves",
-            "libraries",
-            "modes",
-            "operators",
-            "passing",
-            "plan",
-            "sites",
-            "triton_side",
-            "world",
-        }
-    ),
-    "sizes": frozenset({"config", "leaves", "precompiling", "tune"}),
-    "bind": frozenset(
-        {"config", "errors", "host", "key", "modes", "plan", "settings", "sizes", "tune"}
-    ),
-    "tuning": frozenset(
-        {
-            *("bind", "config", "errors", "events", "host", "inside", "intercept", "key", "leaves"),
-            *("modes", "precompiling", "settings", "sizes", "triton_side", "tune", "words"),
-        }
-    ),
-    "planner": frozenset(
-        {
-            "bind",
-            "capture",
-            "errors",
-            "events",
-            "host",
-            "intercept",
-            "leaves",
-            "modes",
-            "passing",
-            "plan",
-            "replay",
-            "settings",
-            "triton_side",
-            "world",
-        }
-    ),
-    "specializing": frozenset({"bind", "constants", "errors", "inside", "key", "sites", "words"}),
-    "entries": frozenset({"bind", "errors", "extract", "key", "specializing"}),
-    "reports": frozenset({"config", "key", "plan"}),
-    "dispatch": frozenset(
-        {
-            "bind",
-            "config",
-            "entries",
-            "errors",
-            "events",
-            "extract",
-            "host",
-            "inside",
-            "intercept",
-            "key",
-            "measure",
-            "modes",
-            "plan",
-            "planner",
-            "precompiling",
-            "replay",
-            "reports",
-            "settings",
-            "sizes",
-            "specializing",
-            "tune",
-            "tuning",
-            "words",
-        }
-    ),
-    "native_plan": frozenset(
-        {
-            "_native",
-            "dispatch",
-            "events",
-            "intercept",
-            "measure",
-            "modes",
-            "native_launch",
-            "plan",
-            "pool",
-            "replay",
-            "settings",
-            "triton_side",
-        }
-    ),
-    "integrations": frozenset(
-        {
-            "_native",
-            "bind",
-            "capture",
-            "dispatch",
-            "errors",
-            "events",
-            "extract",
-            "host",
-            "intercept",
-            "jitting",
-            "key",
-            "measure",
-            "modes",
-            "native_plan",
-            "passing",
-            "plan",
-            "planner",
-            "reports",
-            "settings",
-            "world",
-        }
-    ),
-    "options": frozenset({"config", "errors", "tune"}),
-    "decorating": frozenset(
-        {
-            *("config", "dispatch", "errors", "host", "integrations", "jitting", "key"),
-            *("native_plan", "options", "settings", "triton_side", "tune"),
-        }
-    ),
-    "comparing": frozenset({"dispatch", "errors", "events", "inside", "launch", "tune"}),
-    "cli": frozenset({"cache", "comparing", "errors", "settings"}),
-    "variants": frozenset({"config", "decorating", "dispatch", "errors", "host"}),
-    "tzero": frozenset(
-        {
-            "errors",
-            "config",
-            "bind",
-            "decorating",
-            "dispatch",
-            "extract",
-            "jitting",
-            "precompiling",
-            "specializing",
-            "tune",
-            "tuning",
-            "variants",
-        }
-    ),
+# Bottom to top: a package or root module may import those in the lines above its own.
+LAYERS = """
+errors
+settings  events  measure  config  moved  _native
+cpu  cache
+compile
+adapters
+arguments
+backends
+launches
+reading
+tune
+plans
+calls
+integrations
+api
+cli
+tzero
+""".strip().splitlines()
+HEIGHT = {name: height for height, line in enumerate(LAYERS) for name in line.split()}
+
+# What is narrower than the layers: these import nothing else of tzero.
+NARROW = {
+    "cpu": {"errors", "settings"},
+    "cache": {"errors", "events", "settings"},
+    "compile": {"cache", "errors", "events", "measure", "settings"},
 }
 
 MODULES = sorted(SOURCE.rglob("*.py"))
+by_path = pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(SOURCE)))
+
+MOST_LINES = 600
+MOST_LINES_OF_A_FUNCTION = 60
+MOST_METHODS = 25
+
+STILL_LONG = {
+    "api/decorators.py",
+    "backends/triton/program.py",
+    "calls/kernel.py",
+    "calls/native.py",
+    "compile/service.py",
+    "cpu/lower/lowering.py",
+    "plans/record.py",
+    "reading/dependencies.py",
+    "tune/decide.py",
+}
 
 
-def room_of(path: Path) -> str:
+def package_of(path: Path) -> str:
     first = path.relative_to(SOURCE).parts[0].removesuffix(".py")
     return "tzero" if first == "__init__" else first
 
 
-def package_of(path: Path) -> list[str]:
-    """The dotted name, as parts, that a relative import in this file starts from."""
-    return ["tzero", *path.relative_to(SOURCE).parts[:-1]]
-
-
-def imported(tree: ast.AST, package: list[str]) -> Iterator[list[str]]:
+def imported(tree: ast.AST, inside: list[str]) -> Iterator[list[str]]:
     """Each imported name as dotted parts, relative imports resolved."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield alias.name.split(".")
         elif isinstance(node, ast.ImportFrom):
-            base = package[: len(package) - node.level + 1] if node.level else []
+            base = inside[: len(inside) - node.level + 1] if node.level else []
             module = node.module.split(".") if node.module else []
             for alias in node.names:
                 yield [*base, *module, alias.name]
 
 
-def rooms_imported(source: str, package: list[str]) -> set[str]:
-    names = [parts for parts in imported(ast.parse(source), package) if parts[0] == "tzero"]
-    return {parts[1] if len(parts) > 1 and is_room(parts[1]) else "tzero" for parts in names}
-
-
-def is_room(name: str) -> bool:
-    return (SOURCE / name).is_dir() or (SOURCE / f"{name}.py").exists() or name == "_native"
+def packages_imported(source: str, inside: list[str]) -> set[str]:
+    names = [parts for parts in imported(ast.parse(source), inside) if parts[0] == "tzero"]
+    return {parts[1] if len(parts) > 1 and parts[1] in HEIGHT else "tzero" for parts in names}
 
 
 def reads_environment(tree: ast.AST) -> bool:
@@ -283,28 +94,61 @@ def reads_environment(tree: ast.AST) -> bool:
     return bool(names & (attributes | from_os))
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
-def test_a_room_imports_only_rooms_below_it(path: Path) -> None:
-    room = room_of(path)
-    assert room in MAY_IMPORT, f"the room {room!r} has no row in MAY_IMPORT"
-    found = rooms_imported(path.read_text(), package_of(path)) - {room}
-    above = found - MAY_IMPORT[room]
-    assert not above, f"{path.name} ({room}) imports {sorted(above)}, which it must not know"
+def private_names(tree: ast.AST) -> set[str]:
+    """Private names of torch, Triton and Helion that some code imports or looks up."""
+    found = {".".join(parts) for parts in imported(tree, [])}
+    found |= {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    return {name for name in found if re.match(r"(torch|triton|helion)\b.*\._[a-zA-Z]", name)}
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
+# -- the layers ------------------------------------------------------------------------------------
+
+
+@by_path
+def test_a_package_imports_only_packages_below_it(path: Path) -> None:
+    package = package_of(path)
+    assert package in HEIGHT, f"{package!r} has no place in LAYERS"
+    inside = ["tzero", *path.relative_to(SOURCE).parts[:-1]]
+    found = packages_imported(path.read_text(), inside) - {package}
+    below = {name for name, height in HEIGHT.items() if height < HEIGHT[package]}
+    above = found - NARROW.get(package, below)
+    assert not above, f"{path.name} ({package}) imports {sorted(above)}, which it must not know"
+
+
+@by_path
 def test_only_settings_reads_the_environment(path: Path) -> None:
     assert reads_environment(ast.parse(path.read_text())) == (path.name == "settings.py")
 
 
-def test_the_table_has_no_circle() -> None:
-    order = list(MAY_IMPORT)
-    for at, room in enumerate(order):
-        assert MAY_IMPORT[room] <= set(order[:at]), f"{room} may import a room that is not below it"
+# The CPU backend is a plugin of Triton's, and reads its IR.
+MAY_NAME_PRIVATE = ("adapters", "integrations", "cpu")
+
+
+@by_path
+def test_private_names_of_libraries_are_in_adapters_only(path: Path) -> None:
+    if package_of(path) in MAY_NAME_PRIVATE:
+        return
+    found = private_names(ast.parse(path.read_text()))
+    assert not found, f"{path.name} uses {sorted(found)}: give it a name in tzero.adapters"
+
+
+@by_path
+def test_modules_named_in_strings_exist(path: Path) -> None:
+    """A module that is renamed must not silently drop out of a table of names."""
+    tree = ast.parse(path.read_text())
+    strings = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
+    dotted = re.compile(r"tzero(\.[a-z][a-z0-9_]*)+")
+    for text in strings:
+        if not isinstance(text, str) or not dotted.fullmatch(text):
+            continue
+        if text.endswith((".so", ".cubin", ".hsaco")):  # files that a compiler writes
+            continue
+        if not hasattr(tzero, text.removeprefix("tzero.")):
+            assert importlib.util.find_spec(text), f"{path.name} names {text}, which does not exist"
 
 
 @pytest.mark.parametrize(
-    ("source", "rooms"),
+    ("source", "packages"),
     [
         ("import tzero.cpu.driver", {"cpu"}),
         ("from tzero import settings, TzeroError", {"settings", "tzero"}),
@@ -316,24 +160,64 @@ def test_the_table_has_no_circle() -> None:
         ("import torch, os.path", set()),
     ],
 )
-def test_the_reader_of_imports_sees_every_form(source: str, rooms: set[str]) -> None:
-    assert rooms_imported(source, ["tzero", "cpu"]) == rooms
+def test_every_form_of_import_is_seen(source: str, packages: set[str]) -> None:
+    assert packages_imported(source, ["tzero", "cpu"]) == packages
 
 
 @pytest.mark.parametrize(
     "source",
     ["os.environ['A']", "os.getenv('A')", "from os import environ", "import os; os.putenv"],
 )
-def test_the_reader_of_environment_reads_sees_every_form(source: str) -> None:
+def test_every_form_of_reading_the_environment_is_seen(source: str) -> None:
     assert reads_environment(ast.parse(source))
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("torch._C._len()", {"torch._C", "torch._C._len"}),
+        ("from torch._ops import OpOverload", {"torch._ops.OpOverload"}),
+        ("from torch.utils._pytree import tree_map", {"torch.utils._pytree.tree_map"}),
+        ("import triton._C.libtriton", {"triton._C.libtriton"}),
+        ("torch.empty(2).__class__, self._torch, torch.__version__", set()),
+    ],
+)
+def test_every_form_of_a_private_name_is_seen(source: str, found: set[str]) -> None:
+    assert private_names(ast.parse(source)) == found
+
+
+# -- sizes -----------------------------------------------------------------------------------------
+
+
+@by_path
+def test_files_functions_and_classes_are_short(path: Path) -> None:
+    if str(path.relative_to(SOURCE)) in STILL_LONG:
+        return
+    text = path.read_text()
+    lines = len(text.splitlines())
+    assert lines <= MOST_LINES, f"{path.name} has {lines} lines"
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef):
+            length = (node.end_lineno or 0) - node.lineno + 1
+            assert length <= MOST_LINES_OF_A_FUNCTION, f"{node.name} has {length} lines"
+        elif isinstance(node, ast.ClassDef):
+            methods = sum(isinstance(each, ast.FunctionDef) for each in node.body)
+            assert methods <= MOST_METHODS, f"{node.name} has {methods} methods"
+
+
+# -- importing -------------------------------------------------------------------------------------
+
+
+def run(code: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    return done.stdout.strip()
 
 
 def test_importing_tzero_imports_neither_torch_nor_triton() -> None:
     code = "import sys, tzero; print(*sorted({'torch', 'triton', 'numpy'} & set(sys.modules)))"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
-    )
-    assert done.stdout.strip() == ""
+    assert run(code) == ""
 
 
 def test_importing_tzero_starts_no_thread_and_opens_no_file() -> None:
@@ -344,7 +228,4 @@ def test_importing_tzero_starts_no_thread_and_opens_no_file() -> None:
         "after = len(os.listdir('/proc/self/fd')) if os.path.isdir('/proc/self/fd') else 0\n"
         "print(threading.active_count(), after - before)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
-    )
-    assert done.stdout.split() == ["1", "0"]
+    assert run(code).split() == ["1", "0"]

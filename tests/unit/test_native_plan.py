@@ -22,7 +22,7 @@ from tests.unit.native_plans import (
     warm,
     xy,
 )
-from tzero.plan import (
+from tzero.plans.plan import (
     Allocate,
     Call,
     Constant,

@@ -28,13 +28,8 @@ from tests.unit.native_plans import (
     xy,
 )
 from tzero import events, measure, settings
-from tzero.plan import (
-    Allocate,
-    Constant,
-    Guard,
-    Scalar,
-    Tensor,
-)
+from tzero.plans.plan import Allocate, Constant, Scalar, Tensor
+from tzero.reading.guards import Guard
 
 # -- guards ---------------------------------------------------------------------------------------
 

@@ -32,17 +32,10 @@ from tests.unit.native_plans import (
     warm,
     xy,
 )
-from tzero import native_plan, settings
-from tzero.plan import (
-    Allocate,
-    Call,
-    Constant,
-    Guard,
-    Plan,
-    Scalar,
-    Slot,
-    Tensor,
-)
+from tzero import settings
+from tzero.calls import native as native_plan
+from tzero.plans.plan import Allocate, Call, Constant, Plan, Scalar, Slot, Tensor
+from tzero.reading.guards import Guard
 
 # -- errors and ownership -------------------------------------------------------------------------
 
@@ -236,7 +229,7 @@ def test_it_is_an_object_as_others_are(added: Stub) -> None:
     with pytest.raises(tzero.InvalidArgument):
         pickle.dumps(added)
     assert callable(added) and type(added).__call__ is Stub.__call__
-    assert native_plan.NativeKernel.__call__ is tzero.dispatch.Kernel.__call__
+    assert native_plan.NativeKernel.__call__ is tzero.calls.kernel.Kernel.__call__
     assert added.__wrapped__ is added.function
 
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tzero import operators
-from tzero.operators import NOTHING, Picked, Ran
+from tzero.plans import torch_ops
+from tzero.plans.torch_ops import NOTHING, Picked, Ran
 
 
 class Listening(TorchDispatchMode):
@@ -55,7 +55,7 @@ ALLOCATIONS: list[tuple[Callable[[], Any], Any]] = [
 @pytest.mark.parametrize("k", range(len(ALLOCATIONS)))
 def test_an_allocation_says_what_it_is_filled_with(k: int) -> None:
     call, filling = ALLOCATIONS[k]
-    found = operators.allocates(only(call))
+    found = torch_ops.allocates(only(call))
     assert (
         found is filling
         if filling is NOTHING
@@ -80,19 +80,19 @@ def test_a_filling_says_with_what(k: int) -> None:
     call, number = FILLS[k]
     with Listening() as listening:
         call()
-    found = operators.fills(listening.ran[-1])
+    found = torch_ops.fills(listening.ran[-1])
     assert repr(found) == repr(number)
 
 
 @pytest.mark.parametrize("call", [lambda: x.add(1), lambda: x.view(-1), lambda: torch.zeros(2)])
 def test_no_other_operator_fills(call: Any) -> None:
-    assert operators.fills(only(call)) is NOTHING
+    assert torch_ops.fills(only(call)) is NOTHING
 
 
 def test_filling_with_a_tensor_is_no_filling_with_a_number() -> None:
     with Listening() as listening:
         torch.empty(3).fill_(torch.ones(()))
-    assert operators.fills(listening.ran[-1]) is NOTHING
+    assert torch_ops.fills(listening.ran[-1]) is NOTHING
 
 
 VIEWS = [
@@ -111,21 +111,21 @@ def test_views_are_another_look_at_the_same_memory(call: Any) -> None:
     with Listening() as listening:
         call()
     assert listening.ran
-    assert all(map(operators.is_geometry, listening.ran))
+    assert all(map(torch_ops.is_geometry, listening.ran))
 
 
 @pytest.mark.parametrize("call", COPIES)
 def test_what_makes_or_changes_memory_is_no_view(call: Any) -> None:
     with Listening() as listening:
         call()
-    assert not operators.is_geometry(listening.ran[-1])
+    assert not torch_ops.is_geometry(listening.ran[-1])
 
 
 def test_only_a_view_that_says_where_it_begins_is_absolute() -> None:
-    assert operators.is_absolute(only(lambda: x.as_strided((2,), (1,), 1)))
-    assert operators.is_absolute(only(lambda: x.as_strided((2,), (1,), 0)))
-    assert not operators.is_absolute(only(lambda: x.as_strided((2,), (1,))))
-    assert not operators.is_absolute(only(lambda: x.view(-1)))
+    assert torch_ops.is_absolute(only(lambda: x.as_strided((2,), (1,), 1)))
+    assert torch_ops.is_absolute(only(lambda: x.as_strided((2,), (1,), 0)))
+    assert not torch_ops.is_absolute(only(lambda: x.as_strided((2,), (1,))))
+    assert not torch_ops.is_absolute(only(lambda: x.view(-1)))
 
 
 PLAIN = [torch.empty(3), torch.empty(0), torch.empty(()), torch.empty(2, 3).t()]
@@ -137,31 +137,31 @@ NOT_PLAIN = [
 
 
 def test_plain_memory_is_dense_whole_and_nothing_special() -> None:
-    assert all(map(operators.is_plain, PLAIN))
-    assert not any(map(operators.is_plain, NOT_PLAIN))
+    assert all(map(torch_ops.is_plain, PLAIN))
+    assert not any(map(torch_ops.is_plain, NOT_PLAIN))
 
 
 def test_views_share_memory_with_their_base_and_nothing_else_does() -> None:
-    assert operators.shares_memory(x[1:], x)
-    assert not operators.shares_memory(x.clone(), x)
-    assert not operators.shares_memory(x.view(torch.int32), x)
+    assert torch_ops.shares_memory(x[1:], x)
+    assert not torch_ops.shares_memory(x.clone(), x)
+    assert not torch_ops.shares_memory(x.view(torch.int32), x)
     needing = torch.ones(3, requires_grad=True)
-    assert not operators.shares_memory(needing.view(-1), needing)
-    assert operators.shares_memory(needing.detach(), needing)
+    assert not torch_ops.shares_memory(needing.view(-1), needing)
+    assert torch_ops.shares_memory(needing.detach(), needing)
     wave = torch.ones(3, dtype=torch.complex64)
-    assert not operators.shares_memory(wave.conj(), wave)
+    assert not torch_ops.shares_memory(wave.conj(), wave)
 
 
 @pytest.mark.parametrize("name", ["Tensor.size", "Tensor.shape.__get__", "numel"])
 def test_what_the_key_decides_is_a_read(name: str) -> None:
-    assert operators.is_read(name)
+    assert torch_ops.is_read(name)
 
 
 @pytest.mark.parametrize(
     "name", ["Tensor.item", "Tensor.data_ptr", "Tensor.is_inference", "Tensor.grad.__get__", "add"]
 )
 def test_what_the_key_does_not_decide_is_none(name: str) -> None:
-    assert not operators.is_read(name)
+    assert not torch_ops.is_read(name)
 
 
 def test_one_of_several_results_equals_the_same_one() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tzero.passing import read_passing
+from tzero.reading.forwarded import read_passing
 
 k: Any = None
 table: Any = None

@@ -11,12 +11,11 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from tzero.plan import (
+from tzero.plans.plan import (
     Allocate,
     Call,
     Constant,
     Fill,
-    Guard,
     Launch,
     Nest,
     Plan,
@@ -29,6 +28,7 @@ from tzero.plan import (
     replaced,
     tensors_in,
 )
+from tzero.reading.guards import Guard
 
 CPU = torch.device("cpu")
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import doctest
+import importlib
 import importlib.metadata
+import pkgutil
 import sys
 from pathlib import Path
 from types import FunctionType, ModuleType
@@ -12,51 +14,22 @@ from types import FunctionType, ModuleType
 import pytest
 
 import tzero
+import tzero.arguments.key
 import tzero.backends.cpp
 import tzero.backends.cpp_pybinding
 import tzero.backends.cuda
 import tzero.backends.cutedsl
 import tzero.backends.halide
 import tzero.backends.hip
-import tzero.backends.running
-import tzero.backends.sources
-import tzero.bind
 import tzero.cache
-import tzero.cache.digest
-import tzero.cache.disk
-import tzero.cache.entry
-import tzero.cache.remote
-import tzero.cache.store
 import tzero.cli
 import tzero.compile
-import tzero.compile.accounting
-import tzero.compile.backend
-import tzero.compile.command
-import tzero.compile.crew
-import tzero.compile.lifetime
-import tzero.compile.pending
-import tzero.compile.pool
-import tzero.compile.progress
-import tzero.compile.recent
-import tzero.compile.request
-import tzero.compile.worker
-import tzero.config
-import tzero.constants
-import tzero.decorating
-import tzero.device
-import tzero.dispatch
-import tzero.entries
 import tzero.errors
 import tzero.events
-import tzero.host
-import tzero.key
+import tzero.integrations.helion
 import tzero.measure
-import tzero.pool
-import tzero.precompiling
-import tzero.reports
+import tzero.plans.outputs
 import tzero.settings
-import tzero.specializing
-import tzero.words
 
 ERRORS = [
     "BackendMissing",
@@ -108,22 +81,8 @@ PUBLIC = {
     tzero.backends.cutedsl: ["CuteDsl", "CuteFunction", "backend", "function"],
     tzero.backends.halide: ["Halide", "HalideFunction", "backend", "function"],
     tzero.backends.hip: ["Hip", "HipKernel", "backend", "kernel"],
-    tzero.backends.running: ["Kernel", "Launching", "Loaded", "Parameter"],
-    tzero.backends.sources: [
-        "DTYPES",
-        "Function",
-        "Parameter",
-        "Port",
-        "Program",
-        "beside",
-        "build",
-        "choose",
-        "functions",
-        "gist",
-        "result_of",
-        "run",
-    ],
-    tzero.bind: ["BoundKernel"],
+    tzero.cache: ["Found", "Layers", "Store", "stores"],
+    tzero.cli: ["app", "main"],
     tzero.compile: [
         "Artifact",
         "AsyncCompile",
@@ -133,71 +92,19 @@ PUBLIC = {
         "service",
         "top",
     ],
-    # The package has a function of the same name, which hides this module.
-    sys.modules["tzero.compile.service"]: ["AsyncCompile", "Stores", "service"],
-    tzero.compile.accounting: ["Book", "CompileStats", "Cost", "Done", "Layer", "Where"],
-    tzero.cache: ["Found", "Layers", "Store", "stores"],
-    tzero.cache.digest: [
-        "SCHEMA",
-        "Unwritable",
-        "canonical",
-        "cpu_features",
-        "file_digest",
-        "parse",
-        "toolchain",
-    ],
-    tzero.cache.disk: ["Disk", "Removed", "Usage", "Verdict"],
-    tzero.cache.entry: ["SCHEMA", "Damage", "Damaged", "derived", "opened", "seal"],
-    tzero.cache.remote: ["Remote", "shown"],
-    tzero.cache.store: ["Found", "Layers", "Store", "location", "stores"],
-    tzero.cli: ["app", "main"],
-    tzero.compile.backend: ["GROUP", "Backend", "find", "names"],
-    tzero.compile.command: ["deadline", "end_all", "forget", "run"],
-    tzero.compile.crew: ["Crew"],
-    tzero.compile.lifetime: ["Living", "register", "see_to_exit"],
-    tzero.compile.pending: ["Job", "Pending"],
-    tzero.compile.pool: ["START_LIMIT", "Slot", "cores", "how_it_ended"],
-    tzero.compile.progress: ["watch"],
-    tzero.compile.recent: ["Recent"],
-    tzero.compile.request: ["SCHEMA", "Artifact", "Malformed", "Request"],
-    tzero.compile.worker: [
-        "Failure",
-        "Reply",
-        "begin",
-        "end_with",
-        "error_of",
-        "failure_of",
-        "inside",
-        "is_pythons",
-        "make",
-        "run",
-        "warm",
-    ],
-    tzero.constants: ["Same", "constant", "fields_of", "holds_itself", "kind_of", "symbol"],
-    tzero.device: ["capability"],
-    tzero.decorating: ["kernel"],
-    tzero.dispatch: ["Explanation", "Kernel", "Stats"],
-    tzero.entries: ["Entries", "Family"],
-    tzero.extract: ["ConstExpr", "Extractor", "unwrapped"],
-    tzero.host: ["Host", "read_host"],
-    tzero.reports: ["Explanation", "Stats"],
-    tzero.specializing: ["Extra", "NotInKernel", "specialize"],
-    tzero.words: ["difference", "first_difference", "holds_tensor", "shown", "text"],
-    tzero.config: ["Config"],
     tzero.errors: ERRORS,
     tzero.events: ["Event", "Kind", "Observer", "emit", "hushed", "observe", "watched"],
-    tzero.key: ["Key", "Options", "UnsupportedType", "constant", "difference", "part", "text"],
-    tzero.measure: ["Record", "Span", "active", "nanoseconds", "recording"],
-    tzero.precompiling: [
-        "Precompiled",
-        "Spec",
-        "check_left",
-        "precompile",
-        "precompile_host",
-        "precompile_launch",
-        "run_without_memory",
+    tzero.arguments.key: [
+        "Key",
+        "Options",
+        "UnsupportedType",
+        "constant",
+        "difference",
+        "part",
+        "text",
     ],
-    tzero.pool: ["Ring", "Stats", "clear", "stats"],
+    tzero.measure: ["Record", "Span", "active", "nanoseconds", "recording"],
+    tzero.plans.outputs: ["Ring", "Stats", "clear", "stats"],
     tzero.settings: [
         "Changes",
         "Settings",
@@ -208,10 +115,14 @@ PUBLIC = {
         "read",
         "variables",
     ],
+    tzero.integrations.helion: ["install", "installed", "is_kernel", "uninstall", "wrap"],
 }
+"""The modules that users import, with their names."""
+
 NAMES = [(module, name) for module, names in PUBLIC.items() for name in names]
 SOURCE = Path(tzero.__file__).parent
 ROOT = SOURCE.parent.parent
+MODULES = sorted(each.name for each in pkgutil.walk_packages(tzero.__path__, "tzero."))
 
 
 @pytest.mark.parametrize("module", PUBLIC, ids=lambda module: module.__name__)
@@ -239,9 +150,22 @@ def test_every_module_has_a_docstring(path: Path) -> None:
     assert ast.get_docstring(ast.parse(path.read_text()))
 
 
-@pytest.mark.parametrize("module", PUBLIC, ids=lambda module: module.__name__)
-def test_the_examples_do_what_they_say(module: ModuleType) -> None:
-    assert doctest.testmod(module).failed == 0
+def module_named(name: str) -> ModuleType:
+    importlib.import_module(name)
+    return sys.modules[name]  # a package may have a function of the same name
+
+
+@pytest.mark.parametrize("name", ["tzero", *MODULES])
+def test_the_examples_of_every_module_do_what_they_say(name: str) -> None:
+    assert doctest.testmod(module_named(name)).failed == 0
+
+
+@pytest.mark.parametrize("name", ["tzero", *MODULES])
+def test_every_name_that_a_module_offers_is_there(name: str) -> None:
+    module = module_named(name)
+    offered = getattr(module, "__all__", [])
+    assert [each for each in offered if not hasattr(module, each)] == []
+    assert len(set(offered)) == len(offered)
 
 
 def test_the_version_has_one_source() -> None:

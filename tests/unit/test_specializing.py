@@ -15,7 +15,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 import tzero
-from tzero import Config, InvalidArgument, Kernel, events, specializing
+from tzero import Config, InvalidArgument, Kernel, events
+from tzero.calls import specialize
 
 X = torch.zeros(4)
 
@@ -128,19 +129,19 @@ def test_arguments_are_counted_without_config_and_without_the_instance() -> None
 
     kernel = tzero.kernel(config=Config(B=1))(Scale().by)
     assert [kernel(X, n) for n in (1, 2, 1, 2)] == [1, 2, 1, 2]
-    assert kernel.key((X, 1))[-1][0] == specializing.Extra("argument", 1)  # type: ignore[index]
+    assert kernel.key((X, 1))[-1][0] == specialize.Extra("argument", 1)  # type: ignore[index]
     assert kernel.stats().entries == 2
 
 
 def test_what_was_read_of_a_function_goes_with_it() -> None:
-    before = len(specializing._sites)
+    before = len(specialize._sites)
     for k in range(20):
         world: dict[str, Any] = {"tzero": tzero}
         exec(f"def scaled(x, n): return tzero.specialize(n) + {k}", world)
         assert tzero.kernel(world["scaled"])(X, 1) == 1 + k
     del world
     gc.collect()
-    assert len(specializing._sites) <= before + 1
+    assert len(specialize._sites) <= before + 1
 
 
 # -- values that the arguments do not decide ------------------------------------------------------

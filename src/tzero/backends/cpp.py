@@ -23,7 +23,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal
 
 from tzero import settings
-from tzero.backends import running, sources
+from tzero.backends import c_source, source_kernel
 from tzero.compile.request import Artifact, Request
 from tzero.errors import CompileFailed, CompilerMissing, InvalidKernel, ToolchainMissing
 
@@ -127,25 +127,25 @@ def kernel(
 
     It is launched as ``k[(4,)](x, out, x.numel(), 2.0)``.
     """
-    function = sources.choose(source, entry, _is_kernel, _WHAT)
+    function = c_source.choose(source, entry, _is_kernel, _WHAT)
     if function.head.split()[-1] != "void":
         raise InvalidKernel(
             kernel=function.name,
             problem=f"it is declared as {function.head!r}",
             advice="A kernel returns void; results go into tensors.",
         )
-    program = sources.Program(source, headers or {}, tuple(flags))
+    program = c_source.Program(source, headers or {}, tuple(flags))
     return CppKernel(function, program, work)
 
 
-def _is_kernel(function: sources.Function) -> bool:
+def _is_kernel(function: c_source.Function) -> bool:
     last = function.parameters[-1] if function.parameters else None
     return (
         last is not None and "Program" in f"{last.spelled} {last.name}".replace("::", " ").split()
     )
 
 
-class CppKernel(running.Kernel):
+class CppKernel(source_kernel.Kernel):
     """A C++ kernel for the CPU; `kernel` makes it.
 
     ::
@@ -155,12 +155,12 @@ class CppKernel(running.Kernel):
 
     place = "cpu"
 
-    def __init__(self, function: sources.Function, program: sources.Program, work: int) -> None:
-        taken = sources.Function(function.name, function.head, function.parameters[:-1])
-        super().__init__(function, running.checked_parameters(taken, running.RULE))
+    def __init__(self, function: c_source.Function, program: c_source.Program, work: int) -> None:
+        taken = c_source.Function(function.name, function.head, function.parameters[:-1])
+        super().__init__(function, source_kernel.checked_parameters(taken, source_kernel.RULE))
         own = f"{function.name}.cpp"
-        headers = sources.beside(program.headers, own, program.text)
-        self._program = sources.Program(_text(taken, own), headers, program.flags)
+        headers = c_source.beside(program.headers, own, program.text)
+        self._program = c_source.Program(_text(taken, own), headers, program.flags)
         self._work = work
 
     def request(self) -> Request:
@@ -171,7 +171,9 @@ class CppKernel(running.Kernel):
         """There is one, and it has one stream."""
         return "cpu", 0
 
-    def load(self, artifact: Artifact, device: Any, options: Mapping[str, Any]) -> running.Loaded:
+    def load(
+        self, artifact: Artifact, device: Any, options: Mapping[str, Any]
+    ) -> source_kernel.Loaded:
         """Load the shared object, and make the launcher that Triton's kernels for the CPU have."""
         from tzero.cpu import pool
         from tzero.cpu.triton_compat import cache_directory
@@ -195,7 +197,7 @@ class CppKernel(running.Kernel):
         assert address is not None  # a function that was found has an address
         run = _launcher()(src, metadata)
         asm = {"cpp": self._program.text, "so": artifact.files["kernel.so"]}
-        loaded = running.Loaded(self.__name__, src, metadata, run, address, asm, library)
+        loaded = source_kernel.Loaded(self.__name__, src, metadata, run, address, asm, library)
         # Launches hold what they run, so nothing of the object is in use then.
         weakref.finalize(loaded, pool.close_object, library).atexit = False
         return loaded
@@ -231,7 +233,7 @@ def _tag(type_: str) -> str:
     return type_.replace("u", "i").replace("fp", "f")
 
 
-def _text(function: sources.Function, source: str) -> str:
+def _text(function: c_source.Function, source: str) -> str:
     """All that is compiled around the kernel's own text: the interface, and what leads from it to
     the kernel. It is whole: no header of tzero's is needed, and none can change behind it."""
     interface = _INTERFACE.read_text(encoding="utf-8")
@@ -262,7 +264,7 @@ def compiler(name: str) -> Toolchain:
         ) from error
 
 
-def request_for(name: str, kernel: str, program: sources.Program) -> Request:
+def request_for(name: str, kernel: str, program: c_source.Program) -> Request:
     """What asks the backend of this name for a shared object of a program in C++."""
     found = compiler(name)
     # A C compiler that is told the language compiles C++ too, but does not link its library.
@@ -274,7 +276,7 @@ def request_for(name: str, kernel: str, program: sources.Program) -> Request:
     return Request(
         name,
         kernel,
-        sources.Program(program.text, program.headers, flags).written(),
+        c_source.Program(program.text, program.headers, flags).written(),
         f"{found.version} {found.fingerprint}",
         {"CXX": shlex.join(command)},
     )
@@ -282,13 +284,13 @@ def request_for(name: str, kernel: str, program: sources.Program) -> Request:
 
 def shared_object(request: Request) -> bytes:
     """Compile what `request_for` asks for."""
-    program = sources.Program.read(request.program)
+    program = c_source.Program.read(request.program)
     compiler = shlex.split(request.environment["CXX"])
 
     command = [*compiler, "-shared", "-I.", "-x", "c++", "tzero-main.cpp", "-x", "none"]
     command += ["-o", "tzero.so", *program.flags]
     try:
-        return sources.build(
+        return c_source.build(
             request.name, program, command, source="tzero-main.cpp", made="tzero.so"
         )
     except CompileFailed as error:

@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
-from tzero.backends import cpp, running, sources
+from tzero.backends import c_source, cpp, source_kernel
 from tzero.compile.request import Artifact, Request
 from tzero.errors import InvalidArgument, InvalidKernel
 
@@ -131,11 +131,11 @@ def function(
     <C++ function count(text, letter)>
     """
     what = "the function as `result name(...) { ... }`"
-    chosen = sources.choose(source, entry, _is_function, what)
-    return CppFunction(chosen, sources.Program(source, headers or {}, tuple(flags)), release_gil)
+    chosen = c_source.choose(source, entry, _is_function, what)
+    return CppFunction(chosen, c_source.Program(source, headers or {}, tuple(flags)), release_gil)
 
 
-def _is_function(function: sources.Function) -> bool:
+def _is_function(function: c_source.Function) -> bool:
     return not {"static", "inline"} & set(function.head.split())
 
 
@@ -149,21 +149,21 @@ class CppFunction:
     """
 
     def __init__(
-        self, declared: sources.Function, program: sources.Program, release_gil: bool
+        self, declared: c_source.Function, program: c_source.Program, release_gil: bool
     ) -> None:
         self.__name__ = declared.name
         self._parameters = declared.parameters
-        self._result = sources.result_of(declared)
+        self._result = c_source.result_of(declared)
         self._check()
         own = f"{declared.name}.cpp"
         text = _text(declared, self._result, own)
-        headers = sources.beside(program.headers, own, program.text)
-        self._program = sources.Program(text, headers, program.flags)
+        headers = c_source.beside(program.headers, own, program.text)
+        self._program = c_source.Program(text, headers, program.flags)
         self._release_gil = release_gil
         self._checks = [
             _text_check(declared.name, each)
             if each.type == "str"
-            else running.check(declared.name, each, "cpu")
+            else source_kernel.check(declared.name, each, "cpu")
             for each in declared.parameters
         ]
         codes = ["PN" if p.type == "str" else _code(p.type) for p in declared.parameters]
@@ -263,7 +263,7 @@ def _code(kind: str) -> str:
     return "P" if kind[0] == "*" else _CODES[kind]
 
 
-def _text_check(name: str, parameter: sources.Parameter) -> Callable[[Any], bytes]:
+def _text_check(name: str, parameter: c_source.Parameter) -> Callable[[Any], bytes]:
     def check(value: Any) -> bytes:
         if type(value) is bytes:
             return value
@@ -280,7 +280,7 @@ def _text_check(name: str, parameter: sources.Parameter) -> Callable[[Any], byte
     return check
 
 
-def _text(function: sources.Function, result: str, source: str) -> str:
+def _text(function: c_source.Function, result: str, source: str) -> str:
     """All that is compiled around the function's own text."""
     members, given = [], []
     for k, each in enumerate(function.parameters):

@@ -24,7 +24,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal
 
-from tzero.backends import running, sources
+from tzero.backends import c_source, source_kernel
 from tzero.compile.request import Artifact, Request
 from tzero.errors import (
     CompileFailed,
@@ -90,8 +90,8 @@ def kernel(
 
     It is launched as ``k[(4,)](x, out, x.numel(), 2.0)``, or with ``block=128`` besides.
     """
-    function = sources.choose(source, entry, _is_kernel, _WHAT)
-    program = sources.Program(source, headers or {}, tuple(flags))
+    function = c_source.choose(source, entry, _is_kernel, _WHAT)
+    program = c_source.Program(source, headers or {}, tuple(flags))
     if arch is not None and not re.fullmatch(r"sm_\d+[af]?", arch):
         raise InvalidKernel(
             kernel=function.name,
@@ -104,14 +104,14 @@ def kernel(
     return CudaKernel(function, program, defaults, arch, compiler)
 
 
-def _is_kernel(function: sources.Function) -> bool:
+def _is_kernel(function: c_source.Function) -> bool:
     words = function.head.split()
     return "__global__" in words and words[:2] == ["extern", '"C"']
 
 
 def _block(name: str, block: Any) -> tuple[int, int, int]:
     try:
-        sizes = running.grid_of(name, block)
+        sizes = source_kernel.grid_of(name, block)
     except InvalidArgument:
         sizes = (0, 0, 0)
     if 0 in sizes:
@@ -123,7 +123,7 @@ def _block(name: str, block: Any) -> tuple[int, int, int]:
     return sizes
 
 
-class CudaKernel(running.Kernel):
+class CudaKernel(source_kernel.Kernel):
     """A kernel in CUDA C++; `kernel` makes it.
 
     ::
@@ -135,15 +135,15 @@ class CudaKernel(running.Kernel):
 
     def __init__(
         self,
-        function: sources.Function,
-        program: sources.Program,
+        function: c_source.Function,
+        program: c_source.Program,
         defaults: Mapping[str, Any],
         arch: str | None,
         compiler: Compiler | None,
     ) -> None:
-        super().__init__(function, running.checked_parameters(function, running.RULE))
+        super().__init__(function, source_kernel.checked_parameters(function, source_kernel.RULE))
         own = f"{function.name}.cu"
-        self._headers = sources.beside(program.headers, own, program.text)
+        self._headers = c_source.beside(program.headers, own, program.text)
         self._text = f'{_PRELUDE}\n#include "{own}"\n'
         self._flags = program.flags
         self._defaults = dict(defaults)
@@ -176,7 +176,7 @@ class CudaKernel(running.Kernel):
         """What asks for it to be compiled, for the architecture that was given, or that the current
         device has."""
         compiler = _choose(self._compiler)
-        program = sources.Program(
+        program = c_source.Program(
             self._text, self._headers, (_STANDARD, *self._flags), self._arch or self._asked()
         )
         return Request(
@@ -203,10 +203,14 @@ class CudaKernel(running.Kernel):
         """torch's current device and stream."""
         import torch
 
-        device = torch.cuda.current_device()
-        return device, torch._C._cuda_getCurrentRawStream(device)
+        from tzero.adapters.torch_internals import current_cuda_stream
 
-    def load(self, artifact: Artifact, device: Any, options: Mapping[str, Any]) -> running.Loaded:
+        device = torch.cuda.current_device()
+        return device, current_cuda_stream(device)
+
+    def load(
+        self, artifact: Artifact, device: Any, options: Mapping[str, Any]
+    ) -> source_kernel.Loaded:
         """Have the driver load the cubin, once for each device."""
         module = self._modules.get(device)
         if module is None:
@@ -225,7 +229,7 @@ class CudaKernel(running.Kernel):
         )
         run = Launcher(self.__name__, list(signature.values()), device, metadata)
         asm = {"cu": self._headers[f"{self.__name__}.cu"], "cubin": artifact.files["kernel.cubin"]}
-        return running.Loaded(self.__name__, src, metadata, run, module.function, asm, module)
+        return source_kernel.Loaded(self.__name__, src, metadata, run, module.function, asm, module)
 
 
 # -- launching ------------------------------------------------------------------------------------
@@ -494,7 +498,7 @@ def _find_nvcc() -> _Compiler | None:
     path = shutil.which("nvcc") or shutil.which("/usr/local/cuda/bin/nvcc")
     if path is None:
         return None
-    words = sources.run("nvcc's version", [path, "--version"]).splitlines()
+    words = c_source.run("nvcc's version", [path, "--version"]).splitlines()
     return _Compiler("nvcc", path, f"nvcc {words[-1].strip() if words else ''}")
 
 
@@ -511,12 +515,12 @@ class Cuda:
 
     def compile(self, request: Request) -> Artifact:
         """Compile with what the request was made for."""
-        program = sources.Program.read(request.program)
+        program = c_source.Program.read(request.program)
         path = request.environment["TZERO_CUDA_COMPILER"]
         if request.toolchain.startswith("nvcc"):
             command = [path, "-cubin", f"-arch={program.target}", "-I.", "tzero-main.cu"]
             command += ["-o", "tzero.cubin", *program.flags]
-            made = sources.build(
+            made = c_source.build(
                 request.name, program, command, source="tzero-main.cu", made="tzero.cubin"
             )
         else:
@@ -524,7 +528,7 @@ class Cuda:
         return Artifact({"kernel.cubin": made}, {"arch": program.target})
 
 
-def _by_nvrtc(name: str, program: sources.Program, library: ctypes.CDLL) -> bytes:
+def _by_nvrtc(name: str, program: c_source.Program, library: ctypes.CDLL) -> bytes:
     names = list(program.headers)
     count = len(names)
     texts = (ctypes.c_char_p * count)(*(program.headers[each].encode() for each in names))
@@ -550,7 +554,7 @@ def _by_nvrtc(name: str, program: sources.Program, library: ctypes.CDLL) -> byte
     try:
         if library.nvrtcCompileProgram(handle, len(options), words) != 0:
             log = _log(library, handle)
-            raise CompileFailed(kernel=name, problem=sources.gist("NVRTC", 1, log), trace=log)
+            raise CompileFailed(kernel=name, problem=c_source.gist("NVRTC", 1, log), trace=log)
         size = ctypes.c_size_t()
         check("nvrtcGetCUBINSize", library.nvrtcGetCUBINSize(handle, ctypes.byref(size)))
         cubin = ctypes.create_string_buffer(size.value)

@@ -25,8 +25,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from tzero.backends import running, sources
-from tzero.backends.sources import Port
+from tzero.backends import c_source, source_kernel
+from tzero.backends.c_source import Port
 from tzero.compile.request import Artifact, Request
 from tzero.errors import CompileFailed, InvalidArgument, InvalidKernel, ToolchainMissing
 
@@ -39,7 +39,7 @@ _TYPES = {
     **{f"float{bits}": f"Float{bits}" for bits in (16, 32, 64)},
     "bfloat16": "BFloat16",
 }
-_NAMES = {dtype: name for name, dtype in sources.DTYPES.items()}
+_NAMES = {dtype: name for name, dtype in c_source.DTYPES.items()}
 
 
 def function(
@@ -122,7 +122,7 @@ class CuteFunction:
 
     def __call__(self, *args: Any) -> None:
         """Run it on torch's current stream."""
-        running.check_count(self.__name__, self._ports, args)
+        source_kernel.check_count(self.__name__, self._ports, args)
         for port, arg in zip(self._ports, args, strict=True):
             self._check(port, arg)
         self._run(args)
@@ -130,8 +130,8 @@ class CuteFunction:
     def _check(self, port: Port, arg: Any) -> None:
         star = "" if port.rank is None else "*"
         spelled = port.dtype if port.rank is None else f"{port.dtype}[{port.rank}]"
-        parameter = sources.Parameter(port.name, star + _NAMES[port.dtype], spelled)
-        found = running.check(self.__name__, parameter, "cuda")(arg)
+        parameter = c_source.Parameter(port.name, star + _NAMES[port.dtype], spelled)
+        found = source_kernel.check(self.__name__, parameter, "cuda")(arg)
         if port.rank is None:
             return
         problem = ""
@@ -245,7 +245,7 @@ class CuteDsl:
                 said = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).strip()
                 raise CompileFailed(
                     kernel=request.name,
-                    problem=f"{type(error).__name__}: {sources.gist('CuTe DSL', 1, said)}",
+                    problem=f"{type(error).__name__}: {c_source.gist('CuTe DSL', 1, said)}",
                     trace=f"{traceback.format_exc()}\n{said}",
                 ) from error
             return Artifact({"function.o": Path(folder, "function.o").read_bytes()}, {"arch": arch})

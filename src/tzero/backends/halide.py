@@ -31,8 +31,8 @@ from types import FunctionType, ModuleType
 from typing import Any, Literal
 
 from tzero import settings
-from tzero.backends import running, sources
-from tzero.backends.sources import Port
+from tzero.backends import c_source, source_kernel
+from tzero.backends.c_source import Port
 from tzero.compile.request import Artifact, Request
 from tzero.errors import CompileFailed, InvalidArgument, InvalidKernel, ToolchainMissing
 
@@ -54,7 +54,7 @@ _SCALARS: dict[str, Any] = {
     "float64": ctypes.c_double,
 }
 _PLAIN = (bool, int, float, str)
-_NAMES = {dtype: name for name, dtype in sources.DTYPES.items()}
+_NAMES = {dtype: name for name, dtype in c_source.DTYPES.items()}
 
 
 def function(
@@ -209,7 +209,7 @@ class HalideFunction:
 
     def __call__(self, *args: Any) -> None:
         """Run it on tensors; those that it writes come last."""
-        running.check_count(self.__name__, self._ports, args)
+        source_kernel.check_count(self.__name__, self._ports, args)
         values = [self._value(port, arg) for port, arg in zip(self._ports, args, strict=True)]
         call = self._call or self._load()
         if call(*values) != 0:
@@ -222,8 +222,8 @@ class HalideFunction:
         declared = f"{port.dtype}" if port.rank is None else f"{port.dtype}[{port.rank}]"
         problem = ""
         if port.rank is None:
-            number = sources.Parameter(port.name, _NAMES[port.dtype], port.dtype)
-            return _SCALARS[port.dtype](running.check(self.__name__, number, "cpu")(arg))
+            number = c_source.Parameter(port.name, _NAMES[port.dtype], port.dtype)
+            return _SCALARS[port.dtype](source_kernel.check(self.__name__, number, "cpu")(arg))
         if not isinstance(arg, torch.Tensor):
             problem = f"is of type {type(arg).__name__}, and is declared as {declared!r}"
         elif arg.dtype is not getattr(torch, port.dtype) or arg.dim() != port.rank:
@@ -345,7 +345,7 @@ class Halide:
             _write_object(request, os.path.join(folder, "pipeline.o"))
             linker = shlex.split(request.environment["CC"])
             words = [*linker, "-shared", "-o", "pipeline.so", "pipeline.o"]
-            sources.run(request.name, [*words, "-lpthread", "-ldl", "-lm"], folder)
+            c_source.run(request.name, [*words, "-lpthread", "-ldl", "-lm"], folder)
             return Artifact({"pipeline.so": Path(folder, "pipeline.so").read_bytes()})
 
 

@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from tzero.backends import running, sources
+from tzero.backends import c_source, source_kernel
 from tzero.compile.request import Artifact, Request
 from tzero.errors import InvalidKernel, ToolchainMissing
 
@@ -50,7 +50,7 @@ def kernel(
 
     ``k.precompile().result().files["kernel.hsaco"]`` is the code object.
     """
-    function = sources.choose(source, entry, _is_kernel, _WHAT)
+    function = c_source.choose(source, entry, _is_kernel, _WHAT)
     if not re.fullmatch(r"gfx[0-9a-f]+(:\w+[+-])*", arch):
         raise InvalidKernel(
             kernel=function.name,
@@ -58,17 +58,17 @@ def kernel(
             advice="An architecture is written as 'gfx90a' or 'gfx90a:xnack-'.",
         )
     own = f"{function.name}.hip"
-    texts = sources.beside(headers or {}, own, source)
-    program = sources.Program(f'#include "{own}"\n', texts, (_STANDARD, *flags), arch)
+    texts = c_source.beside(headers or {}, own, source)
+    program = c_source.Program(f'#include "{own}"\n', texts, (_STANDARD, *flags), arch)
     return HipKernel(function, program)
 
 
-def _is_kernel(function: sources.Function) -> bool:
+def _is_kernel(function: c_source.Function) -> bool:
     words = function.head.split()
     return "__global__" in words and words[:2] == ["extern", '"C"']
 
 
-class HipKernel(running.Kernel):
+class HipKernel(source_kernel.Kernel):
     """A kernel in HIP C++; `kernel` makes it.
 
     ::
@@ -78,8 +78,8 @@ class HipKernel(running.Kernel):
 
     place = "cuda"  # as torch calls AMD's devices too
 
-    def __init__(self, function: sources.Function, program: sources.Program) -> None:
-        super().__init__(function, running.checked_parameters(function, running.RULE))
+    def __init__(self, function: c_source.Function, program: c_source.Program) -> None:
+        super().__init__(function, source_kernel.checked_parameters(function, source_kernel.RULE))
         self._program = program
 
     def request(self) -> Request:
@@ -97,7 +97,9 @@ class HipKernel(running.Kernel):
         """There is none that it could be launched on."""
         raise self._cannot_run()
 
-    def load(self, artifact: Artifact, device: Any, options: Mapping[str, Any]) -> running.Loaded:
+    def load(
+        self, artifact: Artifact, device: Any, options: Mapping[str, Any]
+    ) -> source_kernel.Loaded:
         """It cannot be."""
         raise self._cannot_run()
 
@@ -124,7 +126,7 @@ def _find() -> tuple[str, str]:
             searched=_PLACES,
             advice="Install hipcc (Debian: apt-get install hipcc), or AMD's ROCm.",
         )
-    words = sources.run("hipcc's version", [path, "--version"])
+    words = c_source.run("hipcc's version", [path, "--version"])
     version = re.findall(r"^(?:HIP version|.*clang version).*$", words, re.MULTILINE)
     return path, f"hipcc {'; '.join(version)}"
 
@@ -142,10 +144,10 @@ class Hip:
 
     def compile(self, request: Request) -> Artifact:
         """Run the compiler."""
-        program = sources.Program.read(request.program)
+        program = c_source.Program.read(request.program)
         words = [request.environment["TZERO_HIPCC"], "--genco", f"--offload-arch={program.target}"]
         words += ["-O3", "-I.", "tzero-main.hip", "-o", "tzero.hsaco", *program.flags]
-        made = sources.build(
+        made = c_source.build(
             request.name, program, words, source="tzero-main.hip", made="tzero.hsaco"
         )
         return Artifact({"kernel.hsaco": made}, {"arch": program.target})

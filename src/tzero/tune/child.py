@@ -26,15 +26,15 @@ from typing import Any, NamedTuple
 
 import torch
 
-from tzero import intercept, settings
-from tzero.backends import triton_compat
+from tzero import settings
+from tzero.adapters import intercept, triton_compile
+from tzero.adapters.triton_launch import JITFunction, compile_with
 from tzero.backends.triton import compiled
 from tzero.compile.worker import end_with
 from tzero.config import Config
-from tzero.inside import inside
-from tzero.triton_side import JITFunction, compile_with
-from tzero.tune.memory import Outcome
-from tzero.tune.parcel import Parcel, opened
+from tzero.launches.current_call import inside
+from tzero.tune.records import Outcome
+from tzero.tune.transfer import Parcel, opened
 from tzero.tune.trial import Trial, device_of, problem_of
 
 __all__ = ["Ask", "Refer", "Reply", "World", "main", "world"]
@@ -101,7 +101,7 @@ class World:
             torch.cuda.set_device(self.device)
         with ExitStack() as stack:
             stack.enter_context(settings.override(**self.settings))
-            stack.enter_context(triton_compat.with_knobs(self.knobs))
+            stack.enter_context(triton_compile.with_knobs(self.knobs))
             stack.enter_context(torch.set_grad_enabled(self.grad))
             if self.inference:
                 stack.enter_context(torch.inference_mode())
@@ -118,7 +118,7 @@ def world() -> World:
     cuda = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     return World(
         settings={**asdict(settings.now()), "compile_workers": 1},
-        knobs=triton_compat.code_knobs(),
+        knobs=triton_compile.code_knobs(),
         device=torch.cuda.current_device() if cuda else None,
         threads=torch.get_num_threads(),
         grad=torch.is_grad_enabled(),

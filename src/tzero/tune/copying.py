@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils.dlpack import from_dlpack
 
+from tzero.adapters.torch_internals import negated_view, storage_id
 from tzero.errors import UnsupportedType
 
 __all__ = [
@@ -111,7 +112,7 @@ class Copies:
         homes: dict[int, torch.UntypedStorage] = {}
         for place, storage in self._storages.items():
             first = self._holders[place].untyped_storage()
-            homes[storage._cdata] = _cloned(storage) if place in changed else first
+            homes[storage_id(storage)] = _cloned(storage) if place in changed else first
         others = [each for each in tensors_in(value) if _home(each) not in homes]
         made = _storages({place_of(each): each for each in others})
 
@@ -199,12 +200,12 @@ def place_of_storage(storage: torch.UntypedStorage) -> Place:
     8
     """
     address = storage.data_ptr()
-    return storage.device, address, storage.nbytes(), 0 if address else storage._cdata
+    return storage.device, address, storage.nbytes(), 0 if address else storage_id(storage)
 
 
 def _home(tensor: torch.Tensor) -> int:
     """Which storage a tensor has."""
-    return int(tensor.untyped_storage()._cdata)
+    return storage_id(tensor)
 
 
 def has_contents(place: Place) -> bool:
@@ -356,7 +357,7 @@ def tensor_of(view: View, storage: torch.UntypedStorage) -> torch.Tensor:
     with torch.set_grad_enabled(computed):
         made = _computed(view, storage) if computed else _placed(view, storage)
         made = made.conj() if view.conj else made
-        made = torch._neg_view(made) if view.neg else made
+        made = negated_view(made) if view.neg else made
     if view.parameter:
         made = torch.nn.Parameter(made, requires_grad=view.grad)
     elif view.grad and view.leaf:

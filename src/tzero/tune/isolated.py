@@ -28,14 +28,14 @@ from multiprocessing.connection import Connection, Pipe
 from types import TracebackType
 from typing import Any, NamedTuple
 
+from tzero.arguments.host import Host
 from tzero.compile.pool import START_LIMIT, how_it_ended
 from tzero.config import Config
 from tzero.errors import TzeroError
-from tzero.host import Host
 from tzero.tune.child import Ask, Refer, Reply, world
 from tzero.tune.copying import copies
-from tzero.tune.memory import Outcome
-from tzero.tune.parcel import Parcel, packed, unsendable
+from tzero.tune.records import Outcome
+from tzero.tune.transfer import Parcel, packed, unsendable
 from tzero.tune.trial import Called, ReferenceFailed, as_written
 
 __all__ = ["Isolated"]

@@ -20,7 +20,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from tzero.config import Config
-from tzero.libraries import LIBRARIES
+from tzero.reading.purity import LIBRARIES
 
 __all__ = ["digest"]
 

@@ -31,6 +31,7 @@ from typing import Any, Literal, Protocol
 
 import torch
 
+from tzero.adapters.torch_internals import cuda_sleep
 from tzero.errors import UnsupportedType
 from tzero.tune.copying import copies
 from tzero.tune.seconds import in_words
@@ -239,7 +240,7 @@ class CudaClock:
             stream = torch.cuda.current_stream()
             stream.synchronize()
             ahead = min(1.5 * self._queuing * count * calls, _LONGEST_AHEAD)
-            torch.cuda._sleep(int(ahead * _CYCLES))  # type: ignore[no-untyped-call]
+            cuda_sleep(int(ahead * _CYCLES))
             began = time.perf_counter()
             for _ in range(count):
                 start, end = _event(), _event()

@@ -25,10 +25,10 @@ from typing import Any
 
 import torch
 
+from tzero.arguments.host import Host
 from tzero.config import Config
-from tzero.host import Host
 from tzero.tune.copying import Copies, Place, tensors_in
-from tzero.tune.memory import Outcome
+from tzero.tune.records import Outcome
 from tzero.tune.timing import Clock, clock_of, measure, same
 
 __all__ = [
@@ -248,7 +248,7 @@ def problem_of(error: BaseException) -> str:
 def as_written(host: Host[Any], config: Config) -> Callable[..., Any]:
     """A host function with a config, as a function of the arguments alone.
 
-    >>> from tzero.host import read_host
+    >>> from tzero.arguments.host import read_host
     >>> as_written(read_host(lambda x, config: x * config.by, Config(by=1)), Config(by=2))(4)
     8
     """

@@ -28,9 +28,9 @@ from types import MappingProxyType
 from typing import Any, Literal, Protocol
 
 from tzero.config import Config
-from tzero.tune.memory import Outcome
 from tzero.tune.plot import svg
 from tzero.tune.progress import Bar
+from tzero.tune.records import Outcome
 from tzero.tune.search import Strategy
 from tzero.tune.seconds import in_words
 from tzero.tune.trial import ReferenceFailed

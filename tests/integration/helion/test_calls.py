@@ -15,8 +15,8 @@ from tests.integration.helion import kernels_calls, kernels_limits
 from tests.integration.helion.calls import again, held_to, installed, is_replayed, settled, wrapped
 from tests.integration.helion.row import Row
 from tests.integration.helion.rows import LIMITS, ROWS
-from tzero.integrations import helion_planner
-from tzero.world import Unreplayable
+from tzero.integrations.helion import planner
+from tzero.reading.dependencies import Unreplayable
 
 LEFT = {
     "matmul_epilogue": "a function with a tensor in its closure",
@@ -133,7 +133,7 @@ def test_a_kernel_of_which_no_call_can_be_replayed_is_left_to_helion_after_a_whi
     row = kernels_calls.numbers
     kernel = wrapped(again(row.kernel), tier)
     with monkeypatch.context() as patch:
-        patch.setattr(helion_planner, "read_world", read_world)
+        patch.setattr(planner, "read_world", read_world)
         settled(kernel, row)
         assert "Helion calls" not in kernel.explain(*row.fresh()).refusal
         settled(kernel, row, times=40)

@@ -15,8 +15,8 @@ import tzero
 from tests.integration.helion import kernels_calls, kernels_tiles
 from tests.integration.helion.calls import again, held_to, is_replayed, settled, wrapped
 from tests.plans.tiers import verifying
-from tzero.integrations import helion_compat
-from tzero.plan import Launch
+from tzero.integrations.helion import compat
+from tzero.plans.plan import Launch
 
 ROW = kernels_tiles.tile_masked  # 100 elements, blocks of 32
 
@@ -154,9 +154,9 @@ def test_reference_mode_is_helions() -> None:
 def test_a_guard_that_is_left_out_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tests above see what they are for: without Helion's guards a change goes unseen."""
     kernel = wrapped(again(ROW.kernel))
-    found = helion_compat.compiled
+    found = compat.compiled
     monkeypatch.setattr(
-        helion_compat, "compiled", lambda *args: (now := found(*args)) and now._replace(guards=())
+        compat, "compiled", lambda *args: (now := found(*args)) and now._replace(guards=())
     )
     settled(kernel, ROW)
     kernel.helion.bind(ROW.fresh())._run = lambda x, y: x - y

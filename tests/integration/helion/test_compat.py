@@ -12,7 +12,7 @@ from packaging.version import Version
 
 from tests.integration.helion import kernels_calls, kernels_tiles
 from tests.integration.helion.calls import again
-from tzero.integrations import helion_compat
+from tzero.integrations.helion import compat
 
 ROW = kernels_tiles.tile_1d
 THERE = Version(version("helion"))
@@ -31,7 +31,7 @@ def only(wanted: str) -> pytest.MarkDecorator:
 
 def guard_names(kernel: Any) -> list[str]:
     """Of those that are about Helion, not about torch.distributed."""
-    found = helion_compat.compiled(kernel, ROW.fresh())
+    found = compat.compiled(kernel, ROW.fresh())
     assert found is not None
     return [guard.name for guard in found.guards if guard.name not in ("_world", "_default_pg")]
 
@@ -41,7 +41,7 @@ def test_a_reset_of_1_4_shows_by_a_mark_that_is_gone(kernel: Any) -> None:
     kernel(*ROW.fresh())
     assert guard_names(kernel) == ["_run", "tzero"]
     assert "tzero" in kernel._dispatch_cache
-    helion_compat.forget_epoch(kernel)
+    compat.forget_epoch(kernel)
     assert "tzero" not in kernel._dispatch_cache
 
 
@@ -53,21 +53,21 @@ def test_1_5_counts_resets_and_specializations(kernel: Any) -> None:
 
 
 def test_the_version_that_is_installed_is_one_of_these() -> None:
-    assert THERE.release[:2] in ((1, 4), (1, 5)), f"read {helion_compat.__file__} for {THERE}"
+    assert THERE.release[:2] in ((1, 4), (1, 5)), f"read {compat.__file__} for {THERE}"
 
 
 def test_nothing_is_compiled_before_the_first_call(kernel: Any) -> None:
-    assert helion_compat.compiled(kernel, ROW.fresh()) is None
+    assert compat.compiled(kernel, ROW.fresh()) is None
     kernel(*ROW.fresh())
-    found = helion_compat.compiled(kernel, ROW.fresh())
+    found = compat.compiled(kernel, ROW.fresh())
     assert found is not None and found.numbers_by_type and not found.obstacle
-    assert helion_compat.LAUNCHER in found.run.__code__.co_varnames
+    assert compat.LAUNCHER in found.run.__code__.co_varnames
     torch.testing.assert_close(found.run(*ROW.fresh()), ROW.expected())
 
 
 def test_each_guard_of_helions_holds_until_what_it_watches_changes(kernel: Any) -> None:
     kernel(*ROW.fresh())
-    found = helion_compat.compiled(kernel, ROW.fresh())
+    found = compat.compiled(kernel, ROW.fresh())
     assert found is not None and all(guard.holds() for guard in found.guards)
     run, *since = found.guards
     kernel.reset()
@@ -79,37 +79,37 @@ def test_each_guard_of_helions_holds_until_what_it_watches_changes(kernel: Any) 
 
 
 def test_an_epoch_lasts_until_a_reset(kernel: Any) -> None:
-    before = helion_compat.epoch(kernel)
+    before = compat.epoch(kernel)
     kernel(*ROW.fresh())
-    assert helion_compat.epoch(kernel) == before
+    assert compat.epoch(kernel) == before
     kernel.reset()
-    assert helion_compat.epoch(kernel) != before
+    assert compat.epoch(kernel) != before
 
 
 def test_a_number_that_helion_specializes_is_known_to_be_looked_at() -> None:
     kernel = again(kernels_calls.specialized_number.kernel)
     args = kernels_calls.specialized_number.fresh()
     kernel(*args)
-    found = helion_compat.compiled(kernel, args)
+    found = compat.compiled(kernel, args)
     assert found is not None and not found.numbers_by_type
 
 
-@pytest.mark.parametrize("name", sorted(helion_compat._KEEPING))
+@pytest.mark.parametrize("name", sorted(compat._KEEPING))
 def test_a_launcher_that_keeps_memory_is_known_by_what_it_is_given(name: str, kernel: Any) -> None:
     kernel(*ROW.fresh())
     bound, world = kernel.bind(ROW.fresh()), {"kernel": None}
     exec(f"def run(x, y, *, _launcher=print): _launcher(kernel, (1,), x, y, {name}=())", world)
     bound._run = world["run"]
-    found = helion_compat.compiled(kernel, ROW.fresh())
+    found = compat.compiled(kernel, ROW.fresh())
     assert found is not None and "keeps memory" in found.obstacle
 
 
 def test_constants_are_known_by_their_annotation() -> None:
-    found = helion_compat.signature(kernels_calls.constant.kernel, "constant")
+    found = compat.signature(kernels_calls.constant.kernel, "constant")
     assert [p.annotation == "constant" for p in found.parameters.values()] == [False, True]
 
 
 @pytest.mark.parametrize("value", [print, torch.add, object(), kernels_calls, 3])
 def test_other_things_are_no_kernels_of_helions(value: object) -> None:
-    assert not helion_compat.is_kernel(value)
-    assert helion_compat.is_kernel(ROW.kernel)
+    assert not compat.is_kernel(value)
+    assert compat.is_kernel(ROW.kernel)

@@ -12,7 +12,7 @@ import tzero
 from tests.integration.helion import kernels_calls, kernels_tiles
 from tests.integration.helion.calls import again, held_to, installed, settled, wrapped
 from tzero import events
-from tzero.integrations import helion_compat
+from tzero.integrations.helion import compat
 
 ROW = kernels_tiles.tile_1d
 
@@ -35,7 +35,7 @@ def test_installed_kernels_are_called_through_tzero(kernel: Any) -> None:
 
 
 def test_nothing_is_left_once_it_is_uninstalled(kernel: Any) -> None:
-    kind, before = helion_compat.kernel_class(), helion_compat.kernel_class().__call__
+    kind, before = compat.kernel_class(), compat.kernel_class().__call__
     settled(kernel, ROW)
     names, entries = set(vars(kernel)), set(kernel._dispatch_cache)
     with installed():
@@ -47,13 +47,13 @@ def test_nothing_is_left_once_it_is_uninstalled(kernel: Any) -> None:
 
 
 def test_to_install_or_uninstall_again_does_nothing(kernel: Any) -> None:
-    before = helion_compat.kernel_class().__call__
+    before = compat.kernel_class().__call__
     tzero.helion.uninstall()
     with installed():
         tzero.helion.install()
         held_to(ROW, kernel(*ROW.fresh()))
     tzero.helion.uninstall()
-    assert helion_compat.kernel_class().__call__ is before
+    assert compat.kernel_class().__call__ is before
 
 
 def test_a_kernel_of_tzeros_stays_what_it_is(kernel: Any) -> None:

@@ -17,7 +17,7 @@ import tzero
 from tests.integration.helion import kernels_tiles
 from tests.integration.helion.calls import again, installed, is_replayed, settled, wrapped
 from tzero import events, settings
-from tzero.integrations.helion_calls import HelionKernel
+from tzero.integrations.helion.calls import HelionKernel
 
 ROW = kernels_tiles.tile_1d
 CONFIG = helion.Config(block_sizes=[32])

@@ -1,0 +1,132 @@
+"""Private functions and attributes of torch, under names of our own.
+
+Enters: tensors, devices, operators. Leaves: what torch says of them, and nothing that is computed
+here. It must not know what is done with any of it. What takes long to import is imported when it is
+asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._C import DisableTorchFunction
+from torch._C import _storage_Use_Count as _storage_uses
+from torch._library.utils import has_fake_kernel
+from torch._ops import OpOverload
+from torch.utils._python_dispatch import _disable_current_modes as disable_current_modes
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
+
+__all__ = [
+    "DisableTorchFunction",
+    "OpOverload",
+    "cuda_sleep",
+    "current_cuda_stream",
+    "disable_current_modes",
+    "fake_tensor",
+    "has_fake_kernel",
+    "hooks_of",
+    "is_zero_tensor",
+    "negated_view",
+    "quick_empty_strided",
+    "storage_id",
+    "tensor_object",
+    "tree_flatten",
+    "tree_leaves",
+    "tree_map",
+    "uses",
+    "version",
+]
+
+
+def is_zero_tensor(tensor: torch.Tensor) -> bool:
+    """Whether torch knows a tensor to be zero and keeps no memory for it.
+
+    >>> is_zero_tensor(torch.zeros(2))
+    False
+    """
+    return tensor._is_zerotensor()
+
+
+def tensor_object(tensor: torch.Tensor) -> int:
+    """The address of a tensor's C++ object."""
+    found: int = tensor._cdata
+    return found
+
+
+def storage_id(of: torch.Tensor | torch.UntypedStorage) -> int:
+    """The address of the C++ object of a storage, or of a tensor's: equal for tensors that share
+    one, also where it has no memory.
+
+    >>> x = torch.empty(4)
+    >>> storage_id(x) == storage_id(x[1:])
+    True
+    """
+    storage = of.untyped_storage() if isinstance(of, torch.Tensor) else of
+    return int(storage._cdata)
+
+
+def version(tensor: torch.Tensor) -> int:
+    """How often a tensor was changed in place, by torch's count.
+
+    >>> version(torch.empty(2).zero_())
+    1
+    """
+    return tensor._version
+
+
+def hooks_of(tensor: torch.Tensor) -> tuple[Any, Any]:
+    """The hooks for gradients that are on a tensor.
+
+    >>> hooks_of(torch.empty(2))
+    (None, None)
+    """
+    return tensor._backward_hooks, getattr(tensor, "_post_accumulate_grad_hooks", None)
+
+
+def uses(tensor: torch.Tensor) -> tuple[int, int]:
+    """How many references C++ has to a tensor and to its storage.
+
+    >>> x = torch.empty(2)
+    >>> alone, view = uses(x), x[1:]
+    >>> uses(x)[1] - alone[1]
+    1
+    """
+    of_tensor: int = tensor._use_count()  # type: ignore[attr-defined]
+    return of_tensor, _storage_uses(storage_id(tensor))
+
+
+def negated_view(tensor: torch.Tensor) -> torch.Tensor:
+    """A view that torch negates lazily.
+
+    >>> negated_view(torch.ones(1)).is_neg()
+    True
+    """
+    return torch._neg_view(tensor)
+
+
+def quick_empty_strided(device: str) -> Callable[..., torch.Tensor] | None:
+    """The allocation that torch's compiled programs use on a type of device, where there is one."""
+    found: Callable[..., torch.Tensor] | None = getattr(
+        torch._C._dynamo.guards, f"_empty_strided_{device}", None
+    )
+    return found
+
+
+def current_cuda_stream(device: int) -> int:
+    """The handle of the stream that is current on a CUDA device."""
+    found: int = torch._C._cuda_getCurrentRawStream(device)
+    return found
+
+
+def cuda_sleep(cycles: int) -> None:
+    """Keep the current CUDA stream busy for so many cycles."""
+    torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]
+
+
+def fake_tensor() -> Any:
+    """torch's module of tensors without memory, whose import takes most of a second."""
+    from torch._subclasses import fake_tensor as found
+
+    return found

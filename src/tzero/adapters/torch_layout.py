@@ -1,0 +1,300 @@
+"""Where torch keeps what native code reads of tensors and threads, found by probing.
+
+Enters: a build of the native module. Leaves: that module, configured with offsets into torch's C++
+objects, each checked against what torch says in Python; or the reason why not. It must not know
+plans.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from tzero import measure, settings
+
+__all__ = ["configure", "dtype_in", "handle_offset", "in_a_new_thread", "reference_words"]
+
+
+def in_a_new_thread(ask: Callable[[], str]) -> str:
+    """The answer of a thread in which torch is set to nothing, whatever it is here set to."""
+    answers: list[Any] = []
+
+    def answer() -> None:
+        try:
+            answers.append(ask())
+        except BaseException as error:
+            answers.append(error)
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    thread.join()
+    if isinstance(answers[0], BaseException):
+        raise answers[0]
+    found: str = answers[0]
+    return found
+
+
+def configure(native: ModuleType) -> str:
+    """Tell native code where torch keeps what plans look at, each held against what torch says in
+    Python. Why plans cannot be native here; empty where they can."""
+    missing = native.open_torch()
+    if missing:
+        return f"this torch does not have {missing}"
+    wrong = _wrong_modes(native)
+    if wrong:
+        return wrong
+    tensors = _examples()
+    key_set = _key_set_offset(tensors)
+    if key_set < 0:
+        return "a tensor's dispatch keys are not where they are looked for"
+    plain_keys = _plain_keys(tensors)
+    facts: dict[str, Any] = {
+        "dtype": torch.dtype,
+        "measure": vars(measure),
+        "settings": vars(settings._held),
+        "key_set": key_set,
+        "plain_keys": plain_keys,
+        "storage": _storage_offset(),
+        "gradients": _gradients_offset(),
+        **_plain_modes(native),
+    }
+    native.configure_plans(**facts, ready=False)
+    numbers: dict[int, torch.dtype] = {}
+    for tensor in tensors:
+        words = native.tensor_words(tensor)
+        known = words and numbers.setdefault(dtype_in(words), tensor.dtype)
+        if words != _expected(tensor, words, plain_keys) or known not in (
+            None,
+            tensor.dtype,
+        ):
+            return "a tensor's geometry is not where it is looked for"
+    written = torch.empty(2, device="cpu").zero_().zero_()
+    native.bump_version(written)
+    if native.tensor_version(written) != written._version or written._version != 3:
+        return "a tensor's version is not what torch says"
+    native.configure_plans(**facts, ready=True)
+    return ""
+
+
+def _wrong_modes(native: ModuleType) -> str:
+    """What native code reads otherwise of this thread than torch says; empty if nothing."""
+
+    def offsets() -> tuple[int, int]:
+        included, excluded, *rest = native.torch_modes()
+        grad, deterministic, functions, threads = rest
+        said = (
+            torch.is_grad_enabled(),
+            torch.are_deterministic_algorithms_enabled(),
+            torch._C._len_torch_function_stack(),
+        )
+        if (grad, deterministic, functions) != said:
+            wrong.append("its modes")
+        if threads not in (-1, torch.get_num_threads()):
+            wrong.append("its threads")
+        now_included = torch._C._dispatch_tls_local_include_set().raw_repr()
+        now_excluded = torch._C._dispatch_tls_local_exclude_set().raw_repr()
+        return included ^ now_included, excluded ^ now_excluded
+
+    wrong: list[str] = []
+    differences = {offsets()}
+    for context in (
+        torch.inference_mode(),
+        torch.no_grad(),
+        torch.overrides.BaseTorchFunctionMode(),
+    ):
+        with context:
+            differences.add(offsets())
+    with _flag_on(torch._C.DispatchKey.AutocastCPU):
+        differences.add(offsets())
+    if len(differences) != 1:
+        wrong.append("its dispatch keys")
+    return f"torch says otherwise of a thread than is read ({', '.join(wrong)})" if wrong else ""
+
+
+@contextlib.contextmanager
+def _flag_on(key: Any) -> Iterator[None]:
+    before = torch._C._dispatch_tls_is_dispatch_key_included(key)
+    torch._C._dispatch_tls_set_dispatch_key_included(key, not before)
+    try:
+        yield
+    finally:
+        torch._C._dispatch_tls_set_dispatch_key_included(key, before)
+
+
+def _plain_modes(native: ModuleType) -> dict[str, int]:
+    """The dispatch keys that may be on and off in a thread whose calls native code replays: those
+    that inference mode changes."""
+    with torch.inference_mode(False):
+        before = native.torch_modes()
+    with torch.inference_mode():
+        within = native.torch_modes()
+    return {"plain_included": before[0] ^ within[0], "plain_excluded": before[1] ^ within[1]}
+
+
+def _examples() -> list[torch.Tensor]:
+    """Tensors of every kind that plans tell apart, and some that they do not take."""
+    plain = torch.empty(3, 4, device="cpu", dtype=torch.float32)
+    shifted = torch.empty(7, device="cpu", dtype=torch.float16)[1:6:2]
+    with torch.inference_mode():
+        inference = torch.empty(2, 1, device="cpu", dtype=torch.int8)
+    return [
+        plain,
+        plain.t(),
+        shifted,
+        inference,
+        torch.empty((), device="cpu", dtype=torch.int64),
+        torch.empty(2, device="cpu", dtype=torch.complex64).conj(),
+        torch._neg_view(torch.empty(2, device="cpu", dtype=torch.float32)),
+        torch.empty(5, device="cpu", dtype=torch.float32, requires_grad=True),
+        torch.nn.Parameter(torch.empty(2, 3, device="cpu", dtype=torch.bfloat16)),
+        torch.empty(2, 2, device="cpu", dtype=torch.float32).to_sparse(),
+        torch.empty(2, device="meta"),
+    ]
+
+
+def _keys(tensor: torch.Tensor) -> int:
+    found: int = torch._C._dispatch_keys(tensor).raw_repr()
+    return found
+
+
+_MOST_OBJECT_BYTES = 208  # of torch's C++ tensor, in every version known
+
+
+def _key_set_offset(tensors: list[torch.Tensor]) -> int:
+    """Where in the C++ object of a tensor its dispatch keys are: at the one place that holds them
+    for all of some tensors. -1 where there is no such place, or several."""
+    found = [
+        offset
+        for offset in range(0, _MOST_OBJECT_BYTES, 8)
+        if all(
+            ctypes.c_uint64.from_address(tensor._cdata + offset).value == _keys(tensor)
+            for tensor in tensors
+        )
+    ]
+    return found[0] if len(found) == 1 else -1
+
+
+def _words(address: int, size: int) -> list[int]:
+    return [ctypes.c_uint64.from_address(address + at).value for at in range(0, size, 8)]
+
+
+def _storage_offset() -> int:
+    """Where in the C++ object of a tensor its storage is; -1 where that is not known, or torch does
+    not count references where they are looked for, behind the first pointer of both objects."""
+    tensor = torch.empty(3, device="cpu")
+    storage = tensor.untyped_storage()._cdata
+    words = _words(tensor._cdata, _MOST_OBJECT_BYTES)
+    found = [8 * k for k, word in enumerate(words) if word == storage]
+
+    def counts() -> tuple[int, int]:
+        return _words(tensor._cdata, 16)[1], _words(storage, 16)[1]
+
+    alone = counts()
+    view = tensor[1:]
+    viewed = counts()
+    del view
+    after = counts()
+    graph = (tensor.requires_grad_() * tensor).grad_fn
+    saved = counts()
+    del graph
+    tensor.requires_grad_(False)
+    right = viewed[1] == alone[1] + 1 and after == alone and saved[0] > alone[0]
+    return found[0] if len(found) == 1 and right and counts()[1] == alone[1] else -1
+
+
+def _gradients_offset() -> int:
+    """Where in the C++ object of a tensor it says what there is about gradients: the one word that
+    is empty in a new tensor, and is not once it has required some. -1 where there is none."""
+    tensor = torch.empty(3, device="cpu")
+    before = _words(tensor._cdata, _MOST_OBJECT_BYTES)
+    tensor.requires_grad_().requires_grad_(False)
+    pairs = enumerate(zip(before, _words(tensor._cdata, _MOST_OBJECT_BYTES), strict=True))
+    found = [8 * k for k, (one, other) in pairs if one == 0 and other != 0]
+    return found[0] if len(found) == 1 else -1
+
+
+def _plain_keys(tensors: list[torch.Tensor]) -> int:
+    """The dispatch keys of tensors that native code reads: strided ones, on the CPU or a GPU."""
+    keys = 0
+    for tensor in tensors:
+        if tensor.layout is torch.strided and tensor.device.type == "cpu":
+            keys |= _keys(tensor)
+    for key in (torch._C.DispatchKey.CUDA, torch._C.DispatchKey.AutocastCUDA):
+        keys |= torch._C.DispatchKeySet(key).raw_repr()
+    return keys
+
+
+def _expected(
+    tensor: torch.Tensor, words: tuple[int, ...] | None, plain_keys: int
+) -> tuple[int, ...] | None:
+    """The words of a tensor as native/tensors.h has them, from what torch says; but for the number
+    of its dtype, which Python does not know, and which is taken from the words that were read."""
+    if _keys(tensor) & ~plain_keys:
+        return None
+    first = (
+        (type(tensor) is torch.nn.Parameter)
+        | tensor.requires_grad << 1
+        | (tensor.data_ptr() & 15) << 4
+        | (dtype_in(words) if words else 0) << 8
+        | max(tensor.get_device(), 0) << 16
+        | tensor.dim() << 24
+    )
+    return (first, _keys(tensor), *tensor.size(), *tensor.stride())
+
+
+def dtype_in(words: tuple[int, ...]) -> int:
+    return words[0] >> 8 & 0xFF
+
+
+def reference_words(tensor: torch.Tensor) -> list[int]:
+    """torch's reference counts of a tensor and of its storage, weak ones included, as words that
+    can only be compared; empty where their place is not known."""
+    if not _are_counted():
+        return []
+    objects = tensor._cdata, tensor.untyped_storage()._cdata
+    return [ctypes.c_uint64.from_address(address + 8).value for address in objects]
+
+
+@functools.cache
+def _are_counted() -> bool:
+    """Whether torch counts references where they are looked for, behind the first pointer of an
+    object. Elsewhere a tensor that someone refers to weakly in C++ passes for free."""
+    tensor = torch.empty(1, device="cpu")
+    storage = tensor.untyped_storage()
+    places = (tensor._cdata + 8, storage._cdata + 8)
+
+    def words() -> list[int]:
+        return [ctypes.c_uint64.from_address(place).value for place in places]
+
+    before = words()
+    weak = torch._C._WeakTensorRef(tensor)  # type: ignore[attr-defined]
+    one = words()
+    del weak
+    pointer = storage._weak_ref()
+    other = words()
+    type(storage)._free_weak_ref(pointer)  # type: ignore[no-untyped-call]
+    changed = one[0] != before[0] and one[1] == before[1] and other[1] != before[1]
+    return changed and words() == before
+
+
+def handle_offset() -> int:
+    """Where in a Python tensor its C++ object is: at the one place that holds, in every one of some
+    tensors, the address that torch gives for it. -1 where there is no such place, or several."""
+    tensors = [torch.empty(2), torch.empty(3, 4).t(), torch.nn.Parameter(torch.empty(1))]
+    sizes = [type(tensor).__basicsize__ for tensor in tensors]
+    found = [
+        offset
+        for offset in range(object.__basicsize__, min(sizes), 8)
+        if all(
+            ctypes.c_void_p.from_address(id(tensor) + offset).value == tensor._cdata
+            for tensor in tensors
+        )
+    ]
+    return found[0] if len(found) == 1 else -1

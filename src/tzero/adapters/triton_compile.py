@@ -1,0 +1,370 @@
+"""How Triton compiles, as far as compiling elsewhere depends on it: what a new Triton may change.
+
+Enters: Triton's compiler, its knobs and its jit functions. Leaves: what besides a kernel decides
+how it compiles, kernels made of text, and compiles with caches and knobs of their own. It must not
+know what a request is. Processes that only compile import it, so it does not import torch.
+"""
+
+from __future__ import annotations
+
+import functools
+import linecache
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any, NamedTuple
+
+import triton
+from triton import knobs
+from triton import language as tl
+from triton._C.libtriton import get_cache_invalidating_env_vars
+from triton.runtime import cache, jit
+
+from tzero.adapters.triton_launch import (
+    ASTSource,
+    Constexpr,
+    ConstexprFunction,
+    Dtype,
+    GPUTarget,
+    JITCallable,
+    JITFunction,
+)
+
+__all__ = [
+    "annotations_of",
+    "code_environment",
+    "code_knobs",
+    "compiler_digest",
+    "compiler_stamp",
+    "compiler_version",
+    "dtype_of",
+    "forget_tools",
+    "is_allowed_global",
+    "knob_state",
+    "known_digest",
+    "make_constexpr_function",
+    "make_kernel",
+    "own_compiling",
+    "private_cache",
+    "ptxas_path",
+    "repr_of",
+    "warm",
+    "with_knobs",
+]
+
+_OWN = (
+    ("compilation", "override"),
+    ("compilation", "dump_ir"),
+    ("compilation", "always_compile"),
+    ("compilation", "use_ir_loc"),
+    ("compilation", "front_end_debugging"),
+    ("nvidia", "dump_nvptx"),
+    ("nvidia", "dump_ptxas_log"),
+    ("amd", "dump_amdgcn"),
+    ("amd", "dump_mir"),
+    ("amd", "swap_mir"),
+)
+"""Who sets one of these wants Triton's compiler, in this process."""
+
+_ELSEWHERE = (
+    ("nvidia", "libdevice_path"),  # becomes an option
+    ("nvidia", "libcuda_path"),  # the driver's, which compilers do not load
+    ("amd", "libhip_path"),
+    ("runtime", "interpret"),  # what Triton interprets is not compiled
+)
+_PRINTING = (
+    "MLIR_ENABLE_DUMP",
+    "MLIR_ENABLE_TIMING",
+    "LLVM_IR_ENABLE_DUMP",
+    "LLVM_ENABLE_TIMING",
+    "TRITON_ENABLE_LLVM_DEBUG",
+    "TRITON_LLVM_DEBUG_ONLY",
+    "TRITON_REPRODUCER_PATH",
+)
+_GROUPS = ("compilation", "language", "nvidia", "amd", "runtime")
+
+
+@functools.cache
+def _code_knobs() -> dict[tuple[str, str], Any]:
+    """The knobs that may change what comes out of the compiler, with their defaults."""
+    known = {}
+    for group in _GROUPS:
+        for name, knob in vars(type(getattr(knobs, group))).items():
+            is_knob = isinstance(knob, knobs.env_base) and type(knob) is not knobs.env_nvidia_tool
+            if is_knob and (group, name) not in _OWN + _ELSEWHERE:
+                known[group, name] = getattr(knob, "default", None)
+    return known
+
+
+def code_knobs() -> dict[str, Any]:
+    """Those of Triton's knobs that may change the code and are not as they are by default."""
+    found = {}
+    for (group, name), default in _code_knobs().items():
+        value = getattr(getattr(knobs, group), name)
+        if value != default:
+            found[f"{group}.{name}"] = value
+    return found
+
+
+def knob_state() -> tuple[dict[str, Any], ...]:
+    """What was assigned to knobs; with the environment, it decides what `code_knobs` says."""
+    return tuple(dict(vars(getattr(knobs, group))) for group in (*_GROUPS, "cache"))
+
+
+def code_environment() -> dict[str, str]:
+    """The variables that Triton's passes read, and that change the code."""
+    return dict(get_cache_invalidating_env_vars())
+
+
+def own_compiling(variables: Mapping[str, str]) -> str:
+    """Why Triton itself must compile, in this process, which has these variables; empty where it
+    need not."""
+    if knobs.runtime.interpret:
+        return "Triton's interpreter is on"
+    for group, name in _OWN:
+        if getattr(getattr(knobs, group), name, None):
+            return f"triton.knobs.{group}.{name} is set"
+    if knobs.compilation.listener is not None:
+        return "triton.knobs.compilation.listener is set"
+    if knobs.runtime.add_stages_inspection_hook is not None:
+        return "triton.knobs.runtime.add_stages_inspection_hook is set"
+    managers = (knobs.cache.manager_class, knobs.cache.remote_manager_class)
+    if any(each not in (None, _PrivateCache) for each in managers):
+        return "Triton has a cache manager of someone's own"
+    if knobs.build.impl is not None:
+        return "triton.knobs.build.impl is set"
+    printing = next((name for name in _PRINTING if variables.get(name, "0") not in ("", "0")), "")
+    return f"{printing} is set, and prints while kernels compile" if printing else ""
+
+
+def is_allowed_global(name: str, value: Any) -> bool:
+    """Whether a kernel may read a global of this name and value. Triton says which not."""
+    from triton.compiler.code_generator import CodeGenerator
+
+    module = getattr(value, "__module__", "") or ""
+    return (
+        value is None
+        or knobs.compilation.allow_non_constexpr_globals
+        or name in CodeGenerator.builtin_namespace
+        or type(value) is ModuleType
+        or isinstance(value, (JITCallable, Constexpr, Dtype))
+        or getattr(value, "__triton_builtin__", False)
+        or getattr(value, "__triton_aggregate__", False)
+        or str(module).startswith(("triton.language", "triton.experimental.gluon.language"))
+        or (isinstance(value, type) and issubclass(value, tuple) and hasattr(value, "_fields"))
+    )
+
+
+@functools.cache
+def dtype_of(name: str) -> Any:
+    """Triton's own object for an element's type.
+
+    >>> dtype_of("fp32") is tl.float32
+    True
+    """
+    known = (each for each in vars(tl).values() if type(each) is Dtype and each.name == name)
+    return next(known, None) or Dtype(name)
+
+
+def annotations_of(function: JITFunction[Any]) -> dict[str, str]:
+    """What Triton makes of the annotations of a kernel's parameters: it reads the text again as
+    the same."""
+    return {each.name: each.annotation for each in function.params if each.annotation}
+
+
+class SpecializationProxy(NamedTuple):
+    """What Triton hands to a kernel's own `repr`."""
+
+    constants: dict[str, Any]
+    signature: dict[str, Any]
+
+
+def repr_of(source: ASTSource) -> str | None:
+    """The name that a kernel's own `repr` gives a binary; None where it has none."""
+    function = source.fn
+    if function._repr is None:
+        return None
+    alone = {path: value for path, value in source.constants.items() if len(path) == 1}
+    constants = {function.arg_names[path[0]]: value for path, value in alone.items()}
+    return str(function.repr(SpecializationProxy(constants, source.signature)))
+
+
+_serial = iter(range(1 << 62))
+
+# Since 3.9: all kernels of the process by name, the user's own among them. Those that are made
+# again must not take their place.
+_registry: dict[str, Any] = getattr(jit, "_triton_jit_function_registry", {})
+
+
+def make_kernel(
+    function: FunctionType, lines: list[str], source: str, options: Mapping[str, Any]
+) -> JITFunction[Any]:
+    """A kernel of a function whose text is in no file, as Triton would have made it of one."""
+    name = f"{function.__module__}:{function.__qualname__}"
+    known = _registry.get(name)
+    try:
+        return _made(functools.partial(JITFunction, **options), function, lines, source)
+    finally:
+        _registry.pop(name, None)
+        if known is not None:
+            _registry[name] = known
+
+
+def make_constexpr_function(function: FunctionType, lines: list[str], source: str) -> Any:
+    """A function that runs while kernels compile, likewise."""
+    return _made(ConstexprFunction, function, lines, source)
+
+
+def _made(
+    make: Callable[[FunctionType], Any], function: FunctionType, lines: list[str], source: str
+) -> Any:
+    """Triton reads a function's text where Python finds it. It finds it under a name that only
+    this call knows, so that what others read of the true file stays as it is."""
+    code = function.__code__
+    name = f"<tzero {os.getpid()} {next(_serial)}>"
+    text = ["\n"] * (code.co_firstlineno - 1) + lines
+    linecache.cache[name] = (sum(map(len, text)), None, text, name)
+    try:
+        function.__code__ = code.replace(co_filename=name)
+        made = make(function)
+    finally:
+        function.__code__ = code
+        del linecache.cache[name]
+    if hasattr(made, "file_name"):  # since 3.9; Triton 3.6 asks the code
+        made.file_name = code.co_filename
+    made.raw_src = lines
+    if made.src != source:
+        made._unsafe_update_src(source)
+    return made
+
+
+def warm() -> None:
+    """Import what Triton imports at its first compile only."""
+    import triton.backends.nvidia.compiler
+    import triton.compiler.code_generator
+    import triton.language.extra.cuda.libdevice  # noqa: F401
+
+
+def compiler_version() -> str:
+    """Triton's version."""
+    return str(triton.__version__)
+
+
+def compiler_digest() -> str:
+    """Triton's digest of itself. The first call of a process reads all of the compiler."""
+    return str(cache.triton_key())
+
+
+def compiler_stamp() -> str:
+    """Which files the compiler is, without reading them: for processes of one machine."""
+    found = os.stat(triton._C.libtriton.__file__)
+    return f"{compiler_version()} {triton.__file__} {found.st_size} {found.st_mtime_ns}"
+
+
+def known_digest(digest: str) -> None:
+    """Spare this process reading the compiler: another, which has the same, has told its digest."""
+    if cache.triton_key.cache_info().currsize == 0:
+        cache.triton_key = functools.lru_cache(lambda: digest)
+
+
+def ptxas_path(target: GPUTarget) -> str | None:
+    """The assembler that NVIDIA's backend uses for a target; None for others."""
+    if target.backend != "cuda":
+        return None
+    from triton.backends.nvidia.compiler import get_ptxas
+
+    return str(get_ptxas(int(target.arch)).path)
+
+
+def forget_tools() -> None:
+    """Have Triton's backends ask again what their assemblers can."""
+    from triton.backends.nvidia import compiler
+
+    for each in vars(compiler).values():
+        if hasattr(each, "cache_clear"):
+            each.cache_clear()
+
+
+_knobs_lock = threading.RLock()  # protects the knobs that `with_knobs` changes
+
+
+@contextmanager
+def with_knobs(values: Mapping[str, Any]) -> Iterator[None]:
+    """Give knobs that change the code these values, or their defaults, until the block ends. Where
+    all have them already, as in the process that asked, nothing is touched."""
+    wanted = {each: values.get(".".join(each), default) for each, default in _code_knobs().items()}
+    wrong = {
+        (group, name): value
+        for (group, name), value in wanted.items()
+        if getattr(getattr(knobs, group), name) != value
+    }
+    if not wrong:
+        yield
+        return
+    with _knobs_lock:
+        states = {group: dict(vars(getattr(knobs, group))) for group, _ in wrong}
+        try:
+            for (group, name), value in wrong.items():
+                vars(getattr(knobs, group))[name] = value  # past the knob, which sets a variable
+            yield
+        finally:
+            for group, state in states.items():
+                held = vars(getattr(knobs, group))
+                held.clear()
+                held.update(state)
+
+
+_private = threading.local()
+_private_lock = threading.Lock()  # protects `_private_users` and the knob that goes with it
+_private_users = 0
+
+
+class _PrivateCache(cache.CacheManager):  # type: ignore[misc]
+    """Triton's cache for one compile: a directory where nothing is found."""
+
+    def __new__(cls, key: str, override: bool = False, dump: bool = False) -> Any:
+        # Other threads of this process compile as ever.
+        if getattr(_private, "directory", None) is None:
+            return cache.FileCacheManager(key, override=override, dump=dump)
+        return super().__new__(cls)
+
+    def __init__(self, key: str, override: bool = False, dump: bool = False) -> None:
+        self.directory = Path(_private.directory)
+
+    def get_file(self, filename: str) -> str | None:
+        path = self.directory / filename
+        return str(path) if path.exists() else None
+
+    def put(self, data: Any, filename: str, binary: bool = True) -> str:
+        path = self.directory / filename
+        path.write_bytes(data if isinstance(data, bytes) else str(data).encode())
+        return str(path)
+
+    def get_group(self, filename: str) -> dict[str, str] | None:
+        return None
+
+    def put_group(self, filename: str, group: dict[str, str]) -> None:
+        """Nobody will ask for it."""
+
+
+@contextmanager
+def private_cache(directory: str) -> Iterator[None]:
+    """Have what this thread compiles kept in a directory, and nothing found anywhere else."""
+    global _private_users
+    outer = getattr(_private, "directory", None)
+    _private.directory = directory
+    with _private_lock:
+        _private_users += 1
+        if _private_users == 1:
+            vars(knobs.cache)["manager_class"] = _PrivateCache
+    try:
+        yield
+    finally:
+        _private.directory = outer
+        with _private_lock:
+            _private_users -= 1
+            if _private_users == 0:
+                vars(knobs.cache).pop("manager_class", None)

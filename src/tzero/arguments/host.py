@@ -1,0 +1,311 @@
+"""A host function, read once when it is decorated, and the options it is decorated with.
+
+Enters: what `@tzero.kernel` was put on and was given. Leaves: a `Host`, which knows the parameters,
+which of them are constants, and where the config goes; or `InvalidKernel`, which says why no kernel
+can be made of it. It must not know keys, tables or calls.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from inspect import Parameter
+from types import FrameType, FunctionType, MethodType
+from typing import Any, Generic, TypeVar
+
+from tzero.arguments.extract import ConstExpr
+from tzero.config import Config
+from tzero.errors import InvalidKernel
+
+__all__ = ["Host", "read_host"]
+
+R = TypeVar("R")
+
+_BY_NAME = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Host(Generic[R]):
+    """A host function and what it takes; `config` is among none of its parameters here.
+
+    >>> host = read_host(lambda x, config, y=2: (x, config, y), Config(B=1))
+    >>> host.parameters, host.defaults, host.configured(host.function, host.config)(5, 6)
+    (('x', 'y'), {'y': 2}, (5, Config(B=1), 6))
+    """
+
+    name: str
+    function: Callable[..., R]
+    signature: inspect.Signature
+    parameters: tuple[str, ...]
+    defaults: Mapping[str, Any]
+    constants: tuple[bool, ...]
+    config: Config | None
+    config_at: int | None
+
+    def configured(self, function: Callable[..., R], config: Config | None) -> Callable[..., R]:
+        """A function of the arguments alone."""
+        at = self.config_at
+        if at is None:
+            return function
+        if at == _BY_NAME:
+            return functools.partial(function, config=config)
+        return lambda *args: function(*args[:at], config, *args[at:])
+
+
+def read_host(
+    function: Callable[..., R], config: Config | None, takes_config: bool = True
+) -> Host[R]:
+    """Read a host function; unless it takes none, a parameter called config is for tzero's.
+
+    >>> read_host(lambda x, n=1: x, None).parameters
+    ('x', 'n')
+    """
+    name = _check_callable(function)
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError, NameError) as error:  # NameError: of annotations, from 3.14 on
+        raise InvalidKernel(
+            kernel=name,
+            problem=f"Python cannot tell its parameters ({error})",
+            advice="Call it from a function of your own, and make that the kernel.",
+        ) from error
+    every = list(signature.parameters.values())
+    named = (k for k, each in enumerate(every) if each.name == "config")
+    at = next(named, None) if takes_config else None
+    place = None if at is None else _config_place(name, every, at)
+    used = _config(name, None if at is None else every[at], config)
+    plain = [each for k, each in enumerate(every) if k != at]
+    for parameter in plain:
+        _check_plain(name, parameter)
+    defaults = {each.name: each.default for each in plain if each.default is not Parameter.empty}
+    return Host(
+        name=name,
+        function=function,
+        signature=signature.replace(parameters=plain),
+        parameters=tuple(each.name for each in plain),
+        defaults=defaults,
+        constants=_constants(name, function, plain),
+        config=used,
+        config_at=place,
+    )
+
+
+# -- what can be a kernel -------------------------------------------------------------------------
+
+
+def _check_callable(function: Any) -> str:
+    """The name of something that can be called once for each call of a kernel."""
+    if not callable(function) or isinstance(function, classmethod):
+        raise InvalidKernel(
+            kernel=getattr(function, "__name__", None) or repr(function)[:80],
+            problem=f"it is no function but of type {type(function).__name__}",
+            advice=_instead_of(function),
+        )
+    below = underlying(function)
+    name = str(getattr(function, "__name__", None) or _name_of(function, below))
+    own = function if isinstance(function, (FunctionType, MethodType)) else below
+    kinds: dict[str, Callable[[Any], bool]] = {
+        "a coroutine function": inspect.iscoroutinefunction,
+        "a generator function": inspect.isgeneratorfunction,
+        "an asynchronous generator function": inspect.isasyncgenfunction,
+    }
+    for kind, is_one in kinds.items():
+        if is_one(own):
+            raise InvalidKernel(
+                kernel=name,
+                problem=f"it is {kind}, whose body runs after the call has ended",
+                advice="Make a kernel of a plain function, and call that in it.",
+            )
+    return name
+
+
+def _instead_of(function: Any) -> str:
+    if isinstance(function, Config):
+        return "Pass it as config=, and put the result on a function."
+    if isinstance(function, (classmethod, property)):
+        return f"Put @tzero.kernel below @{type(function).__name__}."
+    return "Put @tzero.kernel on a function."
+
+
+def _name_of(function: object, below: FunctionType | None) -> str:
+    partial = isinstance(function, functools.partial) and below is not None
+    return below.__name__ if partial and below is not None else type(function).__name__
+
+
+def _check_plain(name: str, parameter: Parameter) -> None:
+    if parameter.kind is not Parameter.POSITIONAL_OR_KEYWORD:
+        raise InvalidKernel(
+            kernel=name,
+            problem=f"its parameter {_starred(parameter)} is {parameter.kind.description}",
+            advice="Give it plain parameters, which can be passed by place and by name.",
+        )
+
+
+def _starred(parameter: Parameter) -> str:
+    stars = {"VAR_POSITIONAL": "*", "VAR_KEYWORD": "**"}
+    return stars.get(parameter.kind.name, "") + parameter.name
+
+
+def underlying(function: Any) -> FunctionType | None:
+    """The Python function below partials, methods and objects that can be called, if there is one.
+
+    >>> underlying(functools.partial(underlying, None)) is underlying
+    True
+    """
+    while not isinstance(function, FunctionType):
+        if isinstance(function, functools.partial):
+            function = function.func
+        elif isinstance(function, (MethodType, staticmethod)):
+            function = function.__func__
+        elif isinstance(function, type):
+            function = function.__init__  # type: ignore[misc]
+        else:
+            function = inspect.getattr_static(type(function), "__call__", None)
+            if not isinstance(function, FunctionType):
+                return None
+    return function
+
+
+# -- config ---------------------------------------------------------------------------------------
+
+
+def _config_place(name: str, every: list[Parameter], at: int) -> int:
+    """Where the config goes: by name where that is enough, else the place among the arguments."""
+    kind = every[at].kind
+    if kind in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD):
+        raise InvalidKernel(
+            kernel=name,
+            problem=f"its parameter {_starred(every[at])} is {kind.description}",
+            advice="Take one config: a parameter `config`.",
+        )
+    last = at == len(every) - 1 and kind is not Parameter.POSITIONAL_ONLY
+    return _BY_NAME if last or kind is Parameter.KEYWORD_ONLY else at
+
+
+def _config(name: str, parameter: Parameter | None, config: Config | None) -> Config | None:
+    """The config to call with: what was given, else the parameter's default."""
+    if config is not None and not isinstance(config, Config):
+        raise InvalidKernel(
+            kernel=name,
+            problem=f"config= is {config!r}, of type {type(config).__name__}",
+            advice="Pass a tzero.Config.",
+        )
+    if parameter is None and config is not None:
+        raise InvalidKernel(
+            kernel=name,
+            problem="it is given a config, and has no parameter for it",
+            advice="Give it a parameter `config`, or leave config= out.",
+        )
+    if parameter is None or config is not None:
+        return config
+    if parameter.default is Parameter.empty:
+        raise InvalidKernel(
+            kernel=name,
+            problem="it has a parameter `config`, and is given none",
+            advice="Pass config=tzero.Config(...), or give the parameter a default.",
+        )
+    if parameter.default is not None and not isinstance(parameter.default, Config):
+        raise InvalidKernel(
+            kernel=name,
+            problem=f"the default of its parameter `config` is {parameter.default!r}",
+            advice="Make it a tzero.Config.",
+        )
+    return parameter.default
+
+
+# -- constants ------------------------------------------------------------------------------------
+
+
+def _constants(
+    name: str, function: Callable[..., Any], parameters: list[Parameter]
+) -> tuple[bool, ...]:
+    """Which parameters are annotated as constants, under whichever name `ConstExpr` goes."""
+    names = _names_seen(function)
+    return tuple(
+        each.annotation is not Parameter.empty and _is_constant(_resolved(name, each, *names))
+        for each in parameters
+    )
+
+
+def _names_seen(function: Callable[..., Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The names that annotations may use: globals, and what the function closes over."""
+    below = underlying(function)
+    if below is None:
+        return {}, {}
+    below = inspect.unwrap(below)
+    cells = zip(below.__code__.co_freevars, below.__closure__ or (), strict=True)
+    closed = {name: cell.cell_contents for name, cell in cells if cell != types.CellType()}
+    return below.__globals__, closed
+
+
+def _resolved(
+    kernel: str, parameter: Parameter, world: dict[str, Any], closed: dict[str, Any]
+) -> Any:
+    """What an annotation is, also where it is written as a string."""
+    try:
+        return _evaluated(parameter, world, closed)
+    except Exception:  # annotations are expressions: they may raise anything
+        # A name that is used in an annotation alone is not closed over. The decorating function
+        # may have it; to ask for its names keeps them alive until it ends, so it is asked last.
+        around = {**outside()[0].f_locals, **closed}
+    try:
+        return _evaluated(parameter, world, around)
+    except Exception as error:
+        raise InvalidKernel(
+            kernel=kernel,
+            problem=f"the annotation {parameter.annotation!r} of {parameter.name!r} cannot be "
+            f"resolved ({type(error).__name__}: {error}), so it may be a ConstExpr or not",
+            advice="Import what it names where the function is defined, also at run time; or "
+            "leave it out.",
+        ) from error
+
+
+def _evaluated(parameter: Parameter, world: dict[str, Any], names: dict[str, Any]) -> Any:
+    def carrier() -> None: ...
+
+    carrier.__annotations__ = {parameter.name: parameter.annotation}
+    return typing.get_type_hints(carrier, world, names)[parameter.name]
+
+
+def _is_constant(hint: Any) -> bool:
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return any(map(_is_constant, typing.get_args(hint)))
+    return hint is ConstExpr
+
+
+def outside() -> tuple[FrameType, int]:
+    """The frame that called into tzero, and how many frames up from the caller of this that is."""
+    frame, depth = sys._getframe(1), 0
+    while frame.f_globals.get("__name__", "").partition(".")[0] == "tzero" and frame.f_back:
+        frame, depth = frame.f_back, depth + 1
+    return frame, depth
+
+
+# -- options ---------------------------------------------------------------------------------------
+
+
+def check_key(name: str, key: Any, parameters: Sequence[str]) -> None:
+    """A key= function takes the arguments of the kernel."""
+    if key is None:
+        return
+    if not callable(key):
+        raise InvalidKernel(
+            kernel=name, problem=f"key= is {key!r}, no function", advice="Pass a function."
+        )
+    try:
+        signature = inspect.signature(key)
+    except (TypeError, ValueError):  # written in C: what it takes shows when it is called
+        return
+    try:
+        signature.bind(*parameters)
+    except TypeError as error:
+        raise InvalidKernel(
+            kernel=name,
+            problem=f"its key= function does not take its arguments ({error})",
+            advice=f"Give it {len(parameters)} parameters, for {', '.join(parameters)}.",
+        ) from error

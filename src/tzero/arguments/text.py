@@ -1,0 +1,125 @@
+"""Keys in words: a text that is the same in every process, and how two keys differ.
+
+Enters: parts of keys. Leaves: text. It must not know how parts are made, beyond the shape of a
+tensor's, nor kernels.
+
+    >>> text((torch.float16, torch.Size([2]), (1,)))
+    '(torch.float16, (2,), (1,))'
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Hashable, Sequence
+from types import CodeType, ModuleType
+from typing import Any
+
+import torch
+
+from tzero.arguments.constants import Same
+
+__all__ = ["difference", "first_difference", "holds_tensor", "shown", "text"]
+
+
+def text(item: Hashable) -> str:
+    """A part as text: the same for equal parts in every process, so that disks can keep it.
+
+    >>> text((int, "mean", frozenset({1})))
+    "(int, 'mean', {1})"
+    """
+    if isinstance(item, type):
+        return item.__name__ if item.__module__ == "builtins" else _dotted(item)
+    if isinstance(item, tuple):
+        inner = ", ".join(text(each) for each in item)
+        return f"({inner},)" if len(item) == 1 else f"({inner})"
+    if isinstance(item, frozenset):
+        return f"{{{', '.join(sorted(text(each) for each in item))}}}"
+    if isinstance(item, Same):
+        return _of_same(item)
+    if isinstance(item, CodeType):
+        return f"<code {item.co_qualname} {_digest(item)}>"
+    return shown(item)
+
+
+def _of_same(item: Same) -> str:
+    value = item.value
+    if isinstance(value, type):
+        return f"<class {_dotted(value)}>"
+    if isinstance(value, ModuleType):
+        return f"<module {value.__name__}>"
+    return f"<{_dotted(item.kind)}>"
+
+
+def _dotted(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _digest(code: CodeType) -> str:
+    """What a function does, in twelve digits; functions in it are among its constants."""
+    facts = (
+        code.co_code,
+        code.co_exceptiontable,
+        code.co_flags,
+        (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount),
+        (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars),
+        code.co_consts,
+    )
+    return hashlib.sha256(text(facts).encode("utf-8", "surrogatepass")).hexdigest()[:12]
+
+
+def shown(value: object) -> str:
+    """What a value's own `repr` says; what is said of keys must not fail where that does.
+
+    >>> shown(0.5)
+    '0.5'
+    """
+    try:
+        return repr(value)
+    except Exception as error:
+        return f"<{_dotted(type(value))}, whose repr raises {type(error).__name__}>"
+
+
+_TENSOR_FACTS = ("dtype", "sizes", "strides", "dims marked static", "64-bit indices")
+
+
+def first_difference(old: Sequence[object], new: Sequence[object]) -> int:
+    """The place of the first part in which two keys differ; behind the shorter if there is none.
+
+    >>> first_difference((1, 2), (1, 3))
+    1
+    """
+    both = min(len(old), len(new))
+    return next((k for k in range(both) if old[k] != new[k]), both)
+
+
+def difference(old: Sequence[Any], new: Sequence[Any], names: Sequence[str]) -> str:
+    """The first fact in which two keys differ, in words; empty if there is none.
+
+    >>> difference((int, "sum"), (int, "mean"), ["n", "how"])
+    "argument 'how' is 'mean', not 'sum'"
+    """
+    k = first_difference(old, new)
+    if k == min(len(old), len(new)):
+        same = len(old) == len(new)
+        return "" if same else f"there are {len(new)} parts, not {len(old)}"
+    name = f"argument {names[k]!r}" if k < len(names) else f"part {k} of the key"
+    one, other = old[k], new[k]
+    if _is_tensor(one) and _is_tensor(other):
+        for fact, was, now in zip(_TENSOR_FACTS, one, other, strict=False):
+            if was != now:
+                return f"{name} has {fact} {text(now)}, not {text(was)}"
+    was, now = text(one), text(other)
+    return f"{name} is {now}, not {was}" if was != now else f"{name} is another {now}"
+
+
+def holds_tensor(item: object) -> bool:
+    """Whether a part is, or holds, that of a tensor.
+
+    >>> holds_tensor((list, (torch.int8, (2,), (1,)))), holds_tensor((list, int))
+    (True, False)
+    """
+    return _is_tensor(item) or (isinstance(item, tuple) and any(map(holds_tensor, item)))
+
+
+def _is_tensor(item: Any) -> bool:
+    return isinstance(item, tuple) and len(item) >= 3 and isinstance(item[0], torch.dtype)

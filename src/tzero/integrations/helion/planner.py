@@ -1,0 +1,144 @@
+"""When a call of a Helion kernel is recorded, and of what.
+
+Enters: a kernel of Helion's, and calls that no plan is there for. Leaves: plans of what Helion
+generated. It must not know how calls come here, nor Helion's insides, which are in `helion_compat`.
+
+The host function of a plan is what Helion generated: it allocates, and calls the launcher. Which
+one that is, Helion is asked for each call that is recorded; the guards of the plan say whether it
+would answer the same again. What was refused of one is not said of the next.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from tzero.arguments.host import Host
+from tzero.integrations.helion import compat
+from tzero.plans import record
+from tzero.plans.plan import Refusal
+from tzero.plans.planner import Bound, Planned, Planner
+from tzero.reading.dependencies import Unreplayable, World, read_world
+from tzero.reading.forwarded import Passing, read_passing
+from tzero.reading.guards import Guard
+
+__all__ = ["HelionPlanner", "whole"]
+
+R = TypeVar("R")
+
+Read = tuple[Passing, World] | Unreplayable
+
+
+class _NotCompiled(Exception):
+    """Helion has not compiled for these arguments; nothing has run."""
+
+
+class _Here(threading.local):
+    """The guards of what this thread records."""
+
+    guards: tuple[Guard, ...] = ()
+
+
+def whole(args: Sequence[Any], fixed: Mapping[int, Any]) -> tuple[Any, ...]:
+    """Arguments, with those that are always the same in their places.
+
+    >>> whole(("x", "y"), {1: "f"})
+    ('x', 'f', 'y')
+    """
+    rest = iter(args)
+    return tuple(fixed[k] if k in fixed else next(rest) for k in range(len(args) + len(fixed)))
+
+
+class HelionPlanner(Planner[R]):
+    """A planner whose host functions are Helion's; `fixed` are arguments that Helion gets and the
+    kernel of tzero's does not.
+
+    ::
+
+        HelionPlanner(add, host, fixed={}, pool=False)
+    """
+
+    def __init__(self, kernel: Any, host: Host[R], fixed: Mapping[int, Any], pool: bool) -> None:
+        super().__init__(host, exact=True, pool=pool)
+        self._kernel, self._fixed = kernel, fixed
+        self._read: dict[Callable[..., Any], Read] = {}
+        self._said_of: weakref.WeakKeyDictionary[Bound[R], dict[Any, tuple[Guard, ...]]] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._recording = _Here()
+        self.refused = 0
+        """How often a host function of Helion's was found not to be one for plans."""
+
+    def start_anew(self) -> None:
+        """Forget what was read, and refused."""
+        self._read, self.refused = {}, 0
+        self._said_of.clear()
+
+    def run(self, bound: Bound[R], args: tuple[Any, ...]) -> tuple[R, Planned | None]:
+        """Make a call; also what replays it, unless nothing does."""
+        if compat.distributed():
+            self._say("Helion calls: there is a process group, and tensors may be in its memory")
+            return bound.call(*args), None
+        if bound in self._said_of:
+            self._look_again(bound)
+        return super().run(bound, args)
+
+    def _look_again(self, bound: Bound[R]) -> None:
+        """Forget refusals that were said of what Helion had compiled before."""
+        said = self._said_of[bound]
+        for key, guards in list(said.items()):
+            if not all(guard.holds() for guard in guards):
+                said.pop(key, None)
+                bound.plans.pop(key, None)
+
+    def _keep_refusal(self, bound: Bound[R], key: Any, refusal: Refusal) -> None:
+        super()._keep_refusal(bound, key, refusal)
+        self._said_of.setdefault(bound, {})[key] = self._recording.guards
+
+    def _record(self, bound: Bound[R], args: tuple[Any, ...], *rest: Any, **more: Any) -> Any:
+        try:
+            return super()._record(bound, args, *rest, **more)
+        except _NotCompiled:
+            pass  # and no error of Helion's is shown as if it came of this one
+        return bound.call(*args), None
+
+    def _keep(self, bound: Bound[R], key: Any, planned: Planned, stale: bool) -> None:
+        # Each `set_config` makes a plan stale. Someone who tries configs does so often, and then
+        # settles on one.
+        super()._keep(bound, key, planned, stale=False)
+
+    def _refused(self, bound: Bound[R], args: tuple[Any, ...], refusal: Refusal) -> tuple[R, None]:
+        self.refused += 1
+        self._say(f"no plan: {refusal}")
+        return bound.call(*args), None
+
+    def _subject(self, bound: Bound[R], args: tuple[Any, ...]) -> record.Subject:
+        found = compat.compiled(self._kernel, whole(args, self._fixed))
+        if found is None:
+            raise _NotCompiled
+        run = found.run
+        self._recording.guards = found.guards
+        if found.obstacle:
+            raise Unreplayable(found.obstacle, run.__code__.co_filename, 0)
+        passing, world = self._reading(run)
+        if not found.numbers_by_type:  # a number that is only passed on may decide what runs
+            passing = Passing({}, {})
+        world = world._replace(guards=(*world.guards, *found.guards))
+        called = (lambda *given: run(*whole(given, self._fixed))) if self._fixed else run
+        names = self._host.parameters
+        return record.Subject(bound.name, called, names, run.__code__, passing, world)
+
+    def _reading(self, run: Any) -> tuple[Passing, World]:
+        known = self._read.get(run)
+        if isinstance(known, Unreplayable):
+            raise known
+        if known is None or not all(guard.holds() for guard in known[1].guards):
+            try:
+                passing = read_passing(run, self._host.parameters, compat.LAUNCHER)
+                known = self._read[run] = passing, read_world(run)
+            except Unreplayable as refused:
+                self._read[run] = refused
+                raise
+        return known

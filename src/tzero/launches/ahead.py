@@ -1,0 +1,331 @@
+"""Compiling ahead of need: what a host function would launch, asked of the compile service at once.
+
+::
+
+    add.precompile(x, y) ──► the host function, on tensors that have no memory
+                               └─ its launches are not made: what each needs is asked for
+                                    ──► tzero.compile ──► futures
+
+Enters: a host function, and its arguments or `Spec`s in their place. Leaves: a `Precompiled`: the
+futures of all that is being compiled. The first call then waits only for what it needs. It must not
+know how anything is compiled.
+"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from tzero import compile as compiling
+from tzero.adapters import intercept, torch_modes, triton_launch
+from tzero.adapters.torch_internals import fake_tensor, storage_id, tree_leaves, tree_map
+from tzero.backends import triton as backend
+from tzero.errors import InvalidArgument
+
+__all__ = [
+    "Precompiled",
+    "Spec",
+    "check_left",
+    "precompile",
+    "precompile_host",
+    "precompile_launch",
+    "run_without_memory",
+]
+
+_ALIGNED = 16
+"""What Triton asks of an address is whether this divides it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """A tensor that is not there, for compiling ahead; its memory will begin at a multiple of 16
+    bytes, as torch's does.
+
+    >>> Spec((1024, 512), torch.float16)
+    Spec(shape=(1024, 512), dtype=torch.float16, device=None, strides=None)
+    """
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype = torch.float32
+    device: torch.device | str | None = None
+    """Where it will be; None: on the accelerator, if there is one."""
+    strides: tuple[int, ...] | None = None
+    """In elements; None: those of a contiguous tensor."""
+
+    def tensor(self) -> torch.Tensor:
+        """A tensor like this, in the mode that is active."""
+        device = self.device or torch.accelerator.current_accelerator() or "cpu"
+        if self.strides is None:
+            return torch.empty(self.shape, dtype=self.dtype, device=device)
+        return torch.empty_strided(self.shape, self.strides, dtype=self.dtype, device=device)
+
+
+class Precompiled(Mapping[str, "Future[Any]"]):
+    """What is being compiled, by name: a mapping of futures.
+
+    ::
+
+        ahead = add.precompile(x, y)
+        ahead.wait()      # a progress bar, on a terminal
+    """
+
+    def __init__(self) -> None:
+        self._futures: dict[str, Future[Any]] = {}
+        self.refused: dict[str, str] = {}
+        """Kernels that only compile where they are defined, and why: their first call does it."""
+
+    def __getitem__(self, name: str) -> Future[Any]:
+        return self._futures[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._futures)
+
+    def __len__(self) -> int:
+        return len(self._futures)
+
+    def wait(self) -> None:
+        """Wait until all of it is compiled; what failed to compile raises here."""
+        compiling.service().wait(self._futures)
+
+    def done(self) -> bool:
+        """Whether a call would not wait for any of it."""
+        return all(future.done() for future in self._futures.values())
+
+    def add(self, name: str, future: Future[Any]) -> None:
+        """Take in a future, under a name of its own."""
+        if any(future is each for each in self._futures.values()):
+            return
+        number = 2
+        free = name
+        while free in self._futures:
+            free, number = f"{name} ({number})", number + 1
+        self._futures[free] = future
+
+
+def precompile(items: Iterable[tuple[Any, ...]]) -> Precompiled:
+    """Compile what several kernels will need, side by side, and wait for it.
+
+    ::
+
+        tzero.precompile([
+            (add, x, y),
+            (softmax, tzero.Spec((1024, 4096))),
+        ])
+
+    Each item is a kernel and the arguments of a call; a dict at its end has those by name. Kernels
+    of `tzero.jit` are taken too, with the arguments of a launch.
+    """
+    ahead = Precompiled()
+    for kernel, *given in () if triton_launch.interpreting() else items:
+        named = given.pop() if given and isinstance(given[-1], dict) else {}
+        part = kernel.precompile(*given, **named)
+        for name, future in part.items():
+            ahead.add(name, future)
+        ahead.refused.update(part.refused)
+    ahead.wait()
+    return ahead
+
+
+def precompile_host(
+    name: str,
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    ahead: Precompiled,
+    *,
+    spoiling: bool = False,
+) -> None:
+    """Ask for all that a call of a host function would launch; nothing, where Triton interprets.
+    `spoiling`: the arguments are there for nothing else. Then it is called with them as they are,
+    and tensors that it makes are real ones, which it may keep from one call to the next.
+
+    ::
+
+        precompile_host("add", add_host, (x, y), ahead)
+    """
+    if triton_launch.interpreting():
+        return
+    addresses: dict[int, int] = {}
+
+    def ask(
+        kernel: Any, grid: Any, given: tuple[Any, ...], kwargs: Mapping[str, Any], launch: Any
+    ) -> None:
+        def pointer(value: Any) -> Any:
+            unreal = isinstance(value, torch.Tensor) and not spoiling
+            return _Pointer.of(value, addresses) if unreal else value
+
+        try:
+            _ask(kernel, tree_map(pointer, given), tree_map(pointer, dict(kwargs)), ahead)
+        except Exception as error:
+            refused.append(error)
+            raise
+
+    refused: list[Exception] = []  # what Triton says to a launch is said as it is
+    made: list[weakref.ref[torch.Tensor]] = []
+    try:
+        if spoiling:
+            _run_without_launches(function, args, ask)
+        else:
+            run_without_memory(function, args, ask, addresses, made)
+    except Exception as error:
+        if any(error is each for each in refused):
+            raise
+        fakes = fake_tensor()
+        by_value = (fakes.DataDependentOutputException, fakes.DynamicOutputShapeException, _Read)
+        what = ", which asks what a tensor holds" if isinstance(error, by_value) else ""
+        raise InvalidArgument(
+            kernel=name,
+            problem="precompile, which makes no launches and has no values, cannot follow its host "
+            f"function{what} ({type(error).__name__}: {error})",
+            advice="Call the kernel itself once; it compiles what it needs.",
+        ) from error
+    check_left(name, made, "to compile what it launches")
+
+
+def run_without_memory(
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    ask: Callable[..., None] = lambda *launch: None,
+    addresses: dict[int, int] | None = None,
+    made: list[weakref.ref[torch.Tensor]] | None = None,
+) -> Any:
+    """Call a host function on tensors that have no memory, and return what it returns; its launches
+    are not made, but shown to `ask`. `addresses` gets where the memory of each storage begins, and
+    `made` those tensors: what it is given and what it makes (see `check_left`).
+
+    ::
+
+        run_without_memory(add_host, (Spec((1009,)), Spec((1009,)))).shape
+    """
+    fakes = fake_tensor()
+    mode = fakes.FakeTensorMode(allow_non_fake_inputs=True)
+    held: dict[int, int] = {} if addresses is None else addresses
+    noted: list[weakref.ref[torch.Tensor]] = [] if made is None else made
+
+    def unreal(value: Any) -> Any:
+        if isinstance(value, Spec):
+            with mode, _Noting(noted):
+                return value.tensor()
+        if not isinstance(value, torch.Tensor) or isinstance(value, fakes.FakeTensor):
+            return value
+        like = mode.from_tensor(value, static_shapes=True)
+        held[storage_id(like)] = value.untyped_storage().data_ptr() % _ALIGNED
+        noted.append(weakref.ref(like))
+        return like
+
+    args = tree_map(unreal, args)
+    try:
+        with mode, _Noting(noted), intercept.intercepted(ask), triton_launch.every_config():
+            return function(*args)
+    finally:
+        torch.clear_autocast_cache()  # of weights in another dtype, which have no memory either
+
+
+class _Read(RuntimeError):
+    """A host function looks into a tensor, which may be what a launch that is not made computes."""
+
+
+_READS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+
+
+class _Unread(torch_modes.Dispatching):
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if not _READS.isdisjoint(function.tags):
+            raise _Read(f"it reads a tensor by {function}")
+        return function(*args, **(kwargs or {}))
+
+
+def _run_without_launches(
+    function: Callable[..., Any], args: tuple[Any, ...], ask: Callable[..., None]
+) -> None:
+    with _Unread(), intercept.intercepted(ask), triton_launch.every_config():  # type: ignore[no-untyped-call]
+        function(*args)
+
+
+class _Noting(torch_modes.Dispatching):
+    """Notes which tensors are made."""
+
+    def __init__(self, made: list[weakref.ref[torch.Tensor]]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._made = made
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        result = function(*args, **(kwargs or {}))
+        tensors = (each for each in tree_leaves(result) if isinstance(each, torch.Tensor))
+        self._made.extend(map(weakref.ref, tensors))
+        return result
+
+
+def check_left(name: str, made: list[weakref.ref[torch.Tensor]], why: str) -> None:
+    """Raise where a tensor is still there, after all that `run_without_memory` did is over: the
+    host function has kept it, and a kernel that is launched with it would crash.
+
+    >>> check_left("add", [weakref.ref(torch.ones(2))], "to compile what it launches")
+    """
+    if any(each() is not None for each in made):
+        gc.collect()  # it may be in a cycle that nobody has
+    kept = next((tensor for each in made if (tensor := each()) is not None), None)
+    if kept is not None:
+        raise InvalidArgument(
+            kernel=name,
+            problem=f"it keeps a tensor, {kept.dtype} of sizes {tuple(kept.shape)}, from one call "
+            f"to the next, and was called with tensors that have no memory, {why}: so what it "
+            "keeps now has none either",
+            advice="Drop what it keeps, and pass that tensor to it, or call it once before.",
+        )
+
+
+def precompile_launch(
+    kernel: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], ahead: Precompiled
+) -> None:
+    """Ask for what one launch of a Triton kernel needs; tensors may be `Spec`s.
+
+    ::
+
+        precompile_launch(add_kernel, (x, y, out, 4096), {"BLOCK": 1024}, ahead)
+    """
+
+    def pointer(value: Any) -> Any:
+        if isinstance(value, Spec):
+            return _Pointer(value.dtype, 0)
+        return value
+
+    _ask(kernel, tree_map(pointer, args), tree_map(pointer, dict(kwargs)), ahead)
+
+
+class _Pointer:
+    """What a launch sees of a tensor that is not there: its dtype, and where it would begin."""
+
+    def __init__(self, dtype: torch.dtype, address: int) -> None:
+        self.dtype = dtype
+        self._address = address
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor, addresses: Mapping[int, int]) -> _Pointer:
+        base = addresses.get(storage_id(tensor), 0)
+        return cls(tensor.dtype, base + int(tensor.storage_offset()) * tensor.dtype.itemsize)
+
+    def data_ptr(self) -> int:
+        return self._address
+
+
+def _ask(kernel: Any, args: Any, kwargs: Mapping[str, Any], ahead: Precompiled) -> None:
+    if not isinstance(kernel, triton_launch.JITFunction):  # one of another backend
+        ahead.add(kernel.__name__, kernel.precompile())
+        return
+    source, target, options = triton_launch.source_of(kernel, args, kwargs)
+    backend.take_over(kernel)
+    request = backend.request(source, target, options)
+    if isinstance(request, backend.NotTransportable):
+        ahead.refused[kernel.__name__] = request.reason
+        return
+    ahead.add(kernel.__name__, compiling.service().submit(request))

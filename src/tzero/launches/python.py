@@ -1,0 +1,293 @@
+"""One launch of a Triton kernel in Python, with every check that Triton makes: the twin of native/.
+
+    k[grid](...) ─► facts ─► spec ── found, and Triton would find it too ──► run
+                              └ not found: Triton launches, and the spec is kept
+
+Enters: a grid and the arguments of a launch. Leaves: the compiled kernel, launched. It must not
+know how Triton finds or compiles a kernel; `tzero.adapters.triton_launch` does.
+
+A spec says which binary Triton ran for some facts. It is used again while all of this holds, each
+read anew on every launch: no pre-run hook is attached, no hook on the compiler's stages; the knobs
+and the driver are those in the key; Triton still keeps that binary where it kept it; no global that
+the kernel was compiled with has changed. Otherwise Triton takes the launch, with its own answer.
+"""
+
+from __future__ import annotations
+
+import struct
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+from tzero import events, settings
+from tzero.adapters import intercept, triton_launch
+from tzero.adapters.torch_modes import untraced
+from tzero.adapters.triton_launch import Compiled, JITFunction, driver
+from tzero.arguments.launch_facts import Reader
+from tzero.backends.triton import compiled
+from tzero.cpu.launcher import Launcher
+from tzero.cpu.pool import DONE
+from tzero.launches.ahead import Precompiled, precompile_launch
+
+__all__ = ["Launching", "PythonJit", "finish", "over"]
+
+
+class Launching:
+    """A kernel and its grid: what ``k[grid]`` gives, ready to be called."""
+
+    __slots__ = ("grid", "kernel", "sizes")
+
+    def __init__(self, kernel: PythonJit, grid: Any) -> None:
+        self.kernel = kernel
+        self.grid = grid
+        plain = type(grid) is tuple and all(type(size) is int for size in grid)
+        self.sizes = (*grid, 1, 1)[:3] if plain and grid else None
+
+    @untraced
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Launch, and return the compiled kernel as Triton does."""
+        if intercept.anywhere and intercept.here.interceptor is not None:
+            return intercept.shown(
+                *(self.kernel, self.grid, args, kwargs),
+                lambda grid: Launching(self.kernel, grid)(*args, **kwargs),
+            )
+        kernel, grid, debug = self.kernel, self.grid, self.kernel.debug
+        if type(kernel.pre_run_hooks) is not list or kernel.pre_run_hooks:
+            return kernel.handed_over(grid, args, kwargs, "a pre-run hook is attached")
+        knobs = triton_launch.world()
+        if knobs[0] is not None:
+            return kernel.handed_over(grid, args, kwargs, "a hook on the compiler's stages is set")
+        active = driver.active
+        device = active.get_current_device()
+        reader = kernel.readers.get(device)
+        if reader is None:
+            reader = kernel.reader(active, device)
+        if reader.reserves and not reader.reserves.isdisjoint(kwargs):
+            return kernel.plain_run(grid, args, kwargs)  # it raises
+        try:
+            facts, values = reader.read(*args, **kwargs)
+            key = (active, device, debug, type(debug), knobs, facts)
+            spec = kernel.specs.get(key)
+        except Exception as error:  # what Triton says to these arguments is what counts
+            reason = f"the arguments cannot be read, which ends in a {type(error).__name__}"
+            return kernel.handed_over(grid, args, kwargs, reason)
+        if spec is None or not spec.is_current(kernel, device):
+            return kernel.missed(key, device, grid, args, kwargs)
+        if kernel.used_global_vals and any(triton_launch.changed_globals(kernel)):
+            return kernel.plain_run(grid, args, kwargs)  # it raises, by name
+        sizes = self.sizes
+        if sizes is None and callable(grid):
+            stream = active.get_current_stream(device)
+            named = reader.named(*args, **kwargs)
+            # From here on it is what the grid function leaves behind that is launched: it is shown
+            # the arguments themselves, and may change them, or where a tensor's memory is.
+            finish(kernel, spec.kernel, grid(named), tuple(named.values()), stream)
+            return spec.kernel
+        if grid is None:
+            return kernel.plain_run(grid, args, kwargs)  # it raises
+        hooks = triton_launch.hooks()
+        if sizes is None or hooks is not None or values is None or spec.direct is None:
+            stream = active.get_current_stream(device)
+            finish(kernel, spec.kernel, grid, tuple(reader.named(*args, **kwargs).values()), stream)
+            return spec.kernel
+        try:
+            outcome = spec.direct(spec.handle, *sizes, values)
+        except (struct.error, OverflowError):  # `finish` says which value does not fit
+            outcome = None
+        if outcome != DONE:
+            values = tuple(reader.named(*args, **kwargs).values())
+            if outcome is not None and spec.error is not None:
+                raise spec.error(outcome, sizes, values)
+            finish(kernel, spec.kernel, grid, values, 0)
+        elif events.watched():
+            _tell(kernel, sizes)
+        return spec.kernel
+
+
+def finish(kernel: Any, compiled: Any, grid: Any, values: tuple[Any, ...], stream: Any) -> None:
+    """The end of a launch, once its binary and its grid are known: hooks, and the launcher that
+    Triton made for the binary."""
+    size = len(grid)
+    sizes = (grid[0], grid[1] if size > 1 else 1, grid[2] if size > 2 else 1)
+    enter, leave = triton_launch.hooks() or (None, None)
+    metadata = None if enter is None else compiled.launch_metadata(grid, stream, *values)
+    launched = (compiled.function, compiled.packed_metadata, metadata, enter, leave)
+    compiled.run(*sizes, stream, *launched, *values)
+    if events.watched():
+        _tell(kernel, sizes)
+
+
+def _tell(kernel: Any, sizes: tuple[Any, ...]) -> None:
+    events.emit(events.Event("launch", kernel.__name__, facts={"grid": sizes}))
+
+
+_MOST_GRIDS = 1024
+"""How many grids a kernel keeps a `Launching` for; then it starts anew."""
+
+
+class PythonJit(JITFunction):
+    """A Triton kernel whose launches are tzero's; `tzero.jit` makes it where there is no native
+    code, or where tier 1 is asked for."""
+
+    def __init__(self, fn: Any, **options: Any) -> None:
+        super().__init__(fn, **options)
+        self.specs: dict[Any, Compiled] = {}
+        self.readers: dict[Any, Reader] = {}
+        self._grids: dict[Any, Launching] = {}
+        self._said: set[str] = set()
+
+    @classmethod
+    def of(cls, kernel: Any) -> PythonJit:
+        """A kernel like one of Triton's. Hooks that are added to either run for both."""
+        made = cls(kernel.fn, **triton_launch.options_of(kernel))
+        if kernel.src != made.src:
+            made._unsafe_update_src(kernel.src)
+        made.pre_run_hooks = kernel.pre_run_hooks
+        for name, value in vars(kernel).items():
+            if not hasattr(made, name):  # whatever someone has put on it
+                setattr(made, name, value)
+        return made
+
+    def __copy__(self) -> PythonJit:
+        return type(self).of(self)
+
+    # Models that have one for a member are copied and pickled: it goes along as a function does.
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> PythonJit:
+        return self
+
+    def __reduce__(self) -> str:
+        name: str = self.__qualname__  # pickle says it where another thing has that name
+        return name
+
+    # -- Triton's interface --------------------------------------------------------------------
+
+    @untraced
+    def __getitem__(self, grid: Any) -> Launching:
+        if type(grid) is not tuple:
+            return Launching(self, grid)
+        try:
+            found = self._grids.get(grid)
+        except TypeError:  # something in it has no hash, and needs none
+            return Launching(self, grid)
+        # Equal is not enough: (True,) and (1.0,) equal (1,), and are not what was asked for.
+        if found is not None and (found.grid is grid or all(map(_same, found.grid, grid))):
+            return found
+        if len(self._grids) >= _MOST_GRIDS:
+            self._grids.clear()
+        found = self._grids[grid] = Launching(self, grid)
+        return found
+
+    def create_binder(self) -> Any:
+        """What Triton needs for a device; compiling goes by way of the service."""
+        made = super().create_binder()
+        self.compile = compiled
+        return made
+
+    def precompile(self, /, *args: Any, **kwargs: Any) -> Precompiled:
+        """Have what a launch with these arguments needs compiled beside the program; tensors may be
+        `tzero.Spec`s."""
+        ahead = Precompiled()
+        precompile_launch(self, args, kwargs, ahead)
+        return ahead
+
+    @untraced
+    def run(self, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
+        """Triton's entry, which autotuners and heuristics use too."""
+        if warmup:
+            return super().run(*args, grid=grid, warmup=warmup, **kwargs)
+        return Launching(self, grid)(*args, **kwargs)
+
+    # -- for Launching -------------------------------------------------------------------------
+
+    def reader(self, active: Any, device: Any) -> Reader:
+        """What reads arguments for a device, whose backend may have a say in how."""
+        backend = triton_launch.backend_of(self.device_caches[device])
+        reader = self.readers[device] = Reader(
+            self.__name__,
+            triton_launch.parameters(self),
+            backend,
+            addresses=active.launcher_cls is Launcher,
+        )
+        return reader
+
+    def plain_run(self, grid: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Triton's own launch."""
+        return super().run(*args, grid=grid, warmup=False, **kwargs)
+
+    def missed(
+        self, key: Any, device: Any, grid: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """Facts that are new, or whose binary Triton has dropped: Triton launches, and what it
+        launched is kept, unless the world changed meanwhile."""
+        kernel = self.plain_run(grid, args, kwargs)
+        world = (driver.active, device, self.debug, type(self.debug), triton_launch.world())
+        if kernel is None or not all(map(_same, world, key)):
+            return kernel
+        spec = triton_launch.compiled(self, kernel, device)
+        if spec is not None:
+            self._make_room()
+            self.specs[key] = spec
+            reason = "these arguments were not launched yet"
+            facts = {"kernel": self, "grid": grid, "args": args, "kwargs": kwargs}
+            events.emit(events.Event("miss", self.__name__, reason, facts))
+        return kernel
+
+    def _make_room(self) -> None:
+        """Drop the oldest spec where there are as many as may be. Other threads do so too."""
+        if len(self.specs) >= settings.current().max_specializations:
+            try:
+                self.specs.pop(next(iter(self.specs)), None)
+            except (StopIteration, RuntimeError):  # another thread has made room, or changed it
+                return
+
+    def handed_over(
+        self, grid: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], reason: str
+    ) -> Any:
+        """Triton's own launch, and an event that says why; one for each reason."""
+        self.say_once(f"Triton launches: {reason}")
+        return self.plain_run(grid, args, kwargs)
+
+    def say_once(self, reason: str) -> None:
+        """An event for a launch that is slower than it could be; one for each reason."""
+        if reason not in self._said:
+            self._said.add(reason)
+            events.emit(events.Event("refusal", self.__name__, reason))
+
+
+class _Over(PythonJit):
+    """Launches of one of Triton's own kernels, made as those of tzero's are. All that Triton keeps
+    with the kernel stays there, and is looked up there."""
+
+    def __init__(self, kernel: Any) -> None:
+        self.kernel = kernel
+        self.specs = {}
+        self.readers = {}
+        self._grids = {}
+        self._said = set()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["kernel"], name)
+
+    def plain_run(self, grid: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        return self.kernel.run(*args, grid=grid, warmup=False, **kwargs)
+
+
+_over: weakref.WeakKeyDictionary[Any, _Over] = weakref.WeakKeyDictionary()
+
+
+def over(kernel: Any) -> Any:
+    """A kernel whose launches are tzero's: itself, if it is one, else one that stands for it. What
+    is no kernel of Triton's is one of a backend of tzero's."""
+    if not isinstance(kernel, JITFunction) or isinstance(kernel, PythonJit):
+        return kernel
+    if triton_launch.oddity(kernel):
+        return kernel
+    found = _over.get(kernel)
+    if found is None:
+        found = _over[kernel] = _Over(kernel)
+    return found
+
+
+def _same(one: Any, other: Any) -> bool:
+    return type(one) is type(other) and bool(one == other)

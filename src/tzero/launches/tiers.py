@@ -1,0 +1,117 @@
+"""Which class a Triton kernel gets: Triton's own, or one whose launches tzero makes.
+
+Enters: a function, or a kernel of Triton's. Leaves: a kernel of the tier in force, which is still a
+Triton kernel: other kernels can call it, `triton.autotune` can wrap it, torch.compile can trace it.
+It must not know how a launch is made.
+
+==== ================ =========================================================================
+tier class            used
+==== ================ =========================================================================
+0    Triton's own     ``TZERO_TIER=0``, ``TZERO_DISABLE=1``, Triton's interpreter
+1    `PythonJit`      ``TZERO_TIER=1``, or no native extension
+2    `NativeJit`      otherwise
+==== ================ =========================================================================
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import triton
+
+from tzero import events, settings
+from tzero.adapters.triton_launch import JITFunction, is_interpreted, oddity
+from tzero.errors import InvalidKernel, NativeMissing
+from tzero.launches.python import PythonJit
+
+__all__ = ["made", "tier"]
+
+MOST_PARAMETERS = 64
+"""Kernels with more are launched in Python: native code keeps all of a call on the stack."""
+
+
+def tier() -> int:
+    """The tier that kernels made now have.
+
+    >>> with settings.override(tier=1):
+    ...     tier()
+    1
+    """
+    current = settings.current()
+    if current.disable:
+        return 0
+    if current.tier == 2 and _native() is None:
+        raise NativeMissing()
+    if current.tier is not None:
+        return current.tier
+    if _native() is None:
+        _say_once()
+        return 1
+    return 2
+
+
+@functools.cache
+def _native() -> type[PythonJit] | None:
+    """The class whose launches are native; None where the extension is not built."""
+    try:
+        from tzero.launches.native import NativeJit
+    except ModuleNotFoundError as error:
+        if error.name != "tzero._native":
+            raise
+        return None
+    return NativeJit
+
+
+@functools.cache
+def _say_once() -> None:
+    events.emit(events.Event("refusal", "tzero", str(NativeMissing())))
+
+
+def made(fn: Any, options: dict[str, Any]) -> Any:
+    """A function or a Triton kernel as a kernel of the tier in force; `options` are those of
+    ``triton.jit``.
+
+    ::
+
+        made(add_kernel, {})
+    """
+    chosen = tier()
+    given = {name: value for name, value in options.items() if value is not None}
+    if isinstance(fn, JITFunction):
+        if given:
+            raise InvalidKernel(
+                kernel=fn.__name__,
+                problem=f"it is a Triton kernel already, and {', '.join(given)} came with it",
+                advice="Give these to the decorator that made it, or pass the plain function.",
+            )
+        return fn if chosen == 0 or isinstance(fn, PythonJit) else _from_triton(fn, chosen)
+    if is_interpreted(fn):
+        return fn
+    plain = triton.jit(fn, **options)
+    return (
+        plain if chosen == 0 or not isinstance(plain, JITFunction) else _from_triton(plain, chosen)
+    )
+
+
+def _from_triton(kernel: Any, chosen: int) -> Any:
+    """A kernel of tzero's with everything of one of Triton's."""
+    if type(kernel) is not JITFunction:
+        raise InvalidKernel(
+            kernel=kernel.__name__,
+            problem=f"it is a {type(kernel).__name__}, and tzero.jit takes functions and what "
+            "triton.jit makes of them",
+            advice="Use it as it is.",
+        )
+    odd = oddity(kernel)
+    if odd:
+        events.emit(events.Event("refusal", kernel.__name__, f"Triton launches: {odd}"))
+        return kernel
+    native = _native()
+    if chosen < 2 or native is None:
+        return PythonJit.of(kernel)
+    if len(kernel.params) > MOST_PARAMETERS:
+        reason = f"Python launches: it has more than {MOST_PARAMETERS} parameters"
+        events.emit(events.Event("refusal", kernel.__name__, reason))
+        return PythonJit.of(kernel)
+    return native.of(kernel)

@@ -1,0 +1,385 @@
+"""A plan: what one call of a host function did, as data that can be done again.
+
+    facts    what must hold of the arguments and of the world for the plan to be the call
+    slots    the tensors of the call: arguments, globals, and what the steps make
+    steps    allocate, fill, view, call an operator, launch a kernel
+    result   what the host function returned, in terms of the slots
+
+Enters: what `record` saw. Leaves: frozen values that print as a page one can read. It must
+not know how a plan is recorded or run.
+
+Arguments are looked at as leaves: lists, tuples and dicts among them are walked, in order, and what
+they hold is numbered (`leaves`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+
+from tzero.reading.guards import Guard, same_value
+
+__all__ = [
+    "Allocate",
+    "Call",
+    "Constant",
+    "Fill",
+    "Launch",
+    "Nest",
+    "Plan",
+    "Refusal",
+    "Scalar",
+    "Slot",
+    "Step",
+    "Tensor",
+    "View",
+]
+
+
+# -- values: what a step is given, and what a call returns -----------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """The tensor in a slot.
+
+    >>> Tensor(0)
+    Tensor(slot=0)
+    """
+
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """The number at a leaf of the arguments, whatever it is in a call.
+
+    >>> Scalar(2)
+    Scalar(leaf=2)
+    """
+
+    leaf: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Constant:
+    """A value that is the same in every call with the plan's facts.
+
+    >>> Constant(1) == Constant(True), Constant(1) == Constant(1)
+    (False, True)
+    """
+
+    value: Any
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Constant) and same_value(self.value, other.value)
+
+    def __hash__(self) -> int:
+        return hash(type(self.value))
+
+
+@dataclass(frozen=True, slots=True)
+class Nest:
+    """A list, tuple, named tuple or dict of values; `names` are the keys of a dict.
+
+    >>> Nest(tuple, (Tensor(0), Constant(None))).items[1]
+    Constant(value=None)
+    """
+
+    kind: type
+    items: tuple[Value, ...]
+    names: tuple[Any, ...] = ()
+
+
+Value = Tensor | Scalar | Constant | Nest
+
+
+def is_sequence_type(kind: type) -> bool:
+    """Whether a type is one of those with names for their items that are made of a whole sequence,
+    as what `torch.sort` returns.
+
+    >>> is_sequence_type(torch.return_types.sort), is_sequence_type(tuple)
+    (True, False)
+    """
+    return hasattr(kind, "n_sequence_fields")
+
+
+def tensors_in(value: Value) -> Iterator[int]:
+    """The slots that a value names, in order.
+
+    >>> list(tensors_in(Nest(list, (Tensor(3), Constant(1), Tensor(1)))))
+    [3, 1]
+    """
+    if isinstance(value, Tensor):
+        yield value.slot
+    elif isinstance(value, Nest):
+        for item in value.items:
+            yield from tensors_in(item)
+
+
+def replaced(thing: Any, by: Mapping[Any, Any]) -> Any:
+    """A value or a step with other values in place of some.
+
+    >>> replaced(Nest(list, (Scalar(1), Tensor(0))), {Scalar(1): Constant(7)}).items[0]
+    Constant(value=7)
+    """
+    if not by:
+        return thing
+    if isinstance(thing, (Scalar, Tensor)):
+        return by.get(thing, thing)
+    if isinstance(thing, Nest):
+        return dataclasses.replace(thing, items=tuple(replaced(i, by) for i in thing.items))
+    if isinstance(thing, Launch):
+        return dataclasses.replace(thing, args=tuple(replaced(a, by) for a in thing.args))
+    return thing
+
+
+# -- slots ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A tensor of the call: where it comes from, and its geometry. `leaf` is that of an argument,
+    `guard` that of a tensor which a global or a closure holds; others are made by a step.
+
+    >>> Slot("x", torch.float32, torch.device("cpu"), (4,), (1,), leaf=0).name
+    'x'
+    """
+
+    name: str
+    dtype: torch.dtype
+    device: torch.device
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    leaf: int | None = None
+    guard: int | None = None
+
+
+# -- steps ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Call a function of torch's; its result, as a value, names the slots that it makes.
+
+    `line` is the host function's.
+    """
+
+    function: Callable[..., Any]
+    name: str
+    args: tuple[Value, ...]
+    kwargs: tuple[tuple[str, Value], ...]
+    result: Value
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Allocate:
+    """Make a tensor, with nothing in it."""
+
+    slot: int
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fill:
+    """Set every element of a tensor that a step has made to a number."""
+
+    slot: int
+    value: bool | int | float
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Look at the memory of another slot's tensor in another geometry, `offset` elements further.
+    `call` makes the tensor, where one is wanted and not only its address."""
+
+    slot: int
+    base: int
+    offset: int
+    call: Call
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Launch a kernel, of Triton's or of a backend: its arguments in the order of its parameters,
+    then options.
+
+    `compiled` is what was launched when the plan was recorded; whether it is what would be launched
+    now is for whoever launches to ask.
+    """
+
+    function: Any
+    grid: tuple[int, int, int]
+    args: tuple[Value, ...]
+    options: tuple[tuple[str, Constant], ...]
+    compiled: Any
+    line: int
+
+
+Step = Allocate | Fill | View | Call | Launch
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What one call of a host function did.
+
+    `leaves` are the names of the arguments' leaves; `by_value` those among them, by number, whose
+    value the host function has looked at: the plan is for one value of each.
+    """
+
+    kernel: str
+    leaves: tuple[str, ...]
+    by_value: frozenset[int]
+    guards: tuple[Guard, ...]
+    slots: tuple[Slot, ...]
+    steps: tuple[Step, ...]
+    result: Value
+    file: str = ""
+
+    def __str__(self) -> str:
+        return "\n".join(page(self))
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a call cannot be replayed, and where the host function does what stands in the way.
+
+    >>> print(Refusal("it reads the value of a tensor (Tensor.item)", "add.py", 12))
+    it reads the value of a tensor (Tensor.item), at add.py:12
+    """
+
+    reason: str
+    file: str = ""
+    line: int = 0
+    lasting: bool = True  # whether the next call with the same facts would be refused as well
+    outside: bool = False  # whether it is not the host function that stands in the way
+
+    def __str__(self) -> str:
+        return f"{self.reason}, at {self.file}:{self.line}" if self.line else self.reason
+
+
+# -- two plans ------------------------------------------------------------------------------------
+
+
+class Drift(NamedTuple):
+    """What a second recording of one call has otherwise than the first."""
+
+    words: str
+    before: str
+    now: str
+
+
+def drift(before: Plan, now: Plan | Refusal) -> Drift | None:
+    """The first thing in which another recording of the same call differs; None if nothing does.
+    Which binary Triton launched is no part of what a host function does."""
+    if isinstance(now, Refusal):
+        return Drift("it", "replayed", f"refused: {now}")
+    lost = [guard for guard in before.guards if guard not in now.guards]
+    found = [guard for guard in now.guards if guard not in before.guards]
+    if lost or found:
+        words = [", ".join(_read(guard) for guard in each) or "nothing" for each in (lost, found)]
+        return Drift("what it reads", *words)
+    if before.by_value != now.by_value:
+        looked = [str([plan.leaves[k] for k in sorted(plan.by_value)]) for plan in (before, now)]
+        return Drift("what is looked at", *looked)
+    if before.slots != now.slots:
+        return Drift("the tensors", str(before.slots), str(now.slots))
+    for k, pair in enumerate(itertools.zip_longest(before.steps, now.steps)):
+        if _comparable(pair[0]) != _comparable(pair[1]):
+            plans = zip((before, now), pair, strict=True)
+            words = [said(plan, step) if step else "nothing" for plan, step in plans]
+            return Drift(f"step {k}", *words)
+    if before.result != now.result:
+        return Drift("its result", shown(before, before.result), shown(now, now.result))
+    return None
+
+
+def _read(guard: Guard) -> str:
+    return f"{guard.words} {_short(guard.value)}"
+
+
+def _comparable(step: Step | None) -> Any:
+    if isinstance(step, Fill):
+        return (step.slot, step.line, Constant(step.value))
+    return dataclasses.replace(step, compiled=None) if isinstance(step, Launch) else step
+
+
+# -- plans on a page ------------------------------------------------------------------------------
+
+
+def page(plan: Plan) -> Iterator[str]:
+    """A plan, line by line: what it assumes, then what it does."""
+    yield f"{plan.kernel}({', '.join(plan.leaves)})"
+    for slot in plan.slots:
+        if slot.leaf is not None or slot.guard is not None:
+            yield f"  assumes {slot.name}: {geometry(slot)}"
+    for leaf in sorted(plan.by_value):
+        yield f"  assumes the value of {plan.leaves[leaf]}"
+    for guard in plan.guards:
+        if not isinstance(guard.value, torch.Tensor):
+            yield f"  assumes {guard.words}: {_short(guard.value)}"
+    for step in plan.steps:
+        place = f"  # line {step.line}" if step.line else ""
+        yield f"  {said(plan, step)}{place}"
+    yield f"  return {shown(plan, plan.result)}"
+
+
+def said(plan: Plan, step: Step) -> str:
+    """A step in a line."""
+    if isinstance(step, Allocate):
+        return f"{plan.slots[step.slot].name} = empty {geometry(plan.slots[step.slot])}"
+    if isinstance(step, Fill):
+        return f"fill {plan.slots[step.slot].name} with {step.value!r}"
+    if isinstance(step, View):
+        slot, base = plan.slots[step.slot], plan.slots[step.base].name
+        start = f" from {step.offset}" if step.offset else ""
+        return f"{slot.name} = {base} as {geometry(slot)}{start}"
+    if isinstance(step, Call):
+        given = [shown(plan, arg) for arg in step.args]
+        given += [f"{name}={shown(plan, arg)}" for name, arg in step.kwargs]
+        made = ", ".join(plan.slots[slot].name for slot in tensors_in(step.result))
+        return f"{made + ' = ' if made else ''}{step.name}({', '.join(given)})"
+    given = [shown(plan, arg) for arg in step.args]
+    given += [f"{name}={value.value!r}" for name, value in step.options]
+    return f"launch {step.function.__name__}[{step.grid}]({', '.join(given)})"
+
+
+def shown(plan: Plan, value: Value) -> str:
+    """A value, with tensors by name."""
+    if isinstance(value, Tensor):
+        return plan.slots[value.slot].name
+    if isinstance(value, Scalar):
+        return plan.leaves[value.leaf]
+    if isinstance(value, Constant):
+        return _short(value.value)
+    items = [shown(plan, item) for item in value.items]
+    if value.kind is list:
+        return f"[{', '.join(items)}]"
+    if value.kind is dict:
+        pairs = zip(value.names, items, strict=True)
+        return "{" + ", ".join(f"{name!r}: {item}" for name, item in pairs) + "}"
+    if value.kind is tuple:
+        return f"({', '.join(items)}{',' if len(items) == 1 else ''})"
+    return f"{value.kind.__name__}({', '.join(items)})"
+
+
+def geometry(slot: Slot) -> str:
+    """What a tensor is made like, in words."""
+    kind = str(slot.dtype).removeprefix("torch.")
+    return f"{kind}{list(slot.size)} strides {list(slot.stride)} on {slot.device}"
+
+
+def _short(value: Any) -> str:
+    name = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
+    if isinstance(name, str):
+        return name
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,679 @@
+"""One call of a host function, run for real and recorded: a Plan, or a Refusal that says why not.
+
+    host function ──► torch's functions ── what did it do to tensors? ──► Allocate, Fill, View, Call
+                  └─► launches ── of which kernel, with what? ─────────► Launch
+
+Enters: a bound kernel's host function and the arguments of one call. Leaves: its result, and the
+plan. It must not know how plans are kept or replayed.
+
+Two modes of torch are on while the host function runs. One sees every function of torch's that
+Python code calls, also the getters of attributes: each is a step, a read of something that the
+key has, or a reason to refuse. The other sees the operators that such a function comes to, which
+say what it is: a view, an allocation, something random, something that reads values. What an
+operator does without a function that shows it is refused as well.
+
+Other code may run in the middle of a host function, in the same thread: handlers of signals,
+finalizers, callbacks of weak references. It shows by frames between the host function and torch
+whose code nobody has read. A recording in which that happens is thrown away, and the next call is
+recorded instead. (Functions in C that are such callbacks themselves have no frames, and are taken
+for the host function's.)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import CodeType, FrameType, FunctionType
+from typing import Any, NamedTuple
+
+import torch
+from torch.overrides import TorchFunctionMode, resolve_name
+
+from tzero.adapters import intercept, torch_modes, triton_launch
+from tzero.adapters.torch_internals import OpOverload
+from tzero.arguments.situation import NUMBERS, TENSORS, containers, leaves, oddity, situation
+from tzero.plans import torch_ops
+from tzero.plans.plan import (
+    Allocate,
+    Call,
+    Constant,
+    Fill,
+    Launch,
+    Nest,
+    Plan,
+    Refusal,
+    Scalar,
+    Slot,
+    Step,
+    Tensor,
+    Value,
+    View,
+    is_sequence_type,
+    replaced,
+)
+from tzero.reading.bytecode import span_of
+from tzero.reading.dependencies import World
+from tzero.reading.forwarded import Passing
+from tzero.reading.guards import Guard
+from tzero.reading.purity import LIBRARIES
+
+__all__ = ["Subject", "capture"]
+
+_CONSTANTS = (
+    *(bool, int, float, complex, str, bytes, type(None), type(...), slice, torch.Size),
+    *(torch.dtype, torch.layout, torch.memory_format, torch.device),
+)
+
+_LAUNCHING = frozenset(
+    {
+        "helion.runtime",
+        "helion.runtime.triton.launcher",
+        "tzero.backends.source_kernel",
+        "tzero.plans.record",
+        "tzero.adapters.intercept",
+        "tzero.launches.python",
+        "tzero.launches.native",
+        "tzero.adapters.triton_launch",
+        "triton.runtime.jit",
+    }
+)
+"""The modules whose frames stand between a launch that is written in a host function and here."""
+
+
+class Subject(NamedTuple):
+    """What is recorded: a host function, read. `code` is what shows in its frames."""
+
+    kernel: str
+    function: Callable[..., Any]
+    parameters: tuple[str, ...]
+    code: Any
+    passing: Passing
+    world: World
+
+
+def capture(subject: Subject, args: tuple[Any, ...]) -> tuple[Any, Plan | Refusal]:
+    """Call a host function and say what it did."""
+    recorder = _Recorder(subject, args)
+    if recorder.refusal is not None:
+        return subject.function(*args), recorder.refusal
+    before, misses = recorder.given(), _misses(subject.world)
+    with _Functions(recorder), _Operators(recorder), intercept.intercepted(recorder.launch):
+        recorder.modes = torch_modes.dispatch()
+        result = subject.function(*args)
+        if torch_modes.dispatch() != recorder.modes:
+            recorder.refuse("it leaves torch in another mode", show=False)
+    if recorder.refusal is None and recorder.given() != before:
+        recorder.refuse("it changes what its arguments are", show=False)
+    if _misses(subject.world) != misses:  # what was made is there the next time
+        recorder.refuse(
+            "a function that keeps its answers was asked anew", lasting=False, show=False
+        )
+    return result, recorder.refusal or recorder.plan(result)
+
+
+class _Functions(TorchFunctionMode):
+    def __init__(self, recorder: _Recorder) -> None:
+        super().__init__()
+        self.recorder = recorder
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return self.recorder.function(func, args, kwargs or {})
+
+
+class _Operators(torch_modes.Dispatching):
+    def __init__(self, recorder: _Recorder) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.recorder = recorder
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        self.recorder.operator(func, args, kwargs)
+        return func(*args, **kwargs)
+
+
+class _Recorder:
+    """What is known of one call so far. Once there is a refusal, nothing more is recorded."""
+
+    def __init__(self, subject: Subject, args: tuple[Any, ...]) -> None:
+        self.subject = subject
+        self.args = args
+        self.modes = torch_modes.dispatch()
+        self.refusal: Refusal | None = None
+        self.leaves = list(leaves(args, subject.parameters))
+        self.slots: list[Slot] = []
+        self.steps: list[Step] = []
+        self._tensors: list[torch.Tensor] = []  # of the slots: kept, so that no two have one id
+        self._slot_of: dict[int, int] = {}
+        self._made: set[int] = set()  # slots that Allocate made
+        self._guards: list[Guard] = []
+        self._passed: set[tuple[str, Any]] = set()  # parameter, and the call it was passed on by
+        self._inference = torch.is_inference_mode_enabled()
+        self._ran: list[torch_ops.Ran] | None = None
+        self._paused = False
+        self._code = frozenset(_code_of([subject.function, subject.code, *_helpers(subject.world)]))
+        for k, (name, value) in enumerate(self.leaves):
+            odd = oddity(name, value)
+            if odd:
+                self.refuse(odd, show=False)
+            elif type(value) in TENSORS and id(value) not in self._slot_of:
+                self._add(value, name, leaf=k)
+                put = sorted(subject.world.attributes.intersection(vars(value)))
+                if put:
+                    reason = f"it reads {name}.{put[0]}, which someone put on that tensor"
+                    self.refuse(reason, show=False)
+        held = subject.world.tensors.values()
+        if any(id(tensor) in self._slot_of for tensor in held):
+            self.refuse(
+                "an argument is a tensor that is in a global as well", show=False, outside=True
+            )
+        if shared(args, subject.world.guards):
+            self.refuse(SHARED, lasting=False, show=False, outside=True)
+        for k, tensor in subject.world.tensors.items():
+            if type(tensor) in TENSORS and id(tensor) not in self._slot_of:
+                self._add(tensor, subject.world.guards[k].words, guard=k)
+
+    def given(self) -> tuple[Any, ...]:
+        """What the arguments are, and which objects."""
+        held = [(name, id(value)) for name, value in leaves(self.args, self.subject.parameters)]
+        return situation(self.args, range(len(self.args))), held
+
+    # -- what torch's functions do -------------------------------------------------------------
+
+    def function(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Call a function of torch's and record what it did."""
+        if self.refusal is not None or self._paused or self._ran is not None:
+            return func(*args, **kwargs)
+        if self._interrupted():
+            return func(*args, **kwargs)
+        self._ran = []
+        try:
+            result = func(*args, **kwargs)
+        except BaseException:
+            self.refuse(f"{_named(func)} raises, and it goes on")
+            raise
+        finally:
+            ran, self._ran = self._ran, None
+        try:
+            self._paused = True  # what is asked of tensors here is asked by nobody else
+            self._note(func, args, kwargs, result, ran)
+        except _Refused as refused:
+            self.refuse(str(refused))
+        finally:
+            self._paused = False
+        return result
+
+    def operator(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """An operator is about to run."""
+        if self._ran is not None:
+            self._ran.append(torch_ops.Ran(func, args, kwargs))
+        elif not self._paused and not self._interrupted():
+            self.refuse(f"it runs {func} where no function of torch's shows it")
+
+    def _note(
+        self,
+        func: Any,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        result: Any,
+        ran: list[torch_ops.Ran],
+    ) -> None:
+        name = _named(func)
+        if torch_ops.is_read(name):
+            return
+        why = torch_ops.obstacle(name, result, ran)
+        if name.endswith("tensor_split") and len(list(_tensors((args, dict(kwargs))))) > 1:
+            why = f"{name} reads the values of a tensor"
+        if why:
+            raise _Refused(why)
+        found = list(_tensors(result))
+        if len(found) == 1 and result is found[0]:
+            if not ran and id(result) in self._slot_of:
+                if name.endswith("_") and not name.endswith("__"):  # requires_grad_, share_memory_
+                    raise _Refused(f"{name} changes a tensor in a way that plans do not hold")
+                return  # itself, as `contiguous` gives it where it is
+            if self._allocated(result, ran) or self._filled(result, ran):
+                return
+        call = self._call(func, name, args, kwargs, ran)
+        fresh = [tensor for tensor in found if id(tensor) not in self._slot_of]
+        odd = next(filter(None, map(torch_ops.oddity, fresh)), "")
+        if odd:
+            raise _Refused(f"{name} returns a {odd} tensor")
+        inexact = any(map(_is_inexact, fresh)) and "dtype" not in kwargs
+        if inexact and not any(map(_is_inexact, _tensors((args, kwargs)))):
+            self._default_dtype()
+        several = result is not found[0] if found else False
+        if several and len(list(_tensors((args, kwargs)))) > 1:
+            pass  # each may look at the memory of another
+        elif fresh and all(self._is_view(tensor, call, ran) for tensor in fresh):
+            self._views(call, result)
+            return
+        for tensor in fresh:
+            self._add(tensor, f"t{len(self.slots)}")
+        made = self._value(result, f"the result of {name}")
+        self.steps.append(dataclasses.replace(call, result=made))
+
+    def _call(
+        self,
+        func: Any,
+        name: str,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        ran: list[torch_ops.Ran],
+    ) -> Call:
+        values = tuple(self._value(arg, f"an argument of {name}") for arg in args)
+        named = tuple((k, self._value(v, f"an argument of {name}")) for k, v in kwargs.items())
+        if torch_modes.dispatch() != self.modes:
+            raise _Refused(f"{name} is called in another mode of torch than the host function")
+        return Call(func, name, values, named, Constant(None), self._line())
+
+    def _allocated(self, tensor: torch.Tensor, ran: list[torch_ops.Ran]) -> bool:
+        """Whether a tensor is new memory, and nothing or one number in it; then it is recorded."""
+        if len(ran) != 1 or id(tensor) in self._slot_of or not torch_ops.is_plain(tensor):
+            return False
+        filling = torch_ops.allocates(ran[0])
+        if filling is None:
+            return False
+        if tensor.is_inference() != self._inference:
+            raise _Refused("a tensor is made in another inference mode")
+        if ran[0].arguments.get("dtype") is None and not ran[0].of_tensor:
+            self._default_dtype()
+        slot = self._add(tensor, f"t{len(self.slots)}")
+        self._made.add(slot)
+        self.steps.append(Allocate(slot, self._line()))
+        if filling is not torch_ops.NOTHING:
+            self.steps.append(Fill(slot, filling, self._line()))
+        return True
+
+    def _filled(self, tensor: torch.Tensor, ran: list[torch_ops.Ran]) -> bool:
+        """Whether all of a tensor that this call has made was set to one number."""
+        slot = self._slot_of.get(id(tensor))
+        if len(ran) != 1 or slot not in self._made or ran[0].args[0] is not tensor:
+            return False
+        number = torch_ops.fills(ran[0])
+        if number is torch_ops.NOTHING:
+            return False
+        if (
+            torch_modes.dispatch()[:2] != self.modes[:2]
+        ):  # inference mode may not count it as a change
+            raise _Refused(f"{ran[0].name} is called in another mode of torch")
+        assert slot is not None
+        values = (Tensor(slot), Constant(number))
+        fill = torch.Tensor.fill_
+        call = Call(fill, "Tensor.fill_", values, (), Tensor(slot), self._line())
+        self.steps.append(call)
+        return True
+
+    def _is_view(self, tensor: torch.Tensor, call: Call, ran: list[torch_ops.Ran]) -> bool:
+        base = self._base(call)
+        if base is None or not ran or not all(torch_ops.is_geometry(each) for each in ran):
+            return False
+        if any(torch_ops.is_absolute(each) for each in ran) and base not in self._made:
+            return False
+        return torch_ops.shares_memory(tensor, self._tensors[base])
+
+    def _base(self, call: Call) -> int | None:
+        first = call.args[0] if call.args else None
+        return first.slot if isinstance(first, Tensor) else None
+
+    def _views(self, call: Call, result: Any) -> None:
+        """Record a tensor, or several, that look at the memory of one."""
+        base = self._base(call)
+        assert base is not None
+        several = not isinstance(result, torch.Tensor)
+        for k, tensor in enumerate(result if several else [result]):
+            if id(tensor) in self._slot_of:
+                continue
+            offset = tensor.storage_offset() - self._tensors[base].storage_offset()
+            slot = self._add(tensor, f"t{len(self.slots)}")
+            function: Any = torch_ops.Picked(call.function, k) if several else call.function
+            name = f"{call.name}[{k}]" if several else call.name
+            made = Call(function, name, call.args, call.kwargs, Tensor(slot), call.line)
+            self.steps.append(View(slot, base, offset, made, call.line))
+
+    def _default_dtype(self) -> None:
+        if not any(guard.words == _DEFAULT for guard in self._guards):
+            now = torch.get_default_dtype()
+            check: Callable[[Any], bool] = lambda asked: asked() is now  # noqa: E731
+            self._guards.append(Guard(_DEFAULT, _ASKED, "asked", now, "asks", check))
+
+    # -- launches ------------------------------------------------------------------------------
+
+    def launch(
+        self,
+        function: Any,
+        grid: Any,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        launch: Callable[[Any], Any],
+    ) -> Any:
+        """Make a launch and record it."""
+        if self.refusal is not None or self._ran is not None:  # a function of torch's makes it
+            return launch(grid)
+        if self._interrupted():
+            return launch(grid)
+        answers: list[Any] = []
+        asked = callable(grid)
+
+        def asking(meta: Any) -> Any:
+            self._paused = False
+            answers.append(grid(meta))
+            self._paused = True
+            return answers[-1]
+
+        self._paused = True
+        try:
+            stream = triton_launch.current_stream()
+            kernel = launch(asking if asked else grid)
+            if self.refusal is None:
+                sizes = answers[-1] if answers else grid
+                self._launched(function, kernel, sizes, args, kwargs, asked, stream)
+        except _Refused as refused:
+            self.refuse(str(refused))
+        except BaseException:
+            self.refuse(f"the launch of {function.__name__} raises, and it goes on")
+            raise
+        finally:
+            self._paused = False
+        return kernel
+
+    def _launched(
+        self,
+        function: Any,
+        kernel: Any,
+        grid: Any,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        asked: bool,
+        stream: Any,
+    ) -> None:
+        name = function.__name__
+        if any(frame.f_code.co_name in ("_bench", "_do_bench") for frame in _frames()):
+            self.refuse(f"an autotuner times {name}", lasting=False)
+            return
+        if kernel is None:
+            raise _Refused(f"Triton gives no compiled kernel for {name}")
+        if self.steps and stream != getattr(self, "_stream", stream):
+            raise _Refused(f"{name} is launched on another stream than the kernel before it")
+        self._stream = stream
+        given, options = triton_launch.named(function, args, kwargs)
+        passed = {} if asked else self._passed_on(function)
+        values: list[Value] = []
+        left = dict(passed)  # what a constant or an option is given is looked at
+        for parameter in triton_launch.parameters(function):
+            value = given[parameter.name]
+            source = None if parameter.constant else passed.get(parameter.name)
+            if source is not None and value is self.args[source.place]:
+                del left[parameter.name]
+                values.append(Scalar(source.leaf))
+            elif parameter.constant:
+                values.append(Constant(value))
+            else:
+                values.append(self._value(value, f"argument {parameter.name!r} of {name}"))
+        looked_at = {source.name for source in left.values()}
+        for source in passed.values():
+            if source.name not in looked_at:
+                self._passed.add((source.name, source.span))
+        words = tuple((k, _plain(v, f"option {k!r} of {name}")) for k, v in options.items())
+        sizes = tuple(int(size) for size in (*grid, 1, 1)[:3])
+        self.steps.append(
+            Launch(function, sizes, tuple(values), words, kernel, self._line())  # type: ignore[arg-type]
+        )
+
+    def _passed_on(self, function: Any) -> dict[str, _Source]:
+        """Which parameters of a kernel are given a parameter of the host function, by the call that
+        this launch is; none, unless nothing but Triton and tzero stands between."""
+        frame = next((f for f in _frames() if f.f_globals.get("__name__") not in _LAUNCHING), None)
+        if frame is None or frame.f_code is not self.subject.code:
+            return {}
+        span = span_of(frame)
+        found = {}
+        for place, name in self.subject.passing.calls.get(span, {}).items():
+            at = self.subject.parameters.index(name)
+            leaf = next((k for k, each in enumerate(self.leaves) if each[0] == name), None)
+            if leaf is None or type(self.args[at]) not in NUMBERS:
+                continue
+            target = place if isinstance(place, str) else function.params[place].name
+            found[target] = _Source(name, at, leaf, span)
+        return found
+
+    def nested(self, kernel: Any) -> None:
+        """Another kernel of tzero's is called: its host function goes on being recorded, with the
+        config that it has until the count of its changes is another."""
+        words = f"the configs of {kernel.name}"
+        guard = Guard(words, vars(kernel), "changes", kernel.changes, "equals")
+        if guard not in self._guards:
+            self._guards.append(guard)
+
+    # -- values --------------------------------------------------------------------------------
+
+    def _value(self, value: Any, what: str) -> Value:
+        """A value in terms of the slots."""
+        if isinstance(value, torch.Tensor):
+            slot = self._slot_of.get(id(value))
+            if slot is None:
+                raise _Refused(f"{what} is a tensor that was made where tzero does not see it")
+            return Tensor(slot)
+        kind = type(value)
+        named = isinstance(value, tuple) and (hasattr(kind, "_fields") or is_sequence_type(kind))
+        if kind is list or kind is tuple or named:
+            return Nest(kind, tuple(self._value(item, what) for item in value))
+        if kind is dict:
+            items = tuple(self._value(item, what) for item in value.values())
+            return Nest(kind, items, tuple(_plain(key, what).value for key in value))
+        return _plain(value, what)
+
+    def _add(
+        self, tensor: torch.Tensor, name: str, leaf: int | None = None, guard: int | None = None
+    ) -> int:
+        slot = len(self.slots)
+        self._slot_of[id(tensor)] = slot
+        self._tensors.append(tensor)
+        geometry = (tuple(tensor.size()), tuple(tensor.stride()))
+        self.slots.append(Slot(name, tensor.dtype, tensor.device, *geometry, leaf, guard))
+        return slot
+
+    # -- the end -------------------------------------------------------------------------------
+
+    def plan(self, result: Any) -> Plan | Refusal:
+        """What the call did, now that it is over."""
+        try:
+            value = self._result(result)
+            self._settled()
+        except _Refused as refused:
+            self.refuse(str(refused), show=False)
+        if self.refusal is not None:
+            return self.refusal
+        numbers = {k for k, (_, value) in enumerate(self.leaves) if type(value) in NUMBERS}
+        uses = self.subject.passing.uses
+        seen = self._passed
+        free = {n for n, spans in uses.items() if spans and all((n, s) in seen for s in spans)}
+        by_value = frozenset(k for k in numbers if self.leaves[k][0] not in free)
+        back = {Scalar(k): Constant(self.leaves[k][1]) for k in by_value}
+        return Plan(
+            self.subject.kernel,
+            tuple(name for name, _ in self.leaves),
+            by_value,
+            (*self.subject.world.guards, *self._guards),
+            tuple(self.slots),
+            tuple(replaced(step, back) for step in self.steps),
+            value,
+            self.subject.code.co_filename,
+        )
+
+    def _result(self, result: Any) -> Value:
+        value = self._value(result, "its result")
+        held = [guard.value for guard in (*self.subject.world.guards, *self._guards)]
+        seen = {id(each) for each in _changeable([*self.args, *held])}
+        for each in _changeable(result):
+            if id(each) in seen:
+                raise _Refused(
+                    f"it returns a {type(each).__name__} that is an argument, in a global, or twice"
+                )
+            seen.add(id(each))
+        for tensor in _tensors(result):
+            slot = self._slot_of[id(tensor)]
+            view = next((s for s in self.steps if isinstance(s, View) and s.slot == slot), None)
+            if (slot in self._made or view is not None) and tensor.requires_grad:
+                raise _Refused("its result has a gradient that comes from no function of torch's")
+        return value
+
+    def _settled(self) -> None:
+        if not any(isinstance(step, Launch) for step in self.steps):
+            raise _Refused(NO_LAUNCH)
+        for slot, tensor in zip(self.slots, self._tensors, strict=True):
+            geometry = (slot.dtype, slot.size, slot.stride)
+            if (tensor.dtype, tuple(tensor.size()), tuple(tensor.stride())) != geometry:
+                raise _Refused(f"the geometry of {slot.name} changes while it runs")
+        for guard in (*self.subject.world.guards, *self._guards):
+            if not guard.holds():
+                self.refuse(f"{guard.words} changes while it runs", show=False, outside=True)
+
+    def refuse(
+        self, reason: str, *, lasting: bool = True, show: bool = True, outside: bool = False
+    ) -> None:
+        """Record that this call cannot be replayed, unless that is known."""
+        if self.refusal is None:
+            place = self._place() if show else ("", 0)
+            self.refusal = Refusal(reason, *place, lasting=lasting, outside=outside)
+
+    def _interrupted(self) -> bool:
+        """Whether it is not the host function that torch, or a kernel, is called by; then this
+        recording is over."""
+        for frame in _frames():
+            code = frame.f_code
+            if code is self.subject.code:
+                return False
+            module = _module(frame)
+            if code.co_name == "__del__" or module == "weakref":
+                break
+            # What dataclasses and named tuples write has no source, and nobody reads it.
+            written = code.co_filename == "<string>" and code.co_name.startswith("__")
+            if not (code in self._code or written or module.partition(".")[0] in LIBRARIES):
+                break
+        else:
+            return False
+        what = f"{code.co_name}, which it does not call, runs in the middle of it"
+        self.refuse(what, lasting=False, show=False, outside=True)
+        return True
+
+    def _place(self) -> tuple[str, int]:
+        """Where the host function, or its helper, is."""
+        for frame in _frames():
+            if frame.f_globals.get("__name__", "").partition(".")[0] not in _OWN:
+                return frame.f_code.co_filename, frame.f_lineno
+        return "", 0
+
+    def _line(self) -> int:
+        return next((f.f_lineno for f in _frames() if f.f_code is self.subject.code), 0)
+
+
+NO_LAUNCH = "it launches no kernel"
+SHARED = "an argument is or holds a list, tuple or dict that is in a global as well"
+_DEFAULT = "torch's default dtype"
+_ASKED: dict[str, Any] = {"asked": torch.get_default_dtype}
+_OWN = frozenset({"tzero", "torch", "triton"})
+
+
+class _Source(NamedTuple):
+    """A parameter of the host function that is passed on: its name, its place, its leaf, and the
+    call that passes it on."""
+
+    name: str
+    place: int
+    leaf: int
+    span: Any
+
+
+class _Refused(Exception):
+    """Why what happened just now cannot be a step."""
+
+
+def shared(args: Sequence[Any], guards: Iterable[Guard]) -> bool:
+    """Whether arguments have a list, tuple or dict in common with what a host function reads: it
+    may ask if they are one, or change one and see it in the other."""
+    given = {id(each) for each in containers(args)}
+    if not given:
+        return False
+    held = (guard.now() for guard in guards if type(guard.value) in (list, tuple, dict))
+    return any(id(each) in given for each in containers(held))
+
+
+def _helpers(world: World) -> Iterator[FunctionType]:
+    """The functions that a host function may call, as far as their code was read."""
+    for guard in world.guards:
+        if isinstance(guard.where, dict) and isinstance(guard.where.get(guard.name), dict):
+            for function in guard.where[guard.name]:
+                if isinstance(function, FunctionType):
+                    yield function
+
+
+def _code_of(things: Iterable[Any]) -> Iterator[CodeType]:
+    """The code of functions, and the code in it."""
+    for thing in things:
+        code = thing if isinstance(thing, CodeType) else getattr(thing, "__code__", None)
+        if isinstance(code, CodeType):
+            yield code
+            yield from _code_of(each for each in code.co_consts if isinstance(each, CodeType))
+
+
+def _module(frame: FrameType) -> str:
+    """The module that a frame's code is of; of what tzero has written, its caller's."""
+    caller = frame.f_back
+    found = frame.f_globals.get("__name__")
+    if found is None and caller is not None:
+        found = caller.f_globals.get("__name__")
+    return found or ""
+
+
+def _frames() -> Iterator[FrameType]:
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _named(func: Any) -> str:
+    name: str = resolve_name(func) or getattr(func, "__name__", repr(func))
+    return name.removeprefix("torch.")
+
+
+def _plain(value: Any, what: str) -> Constant:
+    if type(value) in _CONSTANTS or isinstance(
+        value, (triton_launch.Dtype, triton_launch.Constexpr)
+    ):
+        return Constant(value)
+    if type(value) is tuple and all(type(item) is int for item in value):  # the shape of a block
+        return Constant(value)
+    raise _Refused(f"{what} is of type {type(value).__name__}, which plans do not hold")
+
+
+def _changeable(value: Any) -> Iterator[Any]:
+    """The lists and dicts that a value is or holds."""
+    if isinstance(value, (list, dict)):
+        yield value
+    if isinstance(value, (list, tuple, dict)):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _changeable(item)
+
+
+def _misses(world: World) -> list[int]:
+    """How often functions that keep their answers had none."""
+    kept = (g.value for g in world.guards if isinstance(g.value, functools._lru_cache_wrapper))
+    return [each.cache_info().misses for each in kept]
+
+
+def _is_inexact(tensor: torch.Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _tensors(item)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _tensors(item)

@@ -1,0 +1,316 @@
+"""What torch's functions and operators are to a plan: reads, views, allocations, fills, or else.
+
+Enters: the name of a function, and the operators that ran in it. Leaves: what kind of step it is,
+or why it can be none. It must not know recordings.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from tzero.adapters.torch_internals import (
+    OpOverload,
+    disable_current_modes,
+    fake_tensor,
+    has_fake_kernel,
+    is_zero_tensor,
+    storage_id,
+    tree_leaves,
+    tree_map,
+)
+
+__all__ = ["NOTHING", "Picked", "Ran", "allocates", "fills", "is_geometry", "is_read", "obstacle"]
+
+_READS = frozenset(
+    [
+        f"Tensor.{name}.__get__"
+        for name in [
+            "shape",
+            "dtype",
+            "device",
+            "layout",
+            "ndim",
+            "itemsize",
+            "nbytes",
+            "requires_grad",
+            "is_cuda",
+            "is_cpu",
+            "is_meta",
+            "is_sparse",
+            "is_sparse_csr",
+            "is_quantized",
+            "is_nested",
+            "is_mkldnn",
+            "is_xpu",
+            "is_mps",
+        ]
+    ]
+    + [
+        f"Tensor.{name}"
+        for name in [
+            "size",
+            "stride",
+            "dim",
+            "ndimension",
+            "numel",
+            "nelement",
+            "element_size",
+            "is_contiguous",
+            "is_floating_point",
+            "is_complex",
+            "is_signed",
+            "_is_zerotensor",
+            "is_conj",
+            "is_neg",
+            "get_device",
+            "__len__",
+            "is_same_size",
+            "dim_order",
+        ]
+    ]
+    + ["numel", "is_floating_point", "is_complex", "is_conj", "is_neg", "is_same_size"]
+    + ["_set_grad_enabled", "_C._set_grad_enabled"]
+)
+"""Functions whose answer the key decides, or that only change a mode; which steps are held to."""
+
+_ALLOCATE = frozenset(
+    [
+        "aten::empty.memory_format",
+        "aten::empty_strided",
+        "aten::empty_like",
+        "aten::new_empty",
+        "aten::new_empty_strided",
+    ]
+)
+_ALLOCATE_FULL: Mapping[str, Any] = {
+    **dict.fromkeys(["aten::zeros", "aten::zeros_like", "aten::new_zeros"], 0),
+    **dict.fromkeys(["aten::ones", "aten::ones_like", "aten::new_ones"], 1),
+    **dict.fromkeys(["aten::full", "aten::full_like", "aten::new_full"]),
+}
+_GETTERS = frozenset(
+    f"Tensor.{name}.__get__" for name in ["T", "mT", "H", "mH", "data", "real", "imag"]
+)
+
+_BY_VALUES = ("pack_padded", "pad_packed", "histogramdd")
+"""Words in the names of functions whose results are as large as values say, and no tag says it."""
+
+_OWN = ("aten", "prims")
+"""The namespaces of torch's own operators."""
+
+NOTHING: Any = object()
+"""That a tensor is set to no number."""
+
+
+class Ran(NamedTuple):
+    """An operator that ran, and its arguments."""
+
+    operator: OpOverload
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """``aten::view``, and the overload's name if it has one."""
+        return str(self.operator._name)
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments by name, as far as they were given."""
+        names = [argument.name for argument in self.operator._schema.arguments]
+        return {**dict(zip(names, self.args, strict=False)), **self.kwargs}
+
+    @property
+    def of_tensor(self) -> bool:
+        """Whether it is a function of a tensor, whose dtype it then takes."""
+        return any(isinstance(arg, torch.Tensor) for arg in self.args)
+
+
+class Picked:
+    """One of the tensors that a function returns.
+
+    >>> Picked(torch.unbind, 1)(torch.arange(3)).item()
+    1
+    """
+
+    __slots__ = ("function", "index")
+
+    def __init__(self, function: Any, index: int) -> None:
+        self.function = function
+        self.index = index
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)[self.index]
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Picked)
+            and self.function == other.function
+            and self.index == other.index
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.function, self.index))
+
+
+def is_read(name: str) -> bool:
+    """Whether a function only says what the key decides.
+
+    >>> is_read("Tensor.size"), is_read("Tensor.data_ptr")
+    (True, False)
+    """
+    return name in _READS
+
+
+def obstacle(name: str, result: Any, ran: Sequence[Ran]) -> str:
+    """Why a function cannot be a step; mostly empty.
+
+    >>> obstacle("Tensor.item", 3.0, [])
+    'it reads Tensor.item, which its arguments do not decide'
+    """
+    if any(word in name for word in _BY_VALUES):
+        return f"the size of what {name} returns may depend on values"
+    tags = {tag for each in ran for tag in each.operator.tags}
+    if torch.Tag.inplace_view in tags:
+        return f"{name} changes the geometry of a tensor in place"
+    if torch.Tag.dynamic_output_shape in tags:
+        return f"the size of what {name} returns depends on values"
+    if torch.Tag.data_dependent_output in tags:
+        return f"it reads the value of a tensor ({name})"
+    if any(map(_is_unknown, ran)):
+        return (
+            f"nothing says how large what {name} returns is: register a fake kernel for it "
+            "(torch.library.register_fake)"
+        )
+    if any(map(_is_sized_by_values, ran)):
+        return f"the size of what {name} returns depends on values"
+    if "backward" in name:
+        return f"{name} computes gradients"
+    if name.endswith(".__get__") and name not in _GETTERS:
+        return f"it reads {name.removesuffix('.__get__')}, which its arguments do not decide"
+    if result is None and any(each.operator._schema.is_mutable for each in ran):
+        return ""
+    if not _has(result, torch.Tensor) or _has(result, float):
+        return f"it reads {name}, which its arguments do not decide"
+    return ""
+
+
+def _is_foreign(operator: OpOverload) -> bool:
+    """Whether an operator that is not torch's own returns tensors. No tag says then what their
+    sizes depend on."""
+    returns_tensors = any("Tensor" in str(each.type) for each in operator._schema.returns)
+    return operator.namespace not in _OWN and returns_tensors
+
+
+def _is_unknown(ran: Ran) -> bool:
+    return _is_foreign(ran.operator) and not has_fake_kernel(ran.operator)
+
+
+def _is_sized_by_values(ran: Ran) -> bool:
+    """Whether an operator that is not torch's own returns tensors as large as values say: its fake
+    kernel, which sees no values, does not know their sizes then."""
+    operator = ran.operator
+    if not _is_foreign(operator):
+        return False
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    fakes = fake_tensor()
+    with disable_current_modes(), fakes.FakeTensorMode(shape_env=ShapeEnv()) as mode:
+
+        def fake(value: Any) -> Any:
+            is_tensor = isinstance(value, torch.Tensor)
+            return mode.from_tensor(value, static_shapes=True) if is_tensor else value
+
+        try:
+            result = operator(*tree_map(fake, ran.args), **tree_map(fake, ran.kwargs))
+        except Exception:  # it does not say: not even that it is no reason
+            return True
+        tensors = [each for each in tree_leaves(result) if isinstance(each, torch.Tensor)]
+        return not all(type(n) is int for each in tensors for n in (*each.size(), *each.stride()))
+
+
+def _has(value: Any, kind: type) -> bool:
+    if isinstance(value, (list, tuple)):
+        return any(_has(item, kind) for item in value)
+    return isinstance(value, kind)
+
+
+def allocates(ran: Ran) -> Any:
+    """What an operator that makes a tensor sets it to, `NOTHING` for one that leaves it; None for
+    any other operator."""
+    if ran.name in _ALLOCATE:
+        return NOTHING
+    if ran.name not in _ALLOCATE_FULL:
+        return None
+    number = _ALLOCATE_FULL[ran.name]
+    number = ran.arguments.get("fill_value") if number is None else number
+    return number if type(number) in (bool, int, float) else None
+
+
+def fills(ran: Ran) -> Any:
+    """The number that an operator sets its tensor to; `NOTHING` for any other operator."""
+    if ran.name == "aten::zero_":
+        return 0
+    number = ran.arguments.get("value") if ran.name == "aten::fill_.Scalar" else None
+    return number if type(number) in (bool, int, float) else NOTHING
+
+
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Whether a new tensor is memory of its own, dense, and nothing else is special about it."""
+    return (
+        type(tensor) is torch.Tensor
+        and tensor.layout is torch.strided
+        and tensor.device.type in ("cpu", "cuda")
+        and not tensor.requires_grad
+        and not (tensor.device.type == "cpu" and tensor.is_pinned())
+        and tensor.storage_offset() == 0
+        and not tensor.dtype.is_complex
+        and tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
+    )
+
+
+def oddity(tensor: torch.Tensor) -> str:
+    """What kind of tensor this is, if it is not memory with sizes and strides; mostly empty.
+
+    >>> oddity(torch.eye(2).to_sparse())
+    'sparse_coo'
+    """
+    if type(tensor) is not torch.Tensor:
+        return type(tensor).__name__
+    if tensor.layout is not torch.strided:
+        return str(tensor.layout).removeprefix("torch.")
+    if tensor.is_quantized:
+        return "quantized"
+    return "zero" if is_zero_tensor(tensor) else ""
+
+
+@functools.cache
+def _is_view(operator: OpOverload) -> bool:
+    own = operator.namespace in _OWN  # whose views are as large as arguments say
+    return own and bool(operator.is_view) and not operator._schema.is_mutable
+
+
+def is_geometry(ran: Ran) -> bool:
+    """Whether an operator gives another look at the same memory."""
+    return _is_view(ran.operator)
+
+
+def is_absolute(ran: Ran) -> bool:
+    """Whether a view says where in the storage it begins, and not where from the tensor's start."""
+    return ran.name == "aten::as_strided" and ran.arguments.get("storage_offset") is not None
+
+
+def shares_memory(tensor: torch.Tensor, base: torch.Tensor) -> bool:
+    """Whether a view of a tensor is nothing but other sizes, strides and a start."""
+    return (
+        type(tensor) is torch.Tensor
+        and tensor.dtype == base.dtype
+        and not tensor.requires_grad
+        and tensor.layout is torch.strided
+        and tensor.is_conj() == base.is_conj()
+        and tensor.is_neg() == base.is_neg()
+        and storage_id(tensor) == storage_id(base)
+    )

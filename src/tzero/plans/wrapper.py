@@ -1,0 +1,480 @@
+"""Plan to what runs without native code: a host wrapper in Python, written out for one plan.
+
+    Plan ── write ──► def add(x, y):                 the text, for people
+                          t2 = empty_strided(...)
+                          launch_1(x, y, t2, 3000)   and the function, for calls
+                          return t2
+
+Enters: a plan. Leaves: a function of the leaves that does the plan's steps, its text, and `resume`,
+which does the rest of a plan that native code has begun. It must not know keys, or when a plan
+holds.
+
+What a function of torch's returns must be as it was when the plan was recorded: later steps rely on
+its geometry. Operators whose results are as large as values say are refused when they are recorded;
+one whose fake kernel says otherwise than it does is found out here, when it is too late to do the
+call otherwise.
+"""
+
+from __future__ import annotations
+
+import functools
+import keyword
+import math
+import re
+from collections.abc import Callable, Sequence
+from types import CellType, CodeType
+from typing import Any, NoReturn
+
+import torch
+
+from tzero.launches.python import over
+from tzero.plans.outputs import Ring
+from tzero.plans.plan import (
+    Allocate,
+    Call,
+    Constant,
+    Drift,
+    Fill,
+    Launch,
+    Nest,
+    Plan,
+    Scalar,
+    Slot,
+    Step,
+    Tensor,
+    Value,
+    View,
+    geometry,
+    is_sequence_type,
+    tensors_in,
+)
+from tzero.plans.torch_ops import Picked
+
+__all__ = ["Drifted", "Wrapper", "drift_in", "filling", "resume", "wanted", "write"]
+
+Drifted = Callable[[Plan, Drift], NoReturn]
+"""What is told that a step did not do what it did when its plan was recorded, and raises."""
+
+_PLAIN = (bool, int, str, type(None), torch.dtype)
+
+
+class Wrapper:
+    """A plan's steps as a Python function, written when it is first asked for: native code replays
+    most plans without it.
+
+    `source` is its text; `call` takes the leaves of the arguments, and `holds` says whether the
+    world is still what the plan assumes of it.
+    """
+
+    def __init__(self, writer: _Writer, holds: Callable[[], bool]) -> None:
+        self._writer = writer
+        self.holds = holds
+
+    @functools.cached_property
+    def source(self) -> str:
+        """The text of the function."""
+        return self._writer.source()
+
+    @functools.cached_property
+    def call(self) -> Callable[..., Any]:
+        """The function."""
+        writer = self._writer
+        exec(compile(self.source, f"<plan of {writer.plan.kernel}>", "exec"), writer.world)
+        found: Callable[..., Any] = writer.world[writer.function]
+        return found
+
+
+def _raise(plan: Plan, drift: Drift) -> NoReturn:
+    raise RuntimeError(
+        f"{plan.kernel}: {drift.words} is {drift.now}, and it was {drift.before} in the plan"
+    )
+
+
+def write(plan: Plan, *, pool: bool = False, drifted: Drifted = _raise) -> Wrapper:
+    """Write a plan out; with a pool, the tensors that it makes come from rings."""
+    return Wrapper(_Writer(plan, pool, drifted), _holds(plan))
+
+
+def _holds(plan: Plan) -> Callable[[], bool]:
+    """Whether all guards of a plan hold, as one expression: most ask for the same object."""
+    world: dict[str, Any] = {}
+    words = ["True"]
+    for k, guard in enumerate(plan.guards):
+        world[f"ask_{k}"] = guard.holds
+        if guard.how in ("asks", "absent"):
+            words.append(f"ask_{k}()")
+            continue
+        world[f"value_{k}"] = guard.value
+        world[f"where_{k}"] = guard.where
+        now = f"where_{k}.get({guard.name!r}, missing)"
+        if isinstance(guard.where, CellType):
+            words.append(f"ask_{k}()")
+        else:
+            words.append(f"({now} is value_{k} or ask_{k}())")
+    for k, slot in enumerate(plan.slots):
+        if slot.guard is not None:
+            tensor = plan.guards[slot.guard].value
+            world[f"look_{k}"] = functools.partial(_looks, tensor, _look(tensor))
+            words.append(f"look_{k}()")
+    world["missing"] = object()
+    exec(_code(f"def holds(): return {' and '.join(words)}", f"<world of {plan.kernel}>"), world)
+    found: Callable[[], bool] = world["holds"]
+    return found
+
+
+@functools.lru_cache
+def _code(source: str, name: str) -> CodeType:
+    """Compiled once: the plans of a kernel for several sizes ask the same of the world."""
+    return compile(source, name, "exec")
+
+
+class _Writer:
+    def __init__(self, plan: Plan, pool: bool, drifted: Drifted) -> None:
+        self.plan = plan
+        self.pool = pool
+        self.drifted = drifted
+        self.world: dict[str, Any] = {"torch": torch, "Tensor": torch.Tensor}
+        self.function = plan.kernel if _is_free(plan.kernel) else "call"
+        names = enumerate(plan.leaves)
+        self.leaves = [
+            name if _is_free(name) and name != self.function else f"leaf_{k}" for k, name in names
+        ]
+        self.tensors = {
+            k: self.leaves[slot.leaf]
+            if slot.leaf is not None
+            else self._held(slot.guard)
+            if slot.guard is not None
+            else slot.name
+            for k, slot in enumerate(plan.slots)
+        }
+
+    def source(self) -> str:
+        """The text of the function."""
+        lines = [f"def {self.function}({', '.join(self.leaves)}):"]
+        used = wanted(self.plan, launches=True)
+        for k, step in enumerate(self.plan.steps):
+            if not isinstance(step, View) or step.slot in used:
+                text, note = self._step(k, step)
+                place = ", ".join([*note, *([f"line {step.line}"] if step.line else [])])
+                lines.append(f"    {text}{'  # ' + place if place else ''}")
+        lines.append(f"    return {self._value(self.plan.result)}")
+        return "\n".join(lines) + "\n"
+
+    def _step(self, k: int, step: Step) -> tuple[str, list[str]]:
+        """A line of the function, and what to say beside it."""
+        if isinstance(step, Allocate):
+            slot = self.plan.slots[step.slot]
+            if self.pool:
+                self.world[f"output_{k}"] = Ring(functools.partial(made_as, slot)).take
+                return f"{self.tensors[step.slot]} = output_{k}()", [geometry(slot)]
+            self.world["empty_strided"] = torch.empty_strided
+            made = f"{list(slot.size)}, {list(slot.stride)}, dtype={slot.dtype}"
+            device = f'device="{slot.device}"'
+            return f"{self.tensors[step.slot]} = empty_strided({made}, {device})", []
+        if isinstance(step, Fill):  # by way of `data`: what a new tensor has in it is no change
+            return f"{self.tensors[step.slot]}.data.fill_({self._constant(step.value)})", []
+        if isinstance(step, View):
+            called, target = self._called(k, step.call), self.tensors[step.slot]
+            return f"{target} = {called}", [geometry(self.plan.slots[step.slot])]
+        if isinstance(step, Call):
+            return self._checked(k, step), []
+        launch = f"launch_{k}"
+        self.world[launch] = over(step.function)[step.grid]
+        given = self._launch_arguments(step)
+        return f"{launch}({', '.join(given)})", [f"{step.function.__name__}[{step.grid}]"]
+
+    def _launch_arguments(self, step: Launch) -> list[str]:
+        given = []
+        for parameter, value in zip(step.function.params, step.args, strict=True):
+            text = self._value(value)
+            by_name = parameter._param.kind is parameter._param.KEYWORD_ONLY
+            given.append(f"{parameter.name}={text}" if by_name else text)
+        return [*given, *(f"{name}={self._value(value)}" for name, value in step.options)]
+
+    def _called(self, k: int, call: Call) -> str:
+        given = [self._value(arg) for arg in call.args]
+        given += [f"{name}={self._value(arg)}" for name, arg in call.kwargs]
+        function, picked = call.function, ""
+        if isinstance(function, Picked):
+            function, picked = function.function, f"[{function.index}]"
+        name = self._named(k, function, call.name.removesuffix(picked))
+        return f"{name}({', '.join(given)}){picked}"
+
+    def _checked(self, k: int, call: Call) -> str:
+        """A call whose result is held to what it was, and to the tensors that it was given."""
+        text = self._called(k, call)
+        target = self._target(call.result)
+        if not target or filling(call) is not None:
+            return text
+        there = {slot for step in self.plan.steps[:k] for slot in _made(step)}
+        for slot, each in enumerate(self.plan.slots):
+            if each.leaf is not None or each.guard is not None:
+                there.add(slot)
+        values = (*call.args, *(value for _, value in call.kwargs), call.result)
+        given = dict.fromkeys(s for value in values for s in tensors_in(value) if s in there)
+        self.world[f"checked_{k}"] = _Checked(self.plan, call, tuple(given), self.drifted)
+        names = [self.tensors[slot] for slot in given]
+        return f"{target} = checked_{k}({', '.join([text, *names])})"
+
+    def _target(self, value: Value) -> str:
+        """What a result is assigned to; slots are filled, everything else is dropped."""
+        if isinstance(value, Tensor):
+            return self.tensors[value.slot]
+        if isinstance(value, Nest) and any(True for _ in tensors_in(value)):
+            return f"({', '.join(self._target(item) or '_' for item in value.items)},)"
+        return ""
+
+    def _named(self, k: int, function: Any, called: str) -> str:
+        """The function of torch's by the name that a person would write."""
+        for name in (called, f"torch.{called}"):
+            first, *rest = name.split(".")
+            try:
+                found = functools.reduce(getattr, rest, self.world[first])
+            except (AttributeError, KeyError):
+                continue
+            if found is function or found == function:
+                return name
+        self.world[f"call_{k}"] = function
+        return f"call_{k}"
+
+    def _value(self, value: Value) -> str:
+        if isinstance(value, Tensor):
+            return self.tensors[value.slot]
+        if isinstance(value, Scalar):
+            return self.leaves[value.leaf]
+        if isinstance(value, Constant):
+            return self._constant(value.value)
+        items = [self._value(item) for item in value.items]
+        if value.kind is list:
+            return f"[{', '.join(items)}]"
+        if value.kind is dict:
+            pairs = zip(value.names, items, strict=True)
+            return "{" + ", ".join(f"{self._constant(n)}: {item}" for n, item in pairs) + "}"
+        if value.kind is tuple:
+            return f"({', '.join(items)}{',' if len(items) == 1 else ''})"
+        if is_sequence_type(value.kind):
+            return f"{self._kind(value.kind)}(({', '.join(items)},))"
+        return f"tuple.__new__({self._kind(value.kind)}, ({', '.join(items)},))"
+
+    def _kind(self, kind: type) -> str:
+        """A class of named tuples by its name, unless that is taken."""
+        name = kind.__name__
+        taken = {self.function, *self.leaves}
+        if not _is_free(name) or name in taken or self.world.get(name, kind) is not kind:
+            name = f"kind_{len(self.world)}"
+        self.world[name] = kind
+        return name
+
+    def _constant(self, value: Any) -> str:
+        plain = type(value) in _PLAIN or (type(value) is float and math.isfinite(value))
+        if type(value) is slice:
+            plain = all(type(each) in _PLAIN for each in (value.start, value.stop, value.step))
+        if plain:
+            return repr(value)
+        name = f"constant_{len(self.world)}"
+        self.world[name] = value
+        return name
+
+    def _held(self, guard: int) -> str:
+        name = f"global_{guard}"
+        self.world[name] = self.plan.guards[guard].value
+        return name
+
+
+def _look(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """All of a tensor that a host function may look at, but for its address and its contents."""
+    geometry = (tensor.dtype, tensor.device, tensor.size(), tensor.stride())
+    return (*geometry, tensor.requires_grad, tensor.is_conj(), tensor.is_neg())
+
+
+def _looks(tensor: torch.Tensor, so: tuple[Any, ...]) -> bool:
+    return _look(tensor) == so
+
+
+_OWN = re.compile(r"(t|leaf_|launch_|call_|checked_|constant_|global_|output_|kind_)\d+|_+")
+
+
+def _is_free(name: str) -> bool:
+    """Whether a name is one that the text does not use for anything else."""
+    taken = name in ("torch", "Tensor", "empty_strided", "slice", "tuple") or keyword.iskeyword(
+        name
+    )
+    return name.isidentifier() and not taken and _OWN.fullmatch(name) is None
+
+
+def _made(step: Step) -> Sequence[int]:
+    """The slots that a step has tensors for."""
+    if isinstance(step, (Allocate, View)):
+        return (step.slot,)
+    return tuple(tensors_in(step.result)) if isinstance(step, Call) else ()
+
+
+# -- what functions of torch's return --------------------------------------------------------------
+
+
+class _Checked:
+    """Gives the result of a call, if it is as the plan has it. `slots` are those of the tensors
+    that it is shown besides."""
+
+    __slots__ = ("call", "drifted", "plan", "slots")
+
+    def __init__(self, plan: Plan, call: Call, slots: tuple[int, ...], drifted: Drifted) -> None:
+        self.plan = plan
+        self.call = call
+        self.slots = slots
+        self.drifted = drifted
+
+    def __call__(self, result: Any, *given: torch.Tensor) -> Any:
+        if not _fits(
+            self.plan, self.call.result, result, dict(zip(self.slots, given, strict=True))
+        ):
+            self.drifted(self.plan, drift_in(self.plan, self.call, result))
+        return result
+
+
+def _fits(plan: Plan, value: Value, result: Any, known: dict[int, Any]) -> bool:
+    """Whether what a call gave is as it was; `known` are tensors that were there before, by slot,
+    and takes those that are new."""
+    if isinstance(value, Tensor):
+        before = known.get(value.slot)
+        if before is not None:
+            return result is before
+        if type(result) is not torch.Tensor or any(result is each for each in known.values()):
+            return False
+        if result.layout is not torch.strided:
+            return False
+        known[value.slot] = result
+        slot = plan.slots[value.slot]
+        geometry = (result.dtype, result.device, tuple(result.size()), tuple(result.stride()))
+        return geometry == (slot.dtype, slot.device, slot.size, slot.stride)
+    if isinstance(value, Nest):
+        items = _items(result) if type(result) is value.kind else ()
+        if len(items) != len(value.items) or value.kind is dict:
+            return False
+        pairs = zip(value.items, items, strict=True)
+        return all(_fits(plan, item, each, known) for item, each in pairs)
+    return value == Constant(result)
+
+
+def _items(result: Any) -> tuple[Any, ...]:
+    return tuple(result)
+
+
+def drift_in(plan: Plan, call: Call, result: Any) -> Drift:
+    """What a call of torch's returned otherwise than when it was recorded."""
+    return Drift(f"what {call.name} returns", _said(plan, call.result), _shown(result))
+
+
+def _said(plan: Plan, value: Value) -> str:
+    if isinstance(value, Tensor):
+        slot = plan.slots[value.slot]
+        return f"{slot.name}, {geometry(slot)}"
+    items = [_said(plan, item) for item in value.items] if isinstance(value, Nest) else []
+    return f"({', '.join(items)})" if items else "no tensor"
+
+
+def _shown(result: Any) -> str:
+    if isinstance(result, torch.Tensor):
+        kind, size = str(result.dtype).removeprefix("torch."), list(result.size())
+        strides = f" strides {list(result.stride())}" if result.layout is torch.strided else ""
+        return f"a {type(result).__name__}, {kind}{size}{strides} on {result.device}"
+    if isinstance(result, (list, tuple)):
+        return f"({', '.join(map(_shown, result))})"
+    return f"a {type(result).__name__}"
+
+
+def filling(step: Step) -> tuple[int, bool | int | float] | None:
+    """The slot of a tensor that a call sets to one number in place, and the number; None for
+    others."""
+    if not isinstance(step, Call) or step.function is not torch.Tensor.fill_:
+        return None
+    if len(step.args) != 2 or step.kwargs:
+        return None
+    tensor, number = step.args
+    if not isinstance(tensor, Tensor) or not isinstance(number, Constant):
+        return None
+    return (tensor.slot, number.value) if type(number.value) in (bool, int, float) else None
+
+
+def made_as(slot: Slot) -> torch.Tensor:
+    """A new tensor with the geometry of a slot."""
+    return torch.empty_strided(slot.size, slot.stride, dtype=slot.dtype, device=slot.device)
+
+
+def wanted(plan: Plan, *, launches: bool) -> set[int]:
+    """The slots whose tensors are used, and not only the memory that they look at; with `launches`,
+    also those that are given to kernels.
+
+    >>> wanted(Plan("f", (), frozenset(), (), (), (), Tensor(3)), launches=False)
+    {3}
+    """
+    used = set(tensors_in(plan.result))
+    for step in reversed(plan.steps):
+        if isinstance(step, Launch) and launches:
+            for arg in step.args:
+                used.update(tensors_in(arg))
+        call = step if isinstance(step, Call) else None
+        if isinstance(step, View) and step.slot in used:
+            call = step.call
+        if call is not None:
+            for arg in (*call.args, *(value for _, value in call.kwargs)):
+                used.update(tensors_in(arg))
+    return used
+
+
+def resume(
+    plan: Plan,
+    start: int,
+    held: Sequence[Any],
+    given: Sequence[Any],
+    drifted: Drifted = _raise,
+) -> Any:
+    """Do the steps of a plan from one on: `held` are the tensors of the slots so far, None for
+    views that nobody has made; `given` are the leaves of the arguments."""
+    slots = list(held)
+    views = {step.slot: step for step in plan.steps if isinstance(step, View)}
+
+    def tensor(slot: int) -> Any:
+        if slots[slot] is None:
+            call = views[slot].call
+            slots[slot] = call.function(*map(value, call.args), **_named(call, value))
+        return slots[slot]
+
+    def value(of: Value) -> Any:
+        if isinstance(of, Tensor):
+            return tensor(of.slot)
+        if isinstance(of, Scalar):
+            return given[of.leaf]
+        if isinstance(of, Constant):
+            return of.value
+        items = [value(item) for item in of.items]
+        if of.kind is dict:
+            return dict(zip(of.names, items, strict=True))
+        whole = of.kind in (list, tuple) or is_sequence_type(of.kind)
+        return of.kind(items) if whole else tuple.__new__(of.kind, items)
+
+    def done(call: Call) -> None:
+        result = call.function(*map(value, call.args), **_named(call, value))
+        known = {k: each for k, each in enumerate(slots) if each is not None}
+        if not _fits(plan, call.result, result, known):
+            drifted(plan, drift_in(plan, call, result))
+        for k, each in known.items():
+            slots[k] = each
+
+    for step in plan.steps[start:]:
+        if isinstance(step, Allocate):
+            slots[step.slot] = made_as(plan.slots[step.slot])
+        elif isinstance(step, Fill):
+            tensor(step.slot).data.fill_(step.value)
+        elif isinstance(step, Call):
+            done(step)
+        elif isinstance(step, Launch):
+            names = [parameter.name for parameter in step.function.params]
+            options = {name: each.value for name, each in step.options}
+            given_by_name = dict(zip(names, map(value, step.args), strict=True))
+            step.function[step.grid](**given_by_name, **options)
+    return value(plan.result)
+
+
+def _named(call: Call, value: Callable[[Value], Any]) -> dict[str, Any]:
+    return {name: value(each) for name, each in call.kwargs}

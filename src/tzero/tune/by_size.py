@@ -1,0 +1,358 @@
+"""Which config a call gets by the sizes of its tensors, where a kernel was tuned for several.
+
+::
+
+    arguments ── resized(args, 64) ──► arguments to tune for that hint ──► config ─┐
+              └─ resized(args, 4096) ──► ...                                       ├─► BySize
+    a call's arguments ── shapes, also those of its results ── nearest hint ◄──────┘
+
+Enters: arguments of calls, hints. Leaves: arguments of other sizes, and for each call a `Choice`
+with no timing. It must not know how a config is tuned for a hint.
+
+A hint is a size: every size above one takes its place, but for dimensions that are marked static.
+Which sizes of the results come from which of the arguments is found by calling the host function
+once on tensors without memory whose sizes are all different; where it cannot be found, a size of a
+result counts as not known, and where the call fails, the results do not count.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from tzero.adapters.torch_internals import tree_flatten
+from tzero.arguments.situation import leaves
+from tzero.config import Config
+from tzero.launches.ahead import Spec
+from tzero.tune.copying import tensors_in, walk
+from tzero.tune.select import MOST_DIMS, Choice, Hint, Selector
+
+__all__ = [
+    "BySize",
+    "NotFollowed",
+    "NotResizable",
+    "Origin",
+    "most_general",
+    "origins",
+    "resized",
+    "shapes_of",
+]
+
+Shapes = tuple[tuple[int, ...], ...]
+
+
+class NotResizable(Exception):
+    """Arguments that cannot be had in another size; the message says why.
+
+    >>> raise NotResizable("argument 'n' is 5000")
+    Traceback (most recent call last):
+    tzero.tune.by_size.NotResizable: argument 'n' is 5000
+    """
+
+
+class NotFollowed(Exception):
+    """A host function that does not run on tensors without memory; the message says why.
+
+    >>> raise NotFollowed("ValueError: it wants a multiple of 16")
+    Traceback (most recent call last):
+    tzero.tune.by_size.NotFollowed: ValueError: it wants a multiple of 16
+    """
+
+
+class Origin(NamedTuple):
+    """Where the size of a result comes from: a dimension of one of the tensors given, or nowhere
+    that is known; then it is the number `size`, if that is known.
+
+    >>> Origin(tensor=0, dimension=1).of([(2, 3)])
+    3
+    """
+
+    tensor: int = -1
+    dimension: int = 0
+    size: int | None = None
+
+    def of(self, shapes: Sequence[Sequence[int]]) -> int | None:
+        """The size, for tensors of these shapes."""
+        return self.size if self.tensor < 0 else shapes[self.tensor][self.dimension]
+
+
+Origins = tuple[tuple[Origin, ...], ...]
+
+
+class BySize:
+    """Chooses a config for each call, by what its shapes are nearest to.
+
+    >>> hints = [Hint(Config(BLOCK=16), [(64, 64)]), Hint(Config(BLOCK=128), [(4096, 4096)])]
+    >>> BySize(hints, (), ("x",))((torch.ones(100, 60),)).variant
+    Config(BLOCK=16)
+    """
+
+    def __init__(
+        self, hints: Sequence[Hint[Config]], origins: Origins, parameters: Sequence[str]
+    ) -> None:
+        self.selector = Selector(hints)
+        self._origins = origins
+        self._parameters = parameters
+
+    def shapes(self, args: Sequence[Any]) -> tuple[tuple[int | None, ...], ...]:
+        """The shapes of the tensors given, and of those that will be returned."""
+        given = shapes_of(args, self._parameters)
+        results = [tuple(size.of(given) for size in each) for each in self._origins]
+        return (*given, *results)
+
+    def __call__(self, args: Sequence[Any]) -> Choice[Config]:
+        return self.selector.select(self.shapes(args))
+
+
+def shapes_of(args: Sequence[Any], parameters: Sequence[str]) -> Shapes:
+    """The shapes of the tensors that arguments are or hold.
+
+    >>> shapes_of((torch.ones(2, 3), [torch.ones(4), 5]), ("x", "more"))
+    ((2, 3), (4,))
+    """
+    if any(type(value) in (list, tuple, dict) for value in args):
+        args = [value for _, value in leaves(args, parameters)]
+    return tuple(tuple(value.shape) for value in args if isinstance(value, torch.Tensor))
+
+
+AS_FAST = 1.05
+"""Two configs are as fast as each other where they take no more than this times each other: a
+machine hardly tells them apart."""
+
+
+def most_general(times: Mapping[int, Mapping[Config, float]], hint: int) -> Config:
+    """The config for a hint, by the seconds that configs took at each hint. A hint stands for all
+    sizes that are nearer to it than to the others, so among configs that are as fast as its fastest
+    the one is taken that does best at all hints; one that is twice as large or small counts half.
+
+    >>> one, other = Config(BLOCK=64), Config(BLOCK=256)
+    >>> times = {64: {one: 1.0, other: 3.0}, 256: {one: 5.1, other: 5.0}}
+    >>> most_general(times, 256)
+    Config(BLOCK=64)
+
+    What is not known to run at every hint cannot be compared, and is not taken in place of the
+    fastest.
+    """
+    least = {each: min(found.values()) for each, found in times.items()}
+    mine = times[hint]
+    fastest = min(mine, key=mine.__getitem__)
+    everywhere = set(mine).intersection(*times.values())
+
+    def loss(config: Config) -> float:
+        return sum(
+            min(hint, each) / max(hint, each) * times[each][config] / least[each] for each in times
+        )
+
+    if fastest not in everywhere:
+        return fastest
+    return min((c for c in mine if c in everywhere and mine[c] <= AS_FAST * least[hint]), key=loss)
+
+
+def resized(args: tuple[Any, ...], parameters: Sequence[str], hint: int) -> tuple[Any, ...]:
+    """Arguments of another size: of tensors, what fits of their contents, repeated; whole numbers
+    that are a size or a number of elements of theirs become that of the new ones.
+
+    >>> x, n = resized((torch.arange(6), 6), ("x", "n"), 4)
+    >>> x, n
+    (tensor([0, 1, 2, 3]), 4)
+
+    `NotResizable` where a whole number may be a size, but of nothing that is given, or is in a
+    list: a kernel would run past the end of a smaller tensor; where tensors are in what hints do
+    not look into; and where the new ones would be too many for the memory.
+    """
+    numbers: dict[int, int] = {}
+    room: dict[torch.device, int] = {}
+    for name, value in leaves(args, parameters):
+        if isinstance(value, torch.Tensor):
+            if type(value) not in (torch.Tensor, torch.nn.Parameter):
+                raise NotResizable(f"an argument is a {type(value).__name__}")
+            new = _sizes(value, hint)
+            numbers |= dict(zip(value.shape, new, strict=True))
+            count = math.prod(new)
+            numbers.setdefault(value.numel(), count)
+            room[value.device] = room.get(value.device, 0) + count * value.dtype.itemsize
+        elif tensors_in(value):
+            kind = type(value).__name__
+            raise NotResizable(f"argument {name!r} is a {kind}, into which they do not look")
+    dimensions = sum(map(len, shapes_of(args, parameters)))
+    if dimensions > MOST_DIMS:
+        raise NotResizable(f"the tensors given have {dimensions} dimensions, more than {MOST_DIMS}")
+    for device, size in room.items():
+        _check_room(device, size, hint)
+    for name, value in leaves(args, parameters):
+        if name not in parameters or type(value) is torch.Size:
+            _check_inner(name, value, numbers, hint)
+    made = walk(args, lambda tensor: _resized(tensor, _sizes(tensor, hint), hint), {})
+    return tuple(
+        _number(name, value, numbers, hint) if type(value) is int else value
+        for name, value in zip(parameters, made, strict=True)
+    )
+
+
+_PART = 4
+"""Of a device's memory, arguments of a hint's size may take this part: there are copies of them,
+and results, and what they are compared with."""
+
+
+def _check_room(device: torch.device, size: int, hint: int) -> None:
+    if device.type == "cuda":
+        whole = int(torch.cuda.get_device_properties(device).total_memory)
+    else:
+        whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if size > whole // _PART:
+        raise NotResizable(
+            f"tensors of sizes {hint} would take {size} bytes on {device}, which has {whole}; "
+            "torch._dynamo.mark_static keeps a dimension as it is"
+        )
+
+
+def _number(name: str, value: int, numbers: dict[int, int], hint: int) -> int:
+    if value in numbers:
+        return numbers[value]
+    if abs(value) > min(hint, *numbers.values(), hint):
+        raise NotResizable(f"argument {name!r} is {value}, which is the size of no tensor given")
+    return value
+
+
+def _check_inner(name: str, value: Any, numbers: dict[int, int], hint: int) -> None:
+    """Refuse whole numbers in lists that may be sizes; only those that stand alone follow."""
+    for each in value if type(value) is torch.Size else (value,):
+        if type(each) is int and _number(name, each, numbers, hint) != each:
+            raise NotResizable(f"{name} is {value}, which may be a size, and stands in a list")
+
+
+def _static(tensor: torch.Tensor) -> frozenset[int]:
+    marked = getattr(tensor, "_dynamo_static_indices", None) or ()
+    return frozenset(k % tensor.dim() for k in marked if -tensor.dim() <= k < tensor.dim())
+
+
+def _sizes(tensor: torch.Tensor, hint: int) -> tuple[int, ...]:
+    static = _static(tensor)
+    return tuple(n if n < 2 or k in static else hint for k, n in enumerate(tensor.shape))
+
+
+_SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
+"""Types that torch does little with, and those it takes in their place."""
+
+
+def _resized(tensor: torch.Tensor, sizes: tuple[int, ...], hint: int) -> torch.Tensor:
+    """A tensor like another one, with its order of dimensions in memory. Whole numbers in it stay
+    below the hint, because they may be places in another tensor."""
+    if 0 in sizes:
+        return torch.empty(sizes, dtype=tensor.dtype, device=tensor.device)
+    dtype = _SIGNED.get(tensor.dtype, tensor.dtype)
+    filled = tensor.detach().view(dtype)
+    for k, size in enumerate(sizes):
+        have = filled.shape[k]
+        at = torch.arange(size, device=tensor.device) % have
+        filled = filled.index_select(k, at) if size != have else filled
+    strides = tensor.stride()
+    order = sorted(range(tensor.dim()), key=lambda k: (-strides[k], k))
+    made = torch.empty([sizes[k] for k in order], dtype=dtype, device=tensor.device)
+    made = made.permute([order.index(k) for k in range(tensor.dim())])
+    made.copy_(filled)
+    whole = not (made.is_floating_point() or made.is_complex() or dtype == torch.bool)
+    if whole and hint <= torch.iinfo(dtype).max:
+        made.copy_(torch.where(made < 0, made, made % hint))
+    made = made.view(tensor.dtype)
+    made.requires_grad_(tensor.requires_grad)
+    made.__dict__.update(tensor.__dict__)
+    return made
+
+
+# -- tensors like others ------------------------------------------------------------------------
+
+
+class Likeness(NamedTuple):
+    """What there is to know of a tensor besides its contents.
+
+    >>> Likeness.of(torch.ones(2, 3)).tensor().shape
+    torch.Size([2, 3])
+    """
+
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> Likeness:
+        return cls(tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device)
+
+    def tensor(self) -> torch.Tensor:
+        """A tensor like that: of random numbers, or of zeros where it is to hold whole numbers,
+        which may be places in another."""
+        pairs = zip(self.size, self.stride, strict=True)
+        last = sum((n - 1) * step for n, step in pairs) if 0 not in self.size else -1
+        # Elements may share memory, and then torch fills only what is below them.
+        room = torch.empty(last + 1, dtype=self.dtype, device=self.device)
+        filled = self.dtype.is_floating_point and self.dtype.itemsize > 1
+        room = room.normal_() if filled else room.zero_()
+        return room.as_strided(self.size, self.stride)
+
+
+def described(args: tuple[Any, ...]) -> Any:
+    """Arguments whose tensors are described, so that nobody's memory is held.
+
+    >>> described((torch.ones(2), 3))[1]
+    3
+    """
+    return walk(args, Likeness.of, {})
+
+
+def imagined(example: Any) -> tuple[Any, ...]:
+    """Arguments like those that were described.
+
+    >>> imagined(described((torch.ones(2), 3)))[0].shape
+    torch.Size([2])
+    """
+    made: tuple[Any, ...] = walk(example, Likeness.tensor, {}, Likeness)
+    return made
+
+
+# -- where the sizes of results come from ---------------------------------------------------------
+
+
+def origins(
+    run: Callable[[tuple[Any, ...]], Any], args: tuple[Any, ...], parameters: Sequence[str]
+) -> Origins:
+    """Which sizes of the results come from which of the arguments: `run` calls the host function on
+    tensors without memory, whose sizes are told apart. `NotFollowed` where that does not go."""
+    given = [v for _, v in leaves(args, parameters) if isinstance(v, torch.Tensor)]
+    fresh = _primes()
+    renamed: dict[int, int] = {}  # what was one size stays one
+    places: dict[int, Origin] = {}
+    wanted: dict[int, tuple[int, ...]] = {}
+    for k, tensor in enumerate(given):
+        static, sizes = _static(tensor), []
+        for d, size in enumerate(tensor.shape):
+            if size > 1 and d not in static:
+                if size not in renamed:
+                    renamed[size] = next(fresh)
+                size = renamed[size]
+                places.setdefault(size, Origin(k, d))
+            sizes.append(size)
+        wanted[id(tensor)] = tuple(sizes)
+
+    def like(tensor: torch.Tensor) -> Any:
+        return Spec(wanted.get(id(tensor), tuple(tensor.shape)), tensor.dtype, tensor.device)
+
+    try:
+        results = run(walk(args, like, {}))
+    except Exception as error:  # of the host function, for sizes that it was not made for
+        raise NotFollowed(f"{type(error).__name__}: {error}") from error
+    tensors = [each for each in tree_flatten(results)[0] if isinstance(each, torch.Tensor)]
+    return tuple(
+        tuple(places.get(int(n)) or Origin(size=int(n) if n < 2 else None) for n in tensor.shape)
+        for tensor in tensors
+    )
+
+
+def _primes() -> Iterator[int]:
+    """Sizes that nothing else has: primes from 1009 on."""
+    return (n for n in itertools.count(1009, 2) if all(n % d for d in range(3, int(n**0.5) + 1, 2)))

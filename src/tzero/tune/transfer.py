@@ -1,0 +1,271 @@
+"""A host function and its arguments, as another process can make them again.
+
+::
+
+    Host, arguments ── packed ──► Parcel: a pickle, and the bytes of storages behind it, in memory
+                                     └─ a file descriptor ── opened ──► Host, arguments like them
+
+Enters: a host function, wherever it is defined, and arguments. Leaves: memory that has a file
+descriptor; in a process that is given that, the function and arguments again. Tensors have the same
+contents, strides, offsets and alignment, share memory where they did, and are on the same device.
+It must not know what they are sent for.
+
+What can be imported goes by its name, but nothing of the main module does: that is not run again.
+Other functions go by value, with what they refer to, and Triton's kernels as the tables of
+`tzero.backends.triton.program`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import io
+import mmap
+import os
+import pickle
+import sys
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any, NamedTuple
+
+import cloudpickle
+import torch
+
+from tzero.adapters.triton_launch import JITCallable, JITFunction
+from tzero.arguments.host import Host
+from tzero.backends.triton.program import Maker, Unwritable, Writer
+from tzero.errors import InvalidArgument, UnsupportedType
+from tzero.launches import tiers
+from tzero.launches.python import PythonJit
+from tzero.tune.copying import (
+    Place,
+    bytes_of,
+    has_contents,
+    place_of,
+    place_of_storage,
+    rooms,
+    tensor_of,
+    view_of,
+)
+from tzero.tune.trial import Called, as_written
+
+__all__ = ["Parcel", "opened", "packed", "unsendable"]
+
+_ALIGNED = 64  # where the bytes of a storage begin
+
+
+class Parcel(NamedTuple):
+    """Where a packed function is: an open file, and how many of its bytes are the pickle.
+
+    ::
+
+        parcel = packed(host, args)
+        opened(parcel)   # in a process that has the descriptor as well
+    """
+
+    descriptor: int
+    length: int
+
+
+class _Contents(NamedTuple):
+    """A storage, as the pickle's table has it."""
+
+    place: Place
+    pinned: bool
+
+
+def packed(host: Host[Any], args: tuple[Any, ...], called: Called = as_written) -> Parcel:
+    """Pack a function, its arguments, and how it is called; `InvalidArgument` for what cannot be
+    sent.
+
+    ::
+
+        parcel = packed(add.host, (x, y), called)
+        os.close(parcel.descriptor)
+    """
+    # Nothing else of a host is needed to call it, and annotations may be anything.
+    sent = dataclasses.replace(host, signature=inspect.Signature(), defaults={}, config=None)
+    buffer = io.BytesIO()
+    pickler = _Pickler(buffer)
+    try:
+        pickler.dump((sent, args, called))
+    except Exception as error:  # what objects do when they are pickled is up to them
+        raise unsendable(host.name, _reason(error)) from error
+    table = [_Contents(place, storage.is_pinned()) for place, storage in pickler.storages.items()]
+    text = pickle.dumps((buffer.getvalue(), table))
+    parcel = Parcel(os.memfd_create("tzero-parcel", os.MFD_CLOEXEC), len(text))
+    try:
+        _fill(parcel, text, pickler.storages)
+    except BaseException:
+        os.close(parcel.descriptor)
+        raise
+    return parcel
+
+
+def opened(parcel: Parcel) -> tuple[Host[Any], tuple[Any, ...], Called]:
+    """What was packed.
+
+    ::
+
+        host, args, called = opened(parcel)
+        called(host, config)(*args)
+    """
+    with mmap.mmap(parcel.descriptor, 0, access=mmap.ACCESS_COPY) as memory:
+        data, table = pickle.loads(memory[: parcel.length])
+        storages = rooms({each.place: each.pinned for each in table})
+        for place, start in _starts(parcel.length, [each.place for each in table]).items():
+            if has_contents(place):
+                # The view is gone at the end of the line: memory that is viewed cannot be closed.
+                bytes_of(storages[place]).copy_(_viewed(memory, start, place[2]))
+    found: tuple[Host[Any], tuple[Any, ...], Called] = _Unpickler(io.BytesIO(data), storages).load()
+    return found
+
+
+def unsendable(name: str, why: str) -> InvalidArgument:
+    """The error for a function that another process cannot have.
+
+    >>> print(unsendable("add", "it reads an open file"))
+    add: it cannot be timed in a process of its own: it reads an open file. Define what it uses in \
+a module that can be imported, or time it in this process.
+    """
+    return InvalidArgument(
+        kernel=name,
+        problem=f"it cannot be timed in a process of its own: {why}",
+        advice="Define what it uses in a module that can be imported, or time it in this process.",
+    )
+
+
+def _reason(error: Exception) -> str:
+    known = (Unwritable, UnsupportedType, _Unsendable)
+    words = str(error).rstrip(".")
+    return words if isinstance(error, known) else f"{type(error).__name__}: {words}"
+
+
+# -- the bytes of storages ------------------------------------------------------------------------
+
+
+def _starts(length: int, places: list[Place]) -> dict[Place, int]:
+    """Where in the memory the bytes of each storage begin."""
+    found, end = {}, length
+    for place in places:
+        found[place] = -(-end // _ALIGNED) * _ALIGNED
+        end = found[place] + (place[2] if has_contents(place) else 0)
+    return found
+
+
+def _fill(parcel: Parcel, text: bytes, storages: dict[Place, torch.UntypedStorage]) -> None:
+    starts = _starts(parcel.length, list(storages))
+    last = max((start + place[2] for place, start in starts.items()), default=0)
+    os.ftruncate(parcel.descriptor, max(len(text), last))
+    with mmap.mmap(parcel.descriptor, 0) as memory:
+        memory[: len(text)] = text
+        for place, start in starts.items():
+            if has_contents(place):
+                _viewed(memory, start, place[2]).copy_(bytes_of(storages[place]))
+
+
+def _viewed(memory: mmap.mmap, start: int, size: int) -> torch.Tensor:
+    return torch.frombuffer(memory, dtype=torch.uint8, offset=start, count=size)
+
+
+# -- functions, kernels and tensors ---------------------------------------------------------------
+
+
+class _Unsendable(Exception):
+    """Something that cannot be sent; the message says what."""
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """Pickles kernels and tensors by what other processes can make them of."""
+
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file)
+        self.storages: dict[Place, torch.UntypedStorage] = {}
+
+    def persistent_id(self, value: Any) -> Place | None:
+        if not isinstance(value, torch.UntypedStorage):
+            return None
+        place = place_of_storage(value)
+        self.storages[place] = value
+        return place
+
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            place_of(value)  # refuses those that are more than a view of their storage
+            return tensor_of, (view_of(value), value.untyped_storage())
+        if isinstance(value, FunctionType):
+            name = _name_around(value)
+            return super().reducer_override(value) if name is None else (_around, name)
+        if "__qualname__" in getattr(value, "__dict__", ()) and not isinstance(value, type):
+            name = _name_of(value, value)
+            if name is not None:
+                return _found, name
+        if isinstance(value, JITCallable):
+            return _kernel_made, _kernel_written(value)
+        if type(value).__module__.partition(".")[0] == "tzero" and hasattr(value, "host"):
+            raise _Unsendable(
+                f"it uses the kernel {value.__name__!r}, which is in no module that can be imported"
+            )
+        return super().reducer_override(value)
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, file: io.BytesIO, storages: dict[Place, torch.UntypedStorage]) -> None:
+        super().__init__(file)
+        self._storages = storages
+
+    def persistent_load(self, place: Place) -> torch.UntypedStorage:
+        return self._storages[place]
+
+
+def _name_of(value: Any, there: Any) -> tuple[str, str] | None:
+    """The module and the name under which something is to be found, if `there` is found by the
+    name that a value has; the main module of another process is another."""
+    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", "")
+    if module is None or module == "__main__" or module not in sys.modules:
+        return None
+    return (module, name) if _looked_up(sys.modules[module], name) is there else None
+
+
+def _name_around(function: FunctionType) -> tuple[str, str] | None:
+    """The name of what a decorator, such as `tzero.kernel`, has put in a function's place."""
+    module = sys.modules.get(function.__module__ or "")
+    outer = None if module is None else _looked_up(module, function.__qualname__)
+    if outer is None or getattr(outer, "__wrapped__", None) is not function:
+        return None
+    return _name_of(function, outer)
+
+
+def _looked_up(holder: Any, name: str) -> Any:
+    for part in name.split("."):
+        holder = inspect.getattr_static(holder, part, None)
+    return holder
+
+
+def _found(module: str, name: str) -> Any:
+    holder: Any = importlib.import_module(module)
+    for part in name.split("."):
+        holder = getattr(holder, part)
+    return holder
+
+
+def _around(module: str, name: str) -> Callable[..., Any]:
+    function: Callable[..., Any] = _found(module, name).__wrapped__
+    return function
+
+
+def _kernel_written(kernel: Any) -> tuple[dict[str, Any], int, bool]:
+    if isinstance(kernel, JITFunction) and kernel.pre_run_hooks:
+        raise _Unsendable(f"the kernel {kernel.__name__!r} has hooks that run before it")
+    writer = Writer()
+    try:
+        place = writer.function(kernel)
+    except Unwritable as problem:
+        raise _Unsendable(f"of the kernel {kernel.__name__!r}, {problem}") from None
+    return writer.tables(), place, isinstance(kernel, PythonJit)
+
+
+def _kernel_made(tables: dict[str, Any], place: int, fast: bool) -> Any:
+    made = Maker(tables).function(place)
+    return tiers.made(made, {}) if fast else made
