@@ -85,7 +85,7 @@ sanitize: $(VENV)/.ready-dev
 		$(MAKE) --no-print-directory $(SANITIZED) && \
 		LD_PRELOAD='$(RUNTIMES)' ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc TZERO_CPU=1 \
 		$(BIN)/python -m pytest -q -k native --native $(SANITIZED) \
-			tests/guards/test_rows.py tests/guards/test_fast_path.py tests/plans \
+			tests/launches/test_rows.py tests/launches/test_fast_path.py tests/plans \
 			tests/tune/test_select.py tests/tune/test_select_native.py; \
 	fi
 
@@ -102,9 +102,9 @@ test-verify: $(VENV)/.ready-dev
 	TZERO_CPU=1 TZERO_VERIFY=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m 'not gpu and not soak' tests/plans $(TEST_ARGS)
 
 # The oldest Helion that is supported; the others are those of the constraints. What depends on the
-# version is tested in each run; `make test-helion HELION_TESTS=tests/integration/helion` runs all.
+# version is tested in each run; `make test-helion HELION_TESTS=tests/integrations/helion` runs all.
 OLD_HELION := build/helion-1.4.0
-HELION_TESTS := $(patsubst %,tests/integration/helion/test_%.py,changes compat install keys)
+HELION_TESTS := $(patsubst %,tests/integrations/helion/test_%.py,changes compat install keys)
 
 $(OLD_HELION)/.made: | $(VENV)/.ready-dev
 	@rm -rf $(OLD_HELION)
@@ -122,12 +122,12 @@ test-helion: $(VENV)/.ready-dev
 # plans those tests that are about launches. That each guard is needed, the pinned one shows.
 test-newest: $(NEWEST)/.ready-dev
 	TZERO_CPU=1 $(NEWEST)/bin/python -m pytest -n 2 --dist loadfile -m 'not gpu and not soak' tests/cpu \
-		tests/guards/test_fast_path.py tests/guards/test_triton_side.py tests/plans/test_replay.py \
+		tests/launches/test_fast_path.py tests/launches/test_triton_launch.py tests/plans/test_replay.py \
 		tests/backends/test_triton_*.py $(TEST_ARGS)
 
 test-gpu: $(READY_DEV)
 	$(PY) -m pytest -m 'gpu and not soak' tests/gpu $(TEST_ARGS)
-	$(PY) -m pytest -m 'not soak' tests/guards $(TEST_ARGS)
+	$(PY) -m pytest -m 'not soak' tests/launches $(TEST_ARGS)
 
 # Under the sanitizer launches wait for one another, so what is about two streams at once is left out.
 # What the driver refuses is what some tests are about; it is the kernels' memory that is checked. A
@@ -137,7 +137,7 @@ CHECKED := compute-sanitizer --error-exitcode 9 --report-api-errors no --show-ba
 sanitize-gpu: $(READY_DEV)
 	$(CHECKED) $(PY) -m pytest -q -m gpu tests/gpu/test_launching.py \
 		-k 'native and not stream_of_the_moment and not before_it_on_its_stream'
-	$(CHECKED) $(PY) -m pytest -q -k 'native and not stream_of_the_moment' tests/guards/test_rows.py
+	$(CHECKED) $(PY) -m pytest -q -k 'native and not stream_of_the_moment' tests/launches/test_rows.py
 
 soak: $(READY_DEV)
 	TZERO_CPU=1 $(PY) -m pytest -m 'soak and not gpu' $(TEST_ARGS)
@@ -148,7 +148,7 @@ fix: $(VENV)/.ready-dev
 
 docs: $(VENV)/.ready-dev
 	$(BIN)/python -m tests.cpu.table
-	$(BIN)/python -m tests.integration.helion.table
+	$(BIN)/python -m tests.integrations.helion.table
 
 clean:
 	rm -rf $(VENV) $(NEWEST) build dist src/tzero.egg-info src/tzero/_native*.so

@@ -1,7 +1,7 @@
 // The names of the guards, and a switch for each in a build that is made to be broken on purpose.
 //
 // The tests build the extension a second time with TZERO_MUTABLE, take one guard out, and demand
-// that the row of tests/guards which claims it fails. In every other build `off` is always false
+// that the row of tests/launches which claims it fails. In every other build `off` is always false
 // and costs nothing.
 #pragma once
 

@@ -14,7 +14,7 @@ import triton
 
 from bench import kernels as programs
 from tests.backends import triton_zoo as zoo
-from tests.guards import kernels as guards
+from tests.launches import kernels as guards
 from tests.plans import kernels as plans
 
 ROWS: dict[str, Callable[[Launch], None]] = {}

@@ -1,6 +1,6 @@
 """Launches on a GPU: streams, graphs, devices, and options that only a GPU has. All tiers.
 
-What holds on every backend is in tests/guards, which runs on a GPU too where there is one.
+What holds on every backend is in tests/launches, which runs on a GPU too where there is one.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import triton.language as tl
 from triton import knobs
 from triton.runtime import _allocation
 
-from tests.guards import kernels
-from tests.guards.conftest import TIERS, available, maker
-from tests.guards.looking import restored, warm
-from tests.guards.rows_arguments import floats, integers
+from tests.launches import kernels
+from tests.launches.conftest import TIERS, available, maker
+from tests.launches.looking import restored, warm
+from tests.launches.rows_arguments import floats, integers
 
 pytestmark = pytest.mark.gpu
 

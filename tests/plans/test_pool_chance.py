@@ -113,7 +113,7 @@ import gc
 import torch
 from tzero.plans import outputs
 
-rings = [pool.Ring(lambda: torch.empty(1)) for _ in range(50)]
+rings = [outputs.Ring(lambda: torch.empty(1)) for _ in range(50)]
 seen = []
 
 class Asking:
@@ -121,15 +121,15 @@ class Asking:
         self.itself = self
 
     def __del__(self):
-        seen.append(pool.stats())
-        rings.append(pool.Ring(lambda: torch.empty(1)))
+        seen.append(outputs.stats())
+        rings.append(outputs.Ring(lambda: torch.empty(1)))
 
 gc.set_threshold(5, 1, 1)
 for _ in range(100):
     for _ in range(3):
         Asking()
-    pool.stats()
-    pool.clear()
+    outputs.stats()
+    outputs.clear()
 assert len(seen) > 100
 """
 

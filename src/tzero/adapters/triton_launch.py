@@ -8,7 +8,7 @@ torch is imported where it is asked, not before.
 Triton finds a kernel in four steps: it puts arguments in order, describes each (its
 specialization), makes a text of that and of the options, and looks it up in a dict per device. All
 of it depends on the arguments, on the options, and on the knobs in `KNOBS`; what is described here
-is at least as fine. `tests/guards/test_triton_side.py` holds that to each Triton that is supported.
+is at least as fine. `tests/launches/test_triton_launch.py` checks that on each Triton.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ It must not know kernels' tables or what a key leads to.
 
 A loop that asks every argument for its type, looks that up and calls an extractor costs more than
 what it asks for. So for each pattern of argument types one function is written that does the same
-in a straight line; `tests/unit/test_extract.py` holds it to the parts that `tzero.key` gives. The
+in a straight line; `tests/arguments/test_extract.py` checks it against `tzero.key`. The
 function of the last call is tried first: it checks the types itself, and hands over where they
 differ.
 """

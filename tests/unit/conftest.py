@@ -1,5 +1,0 @@
-"""Asserts in what the tests share show their values, as those in the tests do."""
-
-import pytest
-
-pytest.register_assert_rewrite("tests.unit.key_cases")
