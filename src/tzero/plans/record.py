@@ -99,7 +99,7 @@ def capture(subject: Subject, args: tuple[Any, ...]) -> tuple[Any, Plan | Refusa
     if recorder.refusal is not None:
         return subject.function(*args), recorder.refusal
     before, misses = recorder.given(), _misses(subject.world)
-    with _Functions(recorder), _Operators(recorder), intercept.intercepted(recorder.launch):
+    with _Functions(recorder), _Operators(recorder), intercept.intercepted(recorder):
         recorder.modes = torch_modes.dispatch()
         result = subject.function(*args)
         if torch_modes.dispatch() != recorder.modes:

@@ -19,7 +19,8 @@ from tzero.arguments.host import Host
 from tzero.integrations.helion import compat
 from tzero.plans import record
 from tzero.plans.plan import Refusal
-from tzero.plans.planner import Bound, Planned, Planner
+from tzero.plans.planner import Planner
+from tzero.plans.table import Bound, Planned, Table
 from tzero.reading.dependencies import Unreplayable, World, read_world
 from tzero.reading.forwarded import Passing, read_passing
 from tzero.reading.guards import Guard
@@ -91,7 +92,7 @@ class HelionPlanner(Planner[R]):
         for key, guards in list(said.items()):
             if not all(guard.holds() for guard in guards):
                 said.pop(key, None)
-                bound.plans.pop(key, None)
+                bound.plans.drop_refusal(key)
 
     def _keep_refusal(self, bound: Bound[R], key: Any, refusal: Refusal) -> None:
         super()._keep_refusal(bound, key, refusal)
@@ -104,10 +105,10 @@ class HelionPlanner(Planner[R]):
             pass  # and no error of Helion's is shown as if it came of this one
         return bound.call(*args), None
 
-    def _keep(self, bound: Bound[R], key: Any, planned: Planned, stale: bool) -> None:
+    def _keep(self, table: Table, key: Any, planned: Planned, stale: bool) -> None:
         # Each `set_config` makes a plan stale. Someone who tries configs does so often, and then
         # settles on one.
-        super()._keep(bound, key, planned, stale=False)
+        super()._keep(table, key, planned, stale=False)
 
     def _refused(self, bound: Bound[R], args: tuple[Any, ...], refusal: Refusal) -> tuple[R, None]:
         self.refused += 1
