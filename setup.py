@@ -27,7 +27,7 @@ class BuildNative(build_ext):
             print(
                 f"tzero: the native extension was not built ({error}). tzero works without it. "
                 "For it, install a C++17 compiler and the Python headers (on Debian: "
-                "g++ and python3-dev), then install tzero again.",
+                "g++ and python3-dev), then reinstall tzero-runtime.",
                 file=sys.stderr,
             )
             raise

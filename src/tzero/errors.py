@@ -129,15 +129,16 @@ class CompilerMissing(TzeroError):
 
     >>> print(CompilerMissing(searched=["cc", "gcc", "clang"]))
     no C compiler found (looked for: cc, gcc, clang). Install gcc or clang, or run \
-`pip install 'tzero[zig]'` for one that comes as a wheel, or set TZERO_CC to a compiler command.
+`pip install 'tzero-runtime[zig]'` for one that comes as a wheel, or set TZERO_CC to a compiler \
+command.
     """
 
     def __init__(self, *, searched: Sequence[str]) -> None:
         self.searched = tuple(searched)
         super().__init__(
             f"no C compiler found (looked for: {', '.join(self.searched)}). Install gcc or clang, "
-            "or run `pip install 'tzero[zig]'` for one that comes as a wheel, or set TZERO_CC to "
-            "a compiler command."
+            "or run `pip install 'tzero-runtime[zig]'` for one that comes as a wheel, or set "
+            "TZERO_CC to a compiler command."
         )
 
 
@@ -188,19 +189,22 @@ install hipcc).
 
 
 class BackendMissing(TzeroError, LookupError):
-    """No installed package offers a backend of that name.
+    (
+        """No installed package offers a backend of that name.
 
     >>> print(BackendMissing(name="fortran", known=["cpp", "triton"]))
     no backend is called 'fortran'; there are: cpp, triton. Install the package that has it, or \
-install tzero again if it is one of its own.
+reinstall tzero-runtime if it is one of its own.
     """
+        ""
+    )
 
     def __init__(self, *, name: str, known: Sequence[str]) -> None:
         self.name = name
         self.known = tuple(known)
         super().__init__(
             f"no backend is called {name!r}; there are: {', '.join(self.known) or 'none'}. Install "
-            "the package that has it, or install tzero again if it is one of its own."
+            "the package that has it, or reinstall tzero-runtime if it is one of its own."
         )
 
 
@@ -560,14 +564,14 @@ class NativeMissing(TzeroError, ImportError):
 
     >>> print(NativeMissing())
     tzero was installed without its native extension. Install a C++17 compiler and Python's \
-headers (on Debian: g++ and python3-dev) and install tzero again; or set TZERO_TIER=1, which \
+headers (on Debian: g++ and python3-dev) and reinstall tzero-runtime; or set TZERO_TIER=1, which \
 launches in Python.
     """
 
     def __init__(self) -> None:
         super().__init__(
             "tzero was installed without its native extension. Install a C++17 compiler and "
-            "Python's headers (on Debian: g++ and python3-dev) and install tzero again; or set "
+            "Python's headers (on Debian: g++ and python3-dev) and reinstall tzero-runtime; or set "
             "TZERO_TIER=1, which launches in Python."
         )
 

@@ -24,7 +24,11 @@ EACH: list[tuple[TzeroError, list[str], str]] = [
         ["'tt.call'"],
         "Inline",
     ),
-    (errors.CompilerMissing(searched=["cc", "gcc"]), ["cc, gcc", "tzero[zig]"], "Install gcc"),
+    (
+        errors.CompilerMissing(searched=["cc", "gcc"]),
+        ["cc, gcc", "tzero-runtime[zig]"],
+        "Install gcc",
+    ),
     (
         errors.ToolchainMissing(backend="hip", searched=["hipcc"], advice="Install hipcc."),
         ["hip backend", "looked for: hipcc"],

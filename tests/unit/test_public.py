@@ -10,6 +10,7 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 
 import pytest
+import triton
 
 import tzero
 import tzero.backends.cpp
@@ -245,12 +246,14 @@ def test_the_examples_do_what_they_say(module: ModuleType) -> None:
 
 
 def test_the_version_has_one_source() -> None:
-    assert importlib.metadata.version("tzero") == tzero.__version__
+    assert importlib.metadata.version("tzero-runtime") == tzero.__version__
 
 
 def test_triton_finds_the_backend_by_its_entry_point() -> None:
-    (entry,) = importlib.metadata.entry_points(group="triton.backends", name="cpu")
+    declared = importlib.metadata.distribution("tzero-runtime").entry_points
+    (entry,) = declared.select(group="triton.backends", name="cpu")
     assert entry.value == "tzero.cpu"
+    assert triton.backends.backends["cpu"].driver.__module__ == "tzero.cpu.driver"
 
 
 def test_the_two_sets_of_pins_differ_in_triton_only() -> None:
