@@ -48,8 +48,10 @@ from tzero.errors import (
     TzeroError,
     UnsupportedOperation,
     UnsupportedType,
+    UnsupportedVersion,
     WorkerDied,
 )
+from tzero.versions import require as _require
 
 if TYPE_CHECKING:
     from tzero.bind import BoundKernel
@@ -95,6 +97,7 @@ __all__ = [
     "TzeroError",
     "UnsupportedOperation",
     "UnsupportedType",
+    "UnsupportedVersion",
     "WorkerDied",
     "__version__",
     "jit",
@@ -145,10 +148,11 @@ _INTEGRATIONS = ("helion",)
 def __getattr__(name: str) -> Any:
     if name in _OPEN:
         return importlib.import_module(f"tzero.{name}")
+    if name not in _ROOMS and name not in _INTEGRATIONS:
+        raise AttributeError(f"module 'tzero' has no attribute {name!r}")
+    _require("python", "torch", "triton")  # before an import of their private names fails
     if name in _INTEGRATIONS:
         return importlib.import_module(f"tzero.integrations.{name}")
-    if name not in _ROOMS:
-        raise AttributeError(f"module 'tzero' has no attribute {name!r}")
     value = globals()[name] = getattr(importlib.import_module(_ROOMS[name]), name)
     return value
 

@@ -25,7 +25,9 @@
         ├── NotInKernel            specialize outside a host function      (also a RuntimeError)
         ├── LaunchFailed           the driver refused a launch             (also a RuntimeError)
         ├── PlanDrift              a call is not what its plan says
-        └── NativeMissing          tier 2 was asked for and is not built   (also an ImportError)
+        ├── NativeMissing          tier 2 was asked for and is not built   (also an ImportError)
+        └── UnsupportedVersion     torch, Triton or Helion is too old      (also an ImportError and
+                                   a RuntimeError)
 
 Enters: the facts of one failure, as keyword arguments. Leaves: an exception whose message says
 what happened, where, and what to do, and which keeps the facts as attributes. It must not know
@@ -64,6 +66,7 @@ __all__ = [
     "TzeroError",
     "UnsupportedOperation",
     "UnsupportedType",
+    "UnsupportedVersion",
     "WorkerDied",
 ]
 
@@ -573,6 +576,27 @@ launches in Python.
             "tzero was installed without its native extension. Install a C++17 compiler and "
             "Python's headers (on Debian: g++ and python3-dev) and reinstall tzero-runtime; or set "
             "TZERO_TIER=1, which launches in Python."
+        )
+
+
+class UnsupportedVersion(TzeroError, ImportError, RuntimeError):
+    """A package that tzero works with is older than any that it supports.
+
+    It is a RuntimeError too because Triton raises one where no driver is usable, and programs that
+    look for a device catch that.
+
+    >>> print(UnsupportedVersion(package="Triton", found="3.5.1", oldest="3.6",
+    ...                          advice="run `pip install 'triton>=3.6'`"))
+    Triton 3.5.1 is too old for tzero, which needs 3.6 or newer: run `pip install 'triton>=3.6'`.
+    """
+
+    def __init__(self, *, package: str, found: str, oldest: str, advice: str) -> None:
+        self.package = package
+        self.found = found
+        self.oldest = oldest
+        self.advice = advice
+        super().__init__(
+            f"{package} {found} is too old for tzero, which needs {oldest} or newer: {advice}."
         )
 
 

@@ -120,6 +120,11 @@ EACH: list[tuple[TzeroError, list[str], str]] = [
         ["k: ", "step 1", "launch a", "launch b"],
         "make that an argument",
     ),
+    (
+        errors.UnsupportedVersion(package="Triton", found="3.5", oldest="3.6", advice="run pip"),
+        ["Triton 3.5 is too old", "needs 3.6"],
+        "run pip",
+    ),
     (errors.NativeMissing(), ["without its native extension"], "TZERO_TIER=1"),
 ]
 ERRORS = [error for error, _, _ in EACH]

@@ -18,13 +18,14 @@ SOURCE = Path(tzero.__file__).parent
 # A new room gets a row here, and a line in the map in CONTRIBUTING.md.
 MAY_IMPORT: dict[str, frozenset[str]] = {
     "errors": frozenset(),
+    "versions": frozenset({"errors"}),
     "settings": frozenset({"errors"}),
     "events": frozenset(),
     "measure": frozenset(),
     "modes": frozenset(),
     "config": frozenset({"errors"}),
     "_native": frozenset(),
-    "cpu": frozenset({"errors", "settings"}),
+    "cpu": frozenset({"errors", "settings", "versions"}),
     "cache": frozenset({"errors", "events", "settings"}),
     "compile": frozenset({"cache", "errors", "events", "measure", "settings"}),
     "triton_side": frozenset(),
@@ -210,6 +211,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
             "planner",
             "reports",
             "settings",
+            "versions",
             "world",
         }
     ),
@@ -237,6 +239,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
             "tune",
             "tuning",
             "variants",
+            "versions",
         }
     ),
 }

@@ -57,6 +57,7 @@ import tzero.precompiling
 import tzero.reports
 import tzero.settings
 import tzero.specializing
+import tzero.versions
 import tzero.words
 
 ERRORS = [
@@ -82,6 +83,7 @@ ERRORS = [
     "TzeroError",
     "UnsupportedOperation",
     "UnsupportedType",
+    "UnsupportedVersion",
     "WorkerDied",
 ]
 PUBLIC = {
@@ -209,6 +211,7 @@ PUBLIC = {
         "read",
         "variables",
     ],
+    tzero.versions: ["SUPPORTED", "Supported", "order", "require"],
 }
 NAMES = [(module, name) for module, names in PUBLIC.items() for name in names]
 SOURCE = Path(tzero.__file__).parent
