@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+import inspect
+import re
 import subprocess
 import sys
 import threading
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -181,3 +186,33 @@ def test_now_sees_a_change_that_current_does_not(monkeypatch: pytest.MonkeyPatch
 
 def test_a_secret_is_not_shown() -> None:
     assert "hush" not in repr(Settings(cache_key="hush"))
+
+
+def test_every_setting_says_what_it_does() -> None:
+    (declared,) = ast.parse(inspect.getsource(Settings)).body
+    assert isinstance(declared, ast.ClassDef)
+    told = {
+        field.target.id
+        for field, text in pairwise(declared.body)
+        if isinstance(field, ast.AnnAssign)
+        and isinstance(field.target, ast.Name)
+        and isinstance(text, ast.Expr)
+    }
+    assert told == {field.name for field in dataclasses.fields(Settings)}
+
+
+def test_the_pages_name_every_variable_and_no_other() -> None:
+    root = Path(__file__).parents[2]
+    pages = [*(root / "docs").glob("*.md"), root / "README.md"]
+    named = {name for page in pages for name in re.findall(r"\bTZERO_[A-Z_]+", page.read_text())}
+    fields = {f"TZERO_{field.name.upper()}" for field in dataclasses.fields(Settings)}
+    assert named == fields
+
+
+@pytest.mark.parametrize("field", dataclasses.fields(Settings), ids=lambda field: field.name)
+def test_a_setting_accepts_its_default_and_refuses_nonsense(
+    field: dataclasses.Field[Any],
+) -> None:
+    assert getattr(Settings(**{field.name: field.default}), field.name) == field.default
+    with pytest.raises(InvalidSetting, match=field.name):
+        Settings(**{field.name: object()})
