@@ -25,32 +25,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from tzero.config import Config
-from tzero.errors import (
-    BackendMissing,
-    CacheRefused,
-    CompileFailed,
-    CompilerFailed,
-    CompilerMissing,
-    CompileTimeout,
-    InvalidArgument,
-    InvalidConfig,
-    InvalidKernel,
-    InvalidSetting,
-    KernelAssertion,
-    LaunchFailed,
-    NativeMissing,
-    NotInKernel,
-    OutOfBounds,
-    PlanDrift,
-    PretunedDamaged,
-    ToolchainMissing,
-    TuningFailed,
-    TzeroError,
-    UnsupportedOperation,
-    UnsupportedType,
-    UnsupportedVersion,
-    WorkerDied,
-)
+from tzero.errors import *  # noqa: F403  every error is public
+from tzero.errors import __all__ as _errors
 from tzero.versions import require as _require
 
 if TYPE_CHECKING:
@@ -68,37 +44,14 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "BackendMissing",
+    *_errors,
     "BoundKernel",
-    "CacheRefused",
-    "CompileFailed",
-    "CompileTimeout",
-    "CompilerFailed",
-    "CompilerMissing",
     "Config",
     "ConstExpr",
-    "InvalidArgument",
-    "InvalidConfig",
-    "InvalidKernel",
-    "InvalidSetting",
     "Kernel",
-    "KernelAssertion",
-    "LaunchFailed",
-    "NativeMissing",
-    "NotInKernel",
-    "OutOfBounds",
-    "PlanDrift",
     "Precompiled",
-    "PretunedDamaged",
     "Space",
     "Spec",
-    "ToolchainMissing",
-    "TuningFailed",
-    "TzeroError",
-    "UnsupportedOperation",
-    "UnsupportedType",
-    "UnsupportedVersion",
-    "WorkerDied",
     "__version__",
     "jit",
     "kernel",
