@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-import tzero
 from tzero.versions import SUPPORTED, Supported, order
 
-ROOT = Path(tzero.__file__).parent.parent.parent
+ROOT = Path(__file__).parents[2]
 TOML = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PROJECT = TOML["project"]
 ROWS = {row.package: row for row in SUPPORTED}
