@@ -255,7 +255,7 @@ class Planner(Generic[R]):
             return None, "no call like this was recorded yet"
         if isinstance(found, Refusal):
             return None, str(found)
-        changed = [guard.words for guard in found.plan.guards if not guard.holds()]
+        changed = [guard.text for guard in found.plan.guards if not guard.holds()]
         return found.plan, f"{', '.join(changed)} changed" if changed else ""
 
     def stages(self, bound: Bound[R], args: tuple[Any, ...]) -> dict[str, Callable[[], object]]:

@@ -25,7 +25,7 @@ import dataclasses
 import functools
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from types import CodeType, FrameType, FunctionType
+from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 import torch
@@ -56,7 +56,7 @@ from tzero.plans.plan import (
 from tzero.reading.bytecode import span_of
 from tzero.reading.dependencies import World
 from tzero.reading.forwarded import Passing
-from tzero.reading.guards import Guard
+from tzero.reading.guards import Check, Equal, Guard
 from tzero.reading.purity import LIBRARIES
 
 __all__ = ["Subject", "capture"]
@@ -152,7 +152,7 @@ class _Recorder:
         self._inference = torch.is_inference_mode_enabled()
         self._ran: list[torch_ops.Ran] | None = None
         self._paused = False
-        self._code = frozenset(_code_of([subject.function, subject.code, *_helpers(subject.world)]))
+        self._code = frozenset(_code_of([subject.function, subject.code, *subject.world.helpers]))
         for k, (name, value) in enumerate(self.leaves):
             odd = oddity(name, value)
             if odd:
@@ -172,7 +172,7 @@ class _Recorder:
             self.refuse(SHARED, lasting=False, show=False, outside=True)
         for k, tensor in subject.world.tensors.items():
             if type(tensor) in TENSORS and id(tensor) not in self._slot_of:
-                self._add(tensor, subject.world.guards[k].words, guard=k)
+                self._add(tensor, subject.world.guards[k].text, guard=k)
 
     def given(self) -> tuple[Any, ...]:
         """What the arguments are, and which objects."""
@@ -333,10 +333,10 @@ class _Recorder:
             self.steps.append(View(slot, base, offset, made, call.line))
 
     def _default_dtype(self) -> None:
-        if not any(guard.words == _DEFAULT for guard in self._guards):
+        if not any(guard.text == _DEFAULT for guard in self._guards):
             now = torch.get_default_dtype()
             check: Callable[[Any], bool] = lambda asked: asked() is now  # noqa: E731
-            self._guards.append(Guard(_DEFAULT, _ASKED, "asked", now, "asks", check))
+            self._guards.append(Check(_DEFAULT, _ASKED, "asked", now, check))
 
     # -- launches ------------------------------------------------------------------------------
 
@@ -442,7 +442,7 @@ class _Recorder:
         """Another kernel of tzero's is called: its host function goes on being recorded, with the
         config that it has until the count of its changes is another."""
         words = f"the configs of {kernel.name}"
-        guard = Guard(words, vars(kernel), "changes", kernel.changes, "equals")
+        guard = Equal(words, vars(kernel), "changes", kernel.changes)
         if guard not in self._guards:
             self._guards.append(guard)
 
@@ -528,7 +528,7 @@ class _Recorder:
                 raise _Refused(f"the geometry of {slot.name} changes while it runs")
         for guard in (*self.subject.world.guards, *self._guards):
             if not guard.holds():
-                self.refuse(f"{guard.words} changes while it runs", show=False, outside=True)
+                self.refuse(f"{guard.text} changes while it runs", show=False, outside=True)
 
     def refuse(
         self, reason: str, *, lasting: bool = True, show: bool = True, outside: bool = False
@@ -598,15 +598,6 @@ def shared(args: Sequence[Any], guards: Iterable[Guard]) -> bool:
         return False
     held = (guard.now() for guard in guards if type(guard.value) in (list, tuple, dict))
     return any(id(each) in given for each in containers(held))
-
-
-def _helpers(world: World) -> Iterator[FunctionType]:
-    """The functions that a host function may call, as far as their code was read."""
-    for guard in world.guards:
-        if isinstance(guard.where, dict) and isinstance(guard.where.get(guard.name), dict):
-            for function in guard.where[guard.name]:
-                if isinstance(function, FunctionType):
-                    yield function
 
 
 def _code_of(things: Iterable[Any]) -> Iterator[CodeType]:

@@ -53,7 +53,7 @@ from tzero.reading.attributes import (
     run_by,
 )
 from tzero.reading.bytecode import ATTRIBUTES, CELLS, NAMES, chain_at, implied, names_of
-from tzero.reading.guards import Guard
+from tzero.reading.guards import Absent, Check, Equal, Guard, Same
 from tzero.reading.purity import ACTS, ANSWERS, ASKS, changes, is_library, named_change
 
 __all__ = ["Unreplayable", "World", "read_world"]
@@ -79,22 +79,24 @@ class Unreplayable(Exception):
 class World(NamedTuple):
     """What a host function reads besides its arguments; `tensors` are those of the guards that
     hold one, by their number. `attributes` are names that it takes of what is no global, and that
-    tensors do not have unless someone puts them there.
+    tensors do not have unless someone puts them there. `helpers` are the functions of the program
+    that it may call, and whose code was read.
 
-    >>> read_world(lambda x: torch.empty_like(x)).guards[1].words
+    >>> read_world(lambda x: torch.empty_like(x)).guards[1].text
     'torch.empty_like'
     """
 
     guards: tuple[Guard, ...]
     tensors: Mapping[int, torch.Tensor]
     attributes: frozenset[str] = frozenset()
+    helpers: tuple[FunctionType, ...] = ()
 
 
 def read_world(function: Callable[..., Any]) -> World:
     """Read a host function's code.
 
     >>> BLOCK = 64
-    >>> [guard.words for guard in read_world(lambda: BLOCK).guards]
+    >>> [guard.text for guard in read_world(lambda: BLOCK).guards]
     ["the global 'BLOCK'"]
     """
     reader = _Reader()
@@ -107,7 +109,7 @@ def read_world(function: Callable[..., Any]) -> World:
     guards = tuple(reader.guards.values())
     held = {k: guard.value for k, guard in enumerate(guards)}
     tensors = {k: v for k, v in held.items() if isinstance(v, torch.Tensor)}
-    return World(guards, tensors, frozenset(reader.attributes))
+    return World(guards, tensors, frozenset(reader.attributes), tuple(reader.helpers))
 
 
 class _Class(NamedTuple):
@@ -123,7 +125,7 @@ class _Reader:
         self.guards: dict[Any, Guard] = {}
         self.attributes: set[str] = set()
         self._seen: set[int] = set()
-        self._helpers: list[FunctionType] = []
+        self.helpers: dict[FunctionType, None] = {}  # in the order that they are met
         self._classes: dict[type, _Class] = {}
         self._names: set[str] = set()  # that it loads, of anything
         self._loose: list[tuple[str, Any, tuple[str, int]]] = []  # what it has other names for
@@ -201,7 +203,7 @@ class _Reader:
         elif name in ACTS and hasattr(builtins, name):
             raise self._refuse(f"it calls {name}, which acts on more than its result")
         elif hasattr(builtins, name):
-            self._add(f"no global {name!r}", world, name, None, "absent")
+            self._add(Absent(f"no global {name!r}", world, name))
             own = vars(builtins)
             self._value(f"the builtin {name!r}", own, name, own[name], chain)
             if hasattr(torch.Tensor, f"__{name}__"):
@@ -228,7 +230,7 @@ class _Reader:
         module = sys.modules.get(full)
         if module is None:
             raise self._refuse(f"it imports {full!r}, which is not imported yet")
-        self._add(f"the module {full!r}", sys.modules, full, module, "is")
+        self._add(Same(f"the module {full!r}", sys.modules, full, module))
         if names:
             return dict(self._imported_from(module, instructions[k + 1 :]))
         after = iter(instructions[k + 1 :])
@@ -249,7 +251,7 @@ class _Reader:
             name = taken.argval
             found = vars(module).get(name)
             if isinstance(found, ModuleType) and stored.opname == "STORE_FAST":
-                self._add(f"{module.__name__}.{name}", vars(module), name, found, "is")
+                self._add(Same(f"{module.__name__}.{name}", vars(module), name, found))
                 yield stored.argval, found
             else:
                 self._attribute(module, [name])
@@ -270,31 +272,31 @@ class _Reader:
         """What tensors have under a name: torch's, unless someone has put something there."""
         words, put = f"torch.Tensor.{name}", namespace(torch.Tensor)
         if name in put:
-            self._add(words, put, name, put[name], "is")
+            self._add(Same(words, put, name, put[name]))
             self._runs(words, behind(put[name]))
         else:
-            self._add(words, put, name, getattr(torch.Tensor, name, None), "absent")
+            self._add(Absent(words, put, name, getattr(torch.Tensor, name, None)))
 
     # -- values --------------------------------------------------------------------------------
 
-    def _add(
-        self, words: str, where: Any, name: str, value: Any, how: Any, check: Any = None
-    ) -> None:
-        key = (id(where), name, how, words if how == "asks" else "")
-        self.guards.setdefault(key, Guard(words, where, name, value, how, check))
+    def _add(self, guard: Guard) -> None:
+        """Keep a guard; of several `Check`s of one name, those with different texts."""
+        text = guard.text if isinstance(guard, Check) else ""
+        self.guards.setdefault((id(guard.where), guard.name, type(guard), text), guard)
 
     def _missing(self, words: str, where: Any, is_there: Callable[[Any], bool]) -> None:
         """A guard for what is not there."""
-        self._add(words, {"where": where}, "where", None, "asks", lambda now: not is_there(now))
+        missing = lambda now: not is_there(now)  # noqa: E731
+        self._add(Check(words, {"where": where}, "where", None, missing))
 
     def _value(self, words: str, where: Any, name: str, value: Any, chain: list[str]) -> None:
         """A guard for what a name is; `chain` are the attributes that are taken of it at once."""
         self._changing(value)
         self._answer(words, where, name, value)
-        same = functools.partial(self._add, words, where, name, value, "is")
+        same = functools.partial(self._add, Same(words, where, name, value))
         member = functools.partial(self._member, words, where, name, value)
         if type(value) in _EQUAL:
-            self._add(words, where, name, value, "equals")
+            self._add(Equal(words, where, name, value))
         elif isinstance(value, ModuleType):
             same()
             self._module(words, value, chain)
@@ -351,7 +353,7 @@ class _Reader:
             self._value(words, vars(module), attribute, found, rest)
             return
         self._changing(found)
-        self._add(words, vars(module), attribute, found, "is")
+        self._add(Same(words, vars(module), attribute, found))
         self._answer(words, vars(module), attribute, found)
         if rest and not callable(found) and type(found) not in (*_EQUAL, *_SAME):
             self._member(words, vars(module), attribute, found, rest)
@@ -370,7 +372,7 @@ class _Reader:
         except Exception as error:
             raise self._refuse(f"it may ask {words}, which raises {type(error).__name__}") from None
         words = f"what {asks.__name__} says"
-        self._add(words, {"asks": asks}, "asks", answer, "asks", lambda now: now() == answer)
+        self._add(Check(words, {"asks": asks}, "asks", answer, lambda now: bool(now() == answer)))
 
     # -- functions -----------------------------------------------------------------------------
 
@@ -396,7 +398,7 @@ class _Reader:
         for default in (*(function.__defaults__ or ()), *named.values()):
             if type(default).__module__ != "dataclasses":  # its sign for what a factory makes
                 self._value(f"a default of {words}", {"default": default}, "default", default, [])
-        self._helpers.append(function)
+        self.helpers[function] = None
 
     def _wrapped(self, words: str, function: FunctionType) -> None:
         """What a function of a library closes over: a decorator's calls someone's function."""
@@ -429,7 +431,7 @@ class _Reader:
             self._member(words, where, name, value, chain)
             return
         elif not is_set_by_class(value, chain[0]):
-            self._add(f"no {chain[0]!r} on {words}", own, chain[0], None, "absent")
+            self._add(Absent(f"no {chain[0]!r} on {words}", own, chain[0]))
         if isinstance(value, torch.Tensor):
             for each in chain:
                 self._attribute_named(each, True)
@@ -501,7 +503,7 @@ class _Reader:
             ]
             looks = {"looks": [look_at(*each) for each in used]}
             same = lambda now: all(look.holds() for look in now)  # noqa: E731
-            self._add("the classes that it uses", looks, "looks", None, "asks", same)
+            self._add(Check("the classes that it uses", looks, "looks", None, same))
 
     def _in_class(self, words: str, name: str, thing: Any) -> None:
         if isinstance(thing, FunctionType):
@@ -512,10 +514,10 @@ class _Reader:
     def helpers_stay(self) -> None:
         """A guard for the helpers themselves: who edits a program while it runs puts other code,
         and other defaults, into the functions that are there."""
-        known = {function: parts_of(function) for function in self._helpers}
+        known = {function: parts_of(function) for function in self.helpers}
         if known:
             same = lambda now: all(parts_of(f) == parts for f, parts in now.items())  # noqa: E731
-            self._add("the code of its helpers", {"known": known}, "known", None, "asks", same)
+            self._add(Check("the code of its helpers", {"known": known}, "known", None, same))
 
     def nothing_is_put(self) -> None:
         """Refuse what someone put on a function, a tensor or an object of the world and may be read
@@ -526,7 +528,7 @@ class _Reader:
             if put:
                 raise self._refuse(f"it may read {words}.{put[0]}, which someone put there")
             for name in sorted(self.attributes) if self._catches else ():
-                self._add(f"no {name!r} on {words}", vars(value), name, None, "absent")
+                self._add(Absent(f"no {name!r} on {words}", vars(value), name))
         for words, value, place in self._contained:
             self._file, self._line = place
             if has_more(value, self._names):
@@ -548,7 +550,10 @@ class _Reader:
             for function in run_by(followed(value, chain[:k]), each):
                 self._helper(words, function)
         self._changing(found)
-        add = functools.partial(self._add, words, where, name, found, "asks")
+
+        def add(check: Callable[[Any], bool]) -> None:
+            self._add(Check(words, where, name, found, check))
+
         of_library = isinstance(value, type) and is_library(value)
         if found is GONE or _is_tensor(found):
             add(lambda now: followed(now, chain) is found)
@@ -572,7 +577,7 @@ class _Reader:
         known, names = self._constant(words, value), self._names
         self._contained.append((words, value, (self._file, self._line)))
         same = lambda now: _constant_or_none(now) == known and not has_more(now, names)  # noqa: E731
-        self._add(words, where, name, value, "asks", same)
+        self._add(Check(words, where, name, value, same))
 
     def _constant(self, words: str, value: Any) -> Any:
         try:
