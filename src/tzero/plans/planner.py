@@ -27,7 +27,7 @@ from tzero.errors import InvalidArgument, PlanDrift, UnsupportedType
 from tzero.plans import record
 from tzero.plans.plan import Drift, Plan, Refusal, drift
 from tzero.plans.wrapper import Wrapper, write
-from tzero.reading.dependencies import Unreplayable, World, read_world
+from tzero.reading.dependencies import Dependencies, Unreplayable, read_dependencies
 from tzero.reading.forwarded import Passing, read_passing
 
 __all__ = ["AS_OPERATOR", "Planned", "Planner", "run_host"]
@@ -39,7 +39,7 @@ _FREE = 64
 """So many plans a kernel records before it looks whether they are used."""
 
 _MOST_STALE = 16
-"""So often a plan for one situation is recorded again, because the world has changed."""
+"""So often a plan for one situation is recorded again, because a guard failed."""
 
 
 class Bound(Protocol[R]):
@@ -120,7 +120,7 @@ class Planner(Generic[R]):
         self._pool = pool
         self._exact = exact  # whether keys have all of a tensor's geometry
         self._passing: Passing | None = None
-        self._world: World | None = None
+        self._dependencies: Dependencies | None = None
         self._said: set[str] = set()
         self._seen: set[int] = set()  # hashes of situations that came once and were not recorded
         self.recorded, self.replayed = 0, 0
@@ -234,12 +234,12 @@ class Planner(Generic[R]):
     def _subject(self, bound: Bound[R], args: tuple[Any, ...]) -> record.Subject:
         if self._passing is None:
             self._passing = read_passing(bound.function, self._host.parameters)
-        world = self._world
-        if world is None or not all(guard.holds() for guard in world.guards):
-            world = self._world = read_world(bound.function)
+        dependencies = self._dependencies
+        if dependencies is None or not all(guard.holds() for guard in dependencies.guards):
+            dependencies = self._dependencies = read_dependencies(bound.function)
         code = getattr(bound.function, "__code__", None)
         names = self._host.parameters
-        return record.Subject(bound.name, bound.call, names, code, self._passing, world)
+        return record.Subject(bound.name, bound.call, names, code, self._passing, dependencies)
 
     # -- looking -------------------------------------------------------------------------------
 

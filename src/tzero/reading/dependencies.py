@@ -56,7 +56,7 @@ from tzero.reading.bytecode import ATTRIBUTES, CELLS, NAMES, chain_at, implied, 
 from tzero.reading.guards import Absent, Check, Equal, Guard, Same
 from tzero.reading.purity import ACTS, ANSWERS, ASKS, changes, is_library, named_change
 
-__all__ = ["Unreplayable", "World", "read_world"]
+__all__ = ["Dependencies", "Unreplayable", "read_dependencies"]
 
 _EQUAL = (int, str, bytes)
 _SAME = (
@@ -76,13 +76,13 @@ class Unreplayable(Exception):
         self.reason, self.file, self.line = reason, file, line
 
 
-class World(NamedTuple):
+class Dependencies(NamedTuple):
     """What a host function reads besides its arguments; `tensors` are those of the guards that
     hold one, by their number. `attributes` are names that it takes of what is no global, and that
     tensors do not have unless someone puts them there. `helpers` are the functions of the program
     that it may call, and whose code was read.
 
-    >>> read_world(lambda x: torch.empty_like(x)).guards[1].text
+    >>> read_dependencies(lambda x: torch.empty_like(x)).guards[1].text
     'torch.empty_like'
     """
 
@@ -92,11 +92,11 @@ class World(NamedTuple):
     helpers: tuple[FunctionType, ...] = ()
 
 
-def read_world(function: Callable[..., Any]) -> World:
+def read_dependencies(function: Callable[..., Any]) -> Dependencies:
     """Read a host function's code.
 
     >>> BLOCK = 64
-    >>> [guard.text for guard in read_world(lambda: BLOCK).guards]
+    >>> [guard.text for guard in read_dependencies(lambda: BLOCK).guards]
     ["the global 'BLOCK'"]
     """
     reader = _Reader()
@@ -109,7 +109,7 @@ def read_world(function: Callable[..., Any]) -> World:
     guards = tuple(reader.guards.values())
     held = {k: guard.value for k, guard in enumerate(guards)}
     tensors = {k: v for k, v in held.items() if isinstance(v, torch.Tensor)}
-    return World(guards, tensors, frozenset(reader.attributes), tuple(reader.helpers))
+    return Dependencies(guards, tensors, frozenset(reader.attributes), tuple(reader.helpers))
 
 
 class _Class(NamedTuple):
