@@ -59,7 +59,6 @@ STILL_LONG = {
     "compile/service.py",
     "cpu/lower/lowering.py",
     "plans/record.py",
-    "reading/dependencies.py",
     "tune/decide.py",
 }
 

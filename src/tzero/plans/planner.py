@@ -28,7 +28,7 @@ from tzero.plans import record
 from tzero.plans.plan import Drift, Plan, Refusal, drift
 from tzero.plans.table import Bound, Planned, Table
 from tzero.plans.wrapper import write
-from tzero.reading.dependencies import Unreplayable, World, read_world
+from tzero.reading.dependencies import Dependencies, Unreplayable, read_dependencies
 from tzero.reading.forwarded import Passing, read_passing
 
 __all__ = ["AS_OPERATOR", "Planner", "drifted", "run_host"]
@@ -100,7 +100,7 @@ class Planner(Generic[R]):
         self._pool = pool
         self._exact = exact  # whether keys have all of a tensor's geometry
         self._passing: Passing | None = None
-        self._world: World | None = None
+        self._dependencies: Dependencies | None = None
         self._said: set[str] = set()
         self._seen: set[int] = set()  # hashes of situations that came once and were not recorded
         self.recorded, self.replayed = 0, 0
@@ -213,12 +213,12 @@ class Planner(Generic[R]):
     def _subject(self, bound: Bound[R], args: tuple[Any, ...]) -> record.Subject:
         if self._passing is None:
             self._passing = read_passing(bound.function, self._host.parameters)
-        world = self._world
-        if world is None or not all(guard.holds() for guard in world.guards):
-            world = self._world = read_world(bound.function)
+        dependencies = self._dependencies
+        if dependencies is None or not all(guard.holds() for guard in dependencies.guards):
+            dependencies = self._dependencies = read_dependencies(bound.function)
         code = getattr(bound.function, "__code__", None)
         names = self._host.parameters
-        return record.Subject(bound.name, bound.call, names, code, self._passing, world)
+        return record.Subject(bound.name, bound.call, names, code, self._passing, dependencies)
 
     # -- looking -------------------------------------------------------------------------------
 
@@ -234,7 +234,7 @@ class Planner(Generic[R]):
             return None, "no call like this was recorded yet"
         if isinstance(found, Refusal):
             return None, str(found)
-        changed = [guard.words for guard in found.plan.guards if not guard.holds()]
+        changed = [guard.text for guard in found.plan.guards if not guard.holds()]
         return found.plan, f"{', '.join(changed)} changed" if changed else ""
 
     def stages(self, bound: Bound[R], args: tuple[Any, ...]) -> dict[str, Callable[[], object]]:
