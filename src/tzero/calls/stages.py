@@ -4,9 +4,9 @@
                                                                   └ miss ── bind ──┘
 
 Enters: a host function and its options, then the arguments of calls. Leaves: bound kernels,
-results, and the plans that replay such calls. `_find` has the order for every path through Python, Helion's
-included; native/dispatching.cpp has the short cut for calls whose plan it keeps. A hit takes no
-lock, and no code of the user's runs under one, except how constants compare.
+results, and the plans that replay such calls. `_find` has the order for every path through Python,
+Helion's included; native/dispatching.cpp has the short cut for calls whose plan it keeps. A hit
+takes no lock, and no code of the user's runs under one, except how constants compare.
 """
 
 from __future__ import annotations
