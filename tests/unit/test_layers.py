@@ -54,7 +54,6 @@ MOST_METHODS = 25
 STILL_LONG = {
     "backends/triton/program.py",
     "compile/service.py",
-    "cpu/lower/lowering.py",
     "tune/decide.py",
 }
 
