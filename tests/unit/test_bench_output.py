@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import io
 import re
+import shutil
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -122,10 +124,13 @@ def test_a_run_on_cuda_without_a_gpu_says_so() -> None:
         main(["--cuda"])
 
 
-def test_an_interpreter_that_ends_early_is_reported_for_each_row() -> None:
-    found = dict(interpreter.seconds_of(["no.such.row", "nor.this"], 1))
+def test_an_interpreter_that_ends_early_is_reported_for_each_row(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "executable", shutil.which("false"))
+    found = dict(interpreter.seconds_of(["cpu.first", "cpu.last"], 1))
     assert found == dict.fromkeys(
-        ["no.such.row", "nor.this"], "its process ended early, with status 1"
+        ["cpu.first", "cpu.last"], "its process ended early, with status 1"
     )
 
 
