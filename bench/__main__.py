@@ -1,7 +1,7 @@
 """`python -m bench`: measure rows, print a table, and write a record if asked.
 
 python -m bench                      the headline rows; about a minute
-python -m bench --all                every row; about fifteen minutes
+python -m bench --all                every row; about ten minutes
 python -m bench --only 'cpu.*'       every row whose id matches
 python -m bench --quick              fewer samples, for a first look
 python -m bench --json record.json   also write the record

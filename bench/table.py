@@ -49,8 +49,8 @@ _LEGEND = (
     "distance between the quartiles, ≤ what the row aims at. A bare launch is one from a C loop."
 )
 _MORE = (
-    " Tier 1 is tzero without its native extension, tier 0 without plans. All figures are in the "
-    "record that --json or --markdown writes."
+    " Tier 1 is tzero without native code; tier 0 is tzero with Triton's own launches. All figures "
+    "are in the record that --json or --markdown writes."
 )
 
 _COLOURS = {"pass": "green", "miss": "yellow", "failed": "red"}
@@ -68,7 +68,7 @@ def show(record: Record, *, short: bool = False, file: IO[str] | None = None) ->
     for line in heading(record):
         console.print(line, markup=False, highlight=False, style="dim")
     console.print(_table(record.rows, short))
-    for note in notes(record.rows):
+    for note in [*busy(record), *notes(record.rows)]:
         console.print(note, markup=False, highlight=False, style="yellow")
     console.print(f"\n{_LEGEND if short else _LEGEND + _MORE}", highlight=False, style="dim")
 
@@ -235,6 +235,14 @@ def heading(record: Record) -> list[str]:
         ", ".join(f"{name} {version}" for name, version in record.versions.items()),
         f"{'quick, ' if record.quick else ''}{record.when}",
     ]
+
+
+def busy(record: Record) -> list[str]:
+    """A warning if other programs kept every core busy when the run started."""
+    load, cores = record.machine["load_at_start"], record.machine["cores"]
+    if load < cores:
+        return []
+    return [f"The machine was busy (load {load} on {cores} cores); measure again when it is idle."]
 
 
 def notes(rows: Sequence[Result]) -> list[str]:

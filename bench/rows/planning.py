@@ -278,6 +278,7 @@ ROWS = (
         subject="10,000",
         baseline="one",
         target=Target("ratio", 1.15),
+        seconds=20.0,
     ),
     _row(
         "plan.miss",

@@ -201,6 +201,13 @@ def test_a_row_shows_its_value_the_others_and_the_ratios_to_them() -> None:
     assert table.columns(made, short=True)[1] == ["torch", "Helion"]
 
 
+def test_a_busy_machine_is_pointed_out(example: Record) -> None:
+    assert not any("busy" in line for line in printed(example))
+    machine = {**example.machine, "load_at_start": 2.5}
+    lines = printed(dataclasses.replace(example, machine=machine))
+    assert "The machine was busy (load 2.5 on 2 cores); measure again when it is idle." in lines
+
+
 def test_a_floor_is_subtracted_from_what_is_shown() -> None:
     made = result("a.row", 0.1, None, baseline="torch", floor="floor", unit="us", values={
         "triton": Spread(1.5e-6, 1.5e-6, 1.5e-6, 5),
