@@ -187,9 +187,9 @@ $(VENV)/.ready-dev: $(VENV)/.ready-bench
 	$(call install,$(VENV),$(CONSTRAINTS),bench$(comma)dev$(comma)zig)
 
 # To save a minute, the extension is not built again (the one in src/ is up to date, so a compiler that
-# fails does no harm), and pip does not byte-compile packages that are never imported.
+# fails does no harm), and pip does not byte-compile packages (PIP_NO_COMPILE=0 is its --no-compile).
 $(BENCH)/.ready-bench: $(VENV)/.ready-bench | $(BENCH)/.made
-	$(call install,$(BENCH),$(CONSTRAINTS),bench,CC=false CXX=false PIP_NO_COMPILE=1)
+	$(call install,$(BENCH),$(CONSTRAINTS),bench,CC=false CXX=false PIP_NO_COMPILE=0)
 
 $(NEWEST)/.ready-dev: $(BAKED) constraints-newest.txt | $(NEWEST)/.made
 	$(call install,$(NEWEST),constraints-newest.txt,dev$(comma)zig)
