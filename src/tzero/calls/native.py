@@ -12,7 +12,6 @@ What native code does not take on, it hands to `Kernel.__call__`, from which thi
 from __future__ import annotations
 
 import functools
-import inspect
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
@@ -24,7 +23,7 @@ from tzero.adapters import intercept, torch_modes
 from tzero.adapters.torch_layout import configure, in_a_new_thread
 from tzero.calls.kernel import Kernel
 from tzero.launches import native as native_launch
-from tzero.launches.native import NotNative
+from tzero.launches.native import NotNative, ParameterDescription
 from tzero.plans import outputs
 from tzero.plans.describe import describe
 from tzero.plans.plan import (
@@ -61,9 +60,8 @@ def make(native: ModuleType) -> type[Kernel[Any]]:
                 self._tell_once("its key= function is asked on each call")
                 return
             host = self.host
-            empty = inspect.Parameter.empty
             parameters = tuple(
-                (name, name in host.defaults, host.defaults.get(name, empty), constant)
+                ParameterDescription(name, constant, name in host.defaults, host.defaults.get(name))
                 for name, constant in zip(host.parameters, host.constants, strict=True)
             )
             most = 8 * settings.current().max_specializations
@@ -126,14 +124,14 @@ def make(native: ModuleType) -> type[Kernel[Any]]:
             return outputs.added(native.Ring())
 
         def _stages(self, args: tuple[Any, ...], here: Any) -> dict[str, float]:
-            if not self._look(2, *args):
+            stages = native.STAGES
+            if not self._look(stages["guards"], *args):
                 return super()._stages(args, here)
             times = [measure.nanoseconds(self._count)]  # a call that does nothing
-            for stage in range(3):
+            for stage in stages.values():
                 times.append(measure.nanoseconds(functools.partial(self._look, stage, *args)))
-            names = ("reading", "lookup", "guards")
             pairs = itertools.pairwise(times)
-            return {name: max(b - a, 0.0) for name, (a, b) in zip(names, pairs, strict=True)}
+            return {name: max(b - a, 0.0) for name, (a, b) in zip(stages, pairs, strict=True)}
 
         def _look_back(self) -> None:
             for bound, used in self._used():
