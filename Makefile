@@ -93,7 +93,7 @@ sanitize: $(VENV)/.ready-dev
 		$(MAKE) --no-print-directory $(SANITIZED) && \
 		LD_PRELOAD='$(RUNTIMES)' ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc TZERO_CPU=1 \
 		$(BIN)/python -m pytest -q -k native --native $(SANITIZED) \
-			tests/launches/test_rows.py tests/launches/test_fast_path.py tests/plans \
+			tests/native tests/launches/test_rows.py tests/launches/test_fast_path.py tests/plans \
 			tests/tune/test_select.py tests/tune/test_select_native.py; \
 	fi
 
