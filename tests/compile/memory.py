@@ -1,4 +1,4 @@
-"""A store in memory, for tests of what stands in front of it."""
+"""A store in memory, for tests of the service."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Found(NamedTuple):
 
 
 class Memory:
-    """Entries by digest. It is its own `stores`: the same one for all settings."""
+    """Entries by digest. Calling it returns itself, so it also serves as the `stores` function."""
 
     def __init__(self) -> None:
         self.entries: dict[str, bytes] = {}
