@@ -144,16 +144,16 @@ class NoArtifact(Process):
 class Locked(Exception):
     """An exception that cannot be pickled."""
 
-    def __init__(self, words: str) -> None:
-        super().__init__(words)
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
         self.lock = threading.Lock()
 
 
 class Stubborn(Exception):
     """An exception that can be pickled but not unpickled."""
 
-    def __init__(self, words: str, more: int) -> None:
-        super().__init__(f"{words} {more}")
+    def __init__(self, message: str, number: int) -> None:
+        super().__init__(f"{message} {number}")
 
 
 class Refused(Exception):

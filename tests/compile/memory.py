@@ -18,14 +18,14 @@ class Memory:
 
     def __init__(self) -> None:
         self.entries: dict[str, bytes] = {}
-        self.asked: list[str] = []
+        self.reads: list[str] = []
         self.threads: set[int] = set()
 
     def __call__(self, settings: Settings) -> Memory:
         return self
 
     def get(self, digest: str) -> Found | None:
-        self.asked.append(digest)
+        self.reads.append(digest)
         self.threads.add(threading.get_ident())
         payload = self.entries.get(digest)
         return None if payload is None else Found(payload, "disk")

@@ -63,7 +63,7 @@ def test_a_repeated_request_is_answered_from_memory(service: AsyncCompile, store
     again = service.submit(request("echo"))
     assert again.done() and again.result() is first
     assert service.stats().hits == {"memory": 1, "disk": 0, "remote": 0}
-    assert len(store.asked) == 1
+    assert len(store.reads) == 1
 
 
 def test_memory_is_limited_in_bytes_and_drops_the_oldest(

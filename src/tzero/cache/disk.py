@@ -49,7 +49,7 @@ FRESH = 3600
 """Seconds within which another use of an entry is not recorded, and a temporary file is taken to be
 still in use by its writer."""
 
-COUNTED = 24 * 3600
+RECOUNT_AFTER = 24 * 3600
 """Seconds after which the size is counted again even if little was written."""
 
 EVICT_TO = 0.9
@@ -304,7 +304,7 @@ class Disk:
             since = os.fstat(file).st_size - _LEDGER_SIZE
         finally:
             os.close(file)
-        if found is None or abs(time.time() - int(found[2])) > COUNTED:
+        if found is None or abs(time.time() - int(found[2])) > RECOUNT_AFTER:
             return float("inf")
         return int(found[1]) + since * _UNIT
 

@@ -43,7 +43,7 @@ __all__ = ["Remote", "shown"]
 PATIENCE = 2.0
 """Maximum seconds that a caller waits for a reply."""
 
-TRANSFER = 15.0
+SOCKET_TIMEOUT = 15.0
 """Socket timeout of redis connections in seconds; they are used in the background only."""
 
 EXIT_TIMEOUT = 3.0
@@ -395,8 +395,8 @@ class _Redis:
         # No retries here: `_Health` decides when to try again.
         self._client = redis.Redis.from_url(
             url,
-            socket_timeout=TRANSFER,
-            socket_connect_timeout=TRANSFER,
+            socket_timeout=SOCKET_TIMEOUT,
+            socket_connect_timeout=SOCKET_TIMEOUT,
             retry=Retry(NoBackoff(), 0),
         )
 
