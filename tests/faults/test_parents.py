@@ -199,6 +199,8 @@ def test_ctrl_c_reaches_the_caller_and_stops_what_it_waits_for(
     place = tmp_path / "pause"
     text = f"""
 from concurrent.futures import CancelledError
+from tzero.compile import compilers
+compilers.names = list  # the workers need not import every backend
 works("first")
 service.warm_pool(); service.wait_pool_ready()
 future = service.submit(request("pauses", place)) if {"wait" in call} else None
