@@ -53,7 +53,6 @@ MOST_METHODS = 25
 
 STILL_LONG = {
     "backends/triton/program.py",
-    "compile/service.py",
     "tune/decide.py",
 }
 
