@@ -53,7 +53,6 @@ MOST_METHODS = 25
 
 STILL_LONG = {
     "api/decorators.py",
-    "backends/triton/program.py",
     "calls/kernel.py",
     "calls/native.py",
     "compile/service.py",
