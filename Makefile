@@ -151,7 +151,7 @@ docs: $(VENV)/.ready-dev
 	$(BIN)/python -m tests.integrations.helion.table
 
 clean:
-	rm -rf $(VENV) $(NEWEST) build dist src/tzero.egg-info src/tzero/_native*.so
+	rm -rf $(VENV) $(NEWEST) build dist src/tzero_runtime.egg-info src/tzero/_native*.so
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find bench src tests -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 

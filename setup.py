@@ -1,7 +1,7 @@
 """Builds the optional extension ``tzero._native``; everything else is in pyproject.toml.
 
-A machine that cannot build it gets tzero without it, and a message. ``TZERO_WERROR=1``, for
-development and CI, makes the compiler's warnings errors.
+Where it cannot be built, tzero is installed without it, with a message. ``TZERO_WERROR=1``, for
+development and CI, turns compiler warnings into errors.
 """
 
 import os
@@ -15,7 +15,7 @@ WARNINGS_ARE_ERRORS = os.environ.get("TZERO_WERROR") == "1"
 
 
 class BuildNative(build_ext):
-    """Gives the extension the package's version, and says it aloud when it cannot be built."""
+    """Passes the package's version to the extension, and prints why it could not be built."""
 
     def build_extension(self, ext: Extension) -> None:
         version = self.distribution.get_version()
@@ -23,11 +23,11 @@ class BuildNative(build_ext):
         try:
             super().build_extension(ext)
         except Exception as error:
-            # Said here, and left to setuptools, which lets an optional extension fail.
+            # setuptools goes on without an optional extension, and would print less.
             print(
-                f"tzero: the native extension was not built ({error}). tzero works without it. "
-                "For it, install a C++17 compiler and the Python headers (on Debian: "
-                "g++ and python3-dev), then install tzero again.",
+                f"tzero: the native extension was not built ({error}). tzero works without it, "
+                "but calls cost more. To build it, install a C++17 compiler and the Python headers "
+                "(on Debian: g++ and python3-dev), then reinstall tzero-runtime.",
                 file=sys.stderr,
             )
             raise

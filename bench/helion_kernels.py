@@ -1,7 +1,7 @@
 # mypy: allow-untyped-decorators
 """Sums of 2, 8 and 16 tensors in Helion, with the one configuration that they are compared in.
 
-Apart from the rest because it needs Helion, which `pip install tzero[bench]` brings.
+Apart from the rest because it needs Helion, which `pip install 'tzero-runtime[bench]'` brings.
 """
 
 from __future__ import annotations

@@ -109,12 +109,16 @@ def _cpu_name() -> str:
     return platform.processor() or "unknown"
 
 
+_DISTRIBUTIONS = {"tzero": "tzero-runtime"}
+"""Distributions that are not called like what they install."""
+
+
 def versions(compiler: str) -> dict[str, str]:
     """What the measurements depend on and can be installed otherwise."""
     found = {"python": platform.python_version(), "compiler": compiler}
     for name in ("tzero", "torch", "triton", "helion", "numpy"):
         try:
-            found[name] = importlib.metadata.version(name)
+            found[name] = importlib.metadata.version(_DISTRIBUTIONS.get(name, name))
         except importlib.metadata.PackageNotFoundError:
             found[name] = "not installed"
     return found

@@ -26,32 +26,11 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from tzero.config import Config
-from tzero.errors import (
-    BackendMissing,
-    CacheRefused,
-    CompileFailed,
-    CompilerFailed,
-    CompilerMissing,
-    CompileTimeout,
-    InvalidArgument,
-    InvalidConfig,
-    InvalidKernel,
-    InvalidSetting,
-    KernelAssertion,
-    LaunchFailed,
-    NativeMissing,
-    NotInKernel,
-    OutOfBounds,
-    PlanDrift,
-    PretunedDamaged,
-    ToolchainMissing,
-    TuningFailed,
-    TzeroError,
-    UnsupportedOperation,
-    UnsupportedType,
-    WorkerDied,
-)
+from tzero.errors import *  # noqa: F403  every error is public
+from tzero.errors import __all__ as _errors
+from tzero.moved import PUBLIC as _SHORT_NAMES
 from tzero.moved import Finder
+from tzero.versions import require as _require
 
 if TYPE_CHECKING:
     from tzero.api.decorators import jit, kernel
@@ -67,36 +46,14 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "BackendMissing",
+    *_errors,
     "BoundKernel",
-    "CacheRefused",
-    "CompileFailed",
-    "CompileTimeout",
-    "CompilerFailed",
-    "CompilerMissing",
     "Config",
     "ConstExpr",
-    "InvalidArgument",
-    "InvalidConfig",
-    "InvalidKernel",
-    "InvalidSetting",
     "Kernel",
-    "KernelAssertion",
-    "LaunchFailed",
-    "NativeMissing",
-    "NotInKernel",
-    "OutOfBounds",
-    "PlanDrift",
     "Precompiled",
-    "PretunedDamaged",
     "Space",
     "Spec",
-    "ToolchainMissing",
-    "TuningFailed",
-    "TzeroError",
-    "UnsupportedOperation",
-    "UnsupportedType",
-    "WorkerDied",
     "__version__",
     "jit",
     "kernel",
@@ -144,9 +101,12 @@ sys.meta_path.append(Finder())
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
+        if name in _SHORT_NAMES:  # these import torch and triton
+            _require("python", "torch", "triton")
         return importlib.import_module(f"tzero.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'tzero' has no attribute {name!r}")
+    _require("python", "torch", "triton")  # before an import of their private names fails
     value = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
     return value
 

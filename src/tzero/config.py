@@ -1,7 +1,8 @@
-"""Config: the tunable choices of a kernel, as one frozen value.
+"""Config: the tunable parameters of a kernel, as one frozen value.
 
-Enters: names and values that JSON can hold. Leaves: a mapping that unpacks into a launch, compares
-and hashes by content, and prints as the code that makes it. It must not know what the names mean.
+Enters: names and values that JSON can represent. Leaves: a mapping that unpacks into a launch,
+compares and hashes by content, and prints as the code that creates it. It must not know what the
+names mean.
 
     >>> config = Config(BLOCK=128, num_warps=4)
     >>> config.BLOCK, config["num_warps"]
@@ -24,13 +25,13 @@ __all__ = ["Config"]
 
 
 class Config(Mapping[str, Any]):
-    """The choices of one variant of a kernel.
+    """The tunable parameters of a kernel, with their values.
 
     Values are None, booleans, numbers, strings, and lists and mappings of these; lists become
-    tuples and mappings become configs, so that a config never changes. Equal means equal in type
-    too: ``1``, ``1.0`` and ``True`` make three different configs, and so do ``0.0`` and ``-0.0``.
-    Names are what Python can spell as ``config.name``: no keywords, and not what every config has,
-    as ``keys``.
+    tuples and mappings become configs, so that a config is immutable. Equal values have equal
+    types: ``1``, ``1.0`` and ``True`` make three different configs, and so do ``0.0`` and
+    ``-0.0``. Names must work as ``config.name``: no keywords, and no names of Config's own, such as
+    ``keys``.
 
     >>> Config(BLOCK=64) == Config(BLOCK=64), Config(BLOCK=1) == Config(BLOCK=True)
     (True, False)
@@ -62,22 +63,22 @@ class Config(Mapping[str, Any]):
         return len(self._values)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # copying and pickling look for methods that are not here
+        if name.startswith("__"):  # copy and pickle look for optional methods
             raise AttributeError(name)
         try:
             return self._values[name]
         except KeyError:
             known = ", ".join(self._values) or "nothing"
-            words = f"this config has no {name!r}; it has {known}."
-            raise AttributeError(words, name=name, obj=self) from None
+            message = f"this config has no {name!r}; it has {known}."
+            raise AttributeError(message, name=name, obj=self) from None
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(
-            f"a Config does not change; make another one: Config(config, {name}={value!r})."
+            f"a Config is immutable; make another one: Config(config, {name}={value!r})."
         )
 
     def __delattr__(self, name: str) -> None:
-        raise AttributeError(f"a Config does not change, so {name!r} stays; make another one.")
+        raise AttributeError(f"a Config is immutable, so {name!r} stays; make another one.")
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Config) and _identity(self) == _identity(other)
@@ -92,7 +93,7 @@ class Config(Mapping[str, Any]):
         return Config, (dict(self._values),)
 
     def to_json(self) -> str:
-        """This config as one line of JSON, names in order, the same for equal configs.
+        """This config as one line of JSON with sorted names; equal configs give equal lines.
 
         >>> Config(num_warps=4, BLOCK=128).to_json()
         '{"BLOCK": 128, "num_warps": 4}'
@@ -101,40 +102,44 @@ class Config(Mapping[str, Any]):
 
     @staticmethod
     def from_json(text: str) -> Config:
-        """The config that a line of JSON holds.
+        """The config that `to_json` wrote.
 
         >>> Config.from_json('{"BLOCK": 128, "order": [1, 0]}')
         Config(BLOCK=128, order=(1, 0))
         """
         if not isinstance(text, str | bytes | bytearray):
-            raise InvalidConfig(name="JSON", value=text, allowed="a string of JSON")
+            raise InvalidConfig(name="JSON", value=text, allowed="a JSON string")
         try:
             values = json.loads(text)
-        except ValueError as error:  # no JSON, or no UTF-8
+        except ValueError as error:  # not JSON, or not UTF-8
             raise InvalidConfig(
-                name="JSON", value=text, allowed=f"an object of JSON ({error})"
+                name="JSON", value=text, allowed=f"a JSON object ({error})"
             ) from error
         if not isinstance(values, dict):
-            raise InvalidConfig(name="JSON", value=text, allowed="an object of JSON")
+            raise InvalidConfig(name="JSON", value=text, allowed="a JSON object")
         return Config(values)
 
 
 def _check_name(name: Any, value: Any) -> None:
-    """A name must be one that can follow a dot, and not hide what every config has there."""
+    """A name must be valid after a dot, and must not hide an attribute of Config."""
     if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
-        raise InvalidConfig(name=str(name), value=value, allowed="a name that Python can spell")
+        raise InvalidConfig(
+            name=str(name), value=value, allowed="a name that is a Python identifier"
+        )
     if name.startswith("__") or hasattr(Config, name):
-        raise InvalidConfig(name=name, value=value, allowed="a name that a Config has not itself")
+        raise InvalidConfig(
+            name=name, value=value, allowed="a name that Config does not use itself"
+        )
 
 
 def _frozen(value: Any, name: str) -> Any:
-    """A value that cannot change, of the kinds that JSON has."""
+    """An immutable copy of a value that JSON can represent."""
     try:
         return _freeze(value, name)
     except RecursionError:
         kind = type(value).__name__
         raise InvalidConfig(
-            name=name, value=f"<{kind}>", allowed=f"a {kind} that does not hold itself"
+            name=name, value=f"<{kind}>", allowed=f"a {kind} that does not contain itself"
         ) from None
 
 
@@ -153,7 +158,7 @@ def _freeze(value: Any, name: str) -> Any:
 
 
 def _identity(value: Any) -> Any:
-    """A hashable stand-in that tells apart what `==` does not, and finds NaN equal to itself."""
+    """A hashable value that compares types too, and by which NaN equals itself."""
     if isinstance(value, Config):
         items = value._values.items()
         return (Config, frozenset((name, _identity(item)) for name, item in items))
@@ -165,7 +170,7 @@ def _identity(value: Any) -> Any:
 
 
 def _code(value: Any) -> str:
-    """What makes the value, as Python writes it; infinities and NaN have no literals."""
+    """The Python code of a value; infinities and NaN have no literals."""
     if isinstance(value, float) and not math.isfinite(value):
         return f"float('{value}')"
     if isinstance(value, tuple):

@@ -1,37 +1,15 @@
-"""Every error tzero raises on purpose; drawn first, so that it can be learned at a glance.
-
-::
-
-    Exception
-    └── TzeroError
-        ├── UnsupportedOperation   a kernel uses what the backend cannot compile
-        ├── CompilerMissing        no C compiler on this machine
-        ├── CompilerFailed         the C compiler refused a kernel
-        ├── ToolchainMissing       a backend needs what is not here
-        ├── BackendMissing         no backend of that name        (also a LookupError)
-        ├── CompileFailed          a kernel does not compile; carries the worker's traceback
-        ├── WorkerDied             the process that compiled is gone, and how it went
-        ├── CompileTimeout         a compile took longer than it may (also a TimeoutError)
-        ├── CacheRefused           a cache that someone else could write to
-        ├── PretunedDamaged        a file of configs that cannot be used (also a ValueError)
-        ├── TuningFailed           no config of a kernel works, and why each does not
-        ├── KernelAssertion        tl.device_assert was false     (also an AssertionError)
-        ├── OutOfBounds            checked mode caught an access  (also an IndexError)
-        ├── InvalidSetting         a variable or override is wrong (also a ValueError)
-        ├── InvalidConfig          a Config holds what it cannot   (also a ValueError)
-        ├── InvalidKernel          a function or option no kernel can have (also a TypeError)
-        ├── InvalidArgument        a call with arguments no kernel takes   (also a TypeError)
-        ├── UnsupportedType        a value that cannot be part of a key    (also a TypeError)
-        ├── NotInKernel            specialize outside a host function      (also a RuntimeError)
-        ├── LaunchFailed           the driver refused a launch             (also a RuntimeError)
-        ├── PlanDrift              a call is not what its plan says
-        └── NativeMissing          tier 2 was asked for and is not built   (also an ImportError)
+"""Every error that tzero raises on purpose.
 
 Enters: the facts of one failure, as keyword arguments. Leaves: an exception whose message says
 what happened, where, and what to do, and which keeps the facts as attributes. It must not know
-about settings, kernels or Triton: everything above raises from here.
+about settings, kernels or Triton.
 
-Errors cross process boundaries and are deep-copied by Triton, so each of them survives ``pickle``
+All of them derive from :class:`TzeroError`, most also from the built-in exception that fits:
+``except ValueError`` catches an InvalidSetting.
+
+To add an error, add a class and a line in ``__all__``; ``tzero`` exports all of them.
+
+Errors cross process boundaries, and Triton deep-copies them, so each of them survives ``pickle``
 and ``copy.deepcopy`` with message, attributes and notes intact.
 """
 
@@ -41,34 +19,35 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-__all__ = [
-    "BackendMissing",
-    "CacheRefused",
-    "CompileFailed",
-    "CompileTimeout",
-    "CompilerFailed",
-    "CompilerMissing",
-    "InvalidArgument",
-    "InvalidConfig",
-    "InvalidKernel",
-    "InvalidSetting",
-    "KernelAssertion",
-    "LaunchFailed",
-    "NativeMissing",
-    "NotInKernel",
-    "OutOfBounds",
-    "PlanDrift",
-    "PretunedDamaged",
-    "ToolchainMissing",
-    "TuningFailed",
-    "TzeroError",
-    "UnsupportedOperation",
-    "UnsupportedType",
-    "WorkerDied",
+__all__ = [  # noqa: RUF022  in the order of the classes
+    "TzeroError",  # the base of all
+    "UnsupportedOperation",  # a kernel uses an operation the CPU backend lacks
+    "CompilerMissing",  # no C compiler on this machine
+    "CompilerFailed",  # the C compiler rejected a kernel
+    "ToolchainMissing",  # the compiler or library of a backend is not installed
+    "BackendMissing",  # no backend has that name
+    "CompileFailed",  # a kernel does not compile
+    "WorkerDied",  # a worker process died while it compiled
+    "CompileTimeout",  # a compile took too long
+    "CacheRefused",  # a cache directory that others can write to
+    "PretunedDamaged",  # a file of pretuned configs cannot be used
+    "TuningFailed",  # no config of a kernel works
+    "KernelAssertion",  # a tl.device_assert failed
+    "OutOfBounds",  # checked mode caught an access outside a tensor
+    "InvalidSetting",  # a variable or override has a wrong value
+    "InvalidConfig",  # a Config was given a wrong name or value
+    "InvalidKernel",  # a function or option that no kernel can have
+    "InvalidArgument",  # a call with wrong arguments
+    "UnsupportedType",  # a value that cannot be part of a key
+    "NotInKernel",  # specialize() outside a host function
+    "LaunchFailed",  # the driver rejected a launch
+    "PlanDrift",  # a call differs from its plan
+    "NativeMissing",  # the native extension is not built
+    "UnsupportedVersion",  # torch, Triton or Helion is too old
 ]
 
-# A program's place in the launch grid, as ``tl.program_id`` gives it for axes 0, 1, 2.
-Program = tuple[int, int, int]
+# What ``tl.program_id`` returns for axes 0, 1 and 2.
+_Program = tuple[int, int, int]
 
 
 class TzeroError(Exception):
@@ -82,14 +61,14 @@ class TzeroError(Exception):
     """
 
     def __reduce__(self) -> tuple[Callable[..., TzeroError], tuple[Any, ...]]:
-        # The default would call the class with the finished message, but the constructors take
-        # keyword facts; so the copy is put together without running the constructor.
+        # By default a copy calls the class with the message, but the constructors take keywords;
+        # so `_restore` makes the copy without calling the constructor.
         return _restore, (type(self), self.args, self.__dict__)
 
 
 def _restore(kind: type[TzeroError], args: tuple[Any, ...], facts: dict[str, Any]) -> TzeroError:
     error = kind.__new__(kind, *args)
-    error.args = args  # an OSError takes them in its constructor only
+    error.args = args  # an OSError sets them in its constructor only
     error.__dict__.update(facts)
     return error
 
@@ -129,51 +108,51 @@ class CompilerMissing(TzeroError):
 
     >>> print(CompilerMissing(searched=["cc", "gcc", "clang"]))
     no C compiler found (looked for: cc, gcc, clang). Install gcc or clang, or run \
-`pip install 'tzero[zig]'` for one that comes as a wheel, or set TZERO_CC to a compiler command.
+`pip install 'tzero-runtime[zig]'` for one that comes as a wheel, or set TZERO_CC to a compiler \
+command.
     """
 
     def __init__(self, *, searched: Sequence[str]) -> None:
         self.searched = tuple(searched)
         super().__init__(
             f"no C compiler found (looked for: {', '.join(self.searched)}). Install gcc or clang, "
-            "or run `pip install 'tzero[zig]'` for one that comes as a wheel, or set TZERO_CC to "
-            "a compiler command."
+            "or run `pip install 'tzero-runtime[zig]'` for one that comes as a wheel, or set "
+            "TZERO_CC to a compiler command."
         )
 
 
 class CompilerFailed(TzeroError):
-    """The C compiler refused the code generated for a kernel; its words are in the message.
+    """The C compiler rejected the code generated for a kernel; its output is in the message.
 
     >>> print(CompilerFailed(kernel="add", command=["cc", "-O3", "add.c"],
     ...                      output="add.c:3: error: unknown type name 'tz_f16'"))
     add: the C compiler failed.
       command: cc -O3 add.c
       add.c:3: error: unknown type name 'tz_f16'
-    If the words are about the command or a flag, set TZERO_CC to another compiler; if they are \
-about the code, it is a fault of tzero: please report it with the kernel's source.
+    If this is about the command or a flag, set TZERO_CC to another compiler; if it is about the \
+code, it is a bug in tzero: please report it with the kernel's source.
     """
 
     def __init__(self, *, kernel: str, command: Sequence[str], output: str) -> None:
         self.kernel = kernel
         self.command = tuple(command)
         self.output = output
-        words = "\n".join(f"  {line}" for line in output.strip().splitlines())
+        shown = "\n".join(f"  {line}" for line in output.strip().splitlines())
         super().__init__(
             f"{kernel}: the C compiler failed.\n"
             f"  command: {shlex.join(self.command)}\n"
-            f"{words or '  (it said nothing)'}\n"
-            "If the words are about the command or a flag, set TZERO_CC to another compiler; if "
-            "they are about the code, it is a fault of tzero: please report it with the kernel's "
-            "source."
+            f"{shown or '  (no output)'}\n"
+            "If this is about the command or a flag, set TZERO_CC to another compiler; if it is "
+            "about the code, it is a bug in tzero: please report it with the kernel's source."
         )
 
 
 class ToolchainMissing(TzeroError):
-    """What a backend needs, most often its compiler, is not on this machine.
+    """The compiler, or another part that a backend needs, is not on this machine.
 
     >>> print(ToolchainMissing(backend="hip", searched=["hipcc"],
     ...                        advice="Install hipcc (Debian: apt-get install hipcc)."))
-    the hip backend needs what was not found (looked for: hipcc). Install hipcc (Debian: apt-get \
+    the hip backend's toolchain was not found (looked for: hipcc). Install hipcc (Debian: apt-get \
 install hipcc).
     """
 
@@ -182,35 +161,38 @@ install hipcc).
         self.searched = tuple(searched)
         self.advice = advice
         super().__init__(
-            f"the {backend} backend needs what was not found (looked for: "
+            f"the {backend} backend's toolchain was not found (looked for: "
             f"{', '.join(self.searched)}). {advice}"
         )
 
 
 class BackendMissing(TzeroError, LookupError):
-    """No installed package offers a backend of that name.
+    (
+        """No installed package has a backend of that name.
 
     >>> print(BackendMissing(name="fortran", known=["cpp", "triton"]))
     no backend is called 'fortran'; there are: cpp, triton. Install the package that has it, or \
-install tzero again if it is one of its own.
+reinstall tzero-runtime if it is one of tzero's own.
     """
+        ""
+    )
 
     def __init__(self, *, name: str, known: Sequence[str]) -> None:
         self.name = name
         self.known = tuple(known)
         super().__init__(
             f"no backend is called {name!r}; there are: {', '.join(self.known) or 'none'}. Install "
-            "the package that has it, or install tzero again if it is one of its own."
+            "the package that has it, or reinstall tzero-runtime if it is one of tzero's own."
         )
 
 
 class CompileFailed(TzeroError):
-    """A kernel does not compile. The compiler's own exception is the cause where it could travel,
-    and its traceback is in the message where not.
+    """A kernel does not compile. The compiler's own exception is the cause, if it can be pickled;
+    otherwise its traceback is in the message.
 
     >>> print(CompileFailed(kernel="add", problem="NameError: BLOCK is not defined", trace=""))
-    add: it does not compile: NameError: BLOCK is not defined. Mend the kernel; to debug the \
-compiler in this process, set TZERO_COMPILE_WORKERS=1.
+    add: does not compile: NameError: BLOCK is not defined. Fix the kernel; to debug the compiler \
+in this process, set TZERO_COMPILE_WORKERS=1.
     """
 
     def __init__(self, *, kernel: str, problem: str, trace: str) -> None:
@@ -220,17 +202,17 @@ compiler in this process, set TZERO_COMPILE_WORKERS=1.
         end = "" if problem.endswith((".", "!", "?")) else "."
         where = f"\nIn the worker:\n{trace.rstrip()}" if trace else ""
         super().__init__(
-            f"{kernel}: it does not compile: {problem}{end} Mend the kernel; to debug the compiler "
+            f"{kernel}: does not compile: {problem}{end} Fix the kernel; to debug the compiler "
             f"in this process, set TZERO_COMPILE_WORKERS=1.{where}"
         )
 
 
 class WorkerDied(TzeroError):
-    """The worker process that compiled a kernel ended before it was done. Others go on.
+    """The worker process that compiled a kernel died. Other compiles go on.
 
     >>> print(WorkerDied(kernel="add", how="killed by SIGKILL (out of memory?)"))
-    add: the worker process that compiled it was lost: killed by SIGKILL (out of memory?). A new \
-one takes its place, so the next compile works; to compile this one in the main process, set \
+    add: the worker process that compiled it died: killed by SIGKILL (out of memory?). A new one \
+replaces it, so other compiles still work; to compile this one in the main process, set \
 TZERO_COMPILE_WORKERS=1.
     """
 
@@ -238,17 +220,17 @@ TZERO_COMPILE_WORKERS=1.
         self.kernel = kernel
         self.how = how
         super().__init__(
-            f"{kernel}: the worker process that compiled it was lost: {how}. A new one takes its "
-            "place, so the next compile works; to compile this one in the main process, set "
+            f"{kernel}: the worker process that compiled it died: {how}. A new one replaces it, so "
+            "other compiles still work; to compile this one in the main process, set "
             "TZERO_COMPILE_WORKERS=1."
         )
 
 
 class CompileTimeout(TzeroError, TimeoutError):
-    """A compile took longer than it may, and was stopped.
+    """A compile reached its time limit and was stopped.
 
     >>> print(CompileTimeout(kernel="add", seconds=600))
-    add: its compile was stopped after 600 s. Set TZERO_COMPILE_TIMEOUT to more seconds, or to 0 \
+    add: the compile was stopped after 600 s. Set TZERO_COMPILE_TIMEOUT to more seconds, or to 0 \
 for no limit.
     """
 
@@ -256,17 +238,17 @@ for no limit.
         self.kernel = kernel
         self.seconds = seconds
         super().__init__(
-            f"{kernel}: its compile was stopped after {seconds:g} s. Set TZERO_COMPILE_TIMEOUT to "
+            f"{kernel}: the compile was stopped after {seconds:g} s. Set TZERO_COMPILE_TIMEOUT to "
             "more seconds, or to 0 for no limit."
         )
 
 
 class CacheRefused(TzeroError):
-    """A cache directory is not private, so what it holds could be anyone's code.
+    """A cache directory is not private, so anyone could have put code into it.
 
     >>> print(CacheRefused(path="/data/cache", problem="others may write to it",
     ...                    cure="chmod 700 /data/cache"))
-    the cache directory /data/cache is not used: others may write to it. Cure: chmod 700 \
+    the cache directory /data/cache is not used: others may write to it. Fix: chmod 700 \
 /data/cache, or set TZERO_CACHE_DIR to a directory of your own.
     """
 
@@ -275,33 +257,32 @@ class CacheRefused(TzeroError):
         self.problem = problem
         self.cure = cure
         super().__init__(
-            f"the cache directory {path} is not used: {problem}. Cure: {cure}, or set "
+            f"the cache directory {path} is not used: {problem}. Fix: {cure}, or set "
             "TZERO_CACHE_DIR to a directory of your own."
         )
 
 
 class PretunedDamaged(TzeroError, ValueError):
-    """A file, or a table, of pretuned configs that cannot be used, and what is wrong with it.
+    """A file or table of pretuned configs cannot be used.
 
     >>> print(PretunedDamaged(source="pretuned.json", problem="entry 3 has no 'hardware'"))
     pretuned.json cannot be used: entry 3 has no 'hardware'. Correct it, or tune again and write \
-it anew.
+a new one.
     """
 
     def __init__(self, *, source: str, problem: str) -> None:
         self.source = source
         self.problem = problem
         super().__init__(
-            f"{source} cannot be used: {problem}. Correct it, or tune again and write it anew."
+            f"{source} cannot be used: {problem}. Correct it, or tune again and write a new one."
         )
 
 
 class TuningFailed(TzeroError):
-    """No config of a kernel can be used; `problems` has the reason for each.
+    """No config of a kernel works; `problems` has the reason for each.
 
     >>> print(TuningFailed(kernel="matmul", problems={"Config(BLOCK=4096)": "out of memory"}))
-    matmul: none of its configs can be used. Give it one that works, or correct what they have in \
-common.
+    matmul: none of its configs works. Add one that does, or fix what they have in common.
       Config(BLOCK=4096): out of memory
     """
 
@@ -312,8 +293,8 @@ common.
         more = len(problems) - len(rows)
         rows += [f"\n  and {more} more"] * (more > 0)
         super().__init__(
-            f"{kernel}: none of its configs can be used. Give it one that works, or correct what "
-            f"they have in common.{''.join(rows)}"
+            f"{kernel}: none of its configs works. Add one that does, or fix what they have in "
+            f"common.{''.join(rows)}"
         )
 
 
@@ -321,12 +302,12 @@ _SHOWN = 10
 
 
 class KernelAssertion(TzeroError, AssertionError):
-    """A ``tl.device_assert`` was false while a kernel ran on the CPU.
+    """A ``tl.device_assert`` failed in a kernel on the CPU.
 
     >>> print(KernelAssertion(message="index < size", kernel="gather", file="model.py", line=40,
     ...                       program=(3, 0, 0)))
-    gather: device_assert failed at model.py:40 in program (3, 0, 0): index < size. What the \
-launch wrote is incomplete; correct the arguments of that program, or the condition.
+    gather: device_assert failed at model.py:40 in program (3, 0, 0): index < size. The \
+launch's output is incomplete; correct the arguments of that program, or the condition.
     """
 
     def __init__(
@@ -334,7 +315,7 @@ launch wrote is incomplete; correct the arguments of that program, or the condit
         *,
         message: str,
         kernel: str,
-        program: Program,
+        program: _Program,
         file: str | None = None,
         line: int | None = None,
     ) -> None:
@@ -345,21 +326,21 @@ launch wrote is incomplete; correct the arguments of that program, or the condit
         self.line = line
         super().__init__(
             f"{kernel}: device_assert failed{_place(file, line)} in program {program}: "
-            f"{message or '(no message)'}. What the launch wrote is incomplete; correct the "
+            f"{message or '(no message)'}. The launch's output is incomplete; correct the "
             "arguments of that program, or the condition."
         )
 
 
 class OutOfBounds(TzeroError, IndexError):
-    """Checked mode stopped an access outside the tensor it came from, before it happened.
+    """Checked mode prevented an access outside the tensor that the pointer belongs to.
 
-    ``offset`` counts elements from the pointer that was passed; ``size``, where it is known, is
-    how many elements there are from there.
+    ``offset`` counts elements from the pointer that was passed; ``size`` is the number of elements
+    from there on, if known.
 
     >>> print(OutOfBounds(kernel="add", argument="x_ptr", offset=1000, size=1000, file="model.py",
     ...                   line=9, program=(0, 0, 0)))
     add: argument 'x_ptr': element offset 1000 is outside its tensor, which has 1000 elements \
-(at model.py:9, program (0, 0, 0)). Nothing was touched there; mask the load or store, or pass a \
+(at model.py:9, program (0, 0, 0)). The access was not made; mask the load or store, or pass a \
 larger tensor.
     """
 
@@ -369,7 +350,7 @@ larger tensor.
         kernel: str,
         argument: str,
         offset: int,
-        program: Program,
+        program: _Program,
         size: int | None = None,
         file: str | None = None,
         line: int | None = None,
@@ -386,13 +367,13 @@ larger tensor.
         where = f"{place}, program {program}" if place else f"program {program}"
         super().__init__(
             f"{kernel}: argument {argument!r}: element offset {offset} is outside its tensor"
-            f"{extent} ({where}). Nothing was touched there; mask the load or store, or pass a "
+            f"{extent} ({where}). The access was not made; mask the load or store, or pass a "
             "larger tensor."
         )
 
 
 class InvalidSetting(TzeroError, ValueError):
-    """An environment variable, or an override of a setting, has a value that means nothing.
+    """An environment variable, or an override of a setting, has a wrong value.
 
     >>> print(InvalidSetting(name="TZERO_CPU", value="maybe", allowed="'', '0' or '1'"))
     TZERO_CPU is 'maybe'; allowed: '', '0' or '1'. Set it to one of these, or unset it.
@@ -424,7 +405,7 @@ class InvalidConfig(TzeroError, ValueError):
 
 
 class InvalidKernel(TzeroError, TypeError):
-    """A host function, or an option of :func:`tzero.kernel`, cannot be made a kernel of.
+    """A host function, or an option of :func:`tzero.kernel`, that no kernel can have.
 
     >>> print(InvalidKernel(kernel="add", problem="it takes *tensors",
     ...                     advice="Name every parameter."))
@@ -439,7 +420,7 @@ class InvalidKernel(TzeroError, TypeError):
 
 
 class InvalidArgument(TzeroError, TypeError):
-    """A kernel was called with an argument, or a number of arguments, that it does not take.
+    """A kernel was called with an argument, or with a number of arguments, that it does not take.
 
     >>> print(InvalidArgument(kernel="add", argument="y", problem="is on cuda:1, but 'x' on cuda:0",
     ...                       advice="Move one of them."))
@@ -458,8 +439,8 @@ class InvalidArgument(TzeroError, TypeError):
 
 
 class UnsupportedType(TzeroError, TypeError):
-    """A value is of a type that cannot be part of a key. Who knows the kernel and the argument
-    makes an :class:`InvalidArgument` of it; `named` is the kind of value with its article.
+    """A value has a type that cannot be part of a key. Code that knows the kernel and the argument
+    raises :class:`InvalidArgument` instead; `named` is the type with its article.
 
     >>> print(UnsupportedType(kind="list_iterator"))
     a list_iterator cannot be an argument of a kernel. Pass tensors, numbers, strings, None, \
@@ -482,27 +463,27 @@ dtypes, devices, functions, or lists, tuples, dicts, named tuples and dataclasse
 
 
 class NotInKernel(TzeroError, RuntimeError):
-    """`specialize` was called while no kernel's host function was running.
+    """`specialize` was called while no host function was running.
 
     >>> print(NotInKernel(what="specialize"))
     specialize was called outside a kernel. Call it in a host function under @tzero.kernel, or in \
-what that calls.
+a function that it calls.
     """
 
     def __init__(self, *, what: str) -> None:
         self.what = what
         super().__init__(
             f"{what} was called outside a kernel. Call it in a host function under @tzero.kernel, "
-            "or in what that calls."
+            "or in a function that it calls."
         )
 
 
 class LaunchFailed(TzeroError, RuntimeError):
-    """The driver refused to launch a kernel.
+    """The driver rejected a launch.
 
     >>> print(LaunchFailed(kernel="add", name="CUDA_ERROR_INVALID_VALUE", text="invalid argument",
     ...                    grid=(1, 70000, 1), block=128, shared=0))
-    add: the driver refused the launch: CUDA_ERROR_INVALID_VALUE (invalid argument), with a grid \
+    add: the driver rejected the launch: CUDA_ERROR_INVALID_VALUE (invalid argument), with a grid \
 of (1, 70000, 1), 128 threads a block and 0 bytes of shared memory. Check the grid against the \
 device's limits; if an earlier kernel failed, run with CUDA_LAUNCH_BLOCKING=1 to see which.
     """
@@ -524,7 +505,7 @@ device's limits; if an earlier kernel failed, run with CUDA_LAUNCH_BLOCKING=1 to
         self.block = block
         self.shared = shared
         super().__init__(
-            f"{kernel}: the driver refused the launch: {name} ({text}), with a grid of {grid}, "
+            f"{kernel}: the driver rejected the launch: {name} ({text}), with a grid of {grid}, "
             f"{block} threads a block and {shared} bytes of shared memory. Check the grid against "
             "the device's limits; if an earlier kernel failed, run with CUDA_LAUNCH_BLOCKING=1 to "
             "see which."
@@ -532,14 +513,14 @@ device's limits; if an earlier kernel failed, run with CUDA_LAUNCH_BLOCKING=1 to
 
 
 class PlanDrift(TzeroError):
-    """A call did something else than the plan that was made of the same call before. Raised in
-    verify mode (``TZERO_VERIFY=1``), where every call is recorded again; and in a replay, where a
-    function of torch's returns other sizes than when it was recorded.
+    """A call differs from the plan that was recorded for it. Raised in verify mode
+    (``TZERO_VERIFY=1``), which records every call again; and in a replay, if a torch function
+    returns other sizes than when it was recorded.
 
     >>> print(PlanDrift(kernel="add", fact="step 1", before="launch k[(3, 1, 1)](x, t1)",
     ...                 now="launch k[(4, 1, 1)](x, t1)"))
-    add: step 1 is not what the plan has: launch k[(4, 1, 1)](x, t1), and it was launch \
-k[(3, 1, 1)](x, t1). The host function depends on something besides its arguments, globals and \
+    add: step 1 is not what the plan has: it was launch k[(3, 1, 1)](x, t1), and is launch \
+k[(4, 1, 1)](x, t1). The host function depends on something besides its arguments, globals and \
 closures: make that an argument, or part of what key= returns.
     """
 
@@ -549,26 +530,47 @@ closures: make that an argument, or part of what key= returns.
         self.before = before
         self.now = now
         super().__init__(
-            f"{kernel}: {fact} is not what the plan has: {now}, and it was {before}. The host "
+            f"{kernel}: {fact} is not what the plan has: it was {before}, and is {now}. The host "
             "function depends on something besides its arguments, globals and closures: make that "
             "an argument, or part of what key= returns."
         )
 
 
 class NativeMissing(TzeroError, ImportError):
-    """Native launches were asked for, and the extension is not built.
+    """Native launches were requested, but the extension is not built.
 
     >>> print(NativeMissing())
     tzero was installed without its native extension. Install a C++17 compiler and Python's \
-headers (on Debian: g++ and python3-dev) and install tzero again; or set TZERO_TIER=1, which \
+headers (on Debian: g++ and python3-dev) and reinstall tzero-runtime; or set TZERO_TIER=1, which \
 launches in Python.
     """
 
     def __init__(self) -> None:
         super().__init__(
             "tzero was installed without its native extension. Install a C++17 compiler and "
-            "Python's headers (on Debian: g++ and python3-dev) and install tzero again; or set "
+            "Python's headers (on Debian: g++ and python3-dev) and reinstall tzero-runtime; or set "
             "TZERO_TIER=1, which launches in Python."
+        )
+
+
+class UnsupportedVersion(TzeroError, ImportError, RuntimeError):
+    """A package is older than the oldest version that tzero supports.
+
+    It is a RuntimeError too because Triton raises one if no driver is usable, and programs that
+    probe for a device catch that.
+
+    >>> print(UnsupportedVersion(package="Triton", found="3.5.1", oldest="3.6",
+    ...                          advice="run `pip install 'triton>=3.6'`"))
+    Triton 3.5.1 is too old for tzero, which needs 3.6 or newer: run `pip install 'triton>=3.6'`.
+    """
+
+    def __init__(self, *, package: str, found: str, oldest: str, advice: str) -> None:
+        self.package = package
+        self.found = found
+        self.oldest = oldest
+        self.advice = advice
+        super().__init__(
+            f"{package} {found} is too old for tzero, which needs {oldest} or newer: {advice}."
         )
 
 

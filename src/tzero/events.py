@@ -1,13 +1,13 @@
-"""What happens, for whoever wants to know: hits, misses, refusals, compiles, launches,
-caches, tuning.
+"""Events: cache hits and misses, fallbacks, compiles, launches, tuning, for observers and the log.
 
 ::
 
-    kernel ──emit──► observers (in the order they came)
+    kernel ──emit──► observers (in the order they were added)
                 └──► the logger "tzero"
 
 Enters: an event. Leaves: the event, at every observer and in the log. It must not know what a
-kernel is. Nobody pays for events that nobody watches: callers on a hot path ask `watched` first.
+kernel is. Callers on a hot path check `watched` first, so that events cost nothing without
+observers.
 
     >>> seen = []
     >>> with observe(seen.append):
@@ -61,16 +61,16 @@ class Event:
 Observer = Callable[[Event], None]
 
 _logger = logging.getLogger("tzero")
-_answers: Mapping[int, bool] = getattr(_logger, "_cache", {})
-_change = threading.Lock()  # protects replacing these; reading them takes none
+_enabled: Mapping[int, bool] = getattr(_logger, "_cache", {})
+_change = threading.Lock()  # protects writes to these; reads take no lock
 _every: tuple[Observer, ...] = ()
 _observers: tuple[Observer, ...] = ()
-"""Those who would be told of a hit or a launch: all, but for while these are `hushed`."""
+"""The observers that get hits and launches: all, or none while a `hushed` block is open."""
 _hushes = 0
 
 
 def watched() -> bool:
-    """Whether anyone would see an event of a hit or a launch.
+    """Whether an observer or the log would get an event of a hit or a launch.
 
     >>> with observe(print):
     ...     watched()
@@ -78,15 +78,14 @@ def watched() -> bool:
     """
     if _observers:
         return True
-    # The logger's own answers, which it forgets whenever a level changes.
-    known = _answers.get(logging.DEBUG)
+    # The logger's own cache of `isEnabledFor`, which it clears whenever a level changes.
+    known = _enabled.get(logging.DEBUG)
     return _logger.isEnabledFor(logging.DEBUG) if known is None else known
 
 
 def emit(event: Event, level: int | None = None) -> None:
-    """Tell observers, in the order they came, and the log, at the level of the event's kind if
-    none is given. An observer's exception is the caller's: an observer that fails must not go
-    unnoticed.
+    """Pass an event to the log and to every observer. The log's level is that of the event's kind
+    if none is given. An observer's exception propagates to the caller, so that it is noticed.
 
     >>> emit(Event("hit", "add"))
     """
@@ -97,7 +96,7 @@ def emit(event: Event, level: int | None = None) -> None:
 
 @contextmanager
 def observe(observer: Observer) -> Iterator[None]:
-    """Have every event of every thread given to an observer, until the block ends.
+    """Call an observer with every event of every thread, until the block ends.
 
     >>> with observe(lambda event: print(event)):
     ...     emit(Event("compile", "softmax", "1 of 2"))
@@ -115,8 +114,8 @@ def observe(observer: Observer) -> Iterator[None]:
 
 @contextmanager
 def hushed() -> Iterator[None]:
-    """Have nobody told of launches and of hits, in a cache or not, of any thread, until the block
-    ends: what is timed must not take longer because someone watches. All other events are told.
+    """Suppress hits and launches of all threads until the block ends, so that observers do not slow
+    down what is being timed. All other events are emitted.
 
     >>> with observe(print), hushed():
     ...     watched()
@@ -145,7 +144,7 @@ def _watch(every: tuple[Observer, ...]) -> None:
 
 
 class _Entry:
-    """One registration: the same observer may be there twice."""
+    """One registration; the same observer may be registered twice."""
 
     __slots__ = ("observer",)
 

@@ -1,8 +1,8 @@
-"""Where the time of calls goes, stage by stage; free when nobody asks.
+"""How long each stage of a call takes, as a table and as a trace.
 
 Enters: stages, as the code passes through them. Leaves: a table, and a trace that Perfetto opens.
-It must not know what a stage means. A caller on a hot path asks `active` once; while nothing is
-recorded that is all it pays.
+It must not know what a stage means. A caller on a hot path calls `active` once; while nothing is
+recorded, that is the only cost.
 
     >>> with recording() as record:
     ...     with record.stage("bind", "add"):
@@ -27,7 +27,7 @@ __all__ = ["Record", "Span", "active", "nanoseconds", "recording"]
 
 
 class Span(NamedTuple):
-    """One passage through a stage, in nanoseconds of a monotonic clock.
+    """One run of a stage, in nanoseconds of a monotonic clock.
 
     >>> Span("bind", "add", 5, 9, 1).nanoseconds
     4
@@ -39,7 +39,7 @@ class Span(NamedTuple):
     end: int
     thread: int
     process: int = 0
-    """The process it ran in; 0 is the one that records. The clock is one for all of them."""
+    """The process it ran in; 0 is the recording one. All processes share the clock."""
 
     @property
     def nanoseconds(self) -> int:
@@ -48,22 +48,21 @@ class Span(NamedTuple):
 
 
 class Record:
-    """Everything that happened while it was open, on every thread.
+    """The spans of all threads while it was open. It prints as a table.
 
-    ::
-
-        with tzero.measure.recording() as record:
-            add(x, y)
-        print(record)
-        record.write_trace("trace.json")   # open it at ui.perfetto.dev
+    >>> with recording() as record, record.stage("bind", "add"):
+    ...     pass
+    >>> print(record)  # doctest: +ELLIPSIS
+    kernel  stage  times  total µs  median µs
+    add     bind       1 ...
     """
 
     def __init__(self) -> None:
-        self.spans: list[Span] = []  # appending is atomic; nothing else changes it
+        self.spans: list[Span] = []  # only appended to, which is atomic
 
     @contextmanager
     def stage(self, name: str, kernel: str) -> Iterator[None]:
-        """Time a block; it counts also when it raises."""
+        """Time a block, also if it raises."""
         start = time.perf_counter_ns()
         try:
             yield
@@ -72,11 +71,11 @@ class Record:
             self.spans.append(Span(name, kernel, start, end, threading.get_ident()))
 
     def add(self, span: Span) -> None:
-        """Take a span that was timed elsewhere, such as in a worker process."""
+        """Add a span that was timed elsewhere, such as in a worker process."""
         self.spans.append(span)
 
     def count(self, stage: str, kernel: str) -> int:
-        """How often a kernel passed through a stage."""
+        """How often a stage ran for a kernel."""
         return sum(s.stage == stage and s.kernel == kernel for s in list(self.spans))
 
     def __str__(self) -> str:
@@ -93,13 +92,13 @@ class Record:
         widths = [max(len(row[k]) for row in rows) for k in range(5)]
         lines = []
         for row in rows:
-            words = [row[k].ljust(widths[k]) for k in (0, 1)]
-            words += [row[k].rjust(widths[k]) for k in (2, 3, 4)]
-            lines.append("  ".join(words).rstrip())
+            cells = [row[k].ljust(widths[k]) for k in (0, 1)]
+            cells += [row[k].rjust(widths[k]) for k in (2, 3, 4)]
+            lines.append("  ".join(cells).rstrip())
         return "\n".join(lines)
 
     def write_trace(self, path: str | os.PathLike[str]) -> None:
-        """Write the spans as a trace in the form that Perfetto and Chrome open."""
+        """Write the spans as a trace file, which ui.perfetto.dev and Chrome open."""
         events = [
             {
                 "name": span.stage,
@@ -123,7 +122,8 @@ class Record:
 
 
 def nanoseconds(call: Callable[[], object]) -> float:
-    """What a call takes, at best of five samples of a tenth of a millisecond or one call.
+    """How many nanoseconds a call takes: the best of five samples, each of at least one call and
+    about 0.1 ms.
 
     >>> nanoseconds(lambda: None) > 0
     True
@@ -141,14 +141,14 @@ def nanoseconds(call: Callable[[], object]) -> float:
     return best
 
 
-_change = threading.Lock()  # protects replacing `_open`; reading it takes none
+_change = threading.Lock()  # protects writes to `_open`; reads take no lock
 _open: tuple[Record | None, ...] = (None,)
-"""Every record that is open, in the order they were opened, behind a None for when there is none.
-Threads may close theirs in another order, so each is removed by identity."""
+"""None, and then the open records in the order they were opened. Threads may close them in any
+order, so each is removed by identity."""
 
 
 def active() -> Record | None:
-    """The record that was opened last and is still open, if one is.
+    """The open record that was opened last, if any.
 
     >>> active() is None
     True
@@ -158,8 +158,8 @@ def active() -> Record | None:
 
 @contextmanager
 def recording() -> Iterator[Record]:
-    """Record the stages of every call on every thread, until the block ends. Blocks nest and, on
-    several threads, overlap; the one that was opened last records.
+    """Record the stages of all calls on all threads until the block ends. Blocks may nest, and may
+    overlap in several threads; the one that was opened last records.
 
     >>> with recording() as record:
     ...     active() is record

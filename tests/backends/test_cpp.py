@@ -349,7 +349,7 @@ def test_clang_compiles_as_gcc_does() -> None:
 @pytest.mark.soak  # it builds its C++ library first, which takes a minute
 @pytest.mark.skipif(
     importlib.util.find_spec("ziglang") is None,
-    reason="the ziglang wheel is not installed (pip install 'tzero[zig]')",
+    reason="the ziglang wheel is not installed (pip install 'tzero-runtime[zig]')",
 )
 def test_zig_compiles_cpp_with_its_own_library() -> None:
     text = """

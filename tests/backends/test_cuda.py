@@ -93,7 +93,7 @@ def test_a_missing_toolchain_says_what_to_install(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(cuda, "_find_nvrtc", lambda: None)
     monkeypatch.setattr(cuda, "_find_nvcc", lambda: None)
     k = cuda.kernel(SCALE, arch="sm_90")
-    with pytest.raises(tzero.ToolchainMissing, match=r"NVRTC.*nvcc.*tzero\[cuda\]"):
+    with pytest.raises(tzero.ToolchainMissing, match=r"NVRTC.*nvcc.*tzero-runtime\[cuda\]"):
         k.request()
 
 

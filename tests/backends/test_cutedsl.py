@@ -38,7 +38,7 @@ TAKES = {"x": "float32[2]", "out": "float32[2]", "by": "float32"}
 
 needs_cutedsl = pytest.mark.skipif(
     importlib.util.find_spec("cutlass") is None,
-    reason="CuTe DSL is not installed (pip install 'tzero[cutedsl]')",
+    reason="CuTe DSL is not installed (pip install 'tzero-runtime[cutedsl]')",
 )
 
 
@@ -95,7 +95,7 @@ def test_a_missing_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(importlib.metadata, "version", version)
     f = cutedsl.function(SCALE, entry="scale", takes=TAKES, arch="sm_90a")
-    with pytest.raises(tzero.ToolchainMissing, match=r"pip install 'tzero\[cutedsl\]'"):
+    with pytest.raises(tzero.ToolchainMissing, match=r"pip install 'tzero-runtime\[cutedsl\]'"):
         f.request()
 
 

@@ -17,7 +17,9 @@ from tzero.backends import halide
 from tzero.compile.backend import find
 
 if importlib.util.find_spec("halide") is None:
-    pytest.skip("halide is not installed (pip install 'tzero[halide]')", allow_module_level=True)
+    pytest.skip(
+        "halide is not installed (pip install 'tzero-runtime[halide]')", allow_module_level=True
+    )
 
 import halide as hl
 
@@ -184,7 +186,7 @@ def test_a_missing_halide_says_what_to_install(monkeypatch: pytest.MonkeyPatch) 
         raise importlib.metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(importlib.metadata, "version", version)
-    with pytest.raises(tzero.ToolchainMissing, match=r"pip install 'tzero\[halide\]'"):
+    with pytest.raises(tzero.ToolchainMissing, match=r"pip install 'tzero-runtime\[halide\]'"):
         brightened.request()
 
 

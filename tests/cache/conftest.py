@@ -56,7 +56,9 @@ def start_redis(folder: Path, port: int | None = None) -> Server:
     command = shutil.which("redis-server")
     if command is None:
         pytest.skip("needs redis-server, which is not installed (Debian: redis-server)")
-    pytest.importorskip("redis", reason="needs the package redis (pip install 'tzero[redis]')")
+    pytest.importorskip(
+        "redis", reason="needs the package redis (pip install 'tzero-runtime[redis]')"
+    )
     for _ in range(5):
         chosen = port or _free_port()
         words = f"--port {chosen} --bind 127.0.0.1 --save --appendonly no --dir".split()

@@ -217,7 +217,9 @@ LIES: dict[str, Callable[[socket.socket], None]] = {
 
 @pytest.mark.parametrize("lie", LIES)
 def test_a_server_that_lies_is_a_miss_in_bounded_time(lie: str, told: list[Event]) -> None:
-    pytest.importorskip("redis", reason="needs the package redis (pip install 'tzero[redis]')")
+    pytest.importorskip(
+        "redis", reason="needs the package redis (pip install 'tzero-runtime[redis]')"
+    )
     server = Liar(LIES[lie])
     try:
         store = Remote(server.url, "key", patience=0.5)

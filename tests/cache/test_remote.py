@@ -18,7 +18,9 @@ from tzero.cache.entry import derived, seal
 from tzero.cache.remote import Remote, shown
 from tzero.events import Event
 
-pytest.importorskip("fsspec", reason="needs the package fsspec (pip install 'tzero[fsspec]')")
+pytest.importorskip(
+    "fsspec", reason="needs the package fsspec (pip install 'tzero-runtime[fsspec]')"
+)
 
 MINE, OTHER = digest_of("mine"), digest_of("other")
 
@@ -139,7 +141,7 @@ def test_a_missing_package_is_told_with_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     assert Remote(url, "key").get(MINE) is None
-    assert f"pip install 'tzero[{package}]'" in reasons(told)
+    assert f"pip install 'tzero-runtime[{package}]'" in reasons(told)
 
 
 # Who may write what we run.

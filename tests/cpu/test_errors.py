@@ -143,7 +143,7 @@ def test_no_compiler_says_what_to_install(
         patch.setitem(sys.modules, "ziglang", None)
         with pytest.raises(CompilerMissing) as caught:
             no_compiler_kernel[(1,)](x, SALT=3)
-    for part in ("gcc", "clang", "tzero[zig]", "TZERO_CC"):
+    for part in ("gcc", "clang", "tzero-runtime[zig]", "TZERO_CC"):
         assert part in str(caught.value)
     no_compiler_kernel[(1,)](x, SALT=3)
     assert x.item() == 3

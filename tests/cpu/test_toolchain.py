@@ -87,7 +87,7 @@ def test_a_compiler_with_arguments_is_run_with_them(tmp_path: Path) -> None:
 def test_no_compiler_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with settings.override(cc=None), pytest.raises(CompilerMissing, match=r"tzero\[zig\]"):
+    with settings.override(cc=None), pytest.raises(CompilerMissing, match=r"tzero-runtime\[zig\]"):
         toolchain.find()
 
 

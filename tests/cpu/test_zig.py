@@ -13,7 +13,7 @@ from tests.cpu.childprocess import run_program
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("ziglang") is None,
-    reason="the ziglang wheel is not installed (pip install 'tzero[zig]')",
+    reason="the ziglang wheel is not installed (pip install 'tzero-runtime[zig]')",
 )
 
 PROGRAM = """

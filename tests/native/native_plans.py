@@ -83,7 +83,7 @@ class Stub(native_plan.NativeKernel):  # type: ignore[misc, valid-type]
         self.misses += 1
         self._tick()
         result = self.function(*args, **kwargs)
-        plan = self.plan_of(*self._normalized(args, kwargs))
+        plan = self.plan_of(*self.ordered(args, kwargs))
         return result, plan and SimpleNamespace(plan=plan, bound=self.bound)
 
     def _lasts(self, planned: Any) -> bool:

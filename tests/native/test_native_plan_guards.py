@@ -29,14 +29,14 @@ from tests.native.native_plans import (
 )
 from tzero import events, measure, settings
 from tzero.plans.plan import Allocate, Constant, Scalar, Tensor
-from tzero.reading.guards import Guard
+from tzero.reading.guards import Check, Equal, Same
 
 # -- guards ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("how", ["is", "equals", "asks"])
+@pytest.mark.parametrize("kind", [Same, Equal, Check])
 @pytest.mark.parametrize("in_cell", [False, True])
-def test_a_guard_that_fails_is_a_miss(add_kernel: Any, xy: Any, how: Any, in_cell: bool) -> None:
+def test_a_guard_that_fails_is_a_miss(add_kernel: Any, xy: Any, kind: Any, in_cell: bool) -> None:
     where: Any = CellType(1000) if in_cell else {"NAME": 1000}
 
     def put(value: Any) -> None:
@@ -47,7 +47,8 @@ def test_a_guard_that_fails_is_a_miss(add_kernel: Any, xy: Any, how: Any, in_cel
 
     def made(x, y):
         now = where.cell_contents if in_cell else where["NAME"]
-        guard = Guard("the name", where, "NAME", now, how, lambda given: given == now)
+        check = [lambda given: given == now] if kind is Check else []
+        guard = kind("the name", where, "NAME", now, *check)
         return adding(add_kernel, guards=(guard,))
 
     kernel = Stub(lambda x, y: x + y, made)
@@ -56,12 +57,12 @@ def test_a_guard_that_fails_is_a_miss(add_kernel: Any, xy: Any, how: Any, in_cel
     assert kernel.misses == 0
     put(int("1000"))  # another object, and equal
     kernel(*xy)
-    assert kernel.misses == (how == "is")
+    assert kernel.misses == (kind is Same)
     put(1001)
     assert torch.equal(kernel(*xy), xy[0] + xy[1])
-    assert kernel.misses == 1 + (how == "is")
+    assert kernel.misses == 1 + (kind is Same)
     kernel(*xy)
-    assert kernel.misses == 1 + (how == "is")
+    assert kernel.misses == 1 + (kind is Same)
     assert kernel._count() == 1
     if in_cell:
         del where.cell_contents
@@ -69,13 +70,13 @@ def test_a_guard_that_fails_is_a_miss(add_kernel: Any, xy: Any, how: Any, in_cel
         del where["NAME"]
     kernel.plan_of = lambda x, y: None
     kernel(*xy)
-    assert kernel.misses == 2 + (how == "is")
+    assert kernel.misses == 2 + (kind is Same)
     assert kernel._count() == 0
 
 
 def test_equal_numbers_of_another_type_do_not_pass_a_guard(add_kernel: Any, xy: Any) -> None:
     world: dict[str, Any] = {"NAME": 1}
-    guard = Guard("NAME", world, "NAME", 1, "equals")
+    guard = Equal("NAME", world, "NAME", 1)
     kernel = Stub(lambda x, y: x + y, lambda x, y: adding(add_kernel, guards=(guard,)))
     warm(kernel, *xy)
     world["NAME"] = True
@@ -91,7 +92,7 @@ def test_a_guard_that_raises_raises(add_kernel: Any, xy: Any) -> None:
             raise RuntimeError("broken")
         return True
 
-    guard = Guard("NAME", {"NAME": 1}, "NAME", 1, "asks", check)
+    guard = Check("NAME", {"NAME": 1}, "NAME", 1, check)
     kernel = Stub(lambda x, y: x + y, lambda x, y: adding(add_kernel, guards=(guard,)))
     warm(kernel, *xy)
     broken[0] = True
@@ -106,7 +107,7 @@ def test_a_tensor_in_a_global_is_read_where_it_is(add_kernel: Any) -> None:
     world = {"weight": weight}
 
     def made(x):
-        guard = Guard("weight", world, "weight", world["weight"], "is")
+        guard = Same("weight", world, "weight", world["weight"])
         steps = (Allocate(2, 1), launch(add_kernel, 0, 1, 2, Constant(N), None))
         slots = (
             slot("x", 0),

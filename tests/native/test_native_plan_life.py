@@ -35,7 +35,7 @@ from tests.native.native_plans import (
 from tzero import settings
 from tzero.calls import native as native_plan
 from tzero.plans.plan import Allocate, Call, Constant, Plan, Scalar, Slot, Tensor
-from tzero.reading.guards import Guard
+from tzero.reading.guards import Same
 
 # -- errors and ownership -------------------------------------------------------------------------
 
@@ -87,7 +87,7 @@ def _given(made: Plan, *args: Any) -> Plan:
 def test_a_kernel_with_plans_is_collected(add_kernel: Any, xy: Any) -> None:
     world: dict[str, Any] = {}
     world["it"] = None
-    made = adding(add_kernel, guards=(Guard("it", world, "it", None, "is"),))
+    made = adding(add_kernel, guards=(Same("it", world, "it", None),))
     kernel = Stub(lambda x, y: x + y, functools.partial(_given, made))
     warm(kernel, *xy)
     world["kernel"] = kernel  # a circle through the guard's dict
@@ -166,7 +166,7 @@ def test_a_plan_for_python_alone_goes_to_the_twin(add_kernel: Any, xy: Any) -> N
     class Odd(dict):  # type: ignore[type-arg]
         pass
 
-    guard = Guard("a name", Odd(a=1), "a", 1, "is")
+    guard = Same("a name", Odd(a=1), "a", 1)
     kernel = Stub(lambda x, y: x + y, lambda x, y: adding(add_kernel, guards=(guard,)))
     said: list[str] = []
     kernel._tell_once = said.append

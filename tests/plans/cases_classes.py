@@ -176,7 +176,7 @@ def the_contents_of_a_variable_of_a_class(x):
     return scaled(x, options.table["by"])
 
 
-@case(flag, refused="Descriptor may change unseen")
+@case(flag, refused="tzero cannot see changes of a Descriptor")
 def a_descriptor_of_a_class(x):
     options = Options()
     return scaled(x, options.described)
@@ -225,7 +225,7 @@ class Outer:
             return FLAG
 
 
-@case(flag, refused="a class, into which tzero does not look")
+@case(flag, refused="a class that is no dataclass, named tuple, enum or exception")
 def a_class_in_a_class(x):
     return scaled(x, Outer.Inner().get())
 
@@ -287,7 +287,7 @@ class Real(float):
 REAL = Real(2.0)
 
 
-@case(flag, refused="Real may change unseen")
+@case(flag, refused="tzero cannot see changes of a Real")
 def a_number_of_a_class_of_its_own(x):
     real = REAL
     return scaled(x, real.factor)
@@ -305,7 +305,7 @@ class Counting:
 COUNTING = Counting()
 
 
-@case(nothing, refused="count may change unseen")
+@case(nothing, refused="tzero cannot see changes of a count")
 def a_property_that_counts(x):
     return scaled(x, COUNTING.factor)
 
@@ -325,7 +325,7 @@ def the_value_of_a_constant_that_is_passed_on(x):
     return scaled(x, float(size.value))
 
 
-@case(lambda patch: patch.setattr(SIZE, "value", 5), refused="constexpr may change unseen")
+@case(lambda patch: patch.setattr(SIZE, "value", 5), refused="cannot see changes of a constexpr")
 def a_constant_of_tritons_in_a_list(x):
     return scaled(x, float(SIZES[0].value))
 
@@ -411,7 +411,7 @@ def a_function_that_someone_put_into_torch(x):
     return scaled(torch.put_there(x), 2.0)
 
 
-@case(nothing, refused="partial may change unseen")
+@case(nothing, refused="tzero cannot see changes of a partial")
 def an_object_that_someone_put_into_torch(x):
     return scaled(torch.put_object(x), 2.0)
 
@@ -442,7 +442,7 @@ def a_module_of_torchs_that_it_imports(x):
     return scaled(functional.relu(x), 2.0)
 
 
-@case(nothing, refused="a module, not only by names in it")
+@case(nothing, refused="a module, as a value")
 def torch_under_another_name(x):
     there = torch
     return scaled(x, 2.0 if there.get_default_dtype() is torch.float32 else 3.0)
@@ -559,7 +559,7 @@ def an_attribute_by_its_name(x):
     return scaled(x, operator.attrgetter("by")(OPTIONS))
 
 
-@case(flag, refused="it looks inside, by __globals__")
+@case(flag, refused="it reads __globals__, which gives access to hidden state")
 def the_globals_of_a_function(x):
     return scaled(x, (lambda: 0).__globals__["FLAG"])
 
@@ -646,7 +646,7 @@ CYCLE: list[Any] = []
 CYCLE.append(CYCLE)
 
 
-@case(nothing, refused="list may change unseen")
+@case(nothing, refused="tzero cannot see changes of a list")
 def a_list_that_holds_itself(x):
     return scaled(x, float(len(CYCLE)))
 

@@ -81,7 +81,7 @@ def a_name_imported_from_beside_it(x):
     return scaled(x, NUMBER)
 
 
-@case(set_elsewhere("NUMBER", 5.0), refused="not only by names in it")
+@case(set_elsewhere("NUMBER", 5.0), refused="a module, as a value")
 def a_module_under_another_name(x):
     there = elsewhere
     return scaled(x, there.NUMBER)

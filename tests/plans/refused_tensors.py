@@ -221,12 +221,12 @@ def backward(x):
     return scaled(x, 2.0)
 
 
-@refused("attribute, 'grad'")
+@refused("attribute 'grad'")
 def a_gradient_is_set(x):
     x.grad = scaled(x, 2.0)  # here
 
 
-@refused("attribute, 'requires_grad'")
+@refused("attribute 'requires_grad'")
 def an_attribute_is_set(x):
     out = scaled(x, 2.0)
     out.requires_grad = True  # here

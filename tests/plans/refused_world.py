@@ -140,22 +140,22 @@ def a_method_of_a_global_object(x):
     return scaled(x, float(COUNTER.next() > 0))  # here
 
 
-@refused("count may change unseen")
+@refused("tzero cannot see changes of a count")
 def an_iterator(x):
     return scaled(x, float(next(NUMBERS) >= 0))  # here
 
 
-@refused("may change unseen")
+@refused("tzero cannot see changes of")
 def an_iterator_behind_a_method(x):
     return scaled(x, float(NEXT() >= 0))  # here
 
 
-@refused("ndarray may change unseen")
+@refused("tzero cannot see changes of a ndarray")
 def an_array_in_a_global(x):
     return scaled(x, float(ARRAY[0]))  # here
 
 
-@refused("partial may change unseen")
+@refused("tzero cannot see changes of a partial")
 def a_partial(x):
     return PARTIAL(x)  # here
 
@@ -165,7 +165,7 @@ def a_tensor_from_numpy(x):
     return added(x, torch.from_numpy(np.ones(5, np.float32)))
 
 
-@refused("a class, into which tzero does not look")
+@refused("a class that is no dataclass, named tuple, enum or exception")
 def a_class(x):
     return scaled(x, float(Counter().next()))  # here
 

@@ -28,7 +28,7 @@ from tzero.plans.plan import (
     replaced,
     tensors_in,
 )
-from tzero.reading.guards import Guard
+from tzero.reading.guards import Check, Equal, Same
 
 CPU = torch.device("cpu")
 
@@ -56,8 +56,8 @@ PLAN = Plan(
     leaves=("x", "n", "by"),
     by_value=frozenset({2}),
     guards=(
-        Guard("the global 'BLOCK'", GLOBALS, "BLOCK", 64, "equals"),
-        Guard("the global 'W'", GLOBALS, "W", GLOBALS["W"], "is"),
+        Equal("the global 'BLOCK'", GLOBALS, "BLOCK", 64),
+        Same("the global 'W'", GLOBALS, "W", GLOBALS["W"]),
     ),
     slots=(
         slot("x", 4, leaf=0),
@@ -158,7 +158,7 @@ def cell(value: Any) -> Any:
 
 def test_a_guard_holds_while_the_name_is_what_it_was() -> None:
     world = {"a": "text"}
-    same, equal = (Guard("a", world, "a", world["a"], how) for how in ("is", "equals"))  # type: ignore[arg-type]
+    same, equal = (kind("a", world, "a", world["a"]) for kind in (Same, Equal))
     assert same.holds() and equal.holds()
     world["a"] = "".join(["te", "xt"])
     assert not same.holds()
@@ -171,12 +171,12 @@ def test_a_guard_holds_while_the_name_is_what_it_was() -> None:
 
 @pytest.mark.parametrize(("one", "other"), [(1, True), (1, 1.0), ("a", b"a"), (0, "")])
 def test_equal_is_not_enough_for_a_guard(one: Any, other: Any) -> None:
-    assert not Guard("a", {"a": other}, "a", one, "equals").holds()
+    assert not Equal("a", {"a": other}, "a", one).holds()
 
 
 def test_a_guard_that_asks_is_asked_with_what_is_there_now() -> None:
     world: dict[str, Any] = {"a": [1]}
-    guard = Guard("a", world, "a", world["a"], "asks", lambda now: now == [1])
+    guard = Check("a", world, "a", world["a"], lambda now: now == [1])
     assert guard.holds()
     world["a"].append(2)
     assert not guard.holds()
@@ -189,12 +189,12 @@ def test_an_error_in_what_a_guard_asks_is_not_swallowed() -> None:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        Guard("a", {"a": 1}, "a", 1, "asks", ask).holds()
+        Check("a", {"a": 1}, "a", 1, ask).holds()
 
 
 def test_a_guard_on_a_closure_sees_what_is_in_its_cell() -> None:
     held = cell(3)
-    guard = Guard("a", held, "", 3, "equals")
+    guard = Equal("a", held, "", 3)
     assert guard.holds()
     held.cell_contents = 4
     assert not guard.holds()
@@ -204,12 +204,12 @@ def test_a_guard_on_a_closure_sees_what_is_in_its_cell() -> None:
 
 def test_guards_are_the_same_that_watch_the_same() -> None:
     world = {"a": 1}
-    guard = Guard("a", world, "a", 1, "equals")
-    assert guard == Guard("a", world, "a", 1, "equals")
-    assert guard != Guard("a", dict(world), "a", 1, "equals")
-    assert guard != Guard("a", world, "a", 2, "equals")
-    assert guard != Guard("a", world, "a", 1, "is")
-    assert guard != Guard("b", world, "b", 1, "equals")
+    guard = Equal("a", world, "a", 1)
+    assert guard == Equal("a", world, "a", 1)
+    assert guard != Equal("a", dict(world), "a", 1)
+    assert guard != Equal("a", world, "a", 2)
+    assert guard != Same("a", world, "a", 1)
+    assert guard != Equal("b", world, "b", 1)
 
 
 # -- two plans -------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ import torch
 from tests.plans.hosts import added, gathered, increased, scaled
 from tests.plans.kernels import put
 from tests.plans.tiers import of_tier
+from tzero.plans.plan import Refusal
 
 THREADS = 8
 
@@ -162,22 +163,22 @@ def test_plans_come_while_others_are_looked_through(tier: int) -> None:
     kernel, args = of_tier(tier, branching), (torch.ones(2, 2), 1, 1.0)
     kernel(*args)
     bound = kernel.bind(args)
-    [planned] = bound.plans.values()
-    elsewhere = copy.copy(planned)
+    [planned] = bound.plans.plans()
+    elsewhere, refusal = copy.copy(planned), Refusal("it is one of many")
     done = threading.Event()
 
     def grow() -> None:
         while not done.is_set():
-            more = [("more", k) for k in range(100)]
-            bound.plans.update((key, planned) for key in more)
-            for key in more:
-                del bound.plans[key]
+            for k in range(100):
+                bound.plans.keep_refusal(("more", k), refusal)
+            for k in range(100):
+                bound.plans.drop_refusal(("more", k))
 
     with ThreadPoolExecutor(1) as pool:
         growing = pool.submit(grow)
         try:
             for _ in range(2000):
-                assert kernel._lasts(planned) and not kernel._lasts(elsewhere)
+                assert bound.plans.has(planned) and not bound.plans.has(elsewhere)
                 assert "branching" in bound.to_code()
         finally:
             done.set()
@@ -243,7 +244,7 @@ def test_a_recording_sees_nothing_of_other_threads(tier: int) -> None:
     increased(torch.zeros(3), 1.0)
     torch.ones(3).add_(1)
     recording.result()
-    plan = next(iter(kernel.bind((x, 1, 1.0)).plans.values())).plan
+    plan = kernel.bind((x, 1, 1.0)).plans.plans()[0].plan
     alone = of_tier(tier, branching)
     alone(x, 1, 1.0)
-    assert str(plan) == str(next(iter(alone.bind((x, 1, 1.0)).plans.values())).plan)
+    assert str(plan) == str(alone.bind((x, 1, 1.0)).plans.plans()[0].plan)

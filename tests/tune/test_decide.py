@@ -762,7 +762,7 @@ def test_a_config_that_is_set_in_the_middle_of_a_call_counts_for_later_ones(
 
     made = kernel()
     made.bind((X,)).set_config(SMALL)
-    planner = made._planner
+    planner = made.planner
     if planner is None:
         pytest.skip("tier 0 keeps nothing")
     place = "_record" if when == "before it is kept" else "_subject"

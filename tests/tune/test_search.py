@@ -25,7 +25,9 @@ except ModuleNotFoundError:
 else:
     HAS_OPTUNA = True
 
-needs_optuna = pytest.mark.skipif(not HAS_OPTUNA, reason="optuna is not installed: tzero[tune]")
+needs_optuna = pytest.mark.skipif(
+    not HAS_OPTUNA, reason="optuna is not installed: tzero-runtime[tune]"
+)
 
 Make = Callable[..., Strategy]
 KINDS = [
@@ -168,7 +170,7 @@ def test_tpe_says_nothing_and_leaves_the_verbosity_of_optuna(capfd: Any) -> None
 
 def test_without_optuna_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(ToolchainMissing, match=r"optuna.*pip install 'tzero\[tune\]'"):
+    with pytest.raises(ToolchainMissing, match=r"optuna.*pip install 'tzero-runtime\[tune\]'"):
         Tpe(WIDE)
 
 

@@ -1,4 +1,4 @@
-"""A Config is a frozen mapping: equal by content and type, printable as code, JSON in and out."""
+"""A Config is a frozen mapping: equal by content and type, prints as code, converts to JSON."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ CONFIGS = st.dictionaries(st.sampled_from(["BLOCK", "num_warps", "order", "_hint
 
 
 def remade(config: Config) -> Config:
-    """What a config's printed form makes."""
+    """The config that evaluating the repr gives."""
     made = eval(repr(config), {"Config": Config})
     assert isinstance(made, Config)
     return made
 
 
 @given(CONFIGS)
-def test_every_way_out_leads_back_to_an_equal_config(values: dict[str, Any]) -> None:
+def test_every_conversion_and_copy_gives_an_equal_config(values: dict[str, Any]) -> None:
     config = Config(values)
     for other in (
         Config(config),
@@ -50,7 +50,7 @@ def test_every_way_out_leads_back_to_an_equal_config(values: dict[str, Any]) -> 
 @pytest.mark.parametrize(
     ("one", "other"), [(1, True), (1, 1.0), (0.0, -0.0), (0, False), ("1", 1), ((1,), ((1,),))]
 )
-def test_values_that_python_calls_equal_make_different_configs(one: Any, other: Any) -> None:
+def test_equal_values_of_different_types_make_different_configs(one: Any, other: Any) -> None:
     assert Config(a=one) != Config(a=other)
     assert Config(a=[one]) != Config(a=[other])
     assert len({Config(a=one), Config(a=other)}) == 2
@@ -80,7 +80,7 @@ def test_lists_and_mappings_inside_are_frozen_too() -> None:
     assert config.order == (1, 0) and config.inner == Config(k=(1,))
 
 
-def test_a_config_does_not_change() -> None:
+def test_a_config_is_immutable() -> None:
     config = Config(BLOCK=1)
     with pytest.raises(AttributeError, match=r"Config\(config, BLOCK=2\)"):
         config.BLOCK = 2
@@ -102,46 +102,46 @@ def test_an_unknown_name_says_what_there_is() -> None:
 
 
 @pytest.mark.parametrize("value", [{1, 2}, b"x", object(), 1j, [object()]])
-def test_what_json_cannot_hold_is_refused_by_name(value: object) -> None:
+def test_an_error_names_the_parameter_whose_value_json_cannot_represent(value: object) -> None:
     with pytest.raises(InvalidConfig, match="BLOCK"):
         Config(BLOCK=value)
 
 
 @pytest.mark.parametrize("name", ["", "a b", "1a", 3, "lambda", "None", "class"])
-def test_a_name_must_be_one_that_python_can_spell(name: Any) -> None:
+def test_a_name_must_be_an_identifier(name: Any) -> None:
     with pytest.raises(InvalidConfig):
         Config({name: 1})
 
 
 @pytest.mark.parametrize("text", ["", "[1]", "{", "3", '{"a b": 1}'])
-def test_json_that_is_no_config_is_refused(text: str) -> None:
+def test_json_that_is_not_a_config_is_an_error(text: str) -> None:
     with pytest.raises(InvalidConfig):
         Config.from_json(text)
 
 
 @pytest.mark.parametrize("name", ["keys", "items", "get", "values", "to_json", "_values", "__a"])
-def test_a_name_must_not_hide_what_every_config_has(name: str) -> None:
-    with pytest.raises(InvalidConfig, match=f"{name}=1; allowed: a name that a Config has not"):
+def test_a_name_must_not_hide_an_attribute_of_config(name: str) -> None:
+    with pytest.raises(InvalidConfig, match=f"{name}=1; allowed: a name that Config does not use"):
         Config({name: 1})
 
 
 @pytest.mark.parametrize("values", [5, [("a", 1)], "a", {1}])
-def test_what_is_no_mapping_makes_no_config(values: Any) -> None:
+def test_only_a_mapping_makes_a_config(values: Any) -> None:
     with pytest.raises(InvalidConfig, match="a mapping of names to values"):
         Config(values)
 
 
 @pytest.mark.parametrize("text", [5, None, {"a": 1}, b"\xff"])
-def test_what_is_no_text_makes_no_config(text: Any) -> None:
+def test_only_text_is_read_as_json(text: Any) -> None:
     with pytest.raises(InvalidConfig, match="JSON"):
         Config.from_json(text)
 
 
-def test_a_value_that_holds_itself_is_refused() -> None:
+def test_a_value_that_contains_itself_is_an_error() -> None:
     endless: list[Any] = []
     endless.append(endless)
     mapping: dict[str, Any] = {}
     mapping["a"] = mapping
     for value in (endless, mapping, [mapping]):
-        with pytest.raises(InvalidConfig, match="that does not hold itself"):
+        with pytest.raises(InvalidConfig, match="that does not contain itself"):
             Config(x=value)

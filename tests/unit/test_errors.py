@@ -1,4 +1,4 @@
-"""Errors keep their facts, say what to do, and survive being copied and sent."""
+"""Errors keep their facts, say what to do, and survive copying and pickling."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import pickle
 
 import pytest
 
+import tzero
 from tzero import errors
 from tzero.errors import TzeroError
 
-# One of each: the error, what its message must name, and what it must tell the reader to do.
+# Each error, what its message must name, and what it must advise.
 EACH: list[tuple[TzeroError, list[str], str]] = [
     (
         errors.UnsupportedOperation(
@@ -24,7 +25,11 @@ EACH: list[tuple[TzeroError, list[str], str]] = [
         ["'tt.call'"],
         "Inline",
     ),
-    (errors.CompilerMissing(searched=["cc", "gcc"]), ["cc, gcc", "tzero[zig]"], "Install gcc"),
+    (
+        errors.CompilerMissing(searched=["cc", "gcc"]),
+        ["cc, gcc", "tzero-runtime[zig]"],
+        "Install gcc",
+    ),
     (
         errors.ToolchainMissing(backend="hip", searched=["hipcc"], advice="Install hipcc."),
         ["hip backend", "looked for: hipcc"],
@@ -33,28 +38,28 @@ EACH: list[tuple[TzeroError, list[str], str]] = [
     (errors.BackendMissing(name="x", known=["cpp"]), ["'x'", "there are: cpp"], "Install the"),
     (
         errors.CompileFailed(kernel="k", problem="no BLOCK", trace="line 3\n"),
-        ["k: it does not compile: no BLOCK.", "In the worker:\nline 3"],
-        "Mend the kernel",
+        ["k: does not compile: no BLOCK.", "In the worker:\nline 3"],
+        "Fix the kernel",
     ),
     (errors.PretunedDamaged(source="p.json", problem="torn"), ["p.json", "torn"], "Correct it"),
     (
         errors.TuningFailed(kernel="k", problems={"Config(B=1)": "no memory"}),
         ["k: none of its configs", "Config(B=1): no memory"],
-        "Give it one that works",
+        "Add one that does",
     ),
     (errors.WorkerDied(kernel="k", how="killed by SIGSEGV"), ["k: ", "SIGSEGV"], "set TZERO_"),
     (errors.CompileTimeout(kernel="k", seconds=2.5), ["k: ", "2.5 s"], "Set TZERO_"),
     (
         errors.CacheRefused(path="/c", problem="others may write to it", cure="chmod 700 /c"),
         ["/c is not used: others"],
-        "Cure: chmod 700 /c",
+        "Fix: chmod 700 /c",
     ),
     (
         errors.CompilerFailed(kernel="k", command=["cc", "a b.c"], output="bad\nworse\n"),
         ["k: ", "cc 'a b.c'", "  bad\n  worse"],
         "set TZERO_CC",
     ),
-    (errors.CompilerFailed(kernel="k", command=["cc"], output=""), ["said nothing"], "report it"),
+    (errors.CompilerFailed(kernel="k", command=["cc"], output=""), ["(no output)"], "report it"),
     (
         errors.KernelAssertion(message="n > 0", kernel="k", file="k.py", line=8, program=(1, 2, 3)),
         ["k: ", "n > 0", "k.py:8", "(1, 2, 3)"],
@@ -116,6 +121,11 @@ EACH: list[tuple[TzeroError, list[str], str]] = [
         ["k: ", "step 1", "launch a", "launch b"],
         "make that an argument",
     ),
+    (
+        errors.UnsupportedVersion(package="Triton", found="3.5", oldest="3.6", advice="run pip"),
+        ["Triton 3.5 is too old", "needs 3.6"],
+        "run pip",
+    ),
     (errors.NativeMissing(), ["without its native extension"], "TZERO_TIER=1"),
 ]
 ERRORS = [error for error, _, _ in EACH]
@@ -124,6 +134,12 @@ ERRORS = [error for error, _, _ in EACH]
 def test_the_table_has_every_error() -> None:
     classes = {getattr(errors, name) for name in errors.__all__} - {TzeroError}
     assert {type(error) for error in ERRORS} == classes
+
+
+def test_every_error_is_exported_in_the_order_of_the_classes() -> None:
+    classes = [each for each in vars(errors).values() if isinstance(each, type)]
+    assert [each.__name__ for each in classes if issubclass(each, TzeroError)] == errors.__all__
+    assert all(getattr(tzero, name) is getattr(errors, name) for name in errors.__all__)
 
 
 @pytest.mark.parametrize(("error", "facts", "advice"), EACH)
@@ -147,14 +163,14 @@ def test_an_error_survives_copies(error: TzeroError) -> None:
     assert_equal_errors(copy.deepcopy(error), error)
 
 
-def test_notes_travel_with_the_error() -> None:
+def test_notes_survive_copying_and_pickling() -> None:
     error = errors.CompilerMissing(searched=["cc"])
     error.add_note("while compiling k")
     assert copy.deepcopy(error).__notes__ == ["while compiling k"]
     assert pickle.loads(pickle.dumps(error)).__notes__ == ["while compiling k"]
 
 
-def test_a_copy_shares_nothing_that_can_change() -> None:
+def test_a_copy_shares_no_mutable_state() -> None:
     error = errors.CompilerMissing(searched=["cc"])
     error.add_note("first")
     for twin in (copy.copy(error), copy.deepcopy(error)):
@@ -162,7 +178,7 @@ def test_a_copy_shares_nothing_that_can_change() -> None:
     assert copy.deepcopy(error).__notes__[0] == "first"
 
 
-def test_errors_are_caught_by_the_names_python_users_expect() -> None:
+def test_errors_are_also_the_built_in_exceptions_that_fit() -> None:
     assert issubclass(errors.KernelAssertion, AssertionError)
     assert issubclass(errors.OutOfBounds, IndexError)
     assert issubclass(errors.InvalidSetting, ValueError)

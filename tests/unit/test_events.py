@@ -1,4 +1,4 @@
-"""Events reach every observer and the log, and cost nothing when nobody watches."""
+"""Events reach every observer and the log, and cost nothing without observers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tzero.events import Event, emit, hushed, observe, watched
 MISS = Event("miss", "add", "argument 'x' has another dtype")
 
 
-def test_observers_are_told_in_the_order_they_came() -> None:
+def test_observers_are_called_in_the_order_they_were_added() -> None:
     told: list[str] = []
     with observe(lambda _: told.append("first")), observe(lambda _: told.append("second")):
         emit(MISS)
@@ -20,7 +20,7 @@ def test_observers_are_told_in_the_order_they_came() -> None:
     assert told == ["first", "second"]
 
 
-def test_one_observer_may_watch_twice_and_leave_once() -> None:
+def test_an_observer_may_be_added_twice_and_removed_once() -> None:
     told: list[Event] = []
     with observe(told.append):
         with observe(told.append):
@@ -29,7 +29,7 @@ def test_one_observer_may_watch_twice_and_leave_once() -> None:
     assert told == [MISS] * 3
 
 
-def test_an_observer_that_fails_is_noticed_and_leaves_with_its_block() -> None:
+def test_an_observers_exception_propagates_and_its_block_removes_it() -> None:
     def fail(event: Event) -> None:
         raise RuntimeError(event.kernel)
 
@@ -49,7 +49,7 @@ def test_an_observer_that_fails_is_noticed_and_leaves_with_its_block() -> None:
         ("refusal", logging.WARNING),
     ],
 )
-def test_the_log_has_every_kind_at_its_level(
+def test_every_kind_is_logged_at_its_level(
     kind: str, level: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.DEBUG, logger="tzero"):
@@ -59,7 +59,9 @@ def test_the_log_has_every_kind_at_its_level(
     assert record.getMessage() == f"add: {kind}: because"
 
 
-def test_watched_says_whether_a_hit_would_be_seen(caplog: pytest.LogCaptureFixture) -> None:
+def test_watched_is_true_with_an_observer_or_debug_logging(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     assert not watched()
     with observe(lambda _: None):
         assert watched()
@@ -67,17 +69,17 @@ def test_watched_says_whether_a_hit_would_be_seen(caplog: pytest.LogCaptureFixtu
         assert watched()
 
 
-def test_an_event_does_not_change() -> None:
+def test_an_event_is_immutable() -> None:
     with pytest.raises(AttributeError):
         MISS.kernel = "sub"  # type: ignore[misc]
     with pytest.raises(TypeError):
         MISS.facts["a"] = 1  # type: ignore[index]
 
 
-def test_observers_of_many_threads_come_and_go() -> None:
+def test_many_threads_add_and_remove_observers() -> None:
     missed: list[int] = []
 
-    def come_and_go(name: int) -> None:
+    def observe_own_events(name: int) -> None:
         for _ in range(300):
             mine: list[Event] = []
             with observe(mine.append):
@@ -85,7 +87,7 @@ def test_observers_of_many_threads_come_and_go() -> None:
             if not any(event.kernel == str(name) for event in mine):
                 missed.append(name)
 
-    threads = [threading.Thread(target=come_and_go, args=(k,)) for k in range(8)]
+    threads = [threading.Thread(target=observe_own_events, args=(k,)) for k in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -93,7 +95,7 @@ def test_observers_of_many_threads_come_and_go() -> None:
     assert not missed and not watched()
 
 
-def test_while_hushed_nobody_is_told_of_hits_and_all_are_of_the_rest(
+def test_hushed_suppresses_hits_and_no_other_events(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     early: list[Event] = []

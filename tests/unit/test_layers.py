@@ -19,7 +19,7 @@ SOURCE = Path(tzero.__file__).parent
 # Bottom to top: a package or root module may import those in the lines above its own.
 LAYERS = """
 errors
-settings  events  measure  config  moved  _native
+settings  events  measure  config  moved  versions  _native
 cpu  cache
 compile
 adapters
@@ -39,7 +39,7 @@ HEIGHT = {name: height for height, line in enumerate(LAYERS) for name in line.sp
 
 # What is narrower than the layers: these import nothing else of tzero.
 NARROW = {
-    "cpu": {"errors", "settings"},
+    "cpu": {"errors", "settings", "versions"},
     "cache": {"errors", "events", "settings"},
     "compile": {"cache", "errors", "events", "measure", "settings"},
 }
@@ -58,7 +58,6 @@ STILL_LONG = {
     "compile/service.py",
     "cpu/lower/lowering.py",
     "plans/record.py",
-    "reading/dependencies.py",
     "tune/decide.py",
 }
 

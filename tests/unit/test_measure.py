@@ -1,4 +1,4 @@
-"""Accounting counts every stage of every call while it is on, and none while it is off."""
+"""A recording has every stage of every call; without one, no span is made."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def fresh() -> None:
     same.reset()
 
 
-def test_every_call_is_counted_hits_too() -> None:
+def test_every_call_is_counted_also_hits() -> None:
     same(X)
     with measure.recording() as record:
         for _ in range(3):
@@ -46,7 +46,7 @@ def test_a_call_that_raises_is_counted_and_raises() -> None:
     assert record.count("run", "fails") == record.count("call", "fails") == 1
 
 
-def test_the_innermost_recording_records_and_the_outer_goes_on() -> None:
+def test_only_the_innermost_recording_records() -> None:
     with measure.recording() as outer:
         with measure.recording() as inner:
             same(X)
@@ -60,7 +60,7 @@ def test_stages_lie_within_their_call_on_their_thread() -> None:
 
     @tzero.kernel
     def meet(x: torch.Tensor) -> None:
-        meeting.wait()  # all four are there at once, so no thread's number is given twice
+        meeting.wait()  # all four run at once, so no thread id is reused
 
     with measure.recording() as record:
         threads = [threading.Thread(target=meet, args=(X,)) for _ in range(4)]
@@ -85,7 +85,7 @@ def test_the_table_has_a_line_for_every_stage() -> None:
     assert all(line.split()[2] == "2" for line in lines[1:])
 
 
-def test_the_trace_is_one_that_perfetto_reads(tmp_path: Path) -> None:
+def test_the_trace_has_the_format_that_perfetto_reads(tmp_path: Path) -> None:
     with measure.recording() as record:
         same(X)
     record.write_trace(tmp_path / "trace.json")
@@ -96,7 +96,7 @@ def test_the_trace_is_one_that_perfetto_reads(tmp_path: Path) -> None:
         assert {"name", "cat", "pid", "tid"} <= set(event)
 
 
-def test_off_means_that_no_span_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_recording_no_span_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     def made(*facts: object) -> None:
         raise AssertionError("a span was made")
 
@@ -105,7 +105,7 @@ def test_off_means_that_no_span_is_made(monkeypatch: pytest.MonkeyPatch) -> None
     same(X)
 
 
-def test_recordings_that_overlap_end_with_their_own_blocks() -> None:
+def test_overlapping_recordings_end_with_their_own_blocks() -> None:
     first, second = measure.recording(), measure.recording()
     one, two = first.__enter__(), second.__enter__()
     first.__exit__(None, None, None)
@@ -116,7 +116,7 @@ def test_recordings_that_overlap_end_with_their_own_blocks() -> None:
     assert (one.count("call", "same"), two.count("call", "same")) == (0, 1)
 
 
-def test_recordings_of_many_threads_leave_nothing_on() -> None:
+def test_recordings_of_many_threads_leave_none_open() -> None:
     def work() -> None:
         for _ in range(200):
             with measure.recording():

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 
 import pytest
+import triton
 
 import tzero
 import tzero.arguments.key
@@ -30,6 +31,7 @@ import tzero.integrations.helion
 import tzero.measure
 import tzero.plans.outputs
 import tzero.settings
+import tzero.versions
 
 ERRORS = [
     "BackendMissing",
@@ -54,6 +56,7 @@ ERRORS = [
     "TzeroError",
     "UnsupportedOperation",
     "UnsupportedType",
+    "UnsupportedVersion",
     "WorkerDied",
 ]
 PUBLIC = {
@@ -116,6 +119,7 @@ PUBLIC = {
         "variables",
     ],
     tzero.integrations.helion: ["install", "installed", "is_kernel", "uninstall", "wrap"],
+    tzero.versions: ["SUPPORTED", "Supported", "order", "require"],
 }
 """The modules that users import, with their names."""
 
@@ -169,12 +173,14 @@ def test_every_name_that_a_module_offers_is_there(name: str) -> None:
 
 
 def test_the_version_has_one_source() -> None:
-    assert importlib.metadata.version("tzero") == tzero.__version__
+    assert importlib.metadata.version("tzero-runtime") == tzero.__version__
 
 
 def test_triton_finds_the_backend_by_its_entry_point() -> None:
-    (entry,) = importlib.metadata.entry_points(group="triton.backends", name="cpu")
+    declared = importlib.metadata.distribution("tzero-runtime").entry_points
+    (entry,) = declared.select(group="triton.backends", name="cpu")
     assert entry.value == "tzero.cpu"
+    assert triton.backends.backends["cpu"].driver.__module__ == "tzero.cpu.driver"
 
 
 def test_the_two_sets_of_pins_differ_in_triton_only() -> None:

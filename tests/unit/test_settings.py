@@ -1,11 +1,16 @@
-"""Settings are read once, refused when wrong, and overridden without leaving a trace."""
+"""Settings are read once and checked; overrides end with their blocks."""
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+import inspect
+import re
 import subprocess
 import sys
 import threading
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -87,7 +92,7 @@ def test_a_wrong_value_names_variable_value_and_what_is_allowed(
 @pytest.mark.parametrize(
     "changes", [{"cpu": "1"}, {"cpu": 1}, {"cpu_check": None}, {"cc": "gcc"}, {"cc": ()}]
 )
-def test_an_override_with_a_wrong_value_is_refused_and_changes_nothing(
+def test_an_override_with_a_wrong_value_raises_and_changes_nothing(
     changes: dict[str, Any],
 ) -> None:
     before = settings.current()
@@ -96,7 +101,7 @@ def test_an_override_with_a_wrong_value_is_refused_and_changes_nothing(
     assert settings.current() == before
 
 
-def test_an_override_of_an_unknown_field_is_refused() -> None:
+def test_an_override_of_an_unknown_field_raises() -> None:
     changes: Any = {"no_such_setting": True}
     with pytest.raises(TypeError, match="no_such_setting"), settings.override(**changes):
         pass
@@ -119,7 +124,7 @@ def test_an_override_ends_when_its_block_raises() -> None:
     assert settings.current() == before
 
 
-def test_overlapping_overrides_take_back_only_their_own_changes() -> None:
+def test_overlapping_overrides_undo_only_their_own_changes() -> None:
     before = settings.current()
     first, second = settings.override(cpu=True), settings.override(cc=("gcc",))
     first.__enter__()
@@ -139,7 +144,7 @@ def test_other_threads_see_an_override() -> None:
     assert [each.cc for each in seen] == [("some", "compiler")]
 
 
-def test_settings_are_values() -> None:
+def test_settings_are_immutable_and_hashable() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         Settings().cpu = True  # type: ignore[misc]
     assert not hasattr(Settings(), "__dict__")
@@ -179,5 +184,35 @@ def test_now_sees_a_change_that_current_does_not(monkeypatch: pytest.MonkeyPatch
         assert settings.now().quiesce == 3
 
 
-def test_a_secret_is_not_shown() -> None:
+def test_a_secret_is_not_in_the_repr() -> None:
     assert "hush" not in repr(Settings(cache_key="hush"))
+
+
+def test_every_setting_says_what_it_does() -> None:
+    (declared,) = ast.parse(inspect.getsource(Settings)).body
+    assert isinstance(declared, ast.ClassDef)
+    told = {
+        field.target.id
+        for field, text in pairwise(declared.body)
+        if isinstance(field, ast.AnnAssign)
+        and isinstance(field.target, ast.Name)
+        and isinstance(text, ast.Expr)
+    }
+    assert told == {field.name for field in dataclasses.fields(Settings)}
+
+
+def test_the_pages_name_every_variable_and_no_other() -> None:
+    root = Path(__file__).parents[2]
+    pages = [*(root / "docs").glob("*.md"), root / "README.md"]
+    named = {name for page in pages for name in re.findall(r"\bTZERO_[A-Z_]+", page.read_text())}
+    fields = {f"TZERO_{field.name.upper()}" for field in dataclasses.fields(Settings)}
+    assert named == fields
+
+
+@pytest.mark.parametrize("field", dataclasses.fields(Settings), ids=lambda field: field.name)
+def test_a_setting_accepts_its_default_and_rejects_other_types(
+    field: dataclasses.Field[Any],
+) -> None:
+    assert getattr(Settings(**{field.name: field.default}), field.name) == field.default
+    with pytest.raises(InvalidSetting, match=field.name):
+        Settings(**{field.name: object()})

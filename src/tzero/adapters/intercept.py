@@ -1,11 +1,11 @@
-"""Launches of this thread, shown to whoever records them before they are made.
+"""Launches of this thread, shown to a recorder before they are made.
 
-Enters: an interceptor, for as long as a recording takes. Leaves: every launch of a Triton kernel on
-the same thread, by `tzero.jit` or by Triton itself, given to it with a way to make it. It must not
-know what is done with them.
+Enters: a recorder, for as long as a recording takes. Leaves: every launch of a Triton kernel on the
+same thread, by `tzero.jit` or by Triton itself, given to the recorder with a way to make it. It
+must not know what is done with them.
 
-Triton's own kernels are reached by putting a function in front of their `run` while anyone records;
-tzero's ask here, and native code is told by way of `add_switch`, because it does not ask.
+Triton's own kernels are reached by replacing their `run` while anyone records. tzero's kernels ask
+here; native code does not ask, and is told by way of `add_switch`.
 """
 
 from __future__ import annotations
@@ -17,14 +17,13 @@ from typing import Any, Protocol
 
 from tzero.adapters import triton_launch
 
-__all__ = ["Interceptor", "add_switch", "here", "intercepted", "shown"]
+__all__ = ["Recorder", "add_switch", "here", "intercepted", "paused", "shown"]
 
 
-class Interceptor(Protocol):
-    """What is shown a launch: the kernel, its grid and arguments, and what makes the launch, with
-    that grid or another."""
+class Recorder(Protocol):
+    """Who records a thread."""
 
-    def __call__(
+    def launch(
         self,
         function: Any,
         grid: Any,
@@ -32,38 +31,75 @@ class Interceptor(Protocol):
         kwargs: Mapping[str, Any],
         launch: Callable[[Any], Any],
         /,
-    ) -> Any: ...
+    ) -> Any:
+        """A kernel is about to be launched; `launch` does that, with this grid or another."""
+
+    def nested(self, kernel: Any, /) -> None:
+        """A kernel of tzero's is called, whose host function is recorded as a part."""
+
+    def refuse(self, reason: str, /) -> None:
+        """What happens now cannot be recorded."""
+
+
+class _LaunchesOnly:
+    """A recorder that is one function, for launches."""
+
+    def __init__(self, launch: Callable[..., Any]) -> None:
+        self.launch = launch
+
+    def nested(self, kernel: Any, /) -> None:
+        """Its launches are seen as they are made."""
+
+    def refuse(self, reason: str, /) -> None:
+        """Nothing is recorded."""
 
 
 class _Here(threading.local):
-    """`interceptor` is what this thread's launches are shown to, if anything."""
+    """`recorder` is who this thread's launches are shown to, if anyone."""
 
-    interceptor: Interceptor | None = None
+    recorder: Recorder | None = None
 
 
 here = _Here()
 anywhere = 0
-"""How many threads have an interceptor. While it is none, nobody needs to ask `here`."""
+"""How many threads have a recorder. While none has, nobody needs to ask `here`."""
 
 _switches: list[Callable[[int], None]] = []
 _change = threading.RLock()  # protects `anywhere` and the function in front of Triton's
 
 
 @contextmanager
-def intercepted(interceptor: Interceptor) -> Iterator[None]:
-    """Show an interceptor every launch of this thread, until the block ends.
+def intercepted(recorder: Recorder | Callable[..., Any]) -> Iterator[None]:
+    """Show every launch of this thread to a recorder, or to a function that takes what
+    `Recorder.launch` does, until the block ends.
 
     >>> with intercepted(lambda function, grid, args, kwargs, launch: launch(grid)):
-    ...     here.interceptor is None
+    ...     here.recorder is None
     False
     """
-    outer, here.interceptor = here.interceptor, interceptor
+    outer: Recorder | None = here.recorder
+    here.recorder = _LaunchesOnly(recorder) if callable(recorder) else recorder
     _switch(1)
     try:
         yield
     finally:
         _switch(-1)
-        here.interceptor = outer
+        here.recorder = outer
+
+
+@contextmanager
+def paused() -> Iterator[None]:
+    """Outside any recording of this thread, until the block ends.
+
+    >>> with intercepted(print), paused():
+    ...     here.recorder is None
+    True
+    """
+    outer, here.recorder = here.recorder, None
+    try:
+        yield
+    finally:
+        here.recorder = outer
 
 
 def add_switch(switch: Callable[[int], None]) -> None:
@@ -83,19 +119,16 @@ def shown(
     kwargs: Mapping[str, Any],
     launch: Callable[[Any], Any],
 ) -> Any:
-    """Make a launch by way of this thread's interceptor, which does not see what the launch does.
+    """Make a launch by way of this thread's recorder, which does not see what the launch does.
 
     >>> shown(None, (1,), (), {}, print)
     (1,)
     """
-    interceptor = here.interceptor
-    if interceptor is None:
+    recorder = here.recorder
+    if recorder is None:
         return launch(grid)
-    here.interceptor = None
-    try:
-        return interceptor(function, grid, args, kwargs, launch)
-    finally:
-        here.interceptor = interceptor
+    with paused():
+        return recorder.launch(function, grid, args, kwargs, launch)
 
 
 def _switch(step: int) -> None:

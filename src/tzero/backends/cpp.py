@@ -258,8 +258,8 @@ def compiler(name: str) -> Toolchain:
         raise ToolchainMissing(
             backend=name,
             searched=error.searched,
-            advice="Install g++ or clang, or run `pip install 'tzero[zig]'` for a compiler that "
-            "comes as a wheel, or set TZERO_CC to a compiler command.",
+            advice="Install g++ or clang, or run `pip install 'tzero-runtime[zig]'` for a compiler "
+            "that comes as a wheel, or set TZERO_CC to a compiler command.",
         ) from error
 
 

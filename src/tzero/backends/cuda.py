@@ -447,8 +447,8 @@ def _choose(name: Compiler | None) -> _Compiler:
         raise ToolchainMissing(
             backend=backend.name,
             searched=["NVRTC (libnvrtc.so)", "nvcc"] if name is None else [name],
-            advice="Run `pip install 'tzero[cuda]'` for NVRTC as a wheel, or install CUDA's "
-            "toolkit.",
+            advice="Run `pip install 'tzero-runtime[cuda]'` for NVRTC as a wheel, or install "
+            "CUDA's toolkit.",
         )
     return found
 

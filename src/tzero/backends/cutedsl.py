@@ -201,7 +201,7 @@ def _missing() -> ToolchainMissing:
     return ToolchainMissing(
         backend=backend.name,
         searched=["the nvidia-cutlass-dsl package"],
-        advice="Run `pip install 'tzero[cutedsl]'`.",
+        advice="Run `pip install 'tzero-runtime[cutedsl]'`.",
     )
 
 

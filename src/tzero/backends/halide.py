@@ -317,7 +317,7 @@ def _version() -> str:
         raise ToolchainMissing(
             backend=backend.name,
             searched=["the halide package"],
-            advice="Run `pip install 'tzero[halide]'`.",
+            advice="Run `pip install 'tzero-runtime[halide]'`.",
         ) from error
 
 

@@ -240,7 +240,7 @@ class Launching:
         from tzero.adapters import intercept
 
         kernel, grid = self.kernel, self.grid
-        if intercept.anywhere and intercept.here.interceptor is not None:
+        if intercept.anywhere and intercept.here.recorder is not None:
             shown: Loaded = intercept.shown(
                 *(kernel, grid, args, kwargs),
                 lambda grid: Launching(kernel, grid)(*args, **kwargs),

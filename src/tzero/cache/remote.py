@@ -389,7 +389,7 @@ class _Redis:
             from redis.backoff import NoBackoff
             from redis.retry import Retry
         except ImportError as error:
-            words = "the package redis is not installed; run `pip install 'tzero[redis]'`"
+            words = "the package redis is not installed; run `pip install 'tzero-runtime[redis]'`"
             raise _Unavailable(words) from error
         # Trying again is for `_Health` to decide, which knows what it costs the caller.
         self._client = redis.Redis.from_url(
@@ -417,7 +417,7 @@ class _Files:
             import fsspec
             import fsspec.core
         except ImportError as error:
-            words = "the package fsspec is not installed; run `pip install 'tzero[fsspec]'`"
+            words = "the package fsspec is not installed; run `pip install 'tzero-runtime[fsspec]'`"
             raise _Unavailable(words) from error
         for protocol in re.findall(r"([\w+.-]+)::", url.replace("://", "::")) or ["file"]:
             fsspec.get_filesystem_class(protocol)

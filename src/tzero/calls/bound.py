@@ -18,7 +18,7 @@ from tzero.arguments.host import Host, underlying
 from tzero.arguments.key import Key
 from tzero.config import Config
 from tzero.errors import InvalidArgument
-from tzero.plans.plan import Refusal
+from tzero.plans.table import Table
 from tzero.tune.by_size import BySize
 from tzero.tune.search import Effort
 from tzero.tune.select import Choice
@@ -50,8 +50,11 @@ class Owner(Protocol[R]):
     ) -> R:
         """Make a call of a bound kernel itself."""
 
-    def changed(self, gone: Sequence[BoundKernel[R]], /) -> None:
-        """A bound kernel has another config: drop what is kept of calls of these."""
+    def changed(self) -> None:
+        """A bound kernel has another config."""
+
+    def plans_ended(self, bound: BoundKernel[R], /) -> None:
+        """Plans of a bound kernel have ended: drop what is kept of them elsewhere."""
 
     def autotune_bound(
         self,
@@ -102,10 +105,7 @@ class BoundKernel(Generic[R]):
         # What calls gave to `specialize`, and the sites that none has left yet; `hold` keeps both.
         self.given: dict[Site, Given] = {}
         self.open_sites: frozenset[Site] = frozenset()
-        # What calls were recorded as, by their situation; `tzero.plans.planner` keeps these.
-        self.plans: dict[Hashable, Any] = {}
-        self.stale: dict[Hashable, int] = {}
-        self.refusal: Refusal | None = None  # why no call is recorded at all
+        self.plans = Table(self._plans_ended)
         # `tzero.tune.decide` chooses the config at the first call, or for each size.
         self.choice: Choice[Config] | None = None
         self.undecided = owner.has_choice
@@ -145,29 +145,32 @@ class BoundKernel(Generic[R]):
 
     def choose(self, choice: Choice[Config], *, settled: bool = True) -> None:
         """Make later calls with the config of a choice; `settled`: until another one is made."""
-        gone = self._kept()
+        was_chosen, by_size = self._was_chosen(), self.by_size
+        others = list(self._variants.values())
         self.choice, self.undecided = choice, not settled
         self.by_size, self._variants = None, {}
-        if choice.variant != self._config:
+        if choice.variant != self._config or by_size is not None:
             self._set(choice.variant)
-        self._tell(gone)
+        self._end(others, was_chosen)
 
     def choose_by_size(self, by_size: BySize) -> None:
         """Make later calls with the config that is chosen for the sizes of their tensors."""
-        gone = self._kept()
+        was_chosen, others = self._was_chosen(), list(self._variants.values())
         self.choice, self._variants = None, {}
         self.by_size, self.undecided = by_size, False
-        self._tell(gone)
+        self._set(self._config)
+        self._end(others, was_chosen)
 
-    def _kept(self) -> list[BoundKernel[R]]:
-        """Those of whose calls something may be kept: where nothing was chosen, none."""
-        return [] if self.choice is None and self.by_size is None else self.members()
+    def _was_chosen(self) -> bool:
+        """Whether calls may have been made with an earlier choice."""
+        return self.choice is not None or self.by_size is not None
 
-    def _tell(self, gone: list[BoundKernel[R]]) -> None:
-        """Have what was kept dropped. It comes last: a call on another thread that began before
-        may have kept something until now, and one that begins later finds what is new."""
-        if gone:
-            self._owner.changed(gone)
+    def _end(self, others: list[BoundKernel[R]], was_chosen: bool) -> None:
+        """End plans that were made with an earlier choice, those of other sizes included."""
+        for each in others:
+            each.plans.end()
+        if was_chosen:
+            self._owner.changed()
 
     def variant(self, args: tuple[Any, ...]) -> BoundKernel[R]:
         """The bound kernel that makes a call: this one, unless configs are chosen by size."""
@@ -219,8 +222,21 @@ class BoundKernel(Generic[R]):
     def _set(self, config: Config | None) -> None:
         self._config = config
         self.call = self.host.configured(self.function, config)
-        # Behind what is called: who records a call looks first where to keep it (see the planner).
-        self.plans, self.stale, self.refusal = {}, {}, None
+        # After what is called: who records a call looks first where to keep it (see the planner).
+        self._end_own_plans()
+
+    def _end_own_plans(self) -> None:
+        gone, self.plans = self.plans, Table(self._plans_ended)
+        gone.end()
+
+    def _plans_ended(self) -> None:
+        self._owner.plans_ended(self)
+
+    def end_plans(self) -> None:
+        """End every plan of it: no call of the kernel finds it any more. Who still has it may call
+        it, and has calls recorded anew."""
+        for each in self.members():
+            each._end_own_plans()
 
     @untraced
     def __call__(self, /, *args: Any, **kwargs: Any) -> R:
@@ -232,10 +248,9 @@ class BoundKernel(Generic[R]):
         """What runs: the wrapper that was written for the plan of the latest call, or, where calls
         are not replayed, the host function's source; under its key and configuration."""
         head = f"# {self.name}: {self.key!r}\n# config: {self._config!r}\n"
-        plans = list(self.plans.values())  # at once: other threads add theirs
-        wrappers = [each.wrapper for each in plans if hasattr(each, "wrapper")]
-        if wrappers:
-            return f"{head}{wrappers[-1].source}"
+        plans = self.plans.plans()
+        if plans:
+            return f"{head}{plans[-1].wrapper.source}"
         below = underlying(self.function)
         try:
             source = textwrap.dedent(inspect.getsource(below or type(self.function)))

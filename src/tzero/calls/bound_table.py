@@ -22,14 +22,14 @@ from tzero.calls.bound import BoundKernel
 from tzero.calls.specialize import EVERYTHING, Extra
 from tzero.errors import InvalidArgument
 
-__all__ = ["Entries", "Family"]
+__all__ = ["BoundTable", "Family"]
 
 R = TypeVar("R")
 Raw = tuple[Hashable, ...]
 
 
 class Family:
-    """Entries whose raw key is one, told apart by extras; stands in the table under that key.
+    """BoundTable whose raw key is one, told apart by extras; stands in the table under that key.
 
     >>> Family((Extra("argument", 0),), 7).extras[0].kind
     'argument'
@@ -43,10 +43,10 @@ class Family:
         self.members: set[Raw] = set()
 
 
-class Entries(Generic[R]):
+class BoundTable(Generic[R]):
     """What a kernel has bound.
 
-    >>> entries = Entries("add", ("x", "y"))
+    >>> entries = BoundTable("add", ("x", "y"))
     >>> entries.found((int, int), (1, 2), 0) is None
     True
     """

@@ -23,6 +23,7 @@ from triton.backends.driver import DriverBase
 from tzero import settings
 from tzero.cpu import pool, triton_compat
 from tzero.cpu.launcher import Launcher
+from tzero.versions import require
 
 if TYPE_CHECKING:
     import torch
@@ -52,6 +53,7 @@ class CPUDriver(DriverBase):
     """The CPU as Triton's device."""
 
     def __init__(self) -> None:
+        require("triton")  # not at import: Triton's GPU drivers must work beside it
         super().__init__()
         self.utils = _Utils
         self.launcher_cls = Launcher

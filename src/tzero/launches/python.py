@@ -46,7 +46,7 @@ class Launching:
     @untraced
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Launch, and return the compiled kernel as Triton does."""
-        if intercept.anywhere and intercept.here.interceptor is not None:
+        if intercept.anywhere and intercept.here.recorder is not None:
             return intercept.shown(
                 *(self.kernel, self.grid, args, kwargs),
                 lambda grid: Launching(self.kernel, grid)(*args, **kwargs),

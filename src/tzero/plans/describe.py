@@ -34,14 +34,14 @@ from tzero.plans.plan import (
     View,
 )
 from tzero.plans.wrapper import filling, wanted
-from tzero.reading.guards import Guard
+from tzero.reading.guards import Absent, Check, Equal, Guard, Same
 
 __all__ = ["describe"]
 
 _MOST_SLOTS = 256
 _MOST_ARGUMENTS = 64
 
-_HOW = {"is": 0, "equals": 1, "asks": 2, "absent": 3}
+_GUARDS = {Same: 0, Equal: 1, Check: 2, Absent: 3}  # as in native/plan.h
 _DEVICES = {"cpu": 0, "cuda": 1}  # the numbers of torch's device types
 _TENSOR, _SCALAR, _CONSTANT, _TUPLE, _LIST, _DICT, _SEQUENCE = range(7)
 _ALLOCATE, _FILL, _VIEW, _CALL, _LAUNCH = range(5)
@@ -226,8 +226,9 @@ def _cuda_device(slot: Slot) -> int:
 def _guard(guard: Guard) -> tuple[Any, ...]:
     where = guard.where
     if type(where) is not dict and not isinstance(where, CellType):
-        raise NotNative(f"{guard.words} is in a {type(where).__name__}")
-    return (where, guard.name, guard.value, _HOW[guard.how], guard.check)
+        raise NotNative(f"{guard.text} is in a {type(where).__name__}")
+    check = guard.check if isinstance(guard, Check) else None
+    return (where, guard.name, guard.value, _GUARDS[type(guard)], check)
 
 
 def _call(call: Call) -> tuple[Any, ...]:

@@ -303,7 +303,7 @@ def drift(before: Plan, now: Plan | Refusal) -> Drift | None:
 
 
 def _read(guard: Guard) -> str:
-    return f"{guard.words} {_short(guard.value)}"
+    return f"{guard.text} {_short(guard.value)}"
 
 
 def _comparable(step: Step | None) -> Any:
@@ -325,7 +325,7 @@ def page(plan: Plan) -> Iterator[str]:
         yield f"  assumes the value of {plan.leaves[leaf]}"
     for guard in plan.guards:
         if not isinstance(guard.value, torch.Tensor):
-            yield f"  assumes {guard.words}: {_short(guard.value)}"
+            yield f"  assumes {guard.text}: {_short(guard.value)}"
     for step in plan.steps:
         place = f"  # line {step.line}" if step.line else ""
         yield f"  {said(plan, step)}{place}"

@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, Generic, NamedTuple, NoReturn, Protocol, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 
 from tzero import events, settings
 from tzero.adapters import intercept, torch_modes, triton_launch
@@ -26,38 +26,18 @@ from tzero.arguments.situation import leaves, situation
 from tzero.errors import InvalidArgument, PlanDrift, UnsupportedType
 from tzero.plans import record
 from tzero.plans.plan import Drift, Plan, Refusal, drift
-from tzero.plans.wrapper import Wrapper, write
-from tzero.reading.dependencies import Unreplayable, World, read_world
+from tzero.plans.table import Bound, Planned, Table
+from tzero.plans.wrapper import write
+from tzero.reading.dependencies import Dependencies, Unreplayable, read_dependencies
 from tzero.reading.forwarded import Passing, read_passing
 
-__all__ = ["AS_OPERATOR", "Planned", "Planner", "run_host"]
+__all__ = ["AS_OPERATOR", "Planner", "drifted", "run_host"]
 
 R = TypeVar("R")
 Key = tuple[Hashable, ...] | None
 
 _FREE = 64
 """So many plans a kernel records before it looks whether they are used."""
-
-_MOST_STALE = 16
-"""So often a plan for one situation is recorded again, because the world has changed."""
-
-
-class Bound(Protocol[R]):
-    """What the planner needs of a bound kernel: what to call, and where its plans are kept."""
-
-    name: str
-    function: Callable[..., Any]
-    call: Callable[..., R]
-    plans: dict[Hashable, Any]
-    stale: dict[Hashable, int]
-    refusal: Refusal | None
-
-    @property
-    def family(self) -> object:
-        """The bound kernel that calls find, where this is one of several for other sizes."""
-
-    def makes_calls(self) -> bool:
-        """Whether calls are still made with this one."""
 
 
 class OperatorDrift(PlanDrift, RuntimeError):
@@ -67,16 +47,6 @@ class OperatorDrift(PlanDrift, RuntimeError):
 
 AS_OPERATOR = "Make it an operator with torch.library.custom_op, as in docs/pytorch.md."
 """What to do about tracers that do not see launches."""
-
-
-class Planned(NamedTuple):
-    """A plan, the bound kernel that it is of, what runs it in Python, and the ids of tensors that
-    are in globals and closures: such a one as an argument is another call than was recorded."""
-
-    plan: Plan
-    bound: Bound[Any]
-    wrapper: Wrapper
-    held: frozenset[int]
 
 
 def run_host(bound: Bound[R], args: tuple[Any, ...]) -> R:
@@ -112,6 +82,16 @@ def run_host(bound: Bound[R], args: tuple[Any, ...]) -> R:
         raise
 
 
+def drifted(plan: Plan, fact: Drift) -> NoReturn:
+    """Raise: a call differs from its plan, and has already run in part.
+
+    ::
+
+        drifted(plan, Drift("the result of torch.sort", "float32[4]", "float32[8]"))
+    """
+    raise OperatorDrift(kernel=plan.kernel, fact=fact.words, before=fact.before, now=fact.now)
+
+
 class Planner(Generic[R]):
     """What one kernel knows of recording its calls."""
 
@@ -120,7 +100,7 @@ class Planner(Generic[R]):
         self._pool = pool
         self._exact = exact  # whether keys have all of a tensor's geometry
         self._passing: Passing | None = None
-        self._world: World | None = None
+        self._dependencies: Dependencies | None = None
         self._said: set[str] = set()
         self._seen: set[int] = set()  # hashes of situations that came once and were not recorded
         self.recorded, self.replayed = 0, 0
@@ -131,7 +111,7 @@ class Planner(Generic[R]):
 
     def run(self, bound: Bound[R], args: tuple[Any, ...]) -> tuple[R, Planned | None]:
         """Make a call; also what replays it, unless nothing does."""
-        if intercept.anywhere and intercept.here.interceptor is not None:
+        if intercept.anywhere and intercept.here.recorder is not None:
             return bound.call(*args), None  # in another kernel's recording, as a part of it
         key = self._key(args)
         found = None if key is None else bound.plans.get(key)
@@ -170,7 +150,7 @@ class Planner(Generic[R]):
         try:
             return found.wrapper.call(*given), found
         except OperatorDrift:
-            self.forget(found)
+            found.bound.plans.forget(found)
             raise
 
     def _given(self, args: tuple[Any, ...]) -> Sequence[Any]:
@@ -190,7 +170,7 @@ class Planner(Generic[R]):
         """Make a call and keep what it did; or hold it to what it did `before`."""
         if before is None and not self._worth(key):
             return bound.call(*args), None
-        plans = bound.plans  # before what is called is looked up: another config has others
+        table = bound.plans  # before what is called is looked up: another config has another
         try:
             subject = self._subject(bound, args)
         except Unreplayable as error:
@@ -205,12 +185,11 @@ class Planner(Generic[R]):
             return result, None
         self.recorded += 1
         held = frozenset(id(made.guards[s.guard].value) for s in made.slots if s.guard is not None)
-        wrapper = write(made, pool=self._pool, drifted=self.drifted)
+        wrapper = write(made, pool=self._pool, drifted=drifted)
         planned = Planned(made, bound, wrapper, held)
         with self._growing:
             self.by_value |= self._places(made)
-        if bound.plans is plans:
-            self._keep(bound, self._key(args), planned, stale)
+        self._keep(table, self._key(args), planned, stale)
         return result, planned
 
     def _places(self, plan: Plan) -> frozenset[int]:
@@ -234,19 +213,19 @@ class Planner(Generic[R]):
     def _subject(self, bound: Bound[R], args: tuple[Any, ...]) -> record.Subject:
         if self._passing is None:
             self._passing = read_passing(bound.function, self._host.parameters)
-        world = self._world
-        if world is None or not all(guard.holds() for guard in world.guards):
-            world = self._world = read_world(bound.function)
+        dependencies = self._dependencies
+        if dependencies is None or not all(guard.holds() for guard in dependencies.guards):
+            dependencies = self._dependencies = read_dependencies(bound.function)
         code = getattr(bound.function, "__code__", None)
         names = self._host.parameters
-        return record.Subject(bound.name, bound.call, names, code, self._passing, world)
+        return record.Subject(bound.name, bound.call, names, code, self._passing, dependencies)
 
     # -- looking -------------------------------------------------------------------------------
 
     def look(self, bound: Bound[R], args: tuple[Any, ...]) -> tuple[Plan | None, str]:
         """The plan that a call would replay, and why it would not, if so."""
-        if bound.refusal is not None:
-            return None, str(bound.refusal)
+        if bound.plans.refusal is not None:
+            return None, str(bound.plans.refusal)
         why = torch_modes.obstacle() or triton_launch.interpreting()
         if why:
             return None, why
@@ -255,7 +234,7 @@ class Planner(Generic[R]):
             return None, "no call like this was recorded yet"
         if isinstance(found, Refusal):
             return None, str(found)
-        changed = [guard.words for guard in found.plan.guards if not guard.holds()]
+        changed = [guard.text for guard in found.plan.guards if not guard.holds()]
         return found.plan, f"{', '.join(changed)} changed" if changed else ""
 
     def stages(self, bound: Bound[R], args: tuple[Any, ...]) -> dict[str, Callable[[], object]]:
@@ -266,40 +245,28 @@ class Planner(Generic[R]):
             parts["guards"] = found.wrapper.holds
         return parts
 
-    def forget(self, planned: Planned) -> None:
-        """Have calls that find this plan recorded again."""
-        for key, found in list(planned.bound.plans.items()):
-            if found is planned:
-                planned.bound.plans.pop(key, None)
-
     # -- keeping -------------------------------------------------------------------------------
 
-    def _keep(self, bound: Bound[R], key: Key, planned: Planned, stale: bool) -> None:
+    def _keep(self, table: Table, key: Key, planned: Planned, stale: bool) -> None:
         if key is None:
             return
-        if stale:
-            bound.stale[key] = times = bound.stale.get(key, 0) + 1
-            if times > _MOST_STALE:
-                reason = "what it reads besides its arguments changes all the time"
-                self._keep_refusal(bound, key, Refusal(reason))
-                return
-        plans = bound.plans
-        too_many = len(plans) - settings.current().max_specializations + 1
-        for oldest in list(plans)[: max(0, too_many)]:
-            plans.pop(oldest, None)
-        plans[key] = planned
+        most = settings.current().max_specializations
+        why_not = table.keep(key, planned, most=most, stale=stale)
+        if why_not:
+            self._say(f"no plan: {why_not}")
+            table.keep_refusal(key, Refusal(why_not))
 
     def _keep_refusal(self, bound: Bound[R], key: Key, refusal: Refusal) -> None:
         quiet = refusal.reason == record.NO_LAUNCH
         self._say(f"no plan: {refusal}", logging.DEBUG if quiet else None)
         if quiet:
-            bound.refusal = refusal
+            bound.plans.refusal = refusal
         elif refusal.lasting and key is not None:
-            bound.plans[key] = refusal
+            bound.plans.keep_refusal(key, refusal)
 
     def _refused(self, bound: Bound[R], args: tuple[Any, ...], refusal: Refusal) -> tuple[R, None]:
         """A host function that no call of can be recorded."""
-        bound.refusal = refusal
+        bound.plans.refusal = refusal
         self._say(f"no plan: {refusal}")
         return bound.call(*args), None
 
@@ -307,10 +274,6 @@ class Planner(Generic[R]):
         fact = drift(before, now)
         if fact is not None:
             raise PlanDrift(kernel=before.kernel, fact=fact.words, before=fact.before, now=fact.now)
-
-    def drifted(self, plan: Plan, fact: Drift) -> NoReturn:
-        """A call is not what its plan has, and it is too late to make it otherwise."""
-        raise OperatorDrift(kernel=plan.kernel, fact=fact.words, before=fact.before, now=fact.now)
 
     def _say(self, reason: str, level: int | None = None) -> None:
         """An event for calls that are slower than they could be; one for each reason."""

@@ -25,7 +25,7 @@ import dataclasses
 import functools
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from types import CodeType, FrameType, FunctionType
+from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 import torch
@@ -54,9 +54,9 @@ from tzero.plans.plan import (
     replaced,
 )
 from tzero.reading.bytecode import span_of
-from tzero.reading.dependencies import World
+from tzero.reading.dependencies import Dependencies
 from tzero.reading.forwarded import Passing
-from tzero.reading.guards import Guard
+from tzero.reading.guards import Check, Equal, Guard
 from tzero.reading.purity import LIBRARIES
 
 __all__ = ["Subject", "capture"]
@@ -90,7 +90,7 @@ class Subject(NamedTuple):
     parameters: tuple[str, ...]
     code: Any
     passing: Passing
-    world: World
+    dependencies: Dependencies
 
 
 def capture(subject: Subject, args: tuple[Any, ...]) -> tuple[Any, Plan | Refusal]:
@@ -98,15 +98,15 @@ def capture(subject: Subject, args: tuple[Any, ...]) -> tuple[Any, Plan | Refusa
     recorder = _Recorder(subject, args)
     if recorder.refusal is not None:
         return subject.function(*args), recorder.refusal
-    before, misses = recorder.given(), _misses(subject.world)
-    with _Functions(recorder), _Operators(recorder), intercept.intercepted(recorder.launch):
+    before, misses = recorder.given(), _misses(subject.dependencies)
+    with _Functions(recorder), _Operators(recorder), intercept.intercepted(recorder):
         recorder.modes = torch_modes.dispatch()
         result = subject.function(*args)
         if torch_modes.dispatch() != recorder.modes:
             recorder.refuse("it leaves torch in another mode", show=False)
     if recorder.refusal is None and recorder.given() != before:
         recorder.refuse("it changes what its arguments are", show=False)
-    if _misses(subject.world) != misses:  # what was made is there the next time
+    if _misses(subject.dependencies) != misses:  # what was made is there the next time
         recorder.refuse(
             "a function that keeps its answers was asked anew", lasting=False, show=False
         )
@@ -152,27 +152,29 @@ class _Recorder:
         self._inference = torch.is_inference_mode_enabled()
         self._ran: list[torch_ops.Ran] | None = None
         self._paused = False
-        self._code = frozenset(_code_of([subject.function, subject.code, *_helpers(subject.world)]))
+        self._code = frozenset(
+            _code_of([subject.function, subject.code, *subject.dependencies.helpers])
+        )
         for k, (name, value) in enumerate(self.leaves):
             odd = oddity(name, value)
             if odd:
                 self.refuse(odd, show=False)
             elif type(value) in TENSORS and id(value) not in self._slot_of:
                 self._add(value, name, leaf=k)
-                put = sorted(subject.world.attributes.intersection(vars(value)))
+                put = sorted(subject.dependencies.attributes.intersection(vars(value)))
                 if put:
                     reason = f"it reads {name}.{put[0]}, which someone put on that tensor"
                     self.refuse(reason, show=False)
-        held = subject.world.tensors.values()
+        held = subject.dependencies.tensors.values()
         if any(id(tensor) in self._slot_of for tensor in held):
             self.refuse(
                 "an argument is a tensor that is in a global as well", show=False, outside=True
             )
-        if shared(args, subject.world.guards):
+        if shared(args, subject.dependencies.guards):
             self.refuse(SHARED, lasting=False, show=False, outside=True)
-        for k, tensor in subject.world.tensors.items():
+        for k, tensor in subject.dependencies.tensors.items():
             if type(tensor) in TENSORS and id(tensor) not in self._slot_of:
-                self._add(tensor, subject.world.guards[k].words, guard=k)
+                self._add(tensor, subject.dependencies.guards[k].text, guard=k)
 
     def given(self) -> tuple[Any, ...]:
         """What the arguments are, and which objects."""
@@ -333,10 +335,10 @@ class _Recorder:
             self.steps.append(View(slot, base, offset, made, call.line))
 
     def _default_dtype(self) -> None:
-        if not any(guard.words == _DEFAULT for guard in self._guards):
+        if not any(guard.text == _DEFAULT for guard in self._guards):
             now = torch.get_default_dtype()
             check: Callable[[Any], bool] = lambda asked: asked() is now  # noqa: E731
-            self._guards.append(Guard(_DEFAULT, _ASKED, "asked", now, "asks", check))
+            self._guards.append(Check(_DEFAULT, _ASKED, "asked", now, check))
 
     # -- launches ------------------------------------------------------------------------------
 
@@ -442,7 +444,7 @@ class _Recorder:
         """Another kernel of tzero's is called: its host function goes on being recorded, with the
         config that it has until the count of its changes is another."""
         words = f"the configs of {kernel.name}"
-        guard = Guard(words, vars(kernel), "changes", kernel.changes, "equals")
+        guard = Equal(words, vars(kernel), "changes", kernel.changes)
         if guard not in self._guards:
             self._guards.append(guard)
 
@@ -495,7 +497,7 @@ class _Recorder:
             self.subject.kernel,
             tuple(name for name, _ in self.leaves),
             by_value,
-            (*self.subject.world.guards, *self._guards),
+            (*self.subject.dependencies.guards, *self._guards),
             tuple(self.slots),
             tuple(replaced(step, back) for step in self.steps),
             value,
@@ -504,7 +506,7 @@ class _Recorder:
 
     def _result(self, result: Any) -> Value:
         value = self._value(result, "its result")
-        held = [guard.value for guard in (*self.subject.world.guards, *self._guards)]
+        held = [guard.value for guard in (*self.subject.dependencies.guards, *self._guards)]
         seen = {id(each) for each in _changeable([*self.args, *held])}
         for each in _changeable(result):
             if id(each) in seen:
@@ -526,9 +528,9 @@ class _Recorder:
             geometry = (slot.dtype, slot.size, slot.stride)
             if (tensor.dtype, tuple(tensor.size()), tuple(tensor.stride())) != geometry:
                 raise _Refused(f"the geometry of {slot.name} changes while it runs")
-        for guard in (*self.subject.world.guards, *self._guards):
+        for guard in (*self.subject.dependencies.guards, *self._guards):
             if not guard.holds():
-                self.refuse(f"{guard.words} changes while it runs", show=False, outside=True)
+                self.refuse(f"{guard.text} changes while it runs", show=False, outside=True)
 
     def refuse(
         self, reason: str, *, lasting: bool = True, show: bool = True, outside: bool = False
@@ -600,15 +602,6 @@ def shared(args: Sequence[Any], guards: Iterable[Guard]) -> bool:
     return any(id(each) in given for each in containers(held))
 
 
-def _helpers(world: World) -> Iterator[FunctionType]:
-    """The functions that a host function may call, as far as their code was read."""
-    for guard in world.guards:
-        if isinstance(guard.where, dict) and isinstance(guard.where.get(guard.name), dict):
-            for function in guard.where[guard.name]:
-                if isinstance(function, FunctionType):
-                    yield function
-
-
 def _code_of(things: Iterable[Any]) -> Iterator[CodeType]:
     """The code of functions, and the code in it."""
     for thing in things:
@@ -658,9 +651,11 @@ def _changeable(value: Any) -> Iterator[Any]:
             yield from _changeable(item)
 
 
-def _misses(world: World) -> list[int]:
+def _misses(dependencies: Dependencies) -> list[int]:
     """How often functions that keep their answers had none."""
-    kept = (g.value for g in world.guards if isinstance(g.value, functools._lru_cache_wrapper))
+    kept = (
+        g.value for g in dependencies.guards if isinstance(g.value, functools._lru_cache_wrapper)
+    )
     return [each.cache_info().misses for each in kept]
 
 

@@ -49,6 +49,7 @@ from tzero.plans.plan import (
     tensors_in,
 )
 from tzero.plans.torch_ops import Picked
+from tzero.reading.guards import Absent, Check
 
 __all__ = ["Drifted", "Wrapper", "drift_in", "filling", "resume", "wanted", "write"]
 
@@ -101,7 +102,7 @@ def _holds(plan: Plan) -> Callable[[], bool]:
     words = ["True"]
     for k, guard in enumerate(plan.guards):
         world[f"ask_{k}"] = guard.holds
-        if guard.how in ("asks", "absent"):
+        if isinstance(guard, (Check, Absent)):
             words.append(f"ask_{k}()")
             continue
         world[f"value_{k}"] = guard.value

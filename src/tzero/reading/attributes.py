@@ -1,8 +1,8 @@
-"""Classes, objects and functions: what runs when an attribute of theirs is read, and whether they
-are what they were.
+"""Attributes of objects, classes and modules: which functions run when one is read, and whether
+classes and functions have changed.
 
-Enters: whatever a program holds. Leaves: the functions that are behind a name in it, and something
-to compare it with later. It must not know host functions or guards.
+Enters: any value. Leaves: the functions behind an attribute, and snapshots to compare with later.
+It must not know host functions or guards.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ import gc
 import inspect
 import operator
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 __all__ = [
-    "GONE",
-    "INSIDE",
-    "MAKING",
-    "REMAKING",
-    "Look",
-    "behind",
-    "followed",
-    "has_more",
-    "is_made",
+    "CONSTRUCTION",
+    "COPYING",
+    "INTROSPECTION",
+    "MISSING",
+    "Snapshot",
+    "class_dict",
+    "follow",
+    "functions_run",
+    "has_added",
+    "implementation",
+    "is_data_descriptor",
+    "is_generated",
     "is_same",
-    "is_set_by_class",
-    "look_at",
-    "namespace",
-    "parts_of",
-    "run_by",
+    "replaceable_parts",
+    "snapshot",
 ]
 
 _FIELDS = (
@@ -42,39 +42,38 @@ _FIELDS = (
     *(types.WrapperDescriptorType, types.ClassMethodDescriptorType),
     type(inspect.getattr_static(collections.namedtuple("_Pair", "x"), "x")),
 )
-"""What classes have in C under the names of fields and methods: it does not change."""
+"""Descriptors in C, behind fields and methods; they do not change."""
 
-
-INSIDE = frozenset(
+INTROSPECTION = frozenset(
     [
         *("__globals__", "__dict__", "__closure__", "__builtins__", "__getattribute__"),
         *("__subclasses__", "__wrapped__", "__func__", "cell_contents"),
         *("f_globals", "f_locals", "f_builtins", "f_back", "gi_frame"),
     ]
 )
-"""Attributes by which everything can be come to."""
+"""Attributes through which code can reach anything."""
 
-MAKING = frozenset(
+CONSTRUCTION = frozenset(
     [
         *("__init__", "__new__", "__post_init__", "__init_subclass__"),
         *("__setattr__", "__delattr__", "__set_name__"),
     ]
 )
-"""Methods that run when an object or a class is made, or changed, only."""
+"""Methods that run only when an object or a class is created or modified."""
 
-REMAKING = frozenset(
-    [*("type", "__class__", "replace", "_replace", "_make", "copy", "deepcopy"), *MAKING]
+COPYING = frozenset(
+    [*("type", "__class__", "replace", "_replace", "_make", "copy", "deepcopy"), *CONSTRUCTION]
 )
-"""Names by which an object of a class that is not named is made of another one."""
+"""Names by which code creates an object from another one, without naming its class."""
 
 
-def namespace(kind: type) -> dict[str, Any]:
-    """The dict of a class itself, of which `vars` shows only a copy that cannot be written: native
-    code watches dicts. Nobody is to write to it.
+def class_dict(kind: type) -> dict[str, Any]:
+    """The dict behind `vars` of a class, which is only a proxy: native code watches dicts. It is
+    not to be written to.
 
     >>> class Own:
     ...     by = 2
-    >>> namespace(Own)["by"]
+    >>> class_dict(Own)["by"]
     2
     """
     (found,) = gc.get_referents(vars(kind))
@@ -82,16 +81,17 @@ def namespace(kind: type) -> dict[str, Any]:
     return found
 
 
-class Look(NamedTuple):
-    """What a class is: its line of ancestors, and what is in those that are watched."""
+class Snapshot(NamedTuple):
+    """A class as it was: its MRO, and the contents of the classes in it that are watched."""
 
     kind: type
-    line: tuple[type, ...]
+    mro: tuple[type, ...]
     held: tuple[tuple[type, tuple[str, ...], tuple[Any, ...]], ...]
 
     def holds(self) -> bool:
-        """Whether it still is. By identity: what is in a class may compare as it likes."""
-        return self.kind.__mro__ is self.line and all(
+        """Whether the class is unchanged. Contents are compared by identity, since their `__eq__`
+        may do anything."""
+        return self.kind.__mro__ is self.mro and all(
             len(vars(kind)) == len(names)
             and all(map(operator.eq, vars(kind), names))
             and all(map(operator.is_, vars(kind).values(), values))
@@ -99,47 +99,47 @@ class Look(NamedTuple):
         )
 
 
-def look_at(kind: type, watched: list[type]) -> Look:
+def snapshot(kind: type, watched: list[type]) -> Snapshot:
     """A class as it is now.
 
     >>> class Own:
     ...     by = 2
-    >>> look = look_at(Own, [Own])
+    >>> before = snapshot(Own, [Own])
     >>> Own.by = 3
-    >>> look.holds()
+    >>> before.holds()
     False
     """
     held = tuple((each, tuple(vars(each)), tuple(vars(each).values())) for each in watched)
-    return Look(kind, kind.__mro__, held)
+    return Snapshot(kind, kind.__mro__, held)
 
 
-def behind(thing: Any) -> Any:
-    """What runs, or is found, where a class has something under a name.
+def implementation(thing: Any) -> Any:
+    """What runs, or is returned, when an attribute is read that a class holds as `thing`.
 
-    >>> behind(property(len)) is len, behind(3)
+    >>> implementation(property(len)) is len, implementation(3)
     (True, 3)
     """
     if isinstance(thing, (property, types.DynamicClassAttribute)):
         return thing.fget
     if isinstance(thing, (staticmethod, classmethod)):
-        return behind(thing.__func__)
+        return implementation(thing.__func__)
     if isinstance(thing, functools.cached_property):
         return thing.func
     return None if isinstance(thing, (*_FIELDS, enum.Enum)) else thing
 
 
-def is_made(function: Any) -> bool:
-    """Whether nobody has written a function: those of data classes and named tuples are made."""
+def is_generated(function: Any) -> bool:
+    """Whether a function was generated, as those of dataclasses and named tuples are."""
     return isinstance(function, FunctionType) and function.__code__.co_filename == "<string>"
 
 
-def run_by(value: Any, name: str) -> Iterator[FunctionType]:
+def functions_run(value: Any, name: str) -> Iterator[FunctionType]:
     """The functions that run when an attribute of an object, a class or a module is read.
 
     >>> class Own:
     ...     @property
     ...     def by(self): return 2
-    >>> [each.__name__ for each in run_by(Own(), "by")]
+    >>> [each.__name__ for each in functions_run(Own(), "by")]
     ['by']
     """
     of = [type(value), *([value] if isinstance(value, type) else [])]
@@ -149,8 +149,8 @@ def run_by(value: Any, name: str) -> Iterator[FunctionType]:
         hooks.append(vars(value).get("__getattr__"))
     for place in places:
         hooks.append(inspect.getattr_static(type(place), "__get__", None))
-        if not isinstance(place, (FunctionType, staticmethod, classmethod)):  # these run if called
-            hooks.append(behind(place))
+        if not isinstance(place, (FunctionType, staticmethod, classmethod)):  # run only if called
+            hooks.append(implementation(place))
     yield from (each for each in hooks if isinstance(each, FunctionType))
 
 
@@ -159,70 +159,74 @@ _HOOKS = ("__getattr__", "__getattribute__")
 
 # -- attributes -----------------------------------------------------------------------------------
 
-GONE = object()
-"""In place of an attribute that is not there."""
+MISSING = object()
+"""Stands for an attribute that does not exist."""
 
 
-def followed(value: Any, chain: list[str]) -> Any:
-    """An attribute of an attribute; `GONE` where there is none, an error where it raises.
+def follow(value: Any, chain: Sequence[str]) -> Any:
+    """``value.a.b``; `MISSING` if there is no such attribute, the exception if reading it raises.
 
-    >>> followed(3, ["real", "imag"]), followed(3, ["by"]) is GONE
+    >>> follow(3, ["real", "imag"]), follow(3, ["by"]) is MISSING
     (0, True)
     """
     try:
         return functools.reduce(getattr, chain, value)
     except AttributeError:
-        return GONE
-    except Exception as error:  # a property's: whoever reads it in earnest is told
+        return MISSING
+    except Exception as error:  # raised by a property; the caller decides
         return error
 
 
-def is_set_by_class(value: Any, name: str) -> bool:
-    """Whether a class has the say on an attribute, whatever someone puts on its object."""
+def is_data_descriptor(value: Any, name: str) -> bool:
+    """Whether the class defines an attribute so that none on the object can hide it."""
     return hasattr(type(inspect.getattr_static(type(value), name, None)), "__set__")
 
 
-def has_more(value: Any, names: set[str]) -> bool:
-    """Whether someone has put an attribute of one of these names on a data class's object that a
-    value is or holds."""
+def has_added(value: Any, names: set[str]) -> bool:
+    """Whether a value is or holds a dataclass instance with an attribute, of one of these names,
+    that is not a field."""
     if type(value) in (list, tuple, dict):
         return any(
-            has_more(item, names) for item in (value.values() if type(value) is dict else value)
+            has_added(item, names) for item in (value.values() if type(value) is dict else value)
         )
     if not dataclasses.is_dataclass(value) or isinstance(value, type):
         return False
     fields = {field.name for field in dataclasses.fields(value)}
-    put = getattr(value, "__dict__", {}).keys() - fields
+    added = getattr(value, "__dict__", {}).keys() - fields
     held = (getattr(value, name, None) for name in fields)
-    return not put.isdisjoint(names) or any(has_more(item, names) for item in held)
+    return not added.isdisjoint(names) or any(has_added(item, names) for item in held)
 
 
 # -- functions ------------------------------------------------------------------------------------
 
 
 def is_same(now: Any, found: Any) -> bool:
-    """Whether a function is the same; methods are made anew each time."""
+    """Whether a callable is the same; each read of a method creates a new object."""
     if isinstance(found, (types.MethodType, BuiltinFunctionType, types.MethodWrapperType)):
         return type(now) is type(found) and bool(now == found)
     return now is found
 
 
-def parts_of(function: FunctionType) -> tuple[Any, ...]:
-    """What in a function someone may replace."""
+def replaceable_parts(function: FunctionType) -> tuple[Any, ...]:
+    """What can be assigned on a function: its code and its defaults."""
     named = function.__kwdefaults__
-    return (function.__code__, _Each(function.__defaults__), _Each(named and (*named.values(),)))
+    return (
+        function.__code__,
+        _ByIdentity(function.__defaults__),
+        _ByIdentity(named and (*named.values(),)),
+    )
 
 
-class _Each(tuple[Any, ...]):
-    """Values that are the same if each is the very same."""
+class _ByIdentity(tuple[Any, ...]):
+    """Values that are compared by identity."""
 
     __slots__ = ()
 
-    def __new__(cls, items: Any) -> _Each:
+    def __new__(cls, items: Any) -> _ByIdentity:
         return super().__new__(cls, items or ())
 
     def __eq__(self, other: object) -> bool:
-        same = isinstance(other, _Each) and len(self) == len(other)
+        same = isinstance(other, _ByIdentity) and len(self) == len(other)
         return same and all(one is two for one, two in zip(self, other, strict=True))  # type: ignore[call-overload]
 
     __hash__ = tuple.__hash__

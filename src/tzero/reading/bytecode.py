@@ -1,8 +1,7 @@
-"""A function's source beside its code: which instruction is which expression.
+"""A function's source beside its bytecode: which instruction belongs to which expression.
 
-Enters: a function. Leaves: its syntax tree, where each of its expressions is in the code, and the
-names that the code assigns, loads, or calls without saying so. It must not know what anyone looks
-for in them.
+Enters: a function. Leaves: its syntax tree, the position of each expression, and the names that the
+code assigns, loads or calls implicitly. It must not know what they are used for.
 """
 
 from __future__ import annotations
@@ -34,18 +33,18 @@ __all__ = [
 NAMES = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
 CELLS = ("LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF")
 ATTRIBUTES = ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR")
-"""The instructions that load a global, what a closure holds, and an attribute."""
+"""The instructions that load a global, a closure variable, and an attribute."""
 
 
 Span = tuple[int | None, int | None, int | None, int | None]
 """First and last line, first and last column."""
 
 
-_parsing = threading.RLock()  # CPython 3.11's parser counts its depth for all threads at once
+_parsing = threading.RLock()  # CPython 3.11's parser shares its depth counter among threads
 
 
 class Source(NamedTuple):
-    """A function's tree, and what to add to the lines and columns in it to have those of its file.
+    """A function's syntax tree, and the offsets from its lines and columns to those of its file.
 
     >>> read_source(read_source).tree.body[0].name
     'read_source'
@@ -56,8 +55,8 @@ class Source(NamedTuple):
     indent: int
 
     def span(self, node: ast.expr) -> Span:
-        """Where an expression begins and ends, as the code has it: lines, then columns. Both, for
-        ``f(x).g(y)`` is two calls that begin in one place."""
+        """The position of an expression in its file: start and end, since both calls in
+        ``f(x).g(y)`` have one start."""
         assert node.end_lineno is not None
         assert node.end_col_offset is not None
         rows = (node.lineno + self.above, node.end_lineno + self.above)
@@ -65,7 +64,7 @@ class Source(NamedTuple):
 
 
 def read_source(function: Callable[..., Any]) -> Source | None:
-    """The source of a function; None where there is none, or none that stands alone.
+    """The source of a function; None if it has none that can be parsed by itself.
 
     >>> read_source(print) is None
     True
@@ -76,13 +75,13 @@ def read_source(function: Callable[..., Any]) -> Source | None:
             tree = ast.parse(textwrap.dedent("".join(lines)))
     except (OSError, SyntaxError, TypeError):
         return None
-    except SystemError:  # CPython 3.11's, where a destructor parses in the middle of it
+    except SystemError:  # CPython 3.11, if a destructor parses in the middle of it
         return None
     return Source(tree, first - 1, len(lines[0]) - len(lines[0].lstrip()))
 
 
 def assigned(code: CodeType, own: bool = True) -> Iterator[str]:
-    """The names that a function assigns or deletes, however it does; also from functions in it.
+    """The local names that a function assigns or deletes, also in the functions defined in it.
 
     >>> sorted(assigned((lambda x: [y := x]).__code__))
     ['y']
@@ -97,19 +96,19 @@ def assigned(code: CodeType, own: bool = True) -> Iterator[str]:
 
 
 def span_of(frame: FrameType) -> Span:
-    """The expression that a frame is at."""
+    """The position of the expression that a frame executes."""
     positions = frame.f_code.co_positions()
     return next(itertools.islice(positions, frame.f_lasti // 2, None), (None,) * 4)
 
 
 def names_of(instruction: dis.Instruction) -> list[str]:
-    """The names of an instruction; one may stand for two of them."""
+    """The names in an instruction; some instructions load or store two."""
     several = isinstance(instruction.argval, tuple)
     return list(instruction.argval) if several else [instruction.argval]
 
 
 def chain_at(instructions: list[dis.Instruction], start: int) -> list[str]:
-    """The attributes that are loaded one after the other from an instruction on.
+    """The attributes that consecutive instructions load, from `start` on.
 
     >>> chain_at(list(dis.get_instructions(lambda: print.a.b)), 2)
     ['a', 'b']
@@ -157,7 +156,7 @@ _OPERATIONS = {
 
 
 def implied(opname: str, sign: str) -> list[str]:
-    """The methods that an instruction may call without naming them.
+    """The dunder methods that an instruction may call.
 
     >>> implied("BINARY_OP", "+="), implied("UNARY_NEGATIVE", "")
     (['__add__', '__radd__', '__iadd__'], ['__neg__'])
@@ -165,10 +164,10 @@ def implied(opname: str, sign: str) -> list[str]:
     if opname == "BINARY_OP" and sign == "[]":
         return ["__getitem__"]
     if opname == "BINARY_OP":
-        word = _SIGNS[sign.removesuffix("=") or sign]
-        changed = [f"__i{word}__"] if sign.endswith("=") else []
-        return [f"__{word}__", f"__r{word}__", *changed]
+        stem = _SIGNS[sign.removesuffix("=") or sign]
+        in_place = [f"__i{stem}__"] if sign.endswith("=") else []
+        return [f"__{stem}__", f"__r{stem}__", *in_place]
     if opname == "COMPARE_OP":
-        turned = sign.translate(str.maketrans("<>", "><"))
-        return [f"__{_SIGNS[each]}__" for each in dict.fromkeys([sign, turned])]
+        reflected = sign.translate(str.maketrans("<>", "><"))
+        return [f"__{_SIGNS[each]}__" for each in dict.fromkeys([sign, reflected])]
     return [f"__{_OPERATIONS[opname]}__"] if opname in _OPERATIONS else []

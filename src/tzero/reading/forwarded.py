@@ -1,13 +1,13 @@
-"""Which numbers a host function only passes on: read from its source.
+"""Which parameters a host function only forwards to launches: read from its source.
 
-    def scale(x, n, by):                    n: passed on, to the launch in line 3
-        out = torch.empty_like(x)           by: looked at, in line 4
+    def scale(x, n, by):                    n: forwarded to the launch in line 3
+        out = torch.empty_like(x)           by: read in line 4
         k[grid](x, out, n)
         if by: ...
 
-Enters: a host function. Leaves: for each parameter whose every use is to be an argument of
-``something[...](...)``, where that is. Whether these are launches, and of kernels, shows when they
-are made: a call that is none may look at what it is given. It must not know how calls are recorded.
+Enters: a host function. Leaves: for each parameter that is used only as an argument of
+``something[...](...)``, the positions of those calls. Whether a call is a launch of a kernel shows
+when it is made; any other call may read its arguments. It must not know how calls are recorded.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ Place = int | str
 
 @dataclass(frozen=True, slots=True)
 class Passing:
-    """Where parameters are passed on: by the span of a call, then by the place or name of the
-    argument; and all the calls that a parameter is passed to.
+    """Where parameters are forwarded. `calls` maps the span of a call, and the position or name of
+    an argument, to a parameter; `uses` maps a parameter to all calls that it is forwarded to.
 
     >>> Passing({}, {}).uses
     {}
@@ -43,8 +43,8 @@ class Passing:
 def read_passing(
     function: Callable[..., Any], parameters: Sequence[str], launcher: str = ""
 ) -> Passing:
-    """Read a host function; where there is no source to read, nothing is passed on. `launcher` is
-    the name of a function that it launches by, as ``launcher(kernel, grid, ...)``.
+    """Read a host function; without source, no parameter is forwarded. `launcher` is the name of a
+    function that launches kernels, as ``launcher(kernel, grid, ...)``.
 
     >>> read_passing(lambda k, n: k[1](n), ("k", "n")).uses
     {}
@@ -54,7 +54,7 @@ def read_passing(
         return Passing({}, {})
     source = read_source(function)
     body = source.tree.body[0] if source is not None and source.tree.body else None
-    if source is None or not isinstance(body, ast.FunctionDef):  # a lambda has no lines to speak of
+    if source is None or not isinstance(body, ast.FunctionDef):  # such as a lambda
         return Passing({}, {})
     changed = {*assigned(code), *code.co_cellvars}
     steady = [name for name in parameters if name not in changed]
@@ -65,7 +65,7 @@ def read_passing(
         if not isinstance(node, ast.Call):
             continue
         kernel, before = _launched(node, launcher)
-        if kernel in (None, *code.co_varnames):  # it may be another one each time
+        if kernel in (None, *code.co_varnames):  # a local may hold another kernel in each call
             continue
         at = source.span(node)
         for place, name in _places(node, uses, before):
@@ -91,7 +91,7 @@ def _root(node: ast.expr) -> str | None:
 
 
 def _launched(node: ast.Call, launcher: str) -> tuple[str | None, int]:
-    """The name of what a call may launch, if any, and the number of arguments before its own."""
+    """The name of the kernel that a call may launch, and how many arguments precede its own."""
     if isinstance(node.func, ast.Subscript):
         return _root(node.func.value), 0
     named = isinstance(node.func, ast.Name) and node.func.id == launcher
@@ -99,7 +99,7 @@ def _launched(node: ast.Call, launcher: str) -> tuple[str | None, int]:
 
 
 def _places(node: ast.Call, names: Container[str], before: int = 0) -> Iterator[tuple[Place, str]]:
-    """Which names a call is given where, after so many; none where a star hides the places."""
+    """The names among a call's arguments, skipping the first `before`; none if there is a star."""
     if any(isinstance(arg, ast.Starred) for arg in node.args):
         return
     for k, arg in enumerate(node.args[before:]):

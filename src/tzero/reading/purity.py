@@ -1,11 +1,10 @@
-"""What libraries answer for: which of their functions act on the world, or answer otherwise each
-time, and which say what something is set to.
+"""Which library functions are pure enough to be called in a replayed host function.
 
-Enters: functions, classes, modules and names in them. Leaves: whether they are a library's, and
-whether a call that uses them can be like the one before. It must not know host functions or guards.
+Enters: functions, classes, modules and names in them. Leaves: whether they belong to a library, and
+whether they have side effects or are nondeterministic. It must not know host functions or guards.
 
-The standard library is not trusted as a whole: of its modules those are that compute, and nothing
-else. Of torch and numpy those names are known that act or ask.
+Of the standard library only the modules in `_PURE` are trusted, except for the names in `_IMPURE`.
+Of torch and numpy everything is, except for the names in `_IMPURE`.
 """
 
 from __future__ import annotations
@@ -21,12 +20,20 @@ import torch
 
 from tzero import events, settings
 
-__all__ = ["ACTS", "ANSWERS", "ASKS", "LIBRARIES", "changes", "is_library", "named_change"]
+__all__ = [
+    "GETTERS",
+    "IMPURE_BUILTINS",
+    "LIBRARIES",
+    "READS_A_SETTING",
+    "impure",
+    "is_impure_name",
+    "is_library",
+]
 
 LIBRARIES = sys.stdlib_module_names | {"torch", "triton", "numpy", "tzero", "helion"}
-"""Packages that answer for what they call."""
+"""Packages whose code is not read: only the tables here say what their functions do."""
 
-_COMPUTING = frozenset(
+_PURE = frozenset(
     [
         *("abc", "array", "base64", "binascii", "bisect", "builtins", "cmath", "collections"),
         *("collections_abc", "contextlib", "copy", "dataclasses", "enum", "fractions"),
@@ -35,22 +42,22 @@ _COMPUTING = frozenset(
         *("typing",),
     ]
 )
-"""Modules of the standard library that do nothing but compute, but for names that are listed below;
-in C, with an underscore before."""
+"""Pure modules of the standard library, except for the names in `_IMPURE`. Their versions in C have
+a leading underscore."""
 
-ACTS = frozenset(
+IMPURE_BUILTINS = frozenset(
     [
         *("print", "open", "input", "exec", "eval", "globals", "locals", "vars", "dir"),
         *("setattr", "delattr", "id", "hash", "getattr", "hasattr", "breakpoint", "__import__"),
     ]
 )
-"""Builtins that act, or look at more than their arguments."""
+"""Builtins that have side effects, or read more than their arguments."""
 
-_CHANGES: Mapping[str, frozenset[str] | None] = {
+_IMPURE: Mapping[str, frozenset[str] | None] = {
     **dict.fromkeys(["numpy.random", "torch.random", "torch.cuda.random", "torch.cuda.memory"]),
     **dict.fromkeys(["torch.cuda.streams", "torch.cuda.graphs", "torch.distributed"]),
     **dict.fromkeys(["triton.testing", settings.__name__, events.__name__, "tzero.plans.outputs"]),
-    "builtins": ACTS,
+    "builtins": IMPURE_BUILTINS,
     "contextlib": frozenset(["chdir", "redirect_stderr", "redirect_stdout"]),
     "operator": frozenset(["attrgetter", "methodcaller"]),
     "os": frozenset(["environ", "environb"]),
@@ -87,13 +94,13 @@ _CHANGES: Mapping[str, frozenset[str] | None] = {
         ]
     ),
 }
-"""Modules, and names in them, that answer otherwise each time, or act; None is all names, also in
-what is below such a module."""
+"""Names with side effects or nondeterministic results, by module; None stands for all names in a
+module and its submodules."""
 
-_ABOUT_BACKENDS = ("is_available", "is_built", "version")
-_ABOUT_TORCH = ("_get_", "_set_", "_is_", "_cuda_")
+_PURE_OF_BACKENDS = ("is_available", "is_built", "version")
+_IMPURE_PREFIXES = ("_get_", "_set_", "_is_", "_cuda_")
 
-ANSWERS: tuple[Callable[[], Any], ...] = (
+GETTERS: tuple[Callable[[], Any], ...] = (
     torch.get_default_dtype,
     torch.get_default_device,
     torch.get_num_threads,
@@ -108,33 +115,33 @@ ANSWERS: tuple[Callable[[], Any], ...] = (
     torch.is_warn_always_enabled,
     torch.cuda.current_device,
 )
-"""Functions without arguments that say what something is set to: they are asked in each call."""
+"""Functions without arguments that return a setting. A guard calls them on each replay."""
 
-ASKS: Mapping[Any, Callable[[], Any]] = {torch.finfo: torch.get_default_dtype}
-"""Functions that ask one of those, where they are given no argument."""
+READS_A_SETTING: Mapping[Any, Callable[[], Any]] = {torch.finfo: torch.get_default_dtype}
+"""Functions that call one of those if they get no argument."""
 
 
 def is_library(thing: Any) -> bool:
-    """Whether a function, class or module is of a library, which answers for what it reads.
+    """Whether a function, class or module belongs to a library.
 
     >>> is_library(torch.nn.Module), is_library(type("Own", (), {}))
     (True, False)
     """
     name = thing.__name__ if isinstance(thing, ModuleType) else getattr(thing, "__module__", None)
-    if isinstance(thing, FunctionType):  # its own word for it may be another function's
+    if isinstance(thing, FunctionType):  # functools.wraps copies __module__
         name = thing.__globals__.get("__name__")
     if (name or "").partition(".")[0] not in LIBRARIES:
         return False
-    return not isinstance(thing, type) or _is_there(thing)
+    return not isinstance(thing, type) or _is_defined(thing)
 
 
-_MADE_IN_PYTHON = 1 << 9
+_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 
 
-def _is_there(kind: type) -> bool:
-    """Whether a class is in the module that it says it is of: one that a function of the library
-    made for someone may say so too."""
-    if not kind.__flags__ & _MADE_IN_PYTHON or "<locals>" in kind.__qualname__:
+def _is_defined(kind: type) -> bool:
+    """Whether a class is defined in the module that it names. A class that a library function
+    creates for the program may name the library too."""
+    if not kind.__flags__ & _HEAP_TYPE or "<locals>" in kind.__qualname__:
         return True
     module: Any = sys.modules.get(kind.__module__)
     return functools.reduce(_attribute, kind.__qualname__.split("."), module) is kind
@@ -144,28 +151,28 @@ def _attribute(thing: Any, name: str) -> Any:
     return getattr(thing, name, None)
 
 
-def named_change(module: str, name: str) -> bool:
-    """Whether a name in a module is known to act, or to answer otherwise each time.
+def is_impure_name(module: str, name: str) -> bool:
+    """Whether a name in a module has side effects or is nondeterministic.
 
-    >>> named_change("os", "environ"), named_change("numpy.random.mtrand", "rand")
+    >>> is_impure_name("os", "environ"), is_impure_name("numpy.random.mtrand", "rand")
     (True, True)
     """
     module = {"posix": "os", "nt": "os", "_operator": "operator"}.get(module, module)
-    above = module.split(".")
-    tables = [_CHANGES.get(".".join(above[:k]), frozenset()) for k in range(1, len(above) + 1)]
+    parts = module.split(".")
+    tables = [_IMPURE.get(".".join(parts[:k]), frozenset()) for k in range(1, len(parts) + 1)]
     if None in tables or name in (tables[-1] or ()):
         return True
     if module == "torch":
         return name.startswith("set_") and name != "set_grad_enabled"
-    return module == "torch._C" and name.startswith(_ABOUT_TORCH)
+    return module == "torch._C" and name.startswith(_IMPURE_PREFIXES)
 
 
-def changes(value: Any) -> str:
-    """The name of a function or class that acts, or answers otherwise each time, under whichever
-    name it goes; empty for any other value.
+def impure(value: Any) -> str:
+    """The full name of a library function or class that has side effects or is nondeterministic,
+    whatever the program calls it; empty for any other value.
 
     >>> import time
-    >>> changes(time.time), changes(sorted)
+    >>> impure(time.time), impure(sorted)
     ('time.time', '')
     """
     if not isinstance(value, (FunctionType, BuiltinFunctionType, types.MethodType, type)):
@@ -174,9 +181,9 @@ def changes(value: Any) -> str:
     of = type(owner) if owner is not None and not isinstance(owner, ModuleType) else value
     module, name = getattr(of, "__module__", None) or "", value.__name__
     top = module.partition(".")[0]
-    acts = named_change(module, name)
-    if top in sys.stdlib_module_names and top.lstrip("_") not in _COMPUTING:
-        acts = not (isinstance(value, type) and issubclass(value, BaseException))
+    found = is_impure_name(module, name)
+    if top in sys.stdlib_module_names and top.lstrip("_") not in _PURE:
+        found = not (isinstance(value, type) and issubclass(value, BaseException))
     if module.startswith("torch.backends") and isinstance(value, FunctionType):
-        acts = name not in _ABOUT_BACKENDS
-    return f"{module}.{name}" if acts else ""
+        found = name not in _PURE_OF_BACKENDS
+    return f"{module}.{name}" if found else ""

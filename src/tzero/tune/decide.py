@@ -605,7 +605,7 @@ def _obstacle(args: tuple[Any, ...]) -> str:
     interpreting = triton_launch.interpreting()
     if interpreting:
         return interpreting
-    if intercept.here.interceptor is None:  # else the modes are those of a recording
+    if intercept.here.recorder is None:  # else the modes are those of a recording
         why = torch_modes.obstacle()
         if why and not why.startswith(("a torch function mode", "autocast")):
             return why
@@ -622,15 +622,11 @@ def _obstacle(args: tuple[Any, ...]) -> str:
 @contextmanager
 def _undisturbed() -> Iterator[None]:
     """Out of the recording that this thread may be in: what is timed is no part of it."""
-    if intercept.here.interceptor is None:
+    if intercept.here.recorder is None:
         yield
         return
-    outer, intercept.here.interceptor = intercept.here.interceptor, None
-    try:
-        with DisableTorchFunction(), disable_current_modes():
-            yield
-    finally:
-        intercept.here.interceptor = outer
+    with intercept.paused(), DisableTorchFunction(), disable_current_modes():
+        yield
 
 
 def _hardware(device: torch.device) -> tuple[str, str]:

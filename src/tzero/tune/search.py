@@ -270,7 +270,7 @@ class Random(_Search):
 
 class Tpe(_Search):
     """Configs where the good ones are dense and the bad ones are not, by optuna's tree-structured
-    Parzen estimator; it needs ``pip install 'tzero[tune]'``.
+    Parzen estimator; it needs ``pip install 'tzero-runtime[tune]'``.
 
     Parameters whose values are all numbers are ordered: 64 lies between 32 and 128. All others are
     sets without an order. The first 16 configs are random ones of the space. A config that optuna
@@ -438,7 +438,7 @@ def _load_optuna() -> Any:
     return optuna
 
 
-_INSTALL = "Run `pip install 'tzero[tune]'`, or `pip install 'optuna>=5'`."
+_INSTALL = "Run `pip install 'tzero-runtime[tune]'`, or `pip install 'optuna>=5'`."
 
 
 @contextlib.contextmanager

@@ -18,7 +18,7 @@ class Missing(pytest.Module):
     """A file of tests that is not imported, because it needs Helion."""
 
     def collect(self) -> Iterator[pytest.Item]:
-        reason = "Helion is not installed; pip install 'tzero[bench]' brings it"
+        reason = "Helion is not installed; pip install 'tzero-runtime[bench]' brings it"
         pytest.skip(reason, allow_module_level=True)
 
 

@@ -127,13 +127,13 @@ def test_arguments_into_which_plans_do_not_look_leave_nothing_behind() -> None:
 def test_a_kernel_of_which_no_call_can_be_replayed_is_left_to_helion_after_a_while(
     tier: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def read_world(function: Any) -> NoReturn:
+    def read_dependencies(function: Any) -> NoReturn:
         raise Unreplayable("it is one for tests", "", 0)
 
     row = kernels_calls.numbers
     kernel = wrapped(again(row.kernel), tier)
     with monkeypatch.context() as patch:
-        patch.setattr(planner, "read_world", read_world)
+        patch.setattr(planner, "read_dependencies", read_dependencies)
         settled(kernel, row)
         assert "Helion calls" not in kernel.explain(*row.fresh()).refusal
         settled(kernel, row, times=40)

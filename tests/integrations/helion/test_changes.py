@@ -100,10 +100,10 @@ def test_a_kernel_that_is_tuned_is_called_as_it_was_tuned(kernel: Any) -> None:
 def test_a_specialization_that_is_found_late_has_calls_looked_at_again(kernel: Any) -> None:
     if not hasattr(kernel.helion, "_specialization_generation"):
         pytest.skip("Helion finds none late before 1.5")
-    recorded = kernel._planner.recorded
+    recorded = kernel.planner.recorded
     kernel.helion._specialization_generation += 1
     settled(kernel, ROW)
-    assert kernel._planner.recorded == recorded + 1
+    assert kernel.planner.recorded == recorded + 1
 
 
 def test_a_global_that_changes_is_read_anew(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,10 +93,10 @@ def test_a_number_that_is_only_passed_on_may_be_another_one(tier: int) -> None:
     x = ones()
     for scale, plus in [(2.5, 7)] * 3:
         torch.testing.assert_close(kernel(x, scale, plus), x * scale + plus)
-    recorded = kernel._planner.recorded
+    recorded = kernel.planner.recorded
     for scale, plus in [(0.5, 5), (-3.0, 9), (1e20, 7)]:
         torch.testing.assert_close(kernel(x, scale, plus), x * scale + plus)
-    assert kernel._planner.recorded == recorded == 1
+    assert kernel.planner.recorded == recorded == 1
     for plus in (1, 16, 1 << 40):  # Triton makes other code for these
         torch.testing.assert_close(kernel(x, 2.0, plus), x * 2 + plus)
 
@@ -142,7 +142,7 @@ def test_a_number_that_decides_what_runs_counts_in_full() -> None:
     x = ones()
     for n in (3, 5, 2, 3, 5, 2, 3, 5, 2):
         torch.testing.assert_close(kernel(x, n), x * n)
-    assert kernel._planner.recorded == 3
+    assert kernel.planner.recorded == 3
 
 
 def test_a_tensor_that_is_not_aligned_is_not_given_to_code_for_those_that_are() -> None:

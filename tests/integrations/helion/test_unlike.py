@@ -99,7 +99,7 @@ def test_a_parameter_called_config_is_an_argument(tier: int) -> None:
         with pytest.raises(TypeError, match="'config'"):
             kernel(x, config_=3.0)
     assert is_replayed(kernel, x, 2.0)
-    assert kernel._planner.recorded == 1
+    assert kernel.planner.recorded == 1
 
 
 @pytest.mark.parametrize("settle", [0, 3], ids=["new", "replayed"])

@@ -20,6 +20,7 @@ from tzero.calls.kernel import Kernel
 from tzero.errors import InvalidKernel
 from tzero.integrations.helion import calls, compat
 from tzero.launches.tiers import tier
+from tzero.versions import require
 
 __all__ = ["install", "installed", "is_kernel", "uninstall", "wrap"]
 
@@ -63,6 +64,7 @@ def wrap(kernel: Any, *, pool: bool | None = None) -> Kernel[Any]:
     Helion's kernel stays what it is, and is its attribute `helion`. With ``pool=True`` output
     tensors that nobody holds are used again.
     """
+    require("helion")
     pooled = settings.current().output_pool if pool is None else pool
     return calls.make(kernel, functools.partial(_call_plainly, kernel), pooled)
 
@@ -99,6 +101,7 @@ def install() -> None:
     nothing.
     """
     global _original
+    require("helion")
     kind = compat.kernel_class()
     with _change:
         if _original is not None:

@@ -26,13 +26,14 @@ from tzero.adapters import intercept, torch_modes
 from tzero.arguments.extract import ConstExpr
 from tzero.arguments.key import Options
 from tzero.calls.bound import BoundKernel
-from tzero.calls.kernel import Kernel
+from tzero.calls.kernel import Found, Kernel
 from tzero.calls.reports import Explanation, Stats
 from tzero.errors import InvalidArgument
 from tzero.integrations.helion import compat
 from tzero.integrations.helion.planner import HelionPlanner, whole
 from tzero.launches.tiers import tier
-from tzero.plans.planner import AS_OPERATOR, Planned
+from tzero.plans.planner import AS_OPERATOR
+from tzero.plans.table import Planned
 
 __all__ = ["HelionKernel", "make"]
 
@@ -73,7 +74,7 @@ def _class_of(chosen: int) -> type[HelionKernel]:
     from tzero.calls.native import NativeKernel
 
     made = type("HelionKernel", (HelionKernel, NativeKernel), {"__module__": __name__})
-    if not NativeKernel.unavailable:  # type: ignore[attr-defined]
+    if not NativeKernel.unavailable:
         _native.enable_calls(made)
     return made
 
@@ -99,15 +100,6 @@ class _Part(NamedTuple):
     args: tuple[Any, ...]
 
 
-class _Call(NamedTuple):
-    """A call that found what is bound for it."""
-
-    base: tuple[Hashable, ...]
-    bound: BoundKernel[Any]
-    args: tuple[Any, ...]
-    number: int
-
-
 class HelionKernel(Kernel[Any]):
     """A kernel of Helion's whose calls tzero makes; `tzero.kernel` makes it. `helion` is the kernel
     itself, which is tuned, configured and reset as ever.
@@ -119,7 +111,7 @@ class HelionKernel(Kernel[Any]):
         add(x, y)
     """
 
-    _planner: HelionPlanner[Any] | None
+    planner: HelionPlanner[Any] | None
     _takes_config = False  # it is an argument like others
 
     def __init__(
@@ -135,7 +127,7 @@ class HelionKernel(Kernel[Any]):
             pool=pool,
         )
         if chosen > 0:
-            self._planner = HelionPlanner(kernel, self.host, fixed, pool)
+            self.planner = HelionPlanner(kernel, self.host, fixed, pool)
         self._epoch = compat.epoch(kernel)
         self._said: set[str] = set()
         self._in_vain, self._gave_up = 0, False
@@ -159,16 +151,16 @@ class HelionKernel(Kernel[Any]):
         self._refuse_followers()
         if compat.epoch(self.helion) != self._epoch:
             self._start_anew()
-        found = self._look_up(args, kwargs)
+        found = self._found_or_left(args, kwargs)
         if isinstance(found, str):
             return self._leave(found, args, kwargs), None
         if isinstance(found, _Part):
             return found.kernel(*found.args), None
         base, bound, normal, number = found
-        result, planned = self._run(self._note, base, bound, normal, number)
+        result, planned = self._run(self._noting.in_call, base, bound, normal, number)
         if planned is None:
             self._count_refusal(bound)
-        elif self._found(base, normal, number) is not planned.bound:
+        elif self.table.found(base, normal, number) is not planned.bound:
             planned = None  # it was dropped meanwhile
         return result, planned
 
@@ -188,10 +180,12 @@ class HelionKernel(Kernel[Any]):
         """A call as Helion makes it."""
         return functools.partial(self._plain, *args)
 
-    def _look_up(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | _Part | _Call:
+    def _found_or_left(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> str | _Part | Found[Any]:
         """Why a call is Helion's; or the part that makes it; or what is bound for it."""
         try:
-            normal = self._normalized(args, kwargs)
+            normal = self.ordered(args, kwargs)
             functions = _functions(normal)
             if functions:
                 return self._part_with(functions, normal)
@@ -199,15 +193,13 @@ class HelionKernel(Kernel[Any]):
             if why:
                 self._tell_left(why, {"kernel": self, "args": normal})
                 return why
-            base = self.extract.last(normal)
-            number = self._tick()
-            bound = self._found(base, normal, number)
-            if bound is not None and events.watched():
-                events.emit(events.Event("hit", self.name))
-            return _Call(base, bound or self._bound(base, normal, number), normal, number)
-        except InvalidArgument as error:  # Helion takes more than tzero does, or says its own
+            return self._find(normal, {})
+        except InvalidArgument as error:  # Helion takes more than tzero does, or has its own error
             subject = "" if error.argument is None else f"argument {error.argument!r} "
             return f"{subject}{error.problem}"
+
+    def _tell_invalid(self, error: InvalidArgument) -> None:
+        """Nothing: the call goes to Helion, and `_leave` says so."""
 
     def _left_alone(self, args: tuple[Any, ...]) -> str:
         """Why a call is Helion's; empty where it is looked at."""
@@ -229,16 +221,16 @@ class HelionKernel(Kernel[Any]):
     def _count_refusal(self, bound: BoundKernel[Any]) -> None:
         """Give up on a kernel of which no call was ever planned: to look at its calls costs a part
         of what Helion does."""
-        planner = self._planner
+        planner = self.planner
         if planner is None or planner.recorded:
             return
-        self._in_vain += bound.refusal is not None or bool(bound.plans)
+        self._in_vain += bound.plans.refusal is not None or len(bound.plans) > 0
         self._gave_up = max(self._in_vain, planner.refused) >= _IN_VAIN
 
-    def _show_recording(self) -> None:
+    def _tell_recorder(self) -> None:
         """The host function of another kernel that calls this one is not replayed: what Helion
-        compiled may be replaced unseen."""
-        recorder: Any = getattr(intercept.here.interceptor, "__self__", None)
+        compiled may be replaced without a trace."""
+        recorder = intercept.here.recorder
         if recorder is not None:
             recorder.refuse(f"it calls {self.name}, which Helion compiles")
 
@@ -264,7 +256,7 @@ class HelionKernel(Kernel[Any]):
 
     def explain(self, /, *args: Any, **kwargs: Any) -> Explanation:
         """What a call would find and what would serve it: Helion, where it is left alone."""
-        normal = self._normalized(args, kwargs)
+        normal = self.ordered(args, kwargs)
         functions = _functions(normal)
         if functions:
             part = self._part_with(functions, normal)
@@ -287,8 +279,8 @@ class HelionKernel(Kernel[Any]):
     def _start_anew(self) -> None:
         self._epoch = compat.epoch(self.helion)
         self._in_vain, self._gave_up, self._parts = 0, False, {}
-        if self._planner is not None:
-            self._planner.start_anew()
+        if self.planner is not None:
+            self.planner.start_anew()
         super().reset()
 
     def precompile(self, /, *args: Any, **kwargs: Any) -> NoReturn:
@@ -321,7 +313,7 @@ class _Keyed(HelionKernel):
 
     def explain(self, /, *args: Any, **kwargs: Any) -> Explanation:
         """What a call would find and what would serve it."""
-        normal = self._normalized(args, kwargs)
+        normal = self.ordered(args, kwargs)
         return self._answering(normal).explain(*normal)
 
     def bind(self, args: Any) -> BoundKernel[Any]:

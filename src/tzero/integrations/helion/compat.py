@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from tzero.reading.guards import Guard
+from tzero.reading.guards import Equal, Guard, Same
 
 __all__ = [
     "LAUNCHER",
@@ -131,7 +131,7 @@ def compiled(kernel: Any, args: tuple[Any, ...]) -> Compiled | None:
         return None
     extractors = kernel._specialize_extra.get(bound._base_spec_key) or ()
     guards = (
-        Guard("what Helion compiled", vars(bound), "_run", run, "is"),
+        Same("what Helion compiled", vars(bound), "_run", run),
         *_unchanged(kernel),
         *_alone(),
     )
@@ -164,10 +164,10 @@ def _unchanged(kernel: Any) -> Iterator[Guard]:
     """Guards for what Helion has dropped or found meanwhile."""
     own = vars(kernel)
     if "_reset_generation" not in own:
-        yield Guard("Helion's reset", kernel._dispatch_cache, _MARK, epoch(kernel), "is")
+        yield Same("Helion's reset", kernel._dispatch_cache, _MARK, epoch(kernel))
         return
     for name in ("_reset_generation", "_specialization_generation"):
-        yield Guard(f"Helion's {name}", own, name, own[name], "equals")
+        yield Equal(f"Helion's {name}", own, name, own[name])
 
 
 def _alone() -> Iterator[Guard]:
@@ -177,8 +177,8 @@ def _alone() -> Iterator[Guard]:
     from torch.distributed import distributed_c10d
 
     world = distributed_c10d._world
-    yield Guard("torch.distributed", vars(distributed_c10d), "_world", world, "is")
-    yield Guard("the process group", vars(world), "_default_pg", None, "is")
+    yield Same("torch.distributed", vars(distributed_c10d), "_world", world)
+    yield Same("the process group", vars(world), "_default_pg", None)
 
 
 def epoch(kernel: Any) -> object:

@@ -19,8 +19,9 @@ from tzero.arguments.host import Host
 from tzero.integrations.helion import compat
 from tzero.plans import record
 from tzero.plans.plan import Refusal
-from tzero.plans.planner import Bound, Planned, Planner
-from tzero.reading.dependencies import Unreplayable, World, read_world
+from tzero.plans.planner import Planner
+from tzero.plans.table import Bound, Planned, Table
+from tzero.reading.dependencies import Dependencies, Unreplayable, read_dependencies
 from tzero.reading.forwarded import Passing, read_passing
 from tzero.reading.guards import Guard
 
@@ -28,7 +29,7 @@ __all__ = ["HelionPlanner", "whole"]
 
 R = TypeVar("R")
 
-Read = tuple[Passing, World] | Unreplayable
+Read = tuple[Passing, Dependencies] | Unreplayable
 
 
 class _NotCompiled(Exception):
@@ -91,7 +92,7 @@ class HelionPlanner(Planner[R]):
         for key, guards in list(said.items()):
             if not all(guard.holds() for guard in guards):
                 said.pop(key, None)
-                bound.plans.pop(key, None)
+                bound.plans.drop_refusal(key)
 
     def _keep_refusal(self, bound: Bound[R], key: Any, refusal: Refusal) -> None:
         super()._keep_refusal(bound, key, refusal)
@@ -104,10 +105,10 @@ class HelionPlanner(Planner[R]):
             pass  # and no error of Helion's is shown as if it came of this one
         return bound.call(*args), None
 
-    def _keep(self, bound: Bound[R], key: Any, planned: Planned, stale: bool) -> None:
+    def _keep(self, table: Table, key: Any, planned: Planned, stale: bool) -> None:
         # Each `set_config` makes a plan stale. Someone who tries configs does so often, and then
         # settles on one.
-        super()._keep(bound, key, planned, stale=False)
+        super()._keep(table, key, planned, stale=False)
 
     def _refused(self, bound: Bound[R], args: tuple[Any, ...], refusal: Refusal) -> tuple[R, None]:
         self.refused += 1
@@ -122,22 +123,22 @@ class HelionPlanner(Planner[R]):
         self._recording.guards = found.guards
         if found.obstacle:
             raise Unreplayable(found.obstacle, run.__code__.co_filename, 0)
-        passing, world = self._reading(run)
+        passing, dependencies = self._reading(run)
         if not found.numbers_by_type:  # a number that is only passed on may decide what runs
             passing = Passing({}, {})
-        world = world._replace(guards=(*world.guards, *found.guards))
+        dependencies = dependencies._replace(guards=(*dependencies.guards, *found.guards))
         called = (lambda *given: run(*whole(given, self._fixed))) if self._fixed else run
         names = self._host.parameters
-        return record.Subject(bound.name, called, names, run.__code__, passing, world)
+        return record.Subject(bound.name, called, names, run.__code__, passing, dependencies)
 
-    def _reading(self, run: Any) -> tuple[Passing, World]:
+    def _reading(self, run: Any) -> tuple[Passing, Dependencies]:
         known = self._read.get(run)
         if isinstance(known, Unreplayable):
             raise known
         if known is None or not all(guard.holds() for guard in known[1].guards):
             try:
                 passing = read_passing(run, self._host.parameters, compat.LAUNCHER)
-                known = self._read[run] = passing, read_world(run)
+                known = self._read[run] = passing, read_dependencies(run)
             except Unreplayable as refused:
                 self._read[run] = refused
                 raise

@@ -1,0 +1,54 @@
+"""Kernels are copied and pickled as functions are: by reference, under their name.
+
+Enters: a kernel. Leaves: itself, or the name that unpickling looks up; or `InvalidArgument` where
+that name is something else's. It must not know calls.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, NoReturn, Self
+
+from tzero.errors import InvalidArgument
+from tzero.plans.planner import AS_OPERATOR
+
+__all__ = ["ByName"]
+
+
+class ByName:
+    """What copies and serializers ask of a kernel.
+
+    ::
+
+        copy.deepcopy(add) is add
+    """
+
+    name: str
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
+
+    def __reduce__(self) -> str:
+        path: str = getattr(self, "__qualname__", self.name)
+        found: Any = sys.modules.get(self.__module__)
+        for name in path.split("."):
+            found = getattr(found, name, None)
+        if found is not self:
+            raise InvalidArgument(
+                kernel=self.name,
+                problem="it cannot be pickled, because kernels are pickled by name, and "
+                f"{self.__module__}.{path} is not this one",
+                advice="Define it in a module, outside functions, under its own name.",
+            )
+        return path
+
+    def __prepare_scriptable__(self) -> NoReturn:
+        """What torch.jit.script asks first; without an answer it would compile this class."""
+        raise InvalidArgument(
+            kernel=self.name,
+            problem="torch.jit.script cannot represent launches",
+            advice=AS_OPERATOR,
+        )

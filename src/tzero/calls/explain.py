@@ -1,0 +1,87 @@
+"""What `Kernel.explain` says: why a call would hit or miss, what would serve it, what that costs.
+
+Enters: a kernel and the arguments of a call, in order. Leaves: an `Explanation`. Nothing is run but
+keys and guards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from tzero import measure
+from tzero.arguments.extract import unwrapped
+from tzero.arguments.key import Key, difference
+from tzero.calls.reports import Explanation
+
+if TYPE_CHECKING:
+    from tzero.calls.bound import BoundKernel
+    from tzero.calls.kernel import Kernel
+
+__all__ = ["explanation", "stages"]
+
+
+def explanation(kernel: Kernel[Any], args: tuple[Any, ...]) -> Explanation:
+    """What a call with these arguments would find.
+
+    ::
+
+        print(explanation(add, (x, y)))
+    """
+    key = kernel.key(args)
+    entries = kernel.table.bound_kernels()
+    here = next((each for each in entries if each.key == key), None)
+    others = [each.key for each in entries if each is not here]
+    nearest = max(others, key=lambda other: _equal_parts(other, key), default=None)
+    last = max(entries, key=lambda each: each.last_used, default=None)
+    given, parameters = unwrapped(args), kernel.host.parameters
+    plan, refusal = None, ""
+    if kernel.planner is None:
+        refusal = "tier 0 is in force"
+    elif here is not None:
+        plan, refusal = kernel.planner.look(here.variant(given), given)
+    return Explanation(
+        kernel.name,
+        key,
+        hit=here is not None,
+        config=kernel.host.config if here is None else here.variant(given).config,
+        difference="" if nearest is None else difference(nearest, key, parameters),
+        tier=kernel.tier,
+        plan=plan,
+        refusal=refusal,
+        since="" if last in (None, here) else difference(last.key, key, parameters),
+        stages=kernel.stages(args, here),
+        choice=_choice(kernel, here, given),
+    )
+
+
+def stages(
+    kernel: Kernel[Any], args: tuple[Any, ...], here: BoundKernel[Any] | None
+) -> dict[str, float]:
+    """What the stages of a hit cost in Python, in nanoseconds.
+
+    ::
+
+        stages(add, (x, y), add.bind((x, y)))  # {"key": 800.0, "lookup": 60.0, ...}
+    """
+    base = kernel.extract(args)
+    found: dict[str, Callable[[], object]] = {
+        "key": lambda: kernel.extract.last(args),
+        "lookup": lambda: kernel.table.table.get(base),
+    }
+    if here is not None and kernel.planner is not None:
+        given = unwrapped(args)
+        found |= kernel.planner.stages(here.variant(given), given)
+    return {name: measure.nanoseconds(call) for name, call in found.items()}
+
+
+def _choice(kernel: Kernel[Any], here: BoundKernel[Any] | None, args: tuple[Any, ...]) -> str:
+    """Why a call has its config."""
+    if here is None or here.undecided or kernel.host.config_at is None:
+        return "to be chosen at the first call" if kernel.has_choice else ""
+    made = here.by_size(args) if here.by_size is not None else here.choice
+    return "" if made is None else f"{made.how}: {made.why}"
+
+
+def _equal_parts(one: Key, other: Key) -> int:
+    return sum(a == b for a, b in zip(one, other, strict=False))

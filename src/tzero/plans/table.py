@@ -1,0 +1,132 @@
+"""`Table`: the plans of one bound kernel with one config, from the first recording to their end.
+
+    get ──► Planned: replay it
+            ├ Refusal: calls like this are not replayed
+            └ None: record
+
+Enters: plans and refusals, under what a call assumes of its arguments. Leaves: the one for a call.
+It must not know how plans are recorded or replayed.
+
+A plan ends here and nowhere else. `forget` ends one plan, `end` ends all of them: the kernel was
+reset, the bound kernel was evicted or gets another config, or a value joined its key. Either way
+`ended` tells native code, which has entries of its own. What is kept after `end` is dropped: a call
+on another thread may have begun before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from tzero.plans.plan import Plan, Refusal
+from tzero.plans.wrapper import Wrapper
+
+__all__ = ["Bound", "Planned", "Table"]
+
+R = TypeVar("R")
+
+_MOST_STALE = 16
+"""How often a plan for one situation is recorded again because a guard failed."""
+
+
+class Bound(Protocol[R]):
+    """What plans need of a bound kernel: what to call, and the table of its plans."""
+
+    name: str
+    function: Callable[..., Any]
+    call: Callable[..., R]
+    plans: Table
+
+    @property
+    def family(self) -> object:
+        """The bound kernel that calls find, where this is one of several for other sizes."""
+
+    def makes_calls(self) -> bool:
+        """Whether calls are still made with this one."""
+
+
+class Planned(NamedTuple):
+    """A plan in use: whose it is, what replays it in Python, and the ids of tensors in globals and
+    closures. A call with one of these as an argument is not the call that was recorded."""
+
+    plan: Plan
+    bound: Bound[Any]
+    wrapper: Wrapper
+    held: frozenset[int]
+
+
+class Table:
+    """What the calls of a bound kernel were recorded as.
+
+    >>> table = Table(ended=lambda: None)
+    >>> table.keep_refusal("situation", Refusal("it reads the value of a tensor"))
+    >>> print(table.get("situation"))
+    it reads the value of a tensor
+    >>> table.end()
+    >>> table.get("situation") is None
+    True
+    """
+
+    __slots__ = ("_ended", "_found", "_had_plans", "_is_over", "_stale", "refusal")
+
+    def __init__(self, ended: Callable[[], None]) -> None:
+        self._ended = ended
+        self._found: dict[Hashable, Planned | Refusal] = {}
+        self._stale: dict[Hashable, int] = {}
+        self._had_plans, self._is_over = False, False
+        self.refusal: Refusal | None = None
+        """Why no call at all is recorded."""
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def get(self, key: Hashable) -> Planned | Refusal | None:
+        """What is known of calls with this key."""
+        return self._found.get(key)
+
+    def plans(self) -> list[Planned]:
+        """All plans, the latest last."""
+        found = list(self._found.values())  # at once: other threads add theirs
+        return [each for each in found if isinstance(each, Planned)]
+
+    def has(self, planned: Planned) -> bool:
+        """Whether a plan has not ended."""
+        return not self._is_over and any(each is planned for each in self.plans())
+
+    def keep(self, key: Hashable, planned: Planned, *, most: int, stale: bool = False) -> str:
+        """Keep a plan, of at most so many. `stale`: it takes the place of one whose guards failed.
+        Returns why no such plan is kept from now on; mostly empty."""
+        if self._is_over:
+            return ""
+        if stale:
+            self._stale[key] = times = self._stale.get(key, 0) + 1
+            if times > _MOST_STALE:
+                return "what it reads besides its arguments changes all the time"
+        for oldest in list(self._found)[: max(0, len(self._found) - most + 1)]:
+            self._found.pop(oldest, None)
+        self._found[key], self._had_plans = planned, True
+        return ""
+
+    def keep_refusal(self, key: Hashable, refusal: Refusal) -> None:
+        """Keep the reason why calls with this key are not replayed."""
+        if not self._is_over:
+            self._found[key] = refusal
+
+    def drop_refusal(self, key: Hashable) -> None:
+        """Have the next call with this key recorded again."""
+        if isinstance(self._found.get(key), Refusal):
+            self._found.pop(key, None)
+
+    def forget(self, planned: Planned) -> None:
+        """End one plan: the next call that it would serve is recorded again."""
+        for key, found in list(self._found.items()):
+            if found is planned:
+                self._found.pop(key, None)
+        self._ended()
+
+    def end(self) -> None:
+        """End all plans."""
+        self._is_over = True
+        self._found, self._stale = {}, {}
+        if self._had_plans:
+            self._ended()
