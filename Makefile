@@ -122,7 +122,7 @@ test-helion: $(VENV)/.ready-dev
 # plans those tests that are about launches. That each guard is needed, the pinned one shows.
 test-newest: $(NEWEST)/.ready-dev
 	TZERO_CPU=1 $(NEWEST)/bin/python -m pytest -n 2 --dist loadfile -m 'not gpu and not soak' tests/cpu \
-		tests/launches/test_fast_path.py tests/launches/test_triton_launch.py tests/plans/test_replay.py \
+		tests/adapters tests/launches/test_fast_path.py tests/plans/test_replay.py \
 		tests/backends/test_triton_*.py $(TEST_ARGS)
 
 test-gpu: $(READY_DEV)

@@ -54,7 +54,7 @@ class Launching:
         kernel, grid, debug = self.kernel, self.grid, self.kernel.debug
         if type(kernel.pre_run_hooks) is not list or kernel.pre_run_hooks:
             return kernel.handed_over(grid, args, kwargs, "a pre-run hook is attached")
-        knobs = triton_launch.world()
+        knobs = triton_launch.launch_knobs()
         if knobs[0] is not None:
             return kernel.handed_over(grid, args, kwargs, "a hook on the compiler's stages is set")
         active = driver.active
@@ -221,7 +221,7 @@ class PythonJit(JITFunction):
         """Facts that are new, or whose binary Triton has dropped: Triton launches, and what it
         launched is kept, unless the world changed meanwhile."""
         kernel = self.plain_run(grid, args, kwargs)
-        world = (driver.active, device, self.debug, type(self.debug), triton_launch.world())
+        world = (driver.active, device, self.debug, type(self.debug), triton_launch.launch_knobs())
         if kernel is None or not all(map(_same, world, key)):
             return kernel
         spec = triton_launch.compiled(self, kernel, device)
@@ -281,7 +281,7 @@ def over(kernel: Any) -> Any:
     is no kernel of Triton's is one of a backend of tzero's."""
     if not isinstance(kernel, JITFunction) or isinstance(kernel, PythonJit):
         return kernel
-    if triton_launch.oddity(kernel):
+    if triton_launch.unsupported(kernel):
         return kernel
     found = _over.get(kernel)
     if found is None:

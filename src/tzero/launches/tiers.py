@@ -21,7 +21,7 @@ from typing import Any
 import triton
 
 from tzero import events, settings
-from tzero.adapters.triton_launch import JITFunction, is_interpreted, oddity
+from tzero.adapters.triton_launch import JITFunction, is_interpreted, unsupported
 from tzero.errors import InvalidKernel, NativeMissing
 from tzero.launches.python import PythonJit
 
@@ -103,7 +103,7 @@ def _from_triton(kernel: Any, chosen: int) -> Any:
             "triton.jit makes of them",
             advice="Use it as it is.",
         )
-    odd = oddity(kernel)
+    odd = unsupported(kernel)
     if odd:
         events.emit(events.Event("refusal", kernel.__name__, f"Triton launches: {odd}"))
         return kernel
