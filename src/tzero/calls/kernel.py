@@ -35,7 +35,7 @@ from tzero.calls.tally import Tally
 from tzero.config import Config
 from tzero.errors import InvalidArgument
 from tzero.launches.ahead import Precompiled, precompile_host
-from tzero.launches.current_call import inside
+from tzero.launches.current_call import current
 from tzero.plans.planner import Planner, run_host
 from tzero.plans.table import Planned
 from tzero.tune.by_size import described, imagined
@@ -194,8 +194,8 @@ class Kernel(ByName, Generic[R]):
             self.tuning.decide(bound, args)
         if bound.by_size is not None:
             bound = bound.variant(args)
-        outer = inside.call
-        inside.call = (note, base, bound, args, number)
+        outer = current.call
+        current.call = (note, base, bound, args, number)
         if intercept.anywhere:
             self._tell_recorder()
         planner, planned = self.planner, None
@@ -205,7 +205,7 @@ class Kernel(ByName, Generic[R]):
             else:
                 result, planned = planner.run(bound, args)
         finally:
-            inside.call = outer
+            current.call = outer
         if bound.open_sites:
             close_sites(bound)
         return result, planned
@@ -291,13 +291,13 @@ class Kernel(ByName, Generic[R]):
         every = space is not None and count is not None and count <= QUICK
         configs: Sequence[Config | None] = tuple(space or ()) if every else (self.host.config,)
         ahead = Precompiled()
-        inside.ahead, outer = True, inside.ahead
+        current.is_trial, outer = True, current.is_trial
         try:
             for config in configs:
                 called = self.host.configured(self.function, config)
                 precompile_host(self.name, called, normal, ahead)
         finally:
-            inside.ahead = outer
+            current.is_trial = outer
         return ahead
 
     @property

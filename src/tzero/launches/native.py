@@ -1,9 +1,9 @@
-"""`NativeJit`: a Triton kernel whose launches are made by `tzero._native`.
+"""`NativeJit`: a Triton kernel that `tzero._native` launches.
 
-Enters: a kernel, and after its first launch what Triton compiled for it. Leaves: a description of
-that binary in numbers, which native code can launch. It must not know how native code decides.
+Enters: a kernel, and after its first launch the binary that Triton compiled. Leaves: a description
+of that binary, from which native/spec.cpp makes a launch. It must not know how native code decides.
 
-What the native code does not take on, it hands to `PythonJit.launch`, from which this class comes.
+Launches that native code does not support are made by `PythonJit`, the base class.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-import tzero._native as _native  # so that its absence is a missing module, and nothing else
+import tzero._native as _native  # in this form, a missing extension is a ModuleNotFoundError
 from tzero import events, settings
 from tzero.adapters import triton_launch
 from tzero.adapters.torch_layout import handle_offset
@@ -30,7 +30,7 @@ from tzero.launches.python import Launching, PythonJit, finish
 
 __all__ = ["NativeJit", "NotNative", "configure", "described", "make"]
 
-# Triton's type -> the number of native/spec.h's Type, the layout in a struct.
+# Triton's type -> the number of `Type` in native/spec.h, and its code for `struct`.
 _TYPES = {
     "i1": (1, "b"),
     "u1": (1, "b"),
@@ -50,12 +50,12 @@ _TYPES = {
 }
 _POINTER = (0, "P")
 
-# What stands before the arguments in a block for the CPU's pool: tz_packed of pool.h.
+# The header before the arguments in a block for the CPU's thread pool: tz_packed of pool.h.
 _HEAD = "@P4i8x"
 
 
 def configure(native: ModuleType) -> None:
-    """Tell native code which objects to read."""
+    """Give native code the objects that it reads."""
     native.configure(
         tensor=torch.Tensor,
         parameter=torch.nn.Parameter,
@@ -80,7 +80,7 @@ def configure(native: ModuleType) -> None:
 
 
 def make(native: ModuleType) -> type[PythonJit]:
-    """The kernel class over a build of the native module."""
+    """The kernel class for a build of the native module."""
     configure(native)
 
     class NativeJit(native.Launchable, PythonJit):  # type: ignore[name-defined]
@@ -93,7 +93,7 @@ def make(native: ModuleType) -> type[PythonJit]:
 
         @untraced
         def _launched(self, grid: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-            """Launch by the twin; the kernel, and how native code launches it from now on."""
+            """Launch in Python; return the compiled kernel, and its description for native code."""
             kernel = Launching(self, grid)(*args, **kwargs)
             try:
                 return kernel, None if kernel is None else described(native, self, kernel)
@@ -105,14 +105,14 @@ def make(native: ModuleType) -> type[PythonJit]:
         def _launch_in_python(
             self, grid: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], reason: str
         ) -> Any:
-            """What native code left to the twin, and why; an empty reason is none to speak of."""
+            """Launch what native code does not support; an empty reason is not reported."""
             if reason:
                 self.say_once(f"Python launches: {reason}")
             return Launching(self, grid)(*args, **kwargs)
 
         @untraced
         def _finish(self, kernel: Any, grid: Any, values: tuple[Any, ...], stream: int) -> Any:
-            """The rest of a launch whose grid function has been asked."""
+            """The rest of a launch after its grid function was called."""
             finish(self, kernel, grid, values, stream)
             return kernel
 
@@ -126,11 +126,11 @@ NativeJit = make(_native)
 
 
 class NotNative(Exception):
-    """Why native code does not launch a binary."""
+    """Native code cannot launch a binary; the message says why."""
 
 
 def _parameter(parameter: triton_launch.Parameter) -> tuple[Any, ...]:
-    """A parameter as `_prepare` takes it."""
+    """A parameter in the form that `_prepare` takes."""
     has_default = parameter.default is not inspect.Parameter.empty
     return (
         parameter.name,
@@ -179,7 +179,7 @@ def described(native: ModuleType, function: Any, kernel: Any) -> tuple[Any, ...]
 
 
 def _device(function: Any) -> Any:
-    """The device that a kernel's binary is for."""
+    """The device that a kernel's binary runs on."""
     active = driver.active
     if not isinstance(function, source_kernel.Kernel):
         return active.get_current_device()
@@ -192,9 +192,9 @@ _UNSTEADY = ("scf.for", "scf.while", "cf.", "tt.print", "tt.call")
 
 
 def _steady_work(kernel: Any) -> int:
-    """How much work a program of a kernel for the CPU is, in element operations, where that does
-    not depend on its arguments; else 0. Such a kernel waits for nothing, and where it is short,
-    native code keeps the GIL meanwhile: letting go of it costs more than a small launch."""
+    """The cost of one program of a CPU kernel in element operations, if it does not depend on the
+    arguments; else 0. Such a kernel never blocks, so native code keeps the GIL during a short one:
+    releasing it costs more than a small launch."""
     if "ttir" not in kernel.asm or any(word in kernel.asm["ttir"] for word in _UNSTEADY):
         return 0
     work: int = kernel.metadata.cpu_work
@@ -202,7 +202,7 @@ def _steady_work(kernel: Any) -> int:
 
 
 def _types(function: Any, kernel: Any) -> Iterator[tuple[int, str]]:
-    """The parameters that the binary takes: number of the argument, and type."""
+    """The parameters of the binary: index of the argument, and type."""
     for index, (name, type_) in enumerate(kernel.src.signature.items()):
         if type_ == "constexpr":
             continue
@@ -212,10 +212,10 @@ def _types(function: Any, kernel: Any) -> Iterator[tuple[int, str]]:
 
 
 def _moves(types: list[tuple[int, str]], head: str) -> tuple[list[tuple[int, int, int]], int]:
-    """Where each parameter lies in the block, laid out as C does, and the block's size."""
+    """The offset of each parameter in the argument block (a C struct), and the block's size."""
     moves, layout = [], head
     for index, type_ in types:
         number, code = _POINTER if type_[0] == "*" else _TYPES[type_]
         layout += code
         moves.append((index, number, struct.calcsize(layout) - struct.calcsize(f"@{code}")))
-    return moves, struct.calcsize(layout) + 8  # room to write any of them as eight bytes
+    return moves, struct.calcsize(layout) + 8  # so that any parameter can be written as eight bytes
