@@ -24,6 +24,7 @@ from tzero import events
 from tzero.adapters import triton_compile
 from tzero.adapters.triton_launch import ASTSource, CompiledKernel, GPUTarget
 from tzero.backends import triton as backend
+from tzero.backends.triton import load_artifact
 from tzero.compile import Artifact, Request, service
 from tzero.compile.backend import find
 from tzero.compile.request import Malformed
@@ -157,11 +158,11 @@ def test_files_are_private_and_go_with_the_process(empty: Path) -> None:
         "asked = backend.request(source, CPU)\n"
         "made = backend.compile(asked)\n"
         "kernel = backend.load(made, source)\n"
-        "mine = backend._directory()\n"
+        "mine = load_artifact.directory()\n"
         "assert stat.S_IMODE(os.stat(mine).st_mode) == 0o700\n"
         "child = os.fork()\n"
         "if not child:\n"
-        "    assert backend._directory() != mine\n"
+        "    assert load_artifact.directory() != mine\n"
         "    assert backend.load(made, source).asm['so'] == kernel.asm['so']\n"
         "    sys.exit()\n"
         "assert os.waitpid(child, 0)[1] == 0\n"
@@ -178,8 +179,8 @@ def test_files_are_private_and_go_with_the_process(empty: Path) -> None:
 
 
 def _in_a_child(folder: str) -> None:
-    assert backend._directory() != folder
-    assert stat.S_IMODE(os.stat(backend._directory()).st_mode) == 0o700
+    assert load_artifact.directory() != folder
+    assert stat.S_IMODE(os.stat(load_artifact.directory()).st_mode) == 0o700
 
 
 def test_children_of_multiprocessing_leave_nothing_behind(

@@ -27,6 +27,7 @@ from tzero.adapters import triton_compile
 from tzero.adapters.triton_launch import ASTSource, GPUTarget
 from tzero.backends import triton as backend
 from tzero.backends.triton import names as triton_names
+from tzero.backends.triton import write_request
 from tzero.cache.digest import parse
 from tzero.compile import Request
 
@@ -84,7 +85,7 @@ def test_what_may_change_the_code_changes_the_digest(
     change: Callable[[pytest.MonkeyPatch], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def ask() -> str:
-        backend._worlds.clear()  # it holds the compiler's version, which does not change by itself
+        write_request._environments.clear()  # they hold the compiler's version
         return digest(zoo.uses_constants, {"BLOCK": 4})
 
     before = ask()

@@ -1,12 +1,15 @@
 """The native module built a second time, with a switch for each guard.
 
 Enters: native/*.cpp and a C++ compiler. Leaves: a module like `tzero._native` that also has
-`guards_off(names)`. It is built once in a process, in a directory that goes with it.
+`guards_off(names)`. It is built once per content of native/, in build/mutable, and shared by all
+test processes.
 """
 
 from __future__ import annotations
 
+import fcntl
 import functools
+import hashlib
 import importlib.util
 import os
 import shlex
@@ -14,30 +17,75 @@ import shutil
 import subprocess
 import sysconfig
 import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 
 import tzero
 
-NATIVE = Path(__file__).parents[2] / "native"
+ROOT = Path(__file__).parents[2]
+NATIVE = ROOT / "native"
+BUILDS = ROOT / "build" / "mutable"
 
 
 @functools.cache
 def mutable() -> ModuleType | None:
-    """The module; None where there is no compiler or no header of Python's."""
+    """The module; None without a compiler or Python's headers."""
     compiler = shlex.split(os.environ.get("CXX", "")) or [shutil.which("c++") or ""]
     include = sysconfig.get_paths()["include"]
     if not compiler[0] or not (Path(include) / "Python.h").exists():
         return None
-    directory = tempfile.TemporaryDirectory(prefix="tzero-mutable-")
-    target = Path(directory.name) / f"_native{sysconfig.get_config_var('EXT_SUFFIX')}"
-    flags = ["-std=c++17", "-O1", "-fPIC", "-shared", "-fvisibility=hidden", f"-I{include}"]
+    flags = ["-std=c++17", "-O1", "-fPIC", "-fvisibility=hidden", f"-I{include}"]
     macros = ["-DTZERO_MUTABLE", f'-DTZERO_VERSION="{tzero.__version__}"']
-    sources = sorted(str(path) for path in NATIVE.glob("*.cpp"))
-    subprocess.run([*compiler, *flags, *macros, *sources, "-o", str(target), "-ldl"], check=True)
+    target = _built([*compiler, *flags, *macros])
     spec = importlib.util.spec_from_file_location("tzero._native", target)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    module.__dict__["_directory"] = directory  # removed when the process ends
     return module
+
+
+def _built(command: Sequence[str]) -> Path:
+    """The shared object for the present sources; compiled if no process has done so."""
+    digest = _digest(command)
+    target = BUILDS / digest / f"_native{sysconfig.get_config_var('EXT_SUFFIX')}"
+    BUILDS.mkdir(parents=True, exist_ok=True)
+    with open(BUILDS / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # one process compiles, the others wait
+        if not target.exists():
+            for old in BUILDS.glob("*/"):
+                shutil.rmtree(old)
+            with tempfile.TemporaryDirectory(dir=BUILDS) as folder:
+                made = _compiled(command, Path(folder))
+                target.parent.mkdir()
+                os.replace(made, target)
+    return target
+
+
+def _digest(command: Sequence[str]) -> str:
+    """Of everything that decides the result: compiler, flags, sources and headers."""
+    version = subprocess.run([command[0], "--version"], capture_output=True, check=True).stdout
+    found = hashlib.sha256(f"{shlex.join(command)}\n".encode() + version)
+    for path in sorted([*NATIVE.glob("*.cpp"), *NATIVE.glob("*.h")]):
+        text = path.read_bytes()
+        found.update(f"{path.name} {len(text)}\n".encode() + text)
+    return found.hexdigest()
+
+
+def _compiled(command: Sequence[str], folder: Path) -> Path:
+    sources = sorted(NATIVE.glob("*.cpp"))
+    objects = [folder / f"{source.stem}.o" for source in sources]
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        for done in [
+            threads.submit(_run, [*command, "-c", str(source), "-o", str(made)])
+            for source, made in zip(sources, objects, strict=True)
+        ]:
+            done.result()
+    target = folder / "_native.so"
+    _run([*command, "-shared", *map(str, objects), "-o", str(target), "-ldl"])
+    return target
+
+
+def _run(command: Sequence[str]) -> None:
+    subprocess.run(command, check=True)

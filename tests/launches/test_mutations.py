@@ -1,13 +1,12 @@
 """Each guard is needed: with it taken out, every row that claims it fails.
 
-The Python twin is changed where it stands. Of the native one a second module is built, in which
-each guard can be switched off by its name.
+Guards of the Python launches are patched out. The native module is built a second time, with a
+switch for each guard.
 """
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
+import functools
 import os
 import signal
 from collections.abc import Callable
@@ -20,6 +19,7 @@ from triton.runtime.jit import JITFunction
 
 from tests.launches.conftest import available, maker
 from tests.launches.looking import VERSION, NotWarm, restored
+from tests.launches.mutable_native import mutable
 from tests.launches.mutations import MUTATIONS, guard_out
 from tests.launches.row import GUARDS, TWIN_GUARDS, Row
 from tests.launches.rows import ROWS
@@ -63,6 +63,8 @@ def test_a_row_fails_when_its_guard_is_out_of_the_native_twin(
         pytest.skip("needs two CUDA devices: native code leaves a driver of another kind to Python")
     available(2)
     module = mutable()
+    if module is None:
+        pytest.skip("the native module cannot be built a second time here")
     make = mutable_maker(module)
 
     def run() -> None:
@@ -82,7 +84,7 @@ def skip_what_triton_does_not_ask(guard: str) -> None:
 
 
 def failure(run: Callable[[], None]) -> BaseException | None:
-    """What a row fails with; None if it passes. The world is put back either way."""
+    """The exception of a row; None if it passes. Knobs, hooks and driver are restored."""
     with restored():
         try:
             run()
@@ -91,21 +93,17 @@ def failure(run: Callable[[], None]) -> BaseException | None:
     return None
 
 
-def mutable() -> Any:
-    """The native module whose guards can be switched off."""
-    if importlib.util.find_spec("tests.launches.mutable_native") is None:
-        pytest.skip("tests/launches/mutable_native.py, which builds the module, is not written yet")
-    module = importlib.import_module("tests.launches.mutable_native").mutable()
-    if module is None:
-        pytest.skip("the native module cannot be built a second time here")
-    return module
+@functools.cache
+def kind_of(module: Any) -> Any:
+    """The class of kernels that a build of the native module launches."""
+    from tzero.launches import native
+
+    return native.make(module)
 
 
 def mutable_maker(module: Any) -> Callable[..., Any]:
-    """What makes kernels over that module; as `conftest.maker` does over the one that is built."""
-    from tzero.launches import native as native_launch
-
-    kind = native_launch.make(module)
+    """Makes kernels that this module launches; `tiers.maker` does so for the installed one."""
+    kind = kind_of(module)
 
     def make(function: Any, **options: Any) -> Any:
         if isinstance(function, kind):
@@ -116,14 +114,14 @@ def mutable_maker(module: Any) -> Callable[..., Any]:
     return make
 
 
-SECONDS = 60
-"""A child that takes longer hangs, and is ended by its alarm."""
+SECONDS = 600
+"""A child that hangs is ended by its alarm."""
 
 
 def in_a_child(run: Callable[[], None]) -> int:
     """The exit status of a row in a child process: native code without a guard may crash.
 
-    CUDA does not survive a fork, so there the row runs in this process.
+    CUDA does not work after a fork, so with CUDA the row runs in this process.
     """
     if torch.cuda.is_initialized():
         return 0 if failure(run) is None else 1

@@ -1,11 +1,11 @@
-"""Launches of this thread, shown to a recorder before they are made.
+"""Shows the launches of a thread to a recorder before they are made.
 
 Enters: a recorder, for as long as a recording takes. Leaves: every launch of a Triton kernel on the
 same thread, by `tzero.jit` or by Triton itself, given to the recorder with a way to make it. It
 must not know what is done with them.
 
-Triton's own kernels are reached by replacing their `run` while anyone records. tzero's kernels ask
-here; native code does not ask, and is told by way of `add_switch`.
+While any thread records, the `run` of Triton's own kernels is replaced. tzero's Python launches
+look at `here`; native code is told through `add_switch`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Recorder(Protocol):
 
 
 class _LaunchesOnly:
-    """A recorder that is one function, for launches."""
+    """A recorder of launches only, from a function."""
 
     def __init__(self, launch: Callable[..., Any]) -> None:
         self.launch = launch
@@ -62,10 +62,10 @@ class _Here(threading.local):
 
 here = _Here()
 anywhere = 0
-"""How many threads have a recorder. While none has, nobody needs to ask `here`."""
+"""How many threads have a recorder. While it is 0, launches need not look at `here`."""
 
 _switches: list[Callable[[int], None]] = []
-_change = threading.RLock()  # protects `anywhere` and the function in front of Triton's
+_change = threading.RLock()  # protects `anywhere` and Triton's `run`
 
 
 @contextmanager
@@ -89,7 +89,7 @@ def intercepted(recorder: Recorder | Callable[..., Any]) -> Iterator[None]:
 
 @contextmanager
 def paused() -> Iterator[None]:
-    """Outside any recording of this thread, until the block ends.
+    """Suspend the recording of this thread until the block ends.
 
     >>> with intercepted(print), paused():
     ...     here.recorder is None
@@ -103,7 +103,7 @@ def paused() -> Iterator[None]:
 
 
 def add_switch(switch: Callable[[int], None]) -> None:
-    """Have a function told from now on by how much `anywhere` changes, and now what it is.
+    """Call a function with each change of `anywhere`, and once now with its value.
 
     >>> add_switch(lambda step: None)
     """
@@ -119,7 +119,7 @@ def shown(
     kwargs: Mapping[str, Any],
     launch: Callable[[Any], Any],
 ) -> Any:
-    """Make a launch by way of this thread's recorder, which does not see what the launch does.
+    """Make a launch through this thread's recorder, which is paused during the launch itself.
 
     >>> shown(None, (1,), (), {}, print)
     (1,)

@@ -1,8 +1,10 @@
-"""Private functions and attributes of torch, under names of our own.
+"""Adapts private functions and attributes of torch, under names of our own.
 
-Enters: tensors, devices, operators. Leaves: what torch says of them, and nothing that is computed
-here. It must not know what is done with any of it. What takes long to import is imported when it is
-asked for.
+Enters: tensors, devices, operators. Leaves: what torch returns for them; nothing is computed
+here. It must not know how the results are used. Slow imports are in functions.
+
+A torch without one of these names fails when this module is imported; the steps for a new torch are
+in `tzero.adapters`.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ __all__ = [
 
 
 def is_zero_tensor(tensor: torch.Tensor) -> bool:
-    """Whether torch knows a tensor to be zero and keeps no memory for it.
+    """Whether a tensor is one of torch's zero tensors, which have no memory.
 
     >>> is_zero_tensor(torch.zeros(2))
     False
@@ -56,8 +58,8 @@ def tensor_object(tensor: torch.Tensor) -> int:
 
 
 def storage_id(of: torch.Tensor | torch.UntypedStorage) -> int:
-    """The address of the C++ object of a storage, or of a tensor's: equal for tensors that share
-    one, also where it has no memory.
+    """The address of the C++ object of a storage, or of a tensor's storage: equal for tensors that
+    share it, even if it has no memory.
 
     >>> x = torch.empty(4)
     >>> storage_id(x) == storage_id(x[1:])
@@ -68,7 +70,7 @@ def storage_id(of: torch.Tensor | torch.UntypedStorage) -> int:
 
 
 def version(tensor: torch.Tensor) -> int:
-    """How often a tensor was changed in place, by torch's count.
+    """torch's version counter: the number of in-place changes.
 
     >>> version(torch.empty(2).zero_())
     1
@@ -77,7 +79,7 @@ def version(tensor: torch.Tensor) -> int:
 
 
 def hooks_of(tensor: torch.Tensor) -> tuple[Any, Any]:
-    """The hooks for gradients that are on a tensor.
+    """The gradient hooks of a tensor.
 
     >>> hooks_of(torch.empty(2))
     (None, None)
@@ -86,7 +88,7 @@ def hooks_of(tensor: torch.Tensor) -> tuple[Any, Any]:
 
 
 def uses(tensor: torch.Tensor) -> tuple[int, int]:
-    """How many references C++ has to a tensor and to its storage.
+    """The C++ reference counts of a tensor and of its storage.
 
     >>> x = torch.empty(2)
     >>> alone, view = uses(x), x[1:]
@@ -98,7 +100,7 @@ def uses(tensor: torch.Tensor) -> tuple[int, int]:
 
 
 def negated_view(tensor: torch.Tensor) -> torch.Tensor:
-    """A view that torch negates lazily.
+    """A lazily negated view.
 
     >>> negated_view(torch.ones(1)).is_neg()
     True
@@ -107,7 +109,7 @@ def negated_view(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def quick_empty_strided(device: str) -> Callable[..., torch.Tensor] | None:
-    """The allocation that torch's compiled programs use on a type of device, where there is one."""
+    """The allocation function of torch.compile's programs for a device type, if there is one."""
     found: Callable[..., torch.Tensor] | None = getattr(
         torch._C._dynamo.guards, f"_empty_strided_{device}", None
     )
@@ -115,18 +117,18 @@ def quick_empty_strided(device: str) -> Callable[..., torch.Tensor] | None:
 
 
 def current_cuda_stream(device: int) -> int:
-    """The handle of the stream that is current on a CUDA device."""
+    """The handle of the current stream of a CUDA device."""
     found: int = torch._C._cuda_getCurrentRawStream(device)
     return found
 
 
 def cuda_sleep(cycles: int) -> None:
-    """Keep the current CUDA stream busy for so many cycles."""
+    """Keep the current CUDA stream busy for a number of cycles."""
     torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]
 
 
 def fake_tensor() -> Any:
-    """torch's module of tensors without memory, whose import takes most of a second."""
+    """torch's module of fake tensors, whose import takes most of a second."""
     from torch._subclasses import fake_tensor as found
 
     return found

@@ -1,8 +1,11 @@
-"""Where torch keeps what native code reads of tensors and threads, found by probing.
+"""Adapts the memory layout of torch's C++ objects: offsets that native code reads, by probing.
 
 Enters: a build of the native module. Leaves: that module, configured with offsets into torch's C++
-objects, each checked against what torch says in Python; or the reason why not. It must not know
-plans.
+objects, each checked against what torch returns in Python; or the reason why it cannot be. It must
+not know plans.
+
+On a torch with another layout `configure` returns a reason, plans are then replayed in Python, and
+`tests/native/test_native_plan.py` fails first; the steps for a new torch are in `tzero.adapters`.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ __all__ = ["configure", "dtype_in", "handle_offset", "in_a_new_thread", "referen
 
 
 def in_a_new_thread(ask: Callable[[], str]) -> str:
-    """The answer of a thread in which torch is set to nothing, whatever it is here set to."""
+    """Call a function in a new thread, where torch's thread-local state is the default."""
     answers: list[Any] = []
 
     def answer() -> None:
@@ -42,8 +45,8 @@ def in_a_new_thread(ask: Callable[[], str]) -> str:
 
 
 def configure(native: ModuleType) -> str:
-    """Tell native code where torch keeps what plans look at, each held against what torch says in
-    Python. Why plans cannot be native here; empty where they can."""
+    """Give native code the offsets that it reads, each checked against what torch returns in
+    Python. Returns why plans cannot be native here; empty if they can."""
     missing = native.open_torch()
     if missing:
         return f"this torch does not have {missing}"
@@ -53,7 +56,7 @@ def configure(native: ModuleType) -> str:
     tensors = _examples()
     key_set = _key_set_offset(tensors)
     if key_set < 0:
-        return "a tensor's dispatch keys are not where they are looked for"
+        return "the dispatch keys of a tensor are at no known offset"
     plain_keys = _plain_keys(tensors)
     facts: dict[str, Any] = {
         "dtype": torch.dtype,
@@ -74,17 +77,17 @@ def configure(native: ModuleType) -> str:
             None,
             tensor.dtype,
         ):
-            return "a tensor's geometry is not where it is looked for"
+            return "the sizes, strides or dtype of a tensor are at no known offset"
     written = torch.empty(2, device="cpu").zero_().zero_()
     native.bump_version(written)
     if native.tensor_version(written) != written._version or written._version != 3:
-        return "a tensor's version is not what torch says"
+        return "the version counter of a tensor is at no known offset"
     native.configure_plans(**facts, ready=True)
     return ""
 
 
 def _wrong_modes(native: ModuleType) -> str:
-    """What native code reads otherwise of this thread than torch says; empty if nothing."""
+    """Which of this thread's modes native code reads wrongly; empty if none."""
 
     def offsets() -> tuple[int, int]:
         included, excluded, *rest = native.torch_modes()
@@ -115,7 +118,11 @@ def _wrong_modes(native: ModuleType) -> str:
         differences.add(offsets())
     if len(differences) != 1:
         wrong.append("its dispatch keys")
-    return f"torch says otherwise of a thread than is read ({', '.join(wrong)})" if wrong else ""
+    return (
+        f"native code reads wrongly what torch is set to in a thread ({', '.join(wrong)})"
+        if wrong
+        else ""
+    )
 
 
 @contextlib.contextmanager
@@ -129,8 +136,8 @@ def _flag_on(key: Any) -> Iterator[None]:
 
 
 def _plain_modes(native: ModuleType) -> dict[str, int]:
-    """The dispatch keys that may be on and off in a thread whose calls native code replays: those
-    that inference mode changes."""
+    """The thread-local dispatch keys that may vary in calls that native code replays: those that
+    inference mode changes."""
     with torch.inference_mode(False):
         before = native.torch_modes()
     with torch.inference_mode():
@@ -139,7 +146,7 @@ def _plain_modes(native: ModuleType) -> dict[str, int]:
 
 
 def _examples() -> list[torch.Tensor]:
-    """Tensors of every kind that plans tell apart, and some that they do not take."""
+    """Tensors of every kind that plans distinguish, and some that plans do not support."""
     plain = torch.empty(3, 4, device="cpu", dtype=torch.float32)
     shifted = torch.empty(7, device="cpu", dtype=torch.float16)[1:6:2]
     with torch.inference_mode():
@@ -168,8 +175,8 @@ _MOST_OBJECT_BYTES = 208  # of torch's C++ tensor, in every version known
 
 
 def _key_set_offset(tensors: list[torch.Tensor]) -> int:
-    """Where in the C++ object of a tensor its dispatch keys are: at the one place that holds them
-    for all of some tensors. -1 where there is no such place, or several."""
+    """The offset of the dispatch keys in a tensor's C++ object: the only one that holds the right
+    value for each of these tensors. -1 if there is none, or several."""
     found = [
         offset
         for offset in range(0, _MOST_OBJECT_BYTES, 8)
@@ -186,8 +193,8 @@ def _words(address: int, size: int) -> list[int]:
 
 
 def _storage_offset() -> int:
-    """Where in the C++ object of a tensor its storage is; -1 where that is not known, or torch does
-    not count references where they are looked for, behind the first pointer of both objects."""
+    """The offset of the storage in a tensor's C++ object; -1 if it is not found, or if the
+    reference counts are not in the second word of both objects."""
     tensor = torch.empty(3, device="cpu")
     storage = tensor.untyped_storage()._cdata
     words = _words(tensor._cdata, _MOST_OBJECT_BYTES)
@@ -221,7 +228,7 @@ def _gradients_offset() -> int:
 
 
 def _plain_keys(tensors: list[torch.Tensor]) -> int:
-    """The dispatch keys of tensors that native code reads: strided ones, on the CPU or a GPU."""
+    """The dispatch keys that tensors for native code may have: strided, on the CPU or a GPU."""
     keys = 0
     for tensor in tensors:
         if tensor.layout is torch.strided and tensor.device.type == "cpu":
@@ -234,8 +241,8 @@ def _plain_keys(tensors: list[torch.Tensor]) -> int:
 def _expected(
     tensor: torch.Tensor, words: tuple[int, ...] | None, plain_keys: int
 ) -> tuple[int, ...] | None:
-    """The words of a tensor as native/tensors.h has them, from what torch says; but for the number
-    of its dtype, which Python does not know, and which is taken from the words that were read."""
+    """A tensor's facts packed as in native/tensors.h, from what torch returns in Python. The
+    number of the dtype is not known in Python, and is taken from `words`."""
     if _keys(tensor) & ~plain_keys:
         return None
     first = (
@@ -254,8 +261,8 @@ def dtype_in(words: tuple[int, ...]) -> int:
 
 
 def reference_words(tensor: torch.Tensor) -> list[int]:
-    """torch's reference counts of a tensor and of its storage, weak ones included, as words that
-    can only be compared; empty where their place is not known."""
+    """The reference counts (strong and weak) of a tensor and of its storage, as words that can only
+    be compared; empty if their offset is not known."""
     if not _are_counted():
         return []
     objects = tensor._cdata, tensor.untyped_storage()._cdata
@@ -264,8 +271,8 @@ def reference_words(tensor: torch.Tensor) -> list[int]:
 
 @functools.cache
 def _are_counted() -> bool:
-    """Whether torch counts references where they are looked for, behind the first pointer of an
-    object. Elsewhere a tensor that someone refers to weakly in C++ passes for free."""
+    """Whether reference counts are in the second word of torch's C++ objects. If not, a tensor with
+    a weak reference in C++ looks unused."""
     tensor = torch.empty(1, device="cpu")
     storage = tensor.untyped_storage()
     places = (tensor._cdata + 8, storage._cdata + 8)
@@ -285,8 +292,8 @@ def _are_counted() -> bool:
 
 
 def handle_offset() -> int:
-    """Where in a Python tensor its C++ object is: at the one place that holds, in every one of some
-    tensors, the address that torch gives for it. -1 where there is no such place, or several."""
+    """The offset in a Python tensor of the pointer to its C++ object: the only one that holds the
+    address that torch returns. -1 if there is none, or several."""
     tensors = [torch.empty(2), torch.empty(3, 4).t(), torch.nn.Parameter(torch.empty(1))]
     sizes = [type(tensor).__basicsize__ for tensor in tensors]
     found = [

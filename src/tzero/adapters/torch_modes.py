@@ -1,9 +1,11 @@
-"""What torch is set to in a thread: everything besides its arguments that decides what a call of
-torch's does.
+"""Adapts torch's thread-local state: what besides its arguments decides what a torch call does.
 
-Enters: nothing but the thread. Leaves: a value that is equal while all of it is the same, and the
-reason, if there is one, why host functions cannot be recorded or replayed at all now; a mark that
-keeps torch.compile out of functions, and the dispatch mode that those of ours are made from.
+Enters: nothing but the thread. Leaves: that state as a value to compare; why host functions cannot
+be recorded or replayed now, if so; a mark that keeps torch.compile out of a function; and the base
+class of tzero's dispatch modes. It must not know plans.
+
+A torch without one of the private names fails when this module is imported; the steps for a new
+torch are in `tzero.adapters`.
 """
 
 from __future__ import annotations
@@ -45,9 +47,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Modes(NamedTuple):
-    """The state of torch in a thread: which of its dispatch keys are on and off there (inference
-    mode, autocast, tracing, transforms, dispatch modes), whether gradients are recorded, and how
-    many function modes are on.
+    """torch's state in a thread: the included and excluded dispatch keys (inference mode, autocast,
+    tracing, transforms, dispatch modes), grad mode, and the number of function modes.
 
     >>> with torch.no_grad():
     ...     now().grad
@@ -70,7 +71,7 @@ def now() -> Modes:
 
 
 def dispatch() -> tuple[int, int, bool]:
-    """The part of it that operators see: all but function modes.
+    """The part that operators see: all but function modes.
 
     >>> with torch.device("meta"):
     ...     dispatch() == now()[:3]
@@ -80,7 +81,7 @@ def dispatch() -> tuple[int, int, bool]:
 
 
 def obstacle() -> str:
-    """Why calls in this thread are not replayed now; mostly empty.
+    """Why calls in this thread cannot be replayed now; usually empty.
 
     >>> with torch.device("meta"):
     ...     obstacle()
@@ -101,7 +102,7 @@ def obstacle() -> str:
 
 
 def transforming() -> bool:
-    """Whether a transform of torch.func, such as `vmap`, is running in this thread.
+    """Whether a torch.func transform, such as `vmap`, is running in this thread.
 
     >>> transforming()
     False
@@ -110,15 +111,15 @@ def transforming() -> bool:
 
 
 def follower() -> str:
-    """Who writes down what torch does in this thread, and does not see launches; mostly empty.
-    Nobody does in the code of an operator of one's own, which is one step to them all.
+    """Which tracer records this thread's torch calls, and misses launches; usually empty. Inside a
+    custom operator there is none, because tracers record the operator as one call.
 
     >>> follower()
     ''
     """
     if torch._C._get_tracing_state() is not None:
         return "torch.jit.trace"
-    # Proxies have a place among the modes, and another where operators are not taken apart yet.
+    # Proxy modes are on one stack, and on another before operators are decomposed (pre-dispatch).
     if (
         torch._C._get_dispatch_mode(_PROXIES) is not None
         or torch._ops._get_dispatch_mode_pre_dispatch(_PROXIES) is not None  # type: ignore[no-untyped-call]
@@ -128,10 +129,9 @@ def follower() -> str:
 
 
 def untraced(function: F) -> F:
-    """Have torch.compile leave the calls of a function alone that it does not follow from their
-    caller, and all that these call. After a break in a graph it would look into every Python
-    function that runs, and into tzero's: a host function that runs in pieces of torch.compile's own
-    could not be recorded.
+    """Make torch.compile skip a function, and everything that it calls, unless it traces the
+    caller. After a graph break it would otherwise compile every Python function that runs, tzero's
+    too, and a host function split into compiled pieces could not be recorded.
 
     >>> untraced(now) is now
     True
@@ -142,8 +142,8 @@ def untraced(function: F) -> F:
 
 
 class Dispatching(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """A dispatch mode whose own code torch.compile leaves alone. Modes that torch sees to itself
-    import all of torch.compile at their first operator, which takes seconds of a first call.
+    """A dispatch mode whose code torch.compile skips. The usual modes import all of torch.compile
+    at their first operator, which adds seconds to a first call.
 
     ::
 

@@ -1,8 +1,12 @@
-"""How Triton compiles, as far as compiling elsewhere depends on it: what a new Triton may change.
+"""Adapts Triton's compiler. Change this for a new Triton that compiles differently.
 
-Enters: Triton's compiler, its knobs and its jit functions. Leaves: what besides a kernel decides
-how it compiles, kernels made of text, and compiles with caches and knobs of their own. It must not
-know what a request is. Processes that only compile import it, so it does not import torch.
+Enters: Triton's compiler, knobs and jit functions. Leaves: what decides the compiler's output
+besides the kernel, kernels made from source text, and compiling with a private cache and private
+knobs. It must not know what a request is. Compile workers import it, so it does not import torch.
+
+`tests/backends/test_triton_faithful.py` compiles every kernel here and in another process and
+compares all stages; it fails first if a new Triton reads something that requests do not carry. The
+steps are in `tzero.adapters`.
 """
 
 from __future__ import annotations
@@ -67,13 +71,13 @@ _OWN = (
     ("amd", "dump_mir"),
     ("amd", "swap_mir"),
 )
-"""Who sets one of these wants Triton's compiler, in this process."""
+"""If one of these knobs is set, Triton compiles in this process: they print, dump or replace."""
 
 _ELSEWHERE = (
     ("nvidia", "libdevice_path"),  # becomes an option
-    ("nvidia", "libcuda_path"),  # the driver's, which compilers do not load
+    ("nvidia", "libcuda_path"),  # of the driver; compiling does not load it
     ("amd", "libhip_path"),
-    ("runtime", "interpret"),  # what Triton interprets is not compiled
+    ("runtime", "interpret"),  # interpreted kernels are not compiled
 )
 _PRINTING = (
     "MLIR_ENABLE_DUMP",
@@ -89,7 +93,7 @@ _GROUPS = ("compilation", "language", "nvidia", "amd", "runtime")
 
 @functools.cache
 def _code_knobs() -> dict[tuple[str, str], Any]:
-    """The knobs that may change what comes out of the compiler, with their defaults."""
+    """The knobs that may change the compiler's output, with their defaults."""
     known = {}
     for group in _GROUPS:
         for name, knob in vars(type(getattr(knobs, group))).items():
@@ -100,7 +104,7 @@ def _code_knobs() -> dict[tuple[str, str], Any]:
 
 
 def code_knobs() -> dict[str, Any]:
-    """Those of Triton's knobs that may change the code and are not as they are by default."""
+    """The knobs that may change the compiler's output and differ from their defaults."""
     found = {}
     for (group, name), default in _code_knobs().items():
         value = getattr(getattr(knobs, group), name)
@@ -110,18 +114,18 @@ def code_knobs() -> dict[str, Any]:
 
 
 def knob_state() -> tuple[dict[str, Any], ...]:
-    """What was assigned to knobs; with the environment, it decides what `code_knobs` says."""
+    """All values assigned to knobs; with the environment, they decide `code_knobs`."""
     return tuple(dict(vars(getattr(knobs, group))) for group in (*_GROUPS, "cache"))
 
 
 def code_environment() -> dict[str, str]:
-    """The variables that Triton's passes read, and that change the code."""
+    """The environment variables that Triton's passes read and that change the code."""
     return dict(get_cache_invalidating_env_vars())
 
 
 def own_compiling(variables: Mapping[str, str]) -> str:
-    """Why Triton itself must compile, in this process, which has these variables; empty where it
-    need not."""
+    """Why Triton must compile in this process, given its environment variables; empty if it need
+    not."""
     if knobs.runtime.interpret:
         return "Triton's interpreter is on"
     for group, name in _OWN:
@@ -133,7 +137,7 @@ def own_compiling(variables: Mapping[str, str]) -> str:
         return "triton.knobs.runtime.add_stages_inspection_hook is set"
     managers = (knobs.cache.manager_class, knobs.cache.remote_manager_class)
     if any(each not in (None, _PrivateCache) for each in managers):
-        return "Triton has a cache manager of someone's own"
+        return "a custom cache manager is set in triton.knobs.cache"
     if knobs.build.impl is not None:
         return "triton.knobs.build.impl is set"
     printing = next((name for name in _PRINTING if variables.get(name, "0") not in ("", "0")), "")
@@ -141,7 +145,7 @@ def own_compiling(variables: Mapping[str, str]) -> str:
 
 
 def is_allowed_global(name: str, value: Any) -> bool:
-    """Whether a kernel may read a global of this name and value. Triton says which not."""
+    """Whether Triton lets a kernel read a global of this name and value."""
     from triton.compiler.code_generator import CodeGenerator
 
     module = getattr(value, "__module__", "") or ""
@@ -160,7 +164,7 @@ def is_allowed_global(name: str, value: Any) -> bool:
 
 @functools.cache
 def dtype_of(name: str) -> Any:
-    """Triton's own object for an element's type.
+    """Triton's own object for an element type.
 
     >>> dtype_of("fp32") is tl.float32
     True
@@ -170,20 +174,20 @@ def dtype_of(name: str) -> Any:
 
 
 def annotations_of(function: JITFunction[Any]) -> dict[str, str]:
-    """What Triton makes of the annotations of a kernel's parameters: it reads the text again as
-    the same."""
+    """The annotations of a kernel's parameters as text, which Triton reads again with the same
+    result."""
     return {each.name: each.annotation for each in function.params if each.annotation}
 
 
 class SpecializationProxy(NamedTuple):
-    """What Triton hands to a kernel's own `repr`."""
+    """What Triton passes to a kernel's custom `repr`."""
 
     constants: dict[str, Any]
     signature: dict[str, Any]
 
 
 def repr_of(source: ASTSource) -> str | None:
-    """The name that a kernel's own `repr` gives a binary; None where it has none."""
+    """The name that a kernel's custom `repr` gives a binary; None if it has no `repr`."""
     function = source.fn
     if function._repr is None:
         return None
@@ -194,15 +198,14 @@ def repr_of(source: ASTSource) -> str | None:
 
 _serial = iter(range(1 << 62))
 
-# Since 3.9: all kernels of the process by name, the user's own among them. Those that are made
-# again must not take their place.
+# Since 3.9: all kernels of the process by name. One made from text must not replace the user's.
 _registry: dict[str, Any] = getattr(jit, "_triton_jit_function_registry", {})
 
 
 def make_kernel(
     function: FunctionType, lines: list[str], source: str, options: Mapping[str, Any]
 ) -> JITFunction[Any]:
-    """A kernel of a function whose text is in no file, as Triton would have made it of one."""
+    """A kernel from a function whose source text is not in a file."""
     name = f"{function.__module__}:{function.__qualname__}"
     known = _registry.get(name)
     try:
@@ -214,15 +217,15 @@ def make_kernel(
 
 
 def make_constexpr_function(function: FunctionType, lines: list[str], source: str) -> Any:
-    """A function that runs while kernels compile, likewise."""
+    """A constexpr function from a function whose source text is not in a file."""
     return _made(ConstexprFunction, function, lines, source)
 
 
 def _made(
     make: Callable[[FunctionType], Any], function: FunctionType, lines: list[str], source: str
 ) -> Any:
-    """Triton reads a function's text where Python finds it. It finds it under a name that only
-    this call knows, so that what others read of the true file stays as it is."""
+    """Triton reads the source with `inspect`, which looks it up in `linecache` by file name. A
+    unique file name leaves the entry of the original file alone."""
     code = function.__code__
     name = f"<tzero {os.getpid()} {next(_serial)}>"
     text = ["\n"] * (code.co_firstlineno - 1) + lines
@@ -233,7 +236,7 @@ def _made(
     finally:
         function.__code__ = code
         del linecache.cache[name]
-    if hasattr(made, "file_name"):  # since 3.9; Triton 3.6 asks the code
+    if hasattr(made, "file_name"):  # since 3.9; Triton 3.6 reads it from the code object
         made.file_name = code.co_filename
     made.raw_src = lines
     if made.src != source:
@@ -242,7 +245,7 @@ def _made(
 
 
 def warm() -> None:
-    """Import what Triton imports at its first compile only."""
+    """Import what Triton otherwise imports at its first compile."""
     import triton.backends.nvidia.compiler
     import triton.compiler.code_generator
     import triton.language.extra.cuda.libdevice  # noqa: F401
@@ -254,24 +257,24 @@ def compiler_version() -> str:
 
 
 def compiler_digest() -> str:
-    """Triton's digest of itself. The first call of a process reads all of the compiler."""
+    """Triton's digest of itself. The first call in a process reads all files of the compiler."""
     return str(cache.triton_key())
 
 
 def compiler_stamp() -> str:
-    """Which files the compiler is, without reading them: for processes of one machine."""
+    """Identifies the compiler's files without reading them; valid on one machine."""
     found = os.stat(triton._C.libtriton.__file__)
     return f"{compiler_version()} {triton.__file__} {found.st_size} {found.st_mtime_ns}"
 
 
 def known_digest(digest: str) -> None:
-    """Spare this process reading the compiler: another, which has the same, has told its digest."""
+    """Set the digest that a process with the same compiler computed, to save reading its files."""
     if cache.triton_key.cache_info().currsize == 0:
         cache.triton_key = functools.lru_cache(lambda: digest)
 
 
 def ptxas_path(target: GPUTarget) -> str | None:
-    """The assembler that NVIDIA's backend uses for a target; None for others."""
+    """The path of ptxas for a CUDA target; None for other targets."""
     if target.backend != "cuda":
         return None
     from triton.backends.nvidia.compiler import get_ptxas
@@ -280,7 +283,7 @@ def ptxas_path(target: GPUTarget) -> str | None:
 
 
 def forget_tools() -> None:
-    """Have Triton's backends ask again what their assemblers can."""
+    """Clear what Triton's NVIDIA backend has cached about ptxas."""
     from triton.backends.nvidia import compiler
 
     for each in vars(compiler).values():
@@ -293,8 +296,8 @@ _knobs_lock = threading.RLock()  # protects the knobs that `with_knobs` changes
 
 @contextmanager
 def with_knobs(values: Mapping[str, Any]) -> Iterator[None]:
-    """Give knobs that change the code these values, or their defaults, until the block ends. Where
-    all have them already, as in the process that asked, nothing is touched."""
+    """Set the knobs that change the code to these values, or to their defaults, until the block
+    ends. Does nothing if all have these values already."""
     wanted = {each: values.get(".".join(each), default) for each, default in _code_knobs().items()}
     wrong = {
         (group, name): value
@@ -308,7 +311,9 @@ def with_knobs(values: Mapping[str, Any]) -> Iterator[None]:
         states = {group: dict(vars(getattr(knobs, group))) for group, _ in wrong}
         try:
             for (group, name), value in wrong.items():
-                vars(getattr(knobs, group))[name] = value  # past the knob, which sets a variable
+                vars(getattr(knobs, group))[name] = (
+                    value  # not by assignment, which also sets the environment variable
+                )
             yield
         finally:
             for group, state in states.items():
@@ -318,15 +323,15 @@ def with_knobs(values: Mapping[str, Any]) -> Iterator[None]:
 
 
 _private = threading.local()
-_private_lock = threading.Lock()  # protects `_private_users` and the knob that goes with it
+_private_lock = threading.Lock()  # protects `_private_users` and `knobs.cache.manager_class`
 _private_users = 0
 
 
 class _PrivateCache(cache.CacheManager):  # type: ignore[misc]
-    """Triton's cache for one compile: a directory where nothing is found."""
+    """Triton's cache for one compile: a directory that is empty at first."""
 
     def __new__(cls, key: str, override: bool = False, dump: bool = False) -> Any:
-        # Other threads of this process compile as ever.
+        # Other threads of this process use the usual cache.
         if getattr(_private, "directory", None) is None:
             return cache.FileCacheManager(key, override=override, dump=dump)
         return super().__new__(cls)
@@ -347,12 +352,12 @@ class _PrivateCache(cache.CacheManager):  # type: ignore[misc]
         return None
 
     def put_group(self, filename: str, group: dict[str, str]) -> None:
-        """Nobody will ask for it."""
+        """Not needed: `get_group` finds nothing."""
 
 
 @contextmanager
 def private_cache(directory: str) -> Iterator[None]:
-    """Have what this thread compiles kept in a directory, and nothing found anywhere else."""
+    """Use a directory as this thread's Triton cache, until the block ends."""
     global _private_users
     outer = getattr(_private, "directory", None)
     _private.directory = directory

@@ -1,14 +1,15 @@
-"""All that tzero knows of Triton's launch path: one place for what a new Triton may change.
+"""Adapts Triton's launch path. Change this for a new Triton that launches differently.
 
-Enters: Triton's modules and its jit functions. Leaves: what decides which binary a launch runs, the
-parameters of a kernel, what a compiled kernel needs to be launched, and what a launch has compiled.
-It must not know how tzero launches, or where it compiles. Processes that only compile import it, so
-torch is imported where it is asked, not before.
+Enters: Triton's modules and jit functions. Leaves: everything that decides which binary a launch
+runs, the parameters of a kernel, what launching a compiled kernel needs, and what a launch would
+compile. It must not know how tzero launches, or where it compiles. Compile workers import it, so it
+imports torch only in functions.
 
-Triton finds a kernel in four steps: it puts arguments in order, describes each (its
-specialization), makes a text of that and of the options, and looks it up in a dict per device. All
-of it depends on the arguments, on the options, and on the knobs in `KNOBS`; what is described here
-is at least as fine. `tests/launches/test_triton_launch.py` checks that on each Triton.
+Triton finds the binary of a launch in four steps: it binds the arguments, specializes each, makes a
+key from that and the options, and looks the key up in a dict per device. The result depends on the
+arguments, the options, and the knobs in `KNOBS`. What this module reads distinguishes at least as
+much. `tests/adapters/test_triton_launch.py` checks that against the source of the installed Triton,
+and is the first test to fail on a new one; the steps are in `tzero.adapters`.
 """
 
 from __future__ import annotations
@@ -65,9 +66,9 @@ __all__ = [
     "is_interpreted",
     "is_plain_driver",
     "knobs",
+    "launch_knobs",
     "make_backend",
     "named",
-    "oddity",
     "options_of",
     "parameters",
     "plain_alignment",
@@ -75,7 +76,7 @@ __all__ = [
     "source_of",
     "specialization",
     "tensor_types",
-    "world",
+    "unsupported",
 ]
 
 Constexpr = tl.constexpr
@@ -98,19 +99,19 @@ KNOBS: tuple[tuple[str, str], ...] = (
     # Since 3.9.
     *([("compilation", _FPSAN)] if hasattr(knobs.compilation, _FPSAN) else []),
 )
-"""The knobs that Triton adds to the options of every launch: `triton.knobs`' object, attribute."""
+"""The knobs that Triton adds to the options of every launch: group of `triton.knobs`, name."""
 
 MORE_KNOBS = tuple(name for group, name in KNOBS[1:] if name != "instrumentation_mode")
-"""Those of `KNOBS` that not every Triton has; all of them in ``knobs.compilation``."""
+"""Those of `KNOBS` that not every supported Triton has; all are in ``knobs.compilation``."""
 
 DRIVER_SLOT = "_active" if hasattr(driver, "_active") else "active"
-"""The attribute of Triton's driver configuration that holds the active driver: the plain one, not
-the property, which runs Python code."""
+"""The attribute of Triton's driver configuration that holds the active driver: a plain attribute
+for native code to read, not the property, which runs Python code."""
 
 if len(KNOBS) == 3:
 
-    def world() -> tuple[Any, ...]:
-        """The hook on the compiler's stages, and what the knobs in `KNOBS` are now."""
+    def launch_knobs() -> tuple[Any, ...]:
+        """The hook on compiler stages, and the current values of `KNOBS`."""
         runtime, compilation = knobs.runtime, knobs.compilation
         debug = runtime.debug
         return (
@@ -123,15 +124,15 @@ if len(KNOBS) == 3:
 
 else:
 
-    def world() -> tuple[Any, ...]:
-        """The hook on the compiler's stages, and what the knobs in `KNOBS` are now."""
+    def launch_knobs() -> tuple[Any, ...]:
+        """The hook on compiler stages, and the current values of `KNOBS`."""
         runtime = knobs.runtime
         mode, debug = knobs.compilation.instrumentation_mode, runtime.debug
         return (runtime.add_stages_inspection_hook, debug, type(debug), mode)
 
 
 class Parameter(NamedTuple):
-    """One parameter of a kernel, as far as it decides how an argument is described.
+    """One parameter of a kernel: what decides how its argument is specialized.
 
     >>> Parameter("n", constant=False, const=False, specialize=True, align=True).name
     'n'
@@ -146,13 +147,13 @@ class Parameter(NamedTuple):
     default: Any = inspect.Parameter.empty
 
 
-def oddity(function: JITFunction[Any]) -> str:
-    """What in a kernel's parameters only Triton knows how to take; empty for most kernels."""
+def unsupported(function: JITFunction[Any]) -> str:
+    """Why only Triton can launch a kernel with these parameters; empty for most kernels."""
     for parameter in function.signature.parameters.values():
-        if parameter.kind is inspect.Parameter.VAR_POSITIONAL:  # as Triton 3.9 allows
+        if parameter.kind is inspect.Parameter.VAR_POSITIONAL:  # since 3.9
             return f"its parameter {parameter.name!r} collects several arguments"
         if parameter.name.startswith("_tz_"):
-            return f"its parameter {parameter.name!r} has a name that tzero keeps for itself"
+            return f"its parameter {parameter.name!r} has a name that tzero reserves"
     return ""
 
 
@@ -173,7 +174,7 @@ def parameters(function: JITFunction[Any]) -> tuple[Parameter, ...]:
 
 
 def options_of(function: JITFunction[Any]) -> dict[str, Any]:
-    """What `triton.jit` was told of a kernel."""
+    """The options that `triton.jit` was given for a kernel."""
     return {
         "version": function.version,
         "repr": function._repr,
@@ -186,7 +187,7 @@ def options_of(function: JITFunction[Any]) -> dict[str, Any]:
 
 
 def functions_of(kernel: Any) -> Iterator[Callable[..., Any]]:
-    """The functions that heuristics and autotuners around a kernel call at a launch."""
+    """The functions that heuristics and autotuners around a kernel call during a launch."""
     while isinstance(kernel, KernelInterface) and not isinstance(kernel, JITFunction):
         found = [getattr(kernel, name, None) for name in ("pre_hook", "post_hook")]
         found += [getattr(config, "pre_hook", None) for config in getattr(kernel, "configs", ())]
@@ -202,26 +203,26 @@ def is_interpreted(function: Any) -> bool:
 
 
 def interpreting() -> str:
-    """Why launches do not show as such, if they do not."""
+    """Why launches cannot be recorded; empty unless Triton interprets kernels."""
     return "Triton's interpreter is on" if knobs.runtime.interpret else ""
 
 
 def specialization(backend: Any, value: Any, parameter: Parameter) -> Any:
-    """Triton's own description of an argument: its type, and what code may assume of it."""
+    """Triton's specialization of an argument: its type, and what the code may assume about it."""
     flags = (parameter.const, parameter.specialize, parameter.align)
     return native_specialize_impl(backend, value, *flags)
 
 
 def plain_alignment(backend: Any) -> bool:
-    """Whether a backend asks of a tensor's pointer only if 16 divides it. A backend may ask more:
-    AMD's looks at the size of the storage too."""
+    """Whether a backend specializes a pointer only on divisibility by 16. AMD's backend also looks
+    at the size of the storage."""
     return bool(getattr(backend, "supports_native_tensor_specialization", False))
 
 
 def hooks() -> tuple[Any, Any] | None:
-    """The hooks to call around a launch, or None where there are none to call.
+    """The hooks to call around a launch, or None if there are none.
 
-    Both chains are handed on where one has something in it: a hook may add another while it runs.
+    If either chain has a hook, both are returned: a hook may add another while it runs.
     """
     runtime = knobs.runtime
     enter, leave = runtime.launch_enter_hook, runtime.launch_exit_hook
@@ -235,7 +236,7 @@ def _is_empty(hook: Any) -> bool:
 
 
 def changed_globals(function: JITFunction[Any]) -> Iterator[str]:
-    """Globals that a kernel was compiled with and that are no longer what they were."""
+    """The names of globals that changed since a kernel was compiled with them."""
     missing = object()
     for (name, _), (value, where) in function.used_global_vals.items():
         if where.get(name, missing) != value:
@@ -243,8 +244,8 @@ def changed_globals(function: JITFunction[Any]) -> Iterator[str]:
 
 
 class Compiled(NamedTuple):
-    """A compiled kernel, and where Triton keeps it: as long as it is found there, Triton would
-    launch it for the same description of arguments."""
+    """A compiled kernel, and its place in Triton's cache: while it is there, Triton would launch it
+    for arguments of the same specialization."""
 
     kernel: Any
     caches: Any  # the device's entry in the function's device_caches
@@ -253,17 +254,17 @@ class Compiled(NamedTuple):
     run: Callable[..., None]
     handle: Any
     packed: Any
-    direct: Callable[..., int] | None  # takes addresses, and answers with an outcome
-    error: Callable[..., Exception] | None  # what to raise for it
+    direct: Callable[..., int] | None  # takes addresses, returns a status
+    error: Callable[..., Exception] | None  # makes the exception for a status
 
     def is_current(self, function: JITFunction[Any], device: Any) -> bool:
-        """Whether Triton still keeps the kernel there."""
+        """Whether the kernel is still in Triton's cache."""
         where = function.device_caches.get(device)
         return where is self.caches and self.table.get(self.key) is self.kernel
 
 
 def compiled(function: JITFunction[Any], kernel: Any, device: Any) -> Compiled | None:
-    """Where Triton keeps a kernel that it has just launched; None if it does not."""
+    """The place in Triton's cache of a kernel that was just launched; None if it has none."""
     caches = function.device_caches.get(device)
     if caches is None:
         return None
@@ -288,7 +289,7 @@ def compiled(function: JITFunction[Any], kernel: Any, device: Any) -> Compiled |
 def named(
     function: JITFunction[Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The arguments of a launch by the names of the parameters, and the options beside them."""
+    """The arguments of a launch by parameter name, and its other options."""
     names = [parameter.name for parameter in function.params]
     given = {p.name: p.default for p in function.params} | dict(zip(names, args, strict=False))
     given |= {name: value for name, value in kwargs.items() if name in given}
@@ -296,7 +297,7 @@ def named(
 
 
 def current_stream() -> Any:
-    """The device and the stream that a launch goes to now."""
+    """The current device and stream."""
     active = driver.active
     device = active.get_current_device()
     return device, active.get_current_stream(device)
@@ -306,7 +307,7 @@ _run = JITFunction.run
 
 
 def put_before_run(shown: Callable[..., Any] | None) -> None:
-    """Have launches by Triton's own kernels made by `shown`, or as ever."""
+    """Pass launches of Triton's own kernels to `shown`; None undoes that."""
     if shown is None:
         JITFunction.run = _run
         return
@@ -323,20 +324,20 @@ def put_before_run(shown: Callable[..., Any] | None) -> None:
     JITFunction.run = run
 
 
-class _Looking(threading.local):
-    """Whether this thread's launches by an autotuner are to be made with each of its configs."""
+class _Autotuning(threading.local):
+    """Whether autotuners on this thread launch with each of their configs instead of tuning."""
 
     every_config = False
 
 
-_looking = _Looking()
+_autotuning = _Autotuning()
 _tuned = Autotuner.run
 _tuners = 0
-_tuners_lock = threading.Lock()  # protects `_tuners` and the function in place of Triton's
+_tuners_lock = threading.Lock()  # protects `_tuners` and `Autotuner.run`
 
 
 def _tune(self: Any, *args: Any, **kwargs: Any) -> Any:
-    if not _looking.every_config:
+    if not _autotuning.every_config:
         return _tuned(self, *args, **kwargs)
     self.nargs = dict(zip(self.arg_names, args, strict=False))
     try:
@@ -349,17 +350,17 @@ def _tune(self: Any, *args: Any, **kwargs: Any) -> Any:
 
 @contextmanager
 def every_config() -> Iterator[None]:
-    """Have autotuners on this thread launch with each of their configs, and time none, until the
-    block ends."""
+    """Make autotuners on this thread launch once with each config, without timing, until the block
+    ends."""
     global _tuners
     with _tuners_lock:
         _tuners += 1
         Autotuner.run = _tune
-    outer, _looking.every_config = _looking.every_config, True
+    outer, _autotuning.every_config = _autotuning.every_config, True
     try:
         yield
     finally:
-        _looking.every_config = outer
+        _autotuning.every_config = outer
         with _tuners_lock:
             _tuners -= 1
             if not _tuners:
@@ -367,7 +368,7 @@ def every_config() -> Iterator[None]:
 
 
 def compile_with(function: JITFunction[Any], compile: Callable[..., Any]) -> None:
-    """Have a kernel's binaries made by this function, which is called as ``triton.compile`` is."""
+    """Make a kernel compile with this function, which takes what ``triton.compile`` takes."""
     caches = function.device_caches
     plain = caches.default_factory
     if getattr(plain, "compile", None) is compile:
@@ -387,7 +388,7 @@ def compile_with(function: JITFunction[Any], compile: Callable[..., Any]) -> Non
 def source_of(
     function: JITFunction[Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[ASTSource, GPUTarget, dict[str, Any]]:
-    """What a launch with these arguments has compiled: the source, the target, the options."""
+    """What a launch with these arguments would compile: the source, the target, the options."""
     _, _, target, backend, binder = function.device_caches[driver.active.get_current_device()]
     given = dict(kwargs)
     given["debug"] = given.get("debug", function.debug) or knobs.runtime.debug
@@ -401,16 +402,17 @@ def source_of(
 
 
 def cuda_launch(kernel: Any, launcher: Any) -> tuple[int, int, int, bool, bool] | None:
-    """Threads and shared memory of a block, blocks of a cluster, cooperative, dependent; None for
-    a binary that needs more than that, or that CUDA does not run."""
+    """The launch attributes that native code packs: threads of a block, bytes of shared memory,
+    blocks of a cluster, cooperative, dependent (PDL). None for a binary that needs others, or is
+    not for CUDA."""
     metadata = kernel.metadata
     if metadata.target.backend != "cuda" or getattr(launcher, "gsan_enabled", False):
         return None
     if launcher.global_scratch_size > 0 or launcher.profile_scratch_size > 0:
         return None
-    if launcher.num_ctas == 16:  # wants an attribute of the function set at each launch
+    if launcher.num_ctas == 16:  # needs a function attribute set before each launch
         return None
-    # Blocks of Triton's kernels are rows of warps; those of CUDA C++ may be anything.
+    # Blocks of Triton kernels have one dimension; those of CUDA C++ may have three.
     threads, *more = getattr(metadata, "block", (32 * metadata.num_warps, 1, 1))
     if more != [1, 1]:
         return None
@@ -432,11 +434,13 @@ def cuda_driver() -> type:
 
 
 def is_plain_driver(active: Any) -> bool:
-    """Whether a driver tells the current device and stream as it was made to, and not as someone
-    has it say."""
+    """Whether a driver returns the current device and stream as its class defines, so that native
+    code may read them elsewhere: tzero's CPU driver or Triton's CUDA driver, unpatched."""
     own = vars(active)
     if "get_current_device" not in own and "get_current_stream" not in own:
-        return type(active).__module__ == "tzero.cpu.driver"  # its methods
+        from tzero.cpu.driver import CPUDriver
+
+        return type(active) is CPUDriver
     import torch
 
     raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
@@ -453,7 +457,7 @@ def backend_of(caches: Any) -> Any:
 
 
 def cpu_is_alone() -> bool:
-    """Whether no device but the CPU can hold a tensor's memory."""
+    """Whether the CPU is the only device that tensors can be on."""
     import torch
 
     return not torch.accelerator.is_available()
@@ -467,7 +471,7 @@ def tensor_types() -> tuple[type, ...]:
 
 
 def unknown_keyword(error: Exception) -> str | None:
-    """The name, where this is what Triton says to a launch with an option that it does not know."""
+    """The name of the option, if this is Triton's error for an unknown option of a launch."""
     said = str(error.args[0]) if isinstance(error, KeyError) and error.args else ""
     found = re.match(r"Keyword argument (\S+) was specified but unrecogni[sz]ed", said)
     return found[1] if found else None

@@ -1,15 +1,14 @@
-"""What the backends for C-like languages share on the compiler's side: their programs.
+"""Shared by the backends for C-like languages, on the compiler's side.
 
     text ── declarations ──► which function is the kernel, and what it takes
     text, headers, flags ── written ──► Request.program ── build ──► a compiler's output
 
 Enters: source text. Leaves: `Function`, the signature of each function that the text defines at the
-top level; a program as one text; and the bytes that a compiler, run as a process, made of it. It
-must not know which compiler that is, or how anything is launched. It imports neither torch nor
-triton.
+top level; a `Program` as one text; and the bytes that a compiler process made from it. It must not
+know which compiler that is, or how a kernel is launched. It imports neither torch nor triton.
 
-This is no parser of C++. It finds functions that are written plainly, outside of namespaces and
-templates, which is all that a kernel needs to be.
+This is not a C++ parser. It finds plain functions outside namespaces and templates, which is enough
+for kernels.
 """
 
 from __future__ import annotations
@@ -92,13 +91,13 @@ DTYPES = {
     "c64": "complex64",
     "c128": "complex128",
 }
-"""The dtype, by torch's name, of what a type's pointers point at. ``void`` is not among them: such
-a pointer takes a tensor of any dtype."""
+"""Type -> the torch dtype of a tensor that a pointer to it accepts. ``void`` is missing: such a
+pointer accepts any dtype."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One parameter: its name, its type in Triton's words, and as it is written.
+    """One parameter: its name, its type as Triton names it, and the declaration as written.
 
     >>> Parameter("x", "*fp32", "const float *")
     Parameter(name='x', type='*fp32', spelled='const float *')
@@ -106,14 +105,14 @@ class Parameter:
 
     name: str
     type: str
-    """``i64``, ``fp32``, ``*fp32``, ``*void``, ``str``; empty for a type that is none of these."""
+    """``i64``, ``fp32``, ``*fp32``, ``*void``, ``str``; empty for any other type."""
 
     spelled: str
 
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A function that a source text defines. `head` is all that stands before its name.
+    """A function that a source text defines. `head` is everything before its name.
 
     >>> (add,) = functions("int add(int a, int b) { return a + b; }")
     >>> add.name, [parameter.type for parameter in add.parameters]
@@ -141,7 +140,7 @@ _DEFINITION = re.compile(r"([^;{}()]*?)\b(\w+)\s*\(([^()]*)\)\s*(?:noexcept\s*)?
 
 
 def functions(source: str) -> list[Function]:
-    """The functions that a text defines at its top level, in order.
+    """The functions that a text defines at the top level, in order.
 
     >>> [each.name for each in functions("// f() {}\\nstatic int f() {} void g(float *x) { f(); }")]
     ['f', 'g']
@@ -164,8 +163,8 @@ def choose(
     is_kernel: Callable[[Function], bool],
     what: str,
 ) -> Function:
-    """The kernel of a text: the function of that name, or the only one that may be one. `what` says
-    how a kernel is written.
+    """The kernel in a text: the function named `entry`, or the only candidate. `what` tells how a
+    kernel is written, for errors.
 
     >>> choose("int f() {}", None, lambda function: True, "a function").name
     'f'
@@ -186,7 +185,7 @@ def choose(
 
 
 def _blank(match: re.Match[str]) -> str:
-    """Text without what could be taken for code; lines stay where they are."""
+    """Replace comments, directives and strings, which could look like code; line numbers stay."""
     if match["string"] == '"C"':
         return '"C"'
     lines = "\n" * match[0].count("\n")
@@ -194,13 +193,13 @@ def _blank(match: re.Match[str]) -> str:
 
 
 def _top_level(text: str) -> Iterator[str]:
-    """What stands before each brace that opens at the top level, from the statement's start on."""
+    """The statement before each brace that opens at the top level."""
     depth, start = 0, 0
     for match in re.finditer(r"[{};]", text):
         if match[0] == "{":
             if depth == 0:
                 opening = text[start : match.start()]
-                if opening.split() == ["extern", '"C"']:  # a block of them: still the top level
+                if opening.split() == ["extern", '"C"']:  # a block: its content is still top level
                     start = match.end()
                     continue
                 yield opening
@@ -221,7 +220,7 @@ def _parameters(text: str) -> Iterator[Parameter]:
 
 
 def _split(text: str) -> list[str]:
-    """At the commas outside of angle brackets."""
+    """Split at the commas outside angle brackets."""
     parts, depth = [""], 0
     for letter in text:
         depth += (letter == "<") - (letter == ">")
@@ -252,7 +251,7 @@ def _parameter(text: str, place: int) -> Parameter:
 
 
 def _kind(words: Sequence[str]) -> tuple[str, int]:
-    """The type that some words begin with, and how many of them say it."""
+    """The type at the start of a declaration, and how many words it takes."""
     count = next((k for k, word in enumerate(words) if word not in _INTEGER_WORDS), len(words))
     if count:
         return _integer(words[:count]), count
@@ -271,7 +270,7 @@ def _integer(words: Sequence[str]) -> str:
 
 
 def result_of(function: Function) -> str:
-    """The type that a function returns, as `Parameter.type` has it; ``void`` for nothing.
+    """The return type, in the form of `Parameter.type`; ``void`` for none.
 
     >>> result_of(functions('extern "C" static inline std::string f() {}')[0])
     'str'
@@ -282,7 +281,7 @@ def result_of(function: Function) -> str:
     return "void" if text == "void" else _parameter(text, 0).type
 
 
-# -- what Python's compilers are told --------------------------------------------------------------
+# -- parameters of Halide and CuTe functions -------------------------------------------------------
 
 _NUMBERS = {name for name in DTYPES.values() if not name.startswith(("complex", "bfloat"))} - {
     "float16"
@@ -290,7 +289,7 @@ _NUMBERS = {name for name in DTYPES.values() if not name.startswith(("complex", 
 
 
 class Port(NamedTuple):
-    """A parameter or a result: its name, its dtype, and its dimensions; none for a number.
+    """A parameter or a result: its name, its dtype, and its rank; None for a number.
 
     >>> Port.read("x", "float32[2]")
     Port(name='x', dtype='float32', rank=2)
@@ -302,7 +301,7 @@ class Port(NamedTuple):
 
     @staticmethod
     def read(name: str, text: str) -> Port:
-        """From a text: ``float32[2]`` for a tensor, ``float32`` for a number."""
+        """Parse ``float32[2]`` (a tensor) or ``float32`` (a number)."""
         match = re.fullmatch(r"(\w+)(?:\[(\d+)\])?", text.strip())
         if match is None or match[1] not in (DTYPES.values() if match[2] else _NUMBERS):
             raise ValueError(text)
@@ -314,8 +313,8 @@ class Port(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What a compiler for a C-like language is given, whole: the text, the headers that it includes
-    by name, flags for the compiler, and more that only one backend knows.
+    """Everything that a compiler for a C-like language gets: the text, the headers that it includes
+    by name, flags, and a target, whose meaning is the backend's.
 
     >>> Program.read(Program("int x;", flags=("-g",)).written()).flags
     ('-g',)
@@ -342,13 +341,13 @@ class Program:
 
     @staticmethod
     def read(text: str) -> Program:
-        """The program of such a text."""
+        """Parse what `written` returned."""
         source, headers, flags, target = json.loads(text)
         return Program(source, headers, tuple(flags), target)
 
 
 def beside(headers: Mapping[str, str], name: str, text: str) -> dict[str, str]:
-    """Headers, and a kernel's own text as a file of this name, so that errors show its lines.
+    """The headers plus the kernel's own text as a file, so that compiler errors show its lines.
 
     >>> sorted(beside({"sizes.h": ""}, "add.cpp", "void add() {}"))
     ['add.cpp', 'sizes.h']
@@ -357,7 +356,7 @@ def beside(headers: Mapping[str, str], name: str, text: str) -> dict[str, str]:
         raise InvalidKernel(
             kernel=name.partition(".")[0],
             problem=f"a header is called {name!r}, as its own source is",
-            advice="Call the header otherwise.",
+            advice="Rename the header.",
         )
     return {**headers, name: text}
 
@@ -370,8 +369,8 @@ def build(
     source: str,
     made: str,
 ) -> bytes:
-    """Run a compiler on a program, and return what it made. `words` are its command; `source` and
-    `made` are the names of the text and of what it is to make, in a directory that it runs in.
+    """Run a compiler on a program, and return the file that it made. `words` is the command line;
+    `source` and `made` are the names of input and output in the directory where it runs.
 
     ::
 
@@ -387,20 +386,22 @@ def build(
         out = Path(folder, made)
         if not out.exists():
             raise CompileFailed(
-                kernel=kernel, problem="the compiler made nothing, and said no word", trace=""
+                kernel=kernel,
+                problem="the compiler wrote neither its output nor a message",
+                trace="",
             )
         return out.read_bytes()
 
 
 def run(kernel: str, words: Sequence[str], folder: str | None = None) -> str:
-    """Run a compiler; what it wrote. `CompileFailed` with its words where it fails.
+    """Run a compiler, and return its output; raises `CompileFailed` with that if it fails.
 
     >>> run("add", ["echo", "done"]).strip()
     'done'
     """
     try:
         done = command.run(words, cwd=folder)
-    except OSError as error:  # it was there when we looked: not executable, or gone
+    except OSError as error:  # not executable, or removed since it was found
         problem = f"{words[0]} cannot be run: {error}"
         raise CompileFailed(kernel=kernel, problem=problem, trace="") from error
     said = (done.stdout + done.stderr).decode(errors="replace")
@@ -411,7 +412,7 @@ def run(kernel: str, words: Sequence[str], folder: str | None = None) -> str:
 
 
 def gist(compiler: str, status: int, words: str) -> str:
-    """The line of a compiler's words that matters most.
+    """The most important line of a compiler's output.
 
     >>> gist("cc", 1, "In function f:\\nf.c:3: error: unknown type name 'flaot'")
     "f.c:3: error: unknown type name 'flaot'"
@@ -420,4 +421,4 @@ def gist(compiler: str, status: int, words: str) -> str:
         return f"{compiler} was ended by signal {-status}"
     lines = [line.strip() for line in words.splitlines() if line.strip()]
     errors = [line for line in lines if re.search(r"\berror\b", line, re.IGNORECASE)]
-    return (errors or lines or [f"{compiler} ended with status {status}, without a word"])[0]
+    return (errors or lines or [f"{compiler} ended with status {status} and no message"])[0]

@@ -1,11 +1,11 @@
-"""C++ for the CPU, launched like a kernel over a grid.
+"""C++ for the CPU, launched over a grid.
 
     source ── kernel ──► Request ── compile ──► shared object ── load ──► pool of threads
 
-Enters: C++ text. Leaves: a kernel, whose compiled form has the interface of the Triton kernels that
-tzero compiles for the CPU (`cpu/runtime/launch.h`), and so runs on the same threads and can be
-launched by the same native code. It must not know how grids are spread over threads. What it
-takes of `tzero.cpu` it imports late, because that imports triton.
+Enters: C++ text. Leaves: a kernel whose compiled form has the same interface as Triton kernels
+compiled for the CPU (`cpu/runtime/launch.h`), so it runs on the same threads and the same native
+code launches it. It must not know how a grid is distributed over threads. It imports `tzero.cpu`
+late, because that imports triton.
 
 A kernel is a function whose last parameter is a ``tzero::Program``: its place in the grid.
 """
@@ -46,7 +46,7 @@ _PRELUDE = """\
 #include <exception>
 
 namespace tzero {
-// The place of one program in the grid, and the grid's sizes.
+// The position of one program in the grid, and the sizes of the grid.
 struct Program {
     int32_t id[3];
     int32_t grid[3];
@@ -82,7 +82,7 @@ tz_kernel(const tz_launch *launch, int64_t first, int64_t last, void *)
         }} catch (...) {{
             what = strdup("an exception that is no std::exception");
         }}
-        // The first to fail says so, as tz_fail of kernel.h does; the text goes where an offset is.
+        // Report the first failure, as tz_fail of kernel.h does; the offset field holds its text.
         tz_status *status = launch->status;
         if (__atomic_exchange_n(&status->raised, 1, __ATOMIC_ACQ_REL)) {{
             free(const_cast<char *>(what));
@@ -98,8 +98,7 @@ tz_kernel(const tz_launch *launch, int64_t first, int64_t last, void *)
 """
 
 _WORK = 131072
-"""What a program is taken for, in element operations, where nothing else is said: enough for a
-thread of its own."""
+"""The default cost of one program, in element operations: enough for a thread of its own."""
 
 
 def kernel(
@@ -113,9 +112,9 @@ def kernel(
     """A kernel in C++ that runs on the CPU.
 
     `source` defines a function whose last parameter is a ``tzero::Program``; the others are
-    numbers, or pointers to them for tensors. `entry` names it where there are several. `headers`
-    are texts by the names that they are included by, `flags` go to the compiler. `work` says how
-    long one program takes, in element operations: short ones share a thread.
+    numbers, or pointers to numbers for tensors. `entry` names it if there are several. `headers`
+    maps the name in an ``#include`` to its text; `flags` go to the compiler. `work` is the cost of
+    one program in element operations: cheap programs share a thread.
 
     >>> k = kernel('''
     ... void scale(const float *x, float *out, int64_t n, float by, tzero::Program program) {
@@ -164,22 +163,22 @@ class CppKernel(source_kernel.Kernel):
         self._work = work
 
     def request(self) -> Request:
-        """What asks for it to be compiled, by the compiler of this moment."""
+        """The request that compiles it, with the current compiler."""
         return request_for(backend.name, self.__name__, self._program)
 
     def device(self) -> tuple[str, int]:
-        """There is one, and it has one stream."""
+        """The CPU, with its only stream."""
         return "cpu", 0
 
     def load(
         self, artifact: Artifact, device: Any, options: Mapping[str, Any]
     ) -> source_kernel.Loaded:
-        """Load the shared object, and make the launcher that Triton's kernels for the CPU have."""
+        """Load the shared object, and make a launcher like those of Triton kernels on the CPU."""
         from tzero.cpu import pool
         from tzero.cpu.triton_compat import cache_directory
 
         directory = cache_directory()
-        pool.load(directory)  # before the kernel, which finds the C library's maths through it
+        pool.load(directory)  # before the kernel, which resolves libm's functions through it
         library = pool.open_object(artifact.files["kernel.so"], directory)
         signature = {each.name: each.declared.type for each in self.params}
         src = SimpleNamespace(signature=signature, attrs={}, fn=self)
@@ -194,18 +193,18 @@ class CppKernel(source_kernel.Kernel):
             shared=0,
         )
         address = ctypes.cast(library.tz_kernel, ctypes.c_void_p).value
-        assert address is not None  # a function that was found has an address
+        assert address is not None  # an exported function has an address
         run = _launcher()(src, metadata)
         asm = {"cpp": self._program.text, "so": artifact.files["kernel.so"]}
         loaded = source_kernel.Loaded(self.__name__, src, metadata, run, address, asm, library)
-        # Launches hold what they run, so nothing of the object is in use then.
+        # A launch holds a reference to its kernel, so the object is unused when this runs.
         weakref.finalize(loaded, pool.close_object, library).atexit = False
         return loaded
 
 
 @functools.cache
 def _launcher() -> type:
-    """The launcher of Triton's kernels for the CPU, with an error for C++'s exceptions."""
+    """The launcher of Triton kernels on the CPU, with an error for C++ exceptions."""
     from tzero.cpu.launcher import Launcher
 
     class CppLauncher(Launcher):
@@ -227,15 +226,15 @@ _free = ctypes.CDLL(None).free
 
 
 def _tag(type_: str) -> str:
-    """A type as the compiler of Triton's kernels for the CPU names it."""
+    """The name of a type in the metadata of Triton kernels on the CPU."""
     if type_[0] == "*":
         return "ptr"
     return type_.replace("u", "i").replace("fp", "f")
 
 
 def _text(function: c_source.Function, source: str) -> str:
-    """All that is compiled around the kernel's own text: the interface, and what leads from it to
-    the kernel. It is whole: no header of tzero's is needed, and none can change behind it."""
+    """The text that is compiled, which includes the kernel's own: the interface, and a function
+    that calls the kernel. It needs no header of tzero, so the cache key covers all of it."""
     interface = _INTERFACE.read_text(encoding="utf-8")
     members = [f"    {each.spelled} {each.name};" for each in function.parameters]
     shim = _SHIM.format(
@@ -250,7 +249,7 @@ def _text(function: c_source.Function, source: str) -> str:
 
 
 def compiler(name: str) -> Toolchain:
-    """The compiler that makes C++ of this moment's settings; for the backend of this name."""
+    """The C++ compiler that the current settings choose; `name` is the backend, for errors."""
     from tzero.cpu import toolchain  # which imports triton
 
     try:
@@ -265,9 +264,9 @@ def compiler(name: str) -> Toolchain:
 
 
 def request_for(name: str, kernel: str, program: c_source.Program) -> Request:
-    """What asks the backend of this name for a shared object of a program in C++."""
+    """The request for a shared object from a C++ program, to the backend `name`."""
     found = compiler(name)
-    # A C compiler that is told the language compiles C++ too, but does not link its library.
+    # With -x c++ a C compiler compiles C++, but does not link the C++ library.
     zig = found.command[-2:] == ("ziglang", "cc")
     command = [*found.command[:-1], "c++"] if zig else found.command
     library = [] if zig else ["-lc++" if sys.platform == "darwin" else "-lstdc++"]
@@ -283,7 +282,7 @@ def request_for(name: str, kernel: str, program: c_source.Program) -> Request:
 
 
 def shared_object(request: Request) -> bytes:
-    """Compile what `request_for` asks for."""
+    """Compile a request of `request_for`."""
     program = c_source.Program.read(request.program)
     compiler = shlex.split(request.environment["CXX"])
 

@@ -1,12 +1,12 @@
-"""C++ called with Python's values, and returning one.
+"""C++ functions called with Python values.
 
     f("text", 3, x) ── checked, packed ──► tz_call(arguments, result) ── C++ ──► value, or an error
 
 Enters: C++ text with one function to call. Leaves: a Python function that takes numbers, bools,
 strings and tensors, and returns a number, a string or nothing. It must not know grids or threads.
 
-What is generated is plain C++ that ctypes calls: no headers of Python's are needed to compile it,
-and one shared object serves every Python.
+ctypes calls the generated C++, so compiling needs no headers of Python, and one shared object works
+with every Python version.
 """
 
 from __future__ import annotations
@@ -76,7 +76,8 @@ char *tz_said(const char *text) {{
 }}
 }}
 
-// Calls the function. Null, and the result is written; or what was thrown, for tz_free.
+// Calls the function. Returns null and writes the result, or returns the message of an exception,
+// which the caller frees with tz_free.
 extern "C" __attribute__((visibility("default"))) char *
 tz_call(const void *arguments, void *result)
 {{
@@ -114,11 +115,11 @@ def function(
     flags: Sequence[str] = (),
     release_gil: bool = False,
 ) -> CppFunction:
-    """A C++ function as a function of Python's.
+    """A C++ function as a Python function.
 
-    `source` defines it at its top level; `entry` names it where there are several. With
-    `release_gil`, other threads of Python run meanwhile: the function must then touch nothing of
-    Python's, and whoever calls it must not change the tensors that it was given.
+    `source` defines it at the top level; `entry` names it if there are several. `release_gil` lets
+    other Python threads run during a call: the function must then not use Python objects, and no
+    other thread may change the tensors that it was given.
 
     >>> count = function('''
     ... int64_t count(const std::string &text, const std::string &letter) {
@@ -140,8 +141,8 @@ def _is_function(function: c_source.Function) -> bool:
 
 
 class CppFunction:
-    """A C++ function that is called with Python's values; `function` makes it. It is compiled by
-    its first call, or by `precompile`.
+    """A C++ function, called with Python values; `function` makes it. The first call or
+    `precompile` compiles it.
 
     ::
 
@@ -184,17 +185,17 @@ class CppFunction:
             )
 
     def request(self) -> Request:
-        """What asks for it to be compiled."""
+        """The request that compiles it."""
         return cpp.request_for(backend.name, self.__name__, self._program)
 
     def precompile(self) -> Any:
-        """Have it compiled beside the program; a future."""
+        """Start compiling in the background; returns a future."""
         from tzero.compile.service import service
 
         return service().submit(self.request())
 
     def __call__(self, *args: Any) -> Any:
-        """Call it, with arguments by place."""
+        """Call it with positional arguments."""
         if len(args) != len(self._checks):
             names = ", ".join(each.name for each in self._parameters)
             raise InvalidArgument(
@@ -281,7 +282,7 @@ def _text_check(name: str, parameter: c_source.Parameter) -> Callable[[Any], byt
 
 
 def _text(function: c_source.Function, result: str, source: str) -> str:
-    """All that is compiled around the function's own text."""
+    """The text that is compiled, which includes the function's own."""
     members, given = [], []
     for k, each in enumerate(function.parameters):
         if each.type == "str":

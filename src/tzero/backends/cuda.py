@@ -3,10 +3,10 @@
     source ── kernel ──► declaration, Request ── NVRTC or nvcc ──► cubin ── driver ──► function
 
 Enters: CUDA C++ text. Leaves: a kernel for ``k[grid](..., block=...)``. It must not know Triton.
-Compiling needs no GPU, if it is told the architecture; loading and launching go to the driver's
-library by ctypes, which lets other threads run meanwhile.
+Compiling needs no GPU if the architecture is given. Loading and launching call libcuda through
+ctypes, which releases the GIL.
 
-A kernel is a function that is declared ``extern "C" __global__ void``.
+A kernel is a function declared ``extern "C" __global__ void``.
 """
 
 from __future__ import annotations
@@ -73,11 +73,11 @@ def kernel(
     """A kernel in CUDA C++.
 
     `source` defines it as ``extern "C" __global__ void``; its parameters are numbers, or pointers
-    to them for tensors. `block` and `shared`, the threads of a block and the bytes of dynamic
-    shared memory, can be given at each launch instead. `arch` is an architecture such as ``sm_90``;
-    without it, the current device is asked when the kernel is first needed. `headers` are texts by
-    the names that they are included by, `flags` go to the compiler. `compiler` is ``nvrtc`` or
-    ``nvcc``; without it, NVRTC where there is one.
+    to numbers for tensors. `block` (threads of a block) and `shared` (bytes of dynamic shared
+    memory) can be given at each launch instead. `arch` is an architecture such as ``sm_90``; the
+    default is that of the current device at the first use. `headers` maps the name in an
+    ``#include`` to its text; `flags` go to the compiler. `compiler` is ``nvrtc`` or ``nvcc``; the
+    default is NVRTC if it is found.
 
     >>> k = kernel('''
     ... extern "C" __global__ void scale(const float *x, float *out, int64_t n, float by) {
@@ -88,7 +88,7 @@ def kernel(
     >>> k
     <cuda kernel scale>
 
-    It is launched as ``k[(4,)](x, out, x.numel(), 2.0)``, or with ``block=128`` besides.
+    Launch it as ``k[(4,)](x, out, x.numel(), 2.0)``, or with ``block=128`` added.
     """
     function = c_source.choose(source, entry, _is_kernel, _WHAT)
     program = c_source.Program(source, headers or {}, tuple(flags))
@@ -149,10 +149,12 @@ class CudaKernel(source_kernel.Kernel):
         self._defaults = dict(defaults)
         self._arch = arch
         self._compiler = compiler
-        self._modules: dict[int, _Module] = {}  # by device; one each, so that its globals are one
+        self._modules: dict[
+            int, _Module
+        ] = {}  # by device; one each, so that all launches share its globals
 
     def options(self, given: dict[str, Any]) -> dict[str, Any]:
-        """Threads of a block and bytes of shared memory."""
+        """The threads of a block and the bytes of shared memory, checked."""
         found = self._defaults | given
         unknown = set(found) - {"block", "shared"}
         super().options({name: given[name] for name in unknown})
@@ -173,11 +175,10 @@ class CudaKernel(source_kernel.Kernel):
         return found
 
     def request(self) -> Request:
-        """What asks for it to be compiled, for the architecture that was given, or that the current
-        device has."""
+        """The request that compiles it, for `arch` or the architecture of the current device."""
         compiler = _choose(self._compiler)
         program = c_source.Program(
-            self._text, self._headers, (_STANDARD, *self._flags), self._arch or self._asked()
+            self._text, self._headers, (_STANDARD, *self._flags), self._arch or self._current_arch()
         )
         return Request(
             backend.name,
@@ -187,7 +188,7 @@ class CudaKernel(source_kernel.Kernel):
             {"TZERO_CUDA_COMPILER": compiler.path},
         )
 
-    def _asked(self) -> str:
+    def _current_arch(self) -> str:
         import torch
 
         if not torch.cuda.is_available():
@@ -211,7 +212,7 @@ class CudaKernel(source_kernel.Kernel):
     def load(
         self, artifact: Artifact, device: Any, options: Mapping[str, Any]
     ) -> source_kernel.Loaded:
-        """Have the driver load the cubin, once for each device."""
+        """Load the cubin through the driver, once per device."""
         module = self._modules.get(device)
         if module is None:
             cubin = artifact.files["kernel.cubin"]
@@ -250,7 +251,7 @@ _C_TYPES: dict[str, Any] = {
 
 
 class Launcher:
-    """Launches one kernel on one device; it has the attributes that Triton's launchers have."""
+    """Launches one kernel on one device; has the attributes of Triton's launchers."""
 
     global_scratch_size = 0
     profile_scratch_size = 0
@@ -322,7 +323,7 @@ class Launcher:
 
 
 def _maker(type_: str) -> Callable[[Any], Any]:
-    """What makes of an argument the C value that a parameter of this type is given."""
+    """A function that converts an argument to the C value of a parameter."""
     if type_[0] == "*":
         return lambda value: ctypes.c_void_p(0 if value is None else value.data_ptr())
     if type_ == "fp16":
@@ -334,14 +335,14 @@ def _maker(type_: str) -> Callable[[Any], Any]:
 
 
 class _Driver:
-    """CUDA's driver library, opened."""
+    """libcuda, loaded and initialized."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self.library = library
         self.check("cuInit", library.cuInit(0))
 
     def enter(self, device: int) -> None:
-        """Give this thread the context that torch works in, if it has none yet."""
+        """Make torch's context (the primary one) current in this thread, if it has none."""
         context = ctypes.c_void_p()
         self.check("cuCtxGetCurrent", self.library.cuCtxGetCurrent(ctypes.byref(context)))
         if context.value is None:
@@ -352,7 +353,7 @@ class _Driver:
             self.check("cuCtxSetCurrent", self.library.cuCtxSetCurrent(context))
 
     def words(self, result: int) -> tuple[str, str]:
-        """The name of a result, and what it means."""
+        """The name and the description of a result."""
         found = []
         for ask in (self.library.cuGetErrorName, self.library.cuGetErrorString):
             text = ctypes.c_char_p()
@@ -361,7 +362,7 @@ class _Driver:
         return found[0], found[1]
 
     def check(self, what: str, result: int) -> None:
-        """Raise for a result that is no success."""
+        """Raise if a result is an error."""
         if result != 0:
             name, text = self.words(result)
             raise RuntimeError(f"CUDA's driver failed in {what}: {name} ({text}).")
@@ -384,7 +385,7 @@ _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
 
 class _Module:
-    """A cubin that is loaded on a device. It stays: kernels of it may be running at any time."""
+    """A cubin loaded on a device. Never unloaded: its kernels may be running at any time."""
 
     def __init__(self, name: str, cubin: bytes, device: int) -> None:
         self._name = name
@@ -400,7 +401,7 @@ class _Module:
         self.function = function.value
 
     def allow(self, shared: int) -> None:
-        """Let launches have so much dynamic shared memory."""
+        """Raise the limit of dynamic shared memory to at least `shared` bytes."""
         with self._growing:
             if shared > self._shared:
                 handle = ctypes.c_void_p(self.function)
@@ -423,7 +424,7 @@ class _Module:
 
 
 class _Compiler:
-    """One that was found: its name, where it is, and its version with all that goes into it."""
+    """A compiler that was found. `version` includes the paths of CUDA's headers."""
 
     def __init__(self, name: Compiler, path: str, version: str) -> None:
         self.name = name
@@ -432,7 +433,7 @@ class _Compiler:
 
 
 def _choose(name: Compiler | None) -> _Compiler:
-    """The compiler of that name, or the first that there is."""
+    """The compiler of that name; for None, the first that is found."""
     if name not in ("nvrtc", "nvcc", None):
         raise InvalidKernel(
             kernel="a kernel",
@@ -458,7 +459,7 @@ def _find_nvrtc() -> _Compiler | None:
         try:
             library = ctypes.CDLL(path)
         except OSError:
-            continue  # not that one: the search goes on, and says what it looked for if it fails
+            continue  # try the next path; the error lists what was searched
         major, minor = ctypes.c_int(), ctypes.c_int()
         if library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)) == 0:
             includes = " ".join(_includes())
@@ -467,7 +468,7 @@ def _find_nvrtc() -> _Compiler | None:
 
 
 def _nvrtc_paths() -> Iterator[str]:
-    """Where NVRTC may be: in NVIDIA's wheels, in a CUDA toolkit, where the loader looks."""
+    """Possible paths of NVRTC: NVIDIA's wheels, CUDA toolkits, the loader's search path."""
     for folder in _cuda_folders():
         for lib in ("lib", "lib64", "targets/x86_64-linux/lib"):
             yield from sorted(map(str, Path(folder, lib).glob("libnvrtc.so*")), reverse=True)
@@ -475,7 +476,7 @@ def _nvrtc_paths() -> Iterator[str]:
 
 
 def _cuda_folders() -> Iterator[Path]:
-    """The roots of what has CUDA's libraries and headers."""
+    """Directories that may hold CUDA's libraries and headers."""
     spec = importlib.util.find_spec("nvidia")
     for place in (spec.submodule_search_locations or []) if spec is not None else []:
         yield from sorted((each for each in Path(place).glob("*") if each.is_dir()), reverse=True)
@@ -486,7 +487,7 @@ def _cuda_folders() -> Iterator[Path]:
 
 
 def _includes() -> list[str]:
-    """Where CUDA's own headers are (cuda_fp16.h and the like), if they are anywhere."""
+    """The directory of CUDA's headers (cuda_fp16.h and others), if there is one."""
     for folder in _cuda_folders():
         if (folder / "include" / "cuda_fp16.h").exists():
             return [str(folder / "include")]
@@ -511,10 +512,12 @@ class Cuda:
     """
 
     name = "cuda"
-    runs: Literal["process", "thread"] = "thread"  # NVRTC is a library that lets other threads run
+    runs: Literal["process", "thread"] = (
+        "thread"  # NVRTC is called through ctypes, which releases the GIL
+    )
 
     def compile(self, request: Request) -> Artifact:
-        """Compile with what the request was made for."""
+        """Compile with the compiler that the request names."""
         program = c_source.Program.read(request.program)
         path = request.environment["TZERO_CUDA_COMPILER"]
         if request.toolchain.startswith("nvcc"):
@@ -565,7 +568,7 @@ def _by_nvrtc(name: str, program: c_source.Program, library: ctypes.CDLL) -> byt
 
 
 def _log(library: ctypes.CDLL, handle: ctypes.c_void_p) -> str:
-    """What NVRTC says of a program."""
+    """NVRTC's log for a program."""
     size = ctypes.c_size_t()
     if not handle or library.nvrtcGetProgramLogSize(handle, ctypes.byref(size)) != 0:
         return ""

@@ -1,11 +1,11 @@
-"""Kernels in NVIDIA's CuTe DSL, compiled ahead of need, called with tensors.
+"""Functions in NVIDIA's CuTe DSL, compiled ahead of time, called with tensors.
 
     text of a module ── Request ── a worker imports it, cute.compile ──► object file
     f(x, out, 2.0) ── tensors by DLPack, torch's current stream ──► called
 
-Enters: the text of a module with a ``@cute.jit`` function, and what that function takes. Leaves: a
-function of tensors. It must not know how CuTe DSL compiles. Compiling needs no GPU; CuTe DSL is
-imported in the worker, and here when a function is first called.
+Enters: the text of a module with a ``@cute.jit`` function, and the types of its parameters. Leaves:
+a function of tensors. It must not know how CuTe DSL compiles. Compiling needs no GPU. CuTe DSL is
+imported in the worker, and here at the first call.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ def function(
 ) -> CuteFunction:
     """A function in CuTe DSL, called with tensors on a GPU.
 
-    `source` is the text of a module: a worker has nothing else. `entry` names the ``@cute.jit``
-    function in it, whose last parameter is a stream, annotated ``cuda.CUstream``; `takes` says what
-    the others are, in order: ``float32[2]`` is a tensor of two dimensions, of any size, whose last
-    one is dense; ``float32`` is a number. `arch` is an architecture such as ``sm_90a``; without it,
-    the current device is asked when the function is first needed.
+    `source` is the text of a complete module: the worker gets nothing else. `entry` names its
+    ``@cute.jit`` function, whose last parameter is a stream, annotated ``cuda.CUstream``. `takes`
+    maps the other parameters, in order, to their types: ``float32[2]`` is a tensor with two
+    dimensions of any size, the last with stride 1; ``float32`` is a number. `arch` is an
+    architecture such as ``sm_90a``; the default is that of the current device at the first use.
 
     >>> takes = {"x": "float32[1]", "by": "float32"}
     >>> f = function("...", entry="scale", takes=takes, arch="sm_90a")
@@ -75,8 +75,8 @@ def function(
 
 
 class CuteFunction:
-    """A function in CuTe DSL that is called with tensors; `function` makes it. It is compiled by
-    its first call, or by `precompile`.
+    """A function in CuTe DSL, called with tensors; `function` makes it. The first call or
+    `precompile` compiles it.
 
     ::
 
@@ -92,9 +92,8 @@ class CuteFunction:
         self._loading = threading.Lock()  # protects `_calls` while something is loaded
 
     def request(self) -> Request:
-        """What asks for it to be compiled, for the architecture that was given, or that the current
-        device has."""
-        facts = [self._source, self.__name__, self._ports, self._arch or self._asked()]
+        """The request that compiles it, for `arch` or the architecture of the current device."""
+        facts = [self._source, self.__name__, self._ports, self._arch or self._current_arch()]
         return Request(
             backend.name,
             self.__name__,
@@ -102,7 +101,7 @@ class CuteFunction:
             f"nvidia-cutlass-dsl {_version()} python {'.'.join(map(str, sys.version_info[:2]))}",
         )
 
-    def _asked(self) -> str:
+    def _current_arch(self) -> str:
         import torch
 
         if not torch.cuda.is_available():
@@ -115,7 +114,7 @@ class CuteFunction:
         return f"sm_{major}{minor}{'a' if major >= 9 else ''}"
 
     def precompile(self) -> Any:
-        """Have it compiled beside the program; a future."""
+        """Start compiling in the background; returns a future."""
         from tzero.compile.service import service
 
         return service().submit(self.request())
@@ -150,7 +149,7 @@ class CuteFunction:
     def _run(self, args: Sequence[Any]) -> None:
         import torch
 
-        arch = self._arch or self._asked()
+        arch = self._arch or self._current_arch()
         call = self._calls.get(arch) or self._load(arch)
         cuda = importlib.import_module("cuda.bindings.driver")
         given = [_as_cute(port, arg) for port, arg in zip(self._ports, args, strict=True)]
@@ -170,7 +169,7 @@ class CuteFunction:
 
 
 def _opened(binary: bytes) -> Any:
-    """The function in an object file that CuTe DSL has exported."""
+    """Load the function from an object file that CuTe DSL exported."""
     runtime = _imported("cutlass.cute.runtime")
     with tempfile.TemporaryDirectory(prefix="tzero-") as folder:
         path = Path(folder, "function.o")
@@ -188,7 +187,7 @@ def _as_cute(port: Port, arg: Any) -> Any:
 # -- compiling ------------------------------------------------------------------------------------
 
 _PREFIX = "tzero"
-"""What the names of exported functions begin with."""
+"""The prefix of the names of exported functions."""
 
 
 def _version() -> str:
@@ -234,14 +233,16 @@ class CuteDsl:
         _version()
         source, entry, ports, arch = json.loads(request.program)
         with tempfile.TemporaryDirectory(prefix="tzero-") as folder:
-            # A file, and not only a text: CuTe DSL reads the source of functions.
+            # As a file: CuTe DSL reads the source of functions with inspect.
             path = Path(folder, "module.py")
             path.write_text(source, encoding="utf-8")
             try:
                 _compile(path, entry, [Port(*port) for port in ports], arch)
             except ToolchainMissing:
                 raise
-            except Exception as error:  # the module's, or CuTe DSL's: what it says is what counts
+            except (
+                Exception
+            ) as error:  # raised by the module or by CuTe DSL; reported with its message
                 said = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).strip()
                 raise CompileFailed(
                     kernel=request.name,
@@ -261,8 +262,8 @@ def _compile(path: Path, entry: str, ports: Sequence[Port], arch: str) -> None:
     try:
         spec.loader.exec_module(module)
         given = [_example(cute, runtime, port) for port in ports]
-        # By the option: the variable CUTE_DSL_ARCH is read when CuTe DSL is imported, and never
-        # again. What was compiled so is exported only where its runtime can be found.
+        # As an option, because CuTe DSL reads the variable CUTE_DSL_ARCH only when it is imported.
+        # Exporting then needs its runtime libraries to be loaded.
         for library in runtime.find_runtime_libraries(enable_tvm_ffi=False):
             ctypes.CDLL(library, mode=ctypes.RTLD_GLOBAL)
         options = f"--gpu-arch {arch}"
@@ -274,7 +275,7 @@ def _compile(path: Path, entry: str, ports: Sequence[Port], arch: str) -> None:
 
 
 def _example(cute: Any, runtime: Any, port: Port) -> Any:
-    """What stands for an argument while a function is compiled."""
+    """A placeholder for an argument while the function is compiled."""
     kind = getattr(_imported("cutlass"), _TYPES[port.dtype])
     if port.rank is None:
         return kind(0)

@@ -1,13 +1,13 @@
-"""Halide pipelines for the CPU, written in Python, compiled ahead of need, called with tensors.
+"""Halide pipelines for the CPU, written in Python, compiled ahead of time, called with tensors.
 
     def blur(x): ... ── its text ──► Request ── a worker builds and compiles it ──► shared object
     blur(x, out) ── tensors as Halide's buffers, without a copy ──► called
 
 Enters: a function that builds a pipeline. Leaves: a function of tensors. It must not know where it
-is compiled: the builder runs in a worker, and so it stands alone. Halide is imported there, and
-nowhere else.
+is compiled: the builder runs in a worker, which has only its source text. Halide is imported there
+only.
 
-Halide counts dimensions from the innermost: ``x[i, j]`` of a tensor is ``x[j, i]`` in torch.
+Halide's first dimension is the innermost: ``x[i, j]`` is ``x[j, i]`` in torch.
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ _NAMES = {dtype: name for name, dtype in c_source.DTYPES.items()}
 def function(
     *, takes: Mapping[str, str], gives: str | Sequence[str], target: str = "host"
 ) -> Callable[[Callable[..., Any]], HalideFunction]:
-    """Make a function that builds a Halide pipeline a function of tensors on the CPU.
+    """Turn a function that builds a Halide pipeline into a function of tensors on the CPU.
 
-    It is called in a worker with Halide's parameters, and returns a ``Func``, or a tuple of them.
-    `takes` and `gives` say what goes in and what comes out: ``float32[2]`` is a tensor of two
-    dimensions, ``float32`` a number. The builder may use numbers, strings and the modules of Halide
-    and of Python that it finds around it, and nothing else: a worker has only its text. `target` is
-    Halide's.
+    A worker calls the builder with Halide's parameters; it returns a ``Func``, or a tuple of them.
+    `takes` and `gives` are the types of inputs and outputs: ``float32[2]`` is a tensor with two
+    dimensions, ``float32`` a number. Of its globals the builder may use numbers, strings, and
+    modules of Halide and the standard library, because the worker has only its source text.
+    `target` is Halide's.
 
     ::
 
@@ -130,7 +130,7 @@ def _ports(
 
 
 def _source(build: FunctionType) -> str:
-    """The text of a builder, in one way only: without comments, decorators and annotations."""
+    """The source text of a builder, normalized: no comments, decorators, annotations."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(build)))
     except (OSError, SyntaxError) as error:
@@ -148,7 +148,7 @@ def _source(build: FunctionType) -> str:
 
 
 def _around(build: FunctionType) -> dict[str, Any]:
-    """What a builder uses from around it: modules by name, and plain values."""
+    """The globals and closure variables that a builder uses: modules by name, plain values."""
     found = inspect.getclosurevars(build)
     around: dict[str, Any] = {}
     for name, value in sorted({**found.globals, **found.nonlocals}.items()):
@@ -169,8 +169,8 @@ def _around(build: FunctionType) -> dict[str, Any]:
 
 
 class HalideFunction:
-    """A Halide pipeline that is called with tensors; `function` makes it. It is compiled by its
-    first call, or by `precompile`.
+    """A Halide pipeline, called with tensors; `function` makes it. The first call or `precompile`
+    compiles it.
 
     ::
 
@@ -185,12 +185,12 @@ class HalideFunction:
         self._program = program
         self._call: Any = None
         self._keeps: tuple[Any, ...] = ()
-        self._said: list[str] = []  # what Halide's runtime has said since it was last asked
+        self._said: list[str] = []  # messages of Halide's runtime since the last error
         self._loading = threading.Lock()  # protects `_call` while it is loaded
 
     def request(self) -> Request:
-        """What asks for it to be compiled."""
-        from tzero.cpu import toolchain  # which imports triton
+        """The request that compiles it."""
+        from tzero.cpu import toolchain  # late: it imports triton
 
         linker = toolchain.find(settings.now())
         return Request(
@@ -202,13 +202,13 @@ class HalideFunction:
         )
 
     def precompile(self) -> Any:
-        """Have it compiled beside the program; a future."""
+        """Start compiling in the background; returns a future."""
         from tzero.compile.service import service
 
         return service().submit(self.request())
 
     def __call__(self, *args: Any) -> None:
-        """Run it on tensors; those that it writes come last."""
+        """Run it on tensors; the outputs come last."""
         source_kernel.check_count(self.__name__, self._ports, args)
         values = [self._value(port, arg) for port, arg in zip(self._ports, args, strict=True)]
         call = self._call or self._load()
@@ -254,7 +254,7 @@ class HalideFunction:
             if self._call is None:
                 library = pool.open_object(artifact.files["pipeline.so"], cache_directory())
                 handler = _HANDLER(lambda context, text: self._said.append(text.decode()))
-                library.halide_set_error_handler(handler)  # the usual one ends the process
+                library.halide_set_error_handler(handler)  # the default handler aborts the process
                 library.halide_set_num_threads(torch.get_num_threads())
                 self._keeps = (library, handler)
                 self._call = library.tz_pipeline
@@ -296,8 +296,8 @@ class _Buffer(ctypes.Structure):
 
     @staticmethod
     def of(tensor: Any, code: int, bits: int) -> _Buffer:
-        """A tensor's memory, looked at; its last dimension comes first. A dimension of one element
-        is as dense as any."""
+        """A view of a tensor's memory, with the last dimension first. A dimension of size 1 gets
+        the stride of a dense tensor."""
         rows, dense = [], 1
         for size, stride in zip(reversed(tensor.size()), reversed(tensor.stride()), strict=True):
             rows.append(_Dimension(0, size, stride if size > 1 else dense, 0))
@@ -339,7 +339,7 @@ class Halide:
         importlib.import_module("halide")
 
     def compile(self, request: Request) -> Artifact:
-        """Build the pipeline, and have Halide compile it and a linker link it."""
+        """Build the pipeline, compile it with Halide, and link it."""
         _version()
         with tempfile.TemporaryDirectory(prefix="tzero-") as folder:
             _write_object(request, os.path.join(folder, "pipeline.o"))
@@ -354,7 +354,7 @@ def _write_object(request: Request, path: str) -> None:
     program = json.loads(request.program)
     try:
         _compile(hl, program, path)
-    except Exception as error:  # the builder's, or Halide's: what it says is what counts
+    except Exception as error:  # raised by the builder or by Halide; reported with its message
         problem = f"{type(error).__name__}: {error}".strip()
         raise CompileFailed(
             kernel=request.name, problem=problem, trace=traceback.format_exc()
@@ -398,7 +398,7 @@ def _parameter(hl: Any, port: Port) -> Any:
 
 
 def _said(hl: Any, func: Any) -> Iterator[str]:
-    """What a Func gives, in the words of ports."""
+    """The types that a Func gives, written like those of a `Port`."""
     known = {str(_type(hl, name)): name for name in _TYPES if name != "bfloat16"}
     for each in func.types():
         yield f"{known.get(str(each), str(each))}[{func.dimensions()}]"

@@ -1,9 +1,9 @@
 """HIP C++ for AMD's GPUs, compiled by hipcc.
 
 Enters: HIP C++ text and an architecture. Leaves: a code object. It must not know how one is run:
-tzero compiles for AMD's GPUs, and does not launch on them yet; a launch says so.
+tzero compiles for AMD's GPUs but cannot launch on them yet; a launch raises.
 
-A kernel is a function that is declared ``extern "C" __global__ void``, as in CUDA C++.
+A kernel is a function declared ``extern "C" __global__ void``, as in CUDA C++.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def kernel(
 ) -> HipKernel:
     """A kernel in HIP C++, for an architecture such as ``gfx90a``.
 
-    `source` defines it as ``extern "C" __global__ void``; `entry` names it where there are several.
-    `headers` are texts by the names that they are included by, `flags` go to the compiler.
+    `source` defines it as ``extern "C" __global__ void``; `entry` names it if there are several.
+    `headers` maps the name in an ``#include`` to its text; `flags` go to the compiler.
 
     >>> k = kernel('''
     ... #include <hip/hip_runtime.h>
@@ -76,14 +76,14 @@ class HipKernel(source_kernel.Kernel):
         k.precompile().result().files["kernel.hsaco"]
     """
 
-    place = "cuda"  # as torch calls AMD's devices too
+    place = "cuda"  # torch's name for AMD's devices too
 
     def __init__(self, function: c_source.Function, program: c_source.Program) -> None:
         super().__init__(function, source_kernel.checked_parameters(function, source_kernel.RULE))
         self._program = program
 
     def request(self) -> Request:
-        """What asks for it to be compiled."""
+        """The request that compiles it."""
         path, version = _find()
         return Request(
             backend.name,
@@ -94,17 +94,17 @@ class HipKernel(source_kernel.Kernel):
         )
 
     def device(self) -> tuple[Any, Any]:
-        """There is none that it could be launched on."""
+        """Raises: there is no launcher."""
         raise self._cannot_run()
 
     def load(
         self, artifact: Artifact, device: Any, options: Mapping[str, Any]
     ) -> source_kernel.Loaded:
-        """It cannot be."""
+        """Raises: there is no launcher."""
         raise self._cannot_run()
 
     def options(self, given: dict[str, Any]) -> dict[str, Any]:
-        """A launch's options, which no launch looks at."""
+        """Any options; launches raise anyway."""
         return given
 
     def _cannot_run(self) -> ToolchainMissing:

@@ -1,15 +1,14 @@
-"""Kernels that are written in C-like languages, launched with ``k[grid](...)``.
+"""Kernels written in C-like languages, launched with ``k[grid](...)``.
 
     k[grid](x, out, n) ── by name ──► checked against the declaration ──► loaded ──► launched
                                                           first time: compiled, loaded ┘
 
-Enters: a kernel's declaration, then grids and arguments. Leaves: the kernel, launched, or an error
-that names the argument. It must not know how a kernel is compiled, loaded or run: the backends do,
-in what they make of `Kernel`. It imports torch only when a kernel is launched.
+Enters: a kernel's declaration, then grids and arguments. Leaves: the launched kernel, or an error
+that names the argument. It must not know how a kernel is compiled, loaded or run: the backends'
+subclasses of `Kernel` do. It imports torch only when a kernel is launched.
 
-A kernel here looks to others as one of Triton's does, so that whatever records, replays or launches
-kernels need not care: `params`, `signature`, `device_caches` with what is loaded for each device,
-and none of the hooks and globals that Triton's may have.
+A `Kernel` has the attributes of Triton's (`params`, `signature`, `device_caches`, ...), so that
+recording, replaying and launching work for both. It has none of Triton's hooks and globals.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ _INTEGERS = {
 
 
 class Parameter:
-    """A parameter, with what Triton's have: none is a constant, and code is made for no value.
+    """A parameter with the attributes that Triton's have: never constexpr, never specialized.
 
     >>> Parameter(c_source.Parameter("n", "i64", "long")).is_constexpr
     False
@@ -63,10 +62,10 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Loaded:
-    """A kernel that is ready on a device, with what Triton's compiled ones have.
+    """A kernel loaded on a device, with the attributes of Triton's ``CompiledKernel``.
 
-    `run` takes a grid, a stream, `function`, two values that only Triton has a use for, two hooks,
-    and the arguments. `keeps` is what must live as long as this does.
+    `run` takes the grid, a stream, `function`, two values that only Triton uses, two hooks, and the
+    arguments. `keeps` holds objects that must live as long as this one.
 
     ::
 
@@ -83,7 +82,7 @@ class Loaded:
     packed_metadata: None = None
 
     def launch_metadata(self, grid: Any, stream: Any, *args: Any) -> Any:
-        """What hooks on launches are shown."""
+        """What launch hooks receive."""
         return SimpleNamespace(get=lambda: {"name": self.name, "function": self.function})
 
 
@@ -93,7 +92,7 @@ class Kernel(abc.ABC):
     ::
 
         k = cpp.kernel("void double_it(float *x, tzero::Program program) { ... }")
-        k.precompile()          # in the background; a launch does it where it is needed
+        k.precompile()          # optional: in the background; the first launch does it otherwise
         k[(4,)](x)
     """
 
@@ -107,31 +106,30 @@ class Kernel(abc.ABC):
         self.debug = None
         self.used_global_vals: dict[Any, Any] = {}
         self.device_caches: dict[Any, tuple[Any, ...]] = {}
-        """By the device, as torch or Triton names it: the kernels loaded for it by their options,
-        in a tuple like Triton's."""
+        """Device -> a tuple like Triton's, whose first item maps options to loaded kernels."""
         self._checks = [check(self.__name__, each.declared, self.place) for each in self.params]
         self._names = [each.name for each in self.params]
         self._loading = threading.Lock()  # protects `device_caches` while something is loaded
 
-    # -- what a backend says of it ---------------------------------------------------------------
+    # -- what a backend implements ---------------------------------------------------------------
 
     place: str
-    """The type of the devices that it runs on, as torch has it."""
+    """The torch device type that it runs on."""
 
     @abc.abstractmethod
     def request(self) -> Request:
-        """What asks for it to be compiled."""
+        """The request that compiles it."""
 
     @abc.abstractmethod
     def device(self) -> Any:
-        """The device that a launch goes to now, and a stream of it."""
+        """The current device and stream, where a launch goes."""
 
     @abc.abstractmethod
     def load(self, artifact: Artifact, device: Any, options: Mapping[str, Any]) -> Loaded:
-        """Make what was compiled ready to run."""
+        """Load a compiled kernel on a device."""
 
     def options(self, given: dict[str, Any]) -> dict[str, Any]:
-        """The options of a launch, complete and in one form; none are known here."""
+        """The options of a launch, with defaults, normalized; the base class knows none."""
         for name in given:
             raise InvalidArgument(
                 kernel=self.__name__,
@@ -143,7 +141,7 @@ class Kernel(abc.ABC):
     # -- compiling -------------------------------------------------------------------------------
 
     def precompile(self) -> Future[Artifact]:
-        """Have it compiled beside the program; a launch waits for it where it must.
+        """Start compiling in the background; a launch waits for the result.
 
         ::
 
@@ -154,7 +152,7 @@ class Kernel(abc.ABC):
         return service().submit(self.request())
 
     def loaded(self, device: Any, options: Mapping[str, Any]) -> Loaded:
-        """The kernel, ready on a device; compiled and loaded where it is not."""
+        """The kernel loaded on a device; compiles and loads it if it is not."""
         key = repr(sorted(options.items())) if options else ""
         caches = self.device_caches.get(device)
         found: Loaded | None = caches[0].get(key) if caches is not None else None
@@ -167,7 +165,7 @@ class Kernel(abc.ABC):
 
         artifact = service().compile(self.request())
         with self._loading:
-            # As Triton has it: kernels, a second table, the target, the backend, what binds.
+            # The layout of Triton's: kernels, a second table, target, backend, binder.
             empty: tuple[Any, ...] = ({}, {}, None, _PLAIN_BACKEND, None)
             table = self.device_caches.setdefault(device, empty)[0]
             found: Loaded | None = table.get(key)
@@ -181,7 +179,7 @@ class Kernel(abc.ABC):
         return Launching(self, grid)
 
     def run(self, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
-        """Triton's way to say ``k[grid](...)``; with `warmup`, it is only made ready."""
+        """Triton's entry: ``k[grid](...)``; with `warmup`, only compile and load."""
         if not warmup:
             return Launching(self, grid)(*args, **kwargs)
         _, options = self.bound(args, kwargs)
@@ -190,7 +188,7 @@ class Kernel(abc.ABC):
     def bound(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The arguments of a launch by the names of the parameters, and its options."""
+        """The arguments of a launch by parameter name, and its options."""
         names = self._names
         given = dict(zip(names, args, strict=False))
         rest = {}
@@ -223,7 +221,7 @@ class Kernel(abc.ABC):
 
 
 class Launching:
-    """A kernel and its grid, ready to be called; ``k[grid]`` gives it.
+    """A kernel with a grid, as ``k[grid]`` returns it.
 
     ::
 
@@ -238,7 +236,7 @@ class Launching:
         self.grid = grid
 
     def __call__(self, *args: Any, **kwargs: Any) -> Loaded:
-        """Launch, and return what was launched, as Triton does."""
+        """Launch, and return the loaded kernel, as Triton does."""
         from tzero.adapters import intercept
 
         kernel, grid = self.kernel, self.grid
@@ -287,14 +285,14 @@ def grid_of(kernel: str, grid: Any) -> Grid:
 
 
 _PLAIN_BACKEND = SimpleNamespace(supports_native_tensor_specialization=True)
-"""In Triton's place for a backend: it asks nothing of a tensor."""
+"""In the place of Triton's backend: needs no facts about tensors but their alignment."""
 
 
 # -- arguments ------------------------------------------------------------------------------------
 
 
 def checked_parameters(function: c_source.Function, rule: str) -> tuple[c_source.Parameter, ...]:
-    """The parameters of a kernel, if each is one that an argument can be given for."""
+    """The parameters of a kernel; raises if one has a type that no argument fits."""
     for parameter in function.parameters:
         if parameter.type in ("", "c64", "c128", "str") or parameter.name.startswith("#"):
             raise InvalidKernel(
@@ -317,7 +315,7 @@ RULE = (
 
 
 def check_count(kernel: str, ports: Sequence[c_source.Port], args: Sequence[Any]) -> None:
-    """Refuse a call with more or fewer arguments than a function takes."""
+    """Raise if a call has more or fewer arguments than the function takes."""
     if len(args) != len(ports):
         names = ", ".join(port.name for port in ports)
         raise InvalidArgument(
@@ -328,7 +326,7 @@ def check_count(kernel: str, ports: Sequence[c_source.Port], args: Sequence[Any]
 
 
 def check(kernel: str, parameter: c_source.Parameter, place: str) -> Check:
-    """What holds an argument to its parameter, and returns it as launchers take it."""
+    """A function that checks an argument against its parameter, and converts it for launchers."""
     kind = parameter.type
     if kind[0] == "*":
         return functools.partial(_tensor, kernel, parameter, place)

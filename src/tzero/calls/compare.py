@@ -29,7 +29,7 @@ import triton
 from tzero import events
 from tzero.calls.kernel import Kernel
 from tzero.errors import UnsupportedType
-from tzero.launches.current_call import inside
+from tzero.launches.current_call import current
 from tzero.launches.python import PythonJit
 from tzero.tune.copying import copies
 
@@ -83,7 +83,7 @@ def watch(script: str, arguments: Sequence[str]) -> list[tuple[Any, Any]]:
         known = seen.get(id(kernel))
         if known is not None and not isinstance(known[1], UnsupportedType):
             return
-        if isinstance(kernel, Kernel) or inside.call is None:  # launches in kernels are theirs
+        if isinstance(kernel, Kernel) or current.call is None:  # launches in kernels are theirs
             # Copied now: a program may change or free what it passes.
             facts = {name: each for name, each in event.facts.items() if name != "kernel"}
             try:

@@ -24,7 +24,7 @@ from tzero.calls.reports import Explanation, Stats
 from tzero.calls.stages import Stages
 from tzero.config import Config
 from tzero.launches.ahead import Precompiled, precompile_host
-from tzero.launches.current_call import inside
+from tzero.launches.current_call import current
 from tzero.tune.by_size import imagined
 from tzero.tune.search import QUICK, Effort
 from tzero.tune.tuner import Search
@@ -120,13 +120,13 @@ class Kernel(ByName, Stages[R]):
         every = space is not None and count is not None and count <= QUICK
         configs: Sequence[Config | None] = tuple(space or ()) if every else (self.host.config,)
         ahead = Precompiled()
-        inside.ahead, outer = True, inside.ahead
+        current.is_trial, outer = True, current.is_trial
         try:
             for config in configs:
                 called = self.host.configured(self.function, config)
                 precompile_host(self.name, called, normal, ahead)
         finally:
-            inside.ahead = outer
+            current.is_trial = outer
         return ahead
 
     @property

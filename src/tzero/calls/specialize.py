@@ -34,7 +34,7 @@ from tzero.arguments.key import Options, part
 from tzero.arguments.text import shown
 from tzero.calls.bound import BoundKernel, Given, Site
 from tzero.errors import InvalidArgument, NotInKernel, UnsupportedType
-from tzero.launches.current_call import inside
+from tzero.launches.current_call import current
 from tzero.reading.bytecode import Source, assigned, read_source
 
 __all__ = ["Extra", "NotInKernel", "specialize"]
@@ -119,9 +119,9 @@ def specialize(value: T) -> T:
             block = tzero.specialize(n)  # calls with another n are bound anew
             ...
     """
-    if torch.compiler.is_compiling() or inside.ahead:
+    if torch.compiler.is_compiling() or current.is_trial:
         return value
-    call = inside.call
+    call = current.call
     if call is None:
         raise NotInKernel(what="specialize")
     note, base, bound, args, number = call

@@ -30,7 +30,7 @@ from tzero.calls.specialize import close_sites
 from tzero.calls.tally import Tally
 from tzero.config import Config
 from tzero.errors import InvalidArgument
-from tzero.launches.current_call import inside
+from tzero.launches.current_call import current
 from tzero.plans.planner import Planner, run_host
 from tzero.plans.table import Planned
 from tzero.tune.by_size import described
@@ -174,8 +174,8 @@ class Stages(Generic[R]):
             self.tuning.decide(bound, args)
         if bound.by_size is not None:
             bound = bound.variant(args)
-        outer = inside.call
-        inside.call = (note, base, bound, args, number)
+        outer = current.call
+        current.call = (note, base, bound, args, number)
         if intercept.anywhere:
             self._tell_recorder()
         planner, planned = self.planner, None
@@ -185,7 +185,7 @@ class Stages(Generic[R]):
             else:
                 result, planned = planner.run(bound, args)
         finally:
-            inside.call = outer
+            current.call = outer
         if bound.open_sites:
             close_sites(bound)
         return result, planned

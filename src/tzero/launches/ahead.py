@@ -1,14 +1,14 @@
-"""Compiling ahead of need: what a host function would launch, asked of the compile service at once.
+"""Compiling ahead of time what a host function would launch, through the compile service.
 
 ::
 
-    add.precompile(x, y) ──► the host function, on tensors that have no memory
-                               └─ its launches are not made: what each needs is asked for
+    add.precompile(x, y) ──► the host function, run on fake tensors
+                               └─ launches are intercepted; each becomes a compile request
                                     ──► tzero.compile ──► futures
 
 Enters: a host function, and its arguments or `Spec`s in their place. Leaves: a `Precompiled`: the
-futures of all that is being compiled. The first call then waits only for what it needs. It must not
-know how anything is compiled.
+futures of everything that is being compiled. The first call waits only for what it needs. It must
+not know how anything is compiled.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ __all__ = [
 ]
 
 _ALIGNED = 16
-"""What Triton asks of an address is whether this divides it."""
+"""Triton specializes an address on whether this divides it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """A tensor that is not there, for compiling ahead; its memory will begin at a multiple of 16
-    bytes, as torch's does.
+    """Stands for a tensor when compiling ahead. Its memory is assumed to be aligned to 16 bytes, as
+    torch's allocations are.
 
     >>> Spec((1024, 512), torch.float16)
     Spec(shape=(1024, 512), dtype=torch.float16, device=None, strides=None)
@@ -54,12 +54,12 @@ class Spec:
     shape: tuple[int, ...]
     dtype: torch.dtype = torch.float32
     device: torch.device | str | None = None
-    """Where it will be; None: on the accelerator, if there is one."""
+    """None: the accelerator, if there is one, else the CPU."""
     strides: tuple[int, ...] | None = None
-    """In elements; None: those of a contiguous tensor."""
+    """In elements; None: contiguous."""
 
     def tensor(self) -> torch.Tensor:
-        """A tensor like this, in the mode that is active."""
+        """A tensor like this, made in the active (fake tensor) mode."""
         device = self.device or torch.accelerator.current_accelerator() or "cpu"
         if self.strides is None:
             return torch.empty(self.shape, dtype=self.dtype, device=device)
@@ -67,7 +67,7 @@ class Spec:
 
 
 class Precompiled(Mapping[str, "Future[Any]"]):
-    """What is being compiled, by name: a mapping of futures.
+    """The kernels that are being compiled: a mapping from name to future.
 
     ::
 
@@ -78,7 +78,7 @@ class Precompiled(Mapping[str, "Future[Any]"]):
     def __init__(self) -> None:
         self._futures: dict[str, Future[Any]] = {}
         self.refused: dict[str, str] = {}
-        """Kernels that only compile where they are defined, and why: their first call does it."""
+        """Kernels that only this process can compile (their first call does) -> the reason."""
 
     def __getitem__(self, name: str) -> Future[Any]:
         return self._futures[name]
@@ -90,15 +90,15 @@ class Precompiled(Mapping[str, "Future[Any]"]):
         return len(self._futures)
 
     def wait(self) -> None:
-        """Wait until all of it is compiled; what failed to compile raises here."""
+        """Wait for all futures; raises if a kernel failed to compile."""
         compiling.service().wait(self._futures)
 
     def done(self) -> bool:
-        """Whether a call would not wait for any of it."""
+        """Whether all futures are done."""
         return all(future.done() for future in self._futures.values())
 
     def add(self, name: str, future: Future[Any]) -> None:
-        """Take in a future, under a name of its own."""
+        """Add a future under a unique name."""
         if any(future is each for each in self._futures.values()):
             return
         number = 2
@@ -109,7 +109,7 @@ class Precompiled(Mapping[str, "Future[Any]"]):
 
 
 def precompile(items: Iterable[tuple[Any, ...]]) -> Precompiled:
-    """Compile what several kernels will need, side by side, and wait for it.
+    """Compile what several kernels will need, in parallel, and wait for it.
 
     ::
 
@@ -118,8 +118,8 @@ def precompile(items: Iterable[tuple[Any, ...]]) -> Precompiled:
             (softmax, tzero.Spec((1024, 4096))),
         ])
 
-    Each item is a kernel and the arguments of a call; a dict at its end has those by name. Kernels
-    of `tzero.jit` are taken too, with the arguments of a launch.
+    Each item is a kernel and the arguments of a call; a dict as the last item holds keyword
+    arguments. For a kernel of `tzero.jit` these are the arguments of a launch.
     """
     ahead = Precompiled()
     for kernel, *given in () if triton_launch.interpreting() else items:
@@ -140,9 +140,9 @@ def precompile_host(
     *,
     spoiling: bool = False,
 ) -> None:
-    """Ask for all that a call of a host function would launch; nothing, where Triton interprets.
-    `spoiling`: the arguments are there for nothing else. Then it is called with them as they are,
-    and tensors that it makes are real ones, which it may keep from one call to the next.
+    """Compile everything that a call of a host function would launch; nothing if Triton interprets.
+    `spoiling`: the arguments may be overwritten. The host function is then called with them as they
+    are, and the tensors that it makes are real, so it may keep them between calls.
 
     ::
 
@@ -165,7 +165,7 @@ def precompile_host(
             refused.append(error)
             raise
 
-    refused: list[Exception] = []  # what Triton says to a launch is said as it is
+    refused: list[Exception] = []  # errors of Triton's, which are raised unchanged
     made: list[weakref.ref[torch.Tensor]] = []
     try:
         if spoiling:
@@ -177,10 +177,10 @@ def precompile_host(
             raise
         fakes = fake_tensor()
         by_value = (fakes.DataDependentOutputException, fakes.DynamicOutputShapeException, _Read)
-        what = ", which asks what a tensor holds" if isinstance(error, by_value) else ""
+        what = ", which reads the values of a tensor" if isinstance(error, by_value) else ""
         raise InvalidArgument(
             kernel=name,
-            problem="precompile, which makes no launches and has no values, cannot follow its host "
+            problem="precompile, which runs without launches and values, cannot run its host "
             f"function{what} ({type(error).__name__}: {error})",
             advice="Call the kernel itself once; it compiles what it needs.",
         ) from error
@@ -194,9 +194,9 @@ def run_without_memory(
     addresses: dict[int, int] | None = None,
     made: list[weakref.ref[torch.Tensor]] | None = None,
 ) -> Any:
-    """Call a host function on tensors that have no memory, and return what it returns; its launches
-    are not made, but shown to `ask`. `addresses` gets where the memory of each storage begins, and
-    `made` those tensors: what it is given and what it makes (see `check_left`).
+    """Call a host function on fake tensors, and return its result; its launches are not made but
+    passed to `ask`. Fills `addresses` (storage -> address modulo 16) and `made` (all fake tensors
+    that it is given or makes, for `check_left`).
 
     ::
 
@@ -223,11 +223,11 @@ def run_without_memory(
         with mode, _Noting(noted), intercept.intercepted(ask), triton_launch.every_config():
             return function(*args)
     finally:
-        torch.clear_autocast_cache()  # of weights in another dtype, which have no memory either
+        torch.clear_autocast_cache()  # it may hold fake copies of weights in another dtype
 
 
 class _Read(RuntimeError):
-    """A host function looks into a tensor, which may be what a launch that is not made computes."""
+    """A host function reads values of a tensor, which a launch that was not made may compute."""
 
 
 _READS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
@@ -250,7 +250,7 @@ def _run_without_launches(
 
 
 class _Noting(torch_modes.Dispatching):
-    """Notes which tensors are made."""
+    """Collects weak references to all tensors that are made."""
 
     def __init__(self, made: list[weakref.ref[torch.Tensor]]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -266,28 +266,28 @@ class _Noting(torch_modes.Dispatching):
 
 
 def check_left(name: str, made: list[weakref.ref[torch.Tensor]], why: str) -> None:
-    """Raise where a tensor is still there, after all that `run_without_memory` did is over: the
-    host function has kept it, and a kernel that is launched with it would crash.
+    """Raise if a fake tensor of `run_without_memory` is still alive: the host function has kept it,
+    and a kernel launched with it would crash.
 
     >>> check_left("add", [weakref.ref(torch.ones(2))], "to compile what it launches")
     """
     if any(each() is not None for each in made):
-        gc.collect()  # it may be in a cycle that nobody has
+        gc.collect()  # it may be in an unreachable cycle
     kept = next((tensor for each in made if (tensor := each()) is not None), None)
     if kept is not None:
         raise InvalidArgument(
             kernel=name,
             problem=f"it keeps a tensor, {kept.dtype} of sizes {tuple(kept.shape)}, from one call "
-            f"to the next, and was called with tensors that have no memory, {why}: so what it "
-            "keeps now has none either",
-            advice="Drop what it keeps, and pass that tensor to it, or call it once before.",
+            f"to the next, and was called with fake tensors {why}: so the tensor that it keeps now "
+            "has no memory",
+            advice="Pass that tensor as an argument, or call the kernel once before this.",
         )
 
 
 def precompile_launch(
     kernel: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], ahead: Precompiled
 ) -> None:
-    """Ask for what one launch of a Triton kernel needs; tensors may be `Spec`s.
+    """Compile what one launch of a Triton kernel needs; tensors may be `Spec`s.
 
     ::
 
@@ -303,7 +303,7 @@ def precompile_launch(
 
 
 class _Pointer:
-    """What a launch sees of a tensor that is not there: its dtype, and where it would begin."""
+    """Stands for a tensor in a launch: its dtype and its address modulo 16."""
 
     def __init__(self, dtype: torch.dtype, address: int) -> None:
         self.dtype = dtype
@@ -319,7 +319,7 @@ class _Pointer:
 
 
 def _ask(kernel: Any, args: Any, kwargs: Mapping[str, Any], ahead: Precompiled) -> None:
-    if not isinstance(kernel, triton_launch.JITFunction):  # one of another backend
+    if not isinstance(kernel, triton_launch.JITFunction):  # a kernel of another backend
         ahead.add(kernel.__name__, kernel.precompile())
         return
     source, target, options = triton_launch.source_of(kernel, args, kwargs)

@@ -1,7 +1,7 @@
-"""Which host function a thread is in, for what that calls to find.
+"""Which host function a thread is running, for code that the host function calls.
 
-Enters: a call, from whoever makes it, who sets this back afterwards. Leaves: the innermost call of
-the thread. It must not know what a call is made of.
+Enters: a call, set by whoever runs a host function, who resets it afterwards. Leaves: the innermost
+call of the thread. It must not know what a call consists of.
 """
 
 from __future__ import annotations
@@ -10,21 +10,23 @@ import threading
 from collections.abc import Callable, Hashable
 from typing import Any
 
-__all__ = ["Call", "Inside", "inside"]
+__all__ = ["Call", "Current", "current"]
 
 Call = tuple[Callable[..., None], tuple[Hashable, ...], Any, tuple[Any, ...], int]
-"""One host function that is running: what takes note of a value, and what that wants to know: the
-raw key, the bound kernel, the arguments, and the call's number. A plain tuple, because every call
-makes one."""
+"""A running host function: the callback of `tzero.specialize`, and its arguments: the raw key, the
+bound kernel, the arguments of the call, and the number of the call. A plain tuple, because every
+call makes one."""
 
 
-class Inside(threading.local):
-    """What this thread is in: `call` is the innermost host function of a kernel, or None; `ahead`
-    says that one is only tried: looked through for what it would launch, or timed in a process of
-    its own. Who enters one sets it, and sets it back."""
+class Current(threading.local):
+    """The thread's state. Whoever changes a field restores it afterwards."""
 
     call: Call | None = None
-    ahead = False
+    """The innermost host function that is running, or None."""
+
+    is_trial = False
+    """Whether the host function is run only to find its launches, or to time it in another process:
+    then its values are not specialized on, and kernels in it are not tuned."""
 
 
-inside = Inside()
+current = Current()

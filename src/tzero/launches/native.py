@@ -273,7 +273,7 @@ def _on_cuda(native: ModuleType, kernel: Any, launcher: Any, device: int) -> Cud
 
 
 def _device(function: Any) -> Any:
-    """The device that a kernel's binary is for."""
+    """The device that a kernel's binary runs on."""
     active = driver.active
     if not isinstance(function, source_kernel.Kernel):
         return active.get_current_device()

@@ -1,15 +1,15 @@
-"""One launch of a Triton kernel in Python, with every check that Triton makes: the twin of native/.
+"""Launches of Triton kernels in Python: the same checks as in native/, which has the fast version.
 
     k[grid](...) ─► facts ─► spec ── found, and Triton would find it too ──► run
-                              └ not found: Triton launches, and the spec is kept
+                              └ not found: Triton launches, and the spec is stored
 
 Enters: a grid and the arguments of a launch. Leaves: the compiled kernel, launched. It must not
 know how Triton finds or compiles a kernel; `tzero.adapters.triton_launch` does.
 
-A spec says which binary Triton ran for some facts. It is used again while all of this holds, each
-read anew on every launch: no pre-run hook is attached, no hook on the compiler's stages; the knobs
-and the driver are those in the key; Triton still keeps that binary where it kept it; no global that
-the kernel was compiled with has changed. Otherwise Triton takes the launch, with its own answer.
+A spec maps facts about arguments to the binary that Triton ran for them. It is valid while all of
+this holds, checked on every launch: no pre-run hook and no hook on compiler stages is set; the
+knobs and the driver equal those in the key; the binary is still in Triton's cache; no global that
+the kernel was compiled with has changed. Otherwise Triton makes the launch.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = ["Launching", "PythonJit", "finish", "over"]
 
 
 class Launching:
-    """A kernel and its grid: what ``k[grid]`` gives, ready to be called."""
+    """A kernel with a grid, as ``k[grid]`` returns it."""
 
     __slots__ = ("grid", "kernel", "sizes")
 
@@ -53,10 +53,12 @@ class Launching:
             )
         kernel, grid, debug = self.kernel, self.grid, self.kernel.debug
         if type(kernel.pre_run_hooks) is not list or kernel.pre_run_hooks:
-            return kernel.handed_over(grid, args, kwargs, "a pre-run hook is attached")
-        knobs = triton_launch.world()
+            return kernel.handed_wrappers(grid, args, kwargs, "a pre-run hook is attached")
+        knobs = triton_launch.launch_knobs()
         if knobs[0] is not None:
-            return kernel.handed_over(grid, args, kwargs, "a hook on the compiler's stages is set")
+            return kernel.handed_wrappers(
+                grid, args, kwargs, "a hook on the compiler's stages is set"
+            )
         active = driver.active
         device = active.get_current_device()
         reader = kernel.readers.get(device)
@@ -68,9 +70,9 @@ class Launching:
             facts, values = reader.read(*args, **kwargs)
             key = (active, device, debug, type(debug), knobs, facts)
             spec = kernel.specs.get(key)
-        except Exception as error:  # what Triton says to these arguments is what counts
+        except Exception as error:  # Triton raises its own error for these arguments
             reason = f"the arguments cannot be read, which ends in a {type(error).__name__}"
-            return kernel.handed_over(grid, args, kwargs, reason)
+            return kernel.handed_wrappers(grid, args, kwargs, reason)
         if spec is None or not spec.is_current(kernel, device):
             return kernel.missed(key, device, grid, args, kwargs)
         if kernel.used_global_vals and any(triton_launch.changed_globals(kernel)):
@@ -79,8 +81,8 @@ class Launching:
         if sizes is None and callable(grid):
             stream = active.get_current_stream(device)
             named = reader.named(*args, **kwargs)
-            # From here on it is what the grid function leaves behind that is launched: it is shown
-            # the arguments themselves, and may change them, or where a tensor's memory is.
+            # The grid function gets the arguments themselves, and may change them, or the memory of
+            # a tensor. As in Triton, the launch uses what it leaves behind.
             finish(kernel, spec.kernel, grid(named), tuple(named.values()), stream)
             return spec.kernel
         if grid is None:
@@ -92,7 +94,7 @@ class Launching:
             return spec.kernel
         try:
             outcome = spec.direct(spec.handle, *sizes, values)
-        except (struct.error, OverflowError):  # `finish` says which value does not fit
+        except (struct.error, OverflowError):  # `finish` raises an error that names the value
             outcome = None
         if outcome != DONE:
             values = tuple(reader.named(*args, **kwargs).values())
@@ -105,8 +107,8 @@ class Launching:
 
 
 def finish(kernel: Any, compiled: Any, grid: Any, values: tuple[Any, ...], stream: Any) -> None:
-    """The end of a launch, once its binary and its grid are known: hooks, and the launcher that
-    Triton made for the binary."""
+    """The end of a launch, when its binary and its grid are known: hooks, and the launcher of the
+    binary, which packs arguments and launch attributes (Triton's, or `tzero.cpu.launcher`)."""
     size = len(grid)
     sizes = (grid[0], grid[1] if size > 1 else 1, grid[2] if size > 2 else 1)
     enter, leave = triton_launch.hooks() or (None, None)
@@ -122,12 +124,11 @@ def _tell(kernel: Any, sizes: tuple[Any, ...]) -> None:
 
 
 _MOST_GRIDS = 1024
-"""How many grids a kernel keeps a `Launching` for; then it starts anew."""
+"""The most `Launching`s that a kernel stores, by grid; then it drops all."""
 
 
 class PythonJit(JITFunction):
-    """A Triton kernel whose launches are tzero's; `tzero.jit` makes it where there is no native
-    code, or where tier 1 is asked for."""
+    """A Triton kernel that tzero launches in Python: tier 1, and what tier 2 falls back to."""
 
     def __init__(self, fn: Any, **options: Any) -> None:
         super().__init__(fn, **options)
@@ -138,26 +139,26 @@ class PythonJit(JITFunction):
 
     @classmethod
     def of(cls, kernel: Any) -> PythonJit:
-        """A kernel like one of Triton's. Hooks that are added to either run for both."""
+        """A kernel from one of Triton's. Both share their hooks."""
         made = cls(kernel.fn, **triton_launch.options_of(kernel))
         if kernel.src != made.src:
             made._unsafe_update_src(kernel.src)
         made.pre_run_hooks = kernel.pre_run_hooks
         for name, value in vars(kernel).items():
-            if not hasattr(made, name):  # whatever someone has put on it
+            if not hasattr(made, name):  # attributes that users have set
                 setattr(made, name, value)
         return made
 
     def __copy__(self) -> PythonJit:
         return type(self).of(self)
 
-    # Models that have one for a member are copied and pickled: it goes along as a function does.
+    # Models with a kernel as an attribute are copied and pickled; a kernel behaves like a function.
 
     def __deepcopy__(self, memo: dict[int, Any]) -> PythonJit:
         return self
 
     def __reduce__(self) -> str:
-        name: str = self.__qualname__  # pickle says it where another thing has that name
+        name: str = self.__qualname__  # pickle raises if another object has that name
         return name
 
     # -- Triton's interface --------------------------------------------------------------------
@@ -168,9 +169,9 @@ class PythonJit(JITFunction):
             return Launching(self, grid)
         try:
             found = self._grids.get(grid)
-        except TypeError:  # something in it has no hash, and needs none
+        except TypeError:  # not hashable
             return Launching(self, grid)
-        # Equal is not enough: (True,) and (1.0,) equal (1,), and are not what was asked for.
+        # Types count too: (True,) and (1.0,) equal (1,).
         if found is not None and (found.grid is grid or all(map(_same, found.grid, grid))):
             return found
         if len(self._grids) >= _MOST_GRIDS:
@@ -179,13 +180,13 @@ class PythonJit(JITFunction):
         return found
 
     def create_binder(self) -> Any:
-        """What Triton needs for a device; compiling goes by way of the service."""
+        """Triton's per-device state; compiling goes through the compile service."""
         made = super().create_binder()
         self.compile = compiled
         return made
 
     def precompile(self, /, *args: Any, **kwargs: Any) -> Precompiled:
-        """Have what a launch with these arguments needs compiled beside the program; tensors may be
+        """Compile in the background what a launch with these arguments needs; tensors may be
         `tzero.Spec`s."""
         ahead = Precompiled()
         precompile_launch(self, args, kwargs, ahead)
@@ -193,7 +194,7 @@ class PythonJit(JITFunction):
 
     @untraced
     def run(self, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
-        """Triton's entry, which autotuners and heuristics use too."""
+        """Triton's entry point, which autotuners and heuristics use too."""
         if warmup:
             return super().run(*args, grid=grid, warmup=warmup, **kwargs)
         return Launching(self, grid)(*args, **kwargs)
@@ -201,7 +202,7 @@ class PythonJit(JITFunction):
     # -- for Launching -------------------------------------------------------------------------
 
     def reader(self, active: Any, device: Any) -> Reader:
-        """What reads arguments for a device, whose backend may have a say in how."""
+        """The reader of arguments for a device; it depends on the device's backend."""
         backend = triton_launch.backend_of(self.device_caches[device])
         reader = self.readers[device] = Reader(
             self.__name__,
@@ -218,11 +219,12 @@ class PythonJit(JITFunction):
     def missed(
         self, key: Any, device: Any, grid: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Any:
-        """Facts that are new, or whose binary Triton has dropped: Triton launches, and what it
-        launched is kept, unless the world changed meanwhile."""
+        """The facts are new, or Triton has dropped their binary: Triton launches, and the binary is
+        stored, unless knobs, device or driver changed during the launch."""
         kernel = self.plain_run(grid, args, kwargs)
-        world = (driver.active, device, self.debug, type(self.debug), triton_launch.world())
-        if kernel is None or not all(map(_same, world, key)):
+        knobs = triton_launch.launch_knobs()
+        now = (driver.active, device, self.debug, type(self.debug), knobs)
+        if kernel is None or not all(map(_same, now, key)):
             return kernel
         spec = triton_launch.compiled(self, kernel, device)
         if spec is not None:
@@ -234,30 +236,30 @@ class PythonJit(JITFunction):
         return kernel
 
     def _make_room(self) -> None:
-        """Drop the oldest spec where there are as many as may be. Other threads do so too."""
+        """Drop the oldest spec if there are too many. Other threads may do so at the same time."""
         if len(self.specs) >= settings.current().max_specializations:
             try:
                 self.specs.pop(next(iter(self.specs)), None)
-            except (StopIteration, RuntimeError):  # another thread has made room, or changed it
+            except (StopIteration, RuntimeError):  # another thread changed the dict
                 return
 
-    def handed_over(
+    def handed_wrappers(
         self, grid: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], reason: str
     ) -> Any:
-        """Triton's own launch, and an event that says why; one for each reason."""
+        """Let Triton launch; one event per reason says why."""
         self.say_once(f"Triton launches: {reason}")
         return self.plain_run(grid, args, kwargs)
 
     def say_once(self, reason: str) -> None:
-        """An event for a launch that is slower than it could be; one for each reason."""
+        """Emit an event for a launch that is slower than it could be; once per reason."""
         if reason not in self._said:
             self._said.add(reason)
             events.emit(events.Event("refusal", self.__name__, reason))
 
 
-class _Over(PythonJit):
-    """Launches of one of Triton's own kernels, made as those of tzero's are. All that Triton keeps
-    with the kernel stays there, and is looked up there."""
+class _Wrapper(PythonJit):
+    """Launches one of Triton's own kernels like one of tzero's. Triton's state stays on that
+    kernel, and attributes are looked up there."""
 
     def __init__(self, kernel: Any) -> None:
         self.kernel = kernel
@@ -273,19 +275,19 @@ class _Over(PythonJit):
         return self.kernel.run(*args, grid=grid, warmup=False, **kwargs)
 
 
-_over: weakref.WeakKeyDictionary[Any, _Over] = weakref.WeakKeyDictionary()
+_wrappers: weakref.WeakKeyDictionary[Any, _Wrapper] = weakref.WeakKeyDictionary()
 
 
 def over(kernel: Any) -> Any:
-    """A kernel whose launches are tzero's: itself, if it is one, else one that stands for it. What
-    is no kernel of Triton's is one of a backend of tzero's."""
+    """A kernel that tzero launches: itself, or a wrapper around one of Triton's own. Kernels of
+    tzero's other backends are returned as they are."""
     if not isinstance(kernel, JITFunction) or isinstance(kernel, PythonJit):
         return kernel
-    if triton_launch.oddity(kernel):
+    if triton_launch.unsupported(kernel):
         return kernel
-    found = _over.get(kernel)
+    found = _wrappers.get(kernel)
     if found is None:
-        found = _over[kernel] = _Over(kernel)
+        found = _wrappers[kernel] = _Wrapper(kernel)
     return found
 
 

@@ -1,6 +1,6 @@
 """Which class a Triton kernel gets: Triton's own, or one whose launches tzero makes.
 
-Enters: a function, or a kernel of Triton's. Leaves: a kernel of the tier in force, which is still a
+Enters: a function, or a Triton kernel. Leaves: a kernel of the current tier, which is still a
 Triton kernel: other kernels can call it, `triton.autotune` can wrap it, torch.compile can trace it.
 It must not know how a launch is made.
 
@@ -21,7 +21,7 @@ from typing import Any
 import triton
 
 from tzero import events, settings
-from tzero.adapters.triton_launch import JITFunction, is_interpreted, oddity
+from tzero.adapters.triton_launch import JITFunction, is_interpreted, unsupported
 from tzero.errors import InvalidKernel, NativeMissing
 from tzero.launches.python import PythonJit
 
@@ -29,7 +29,7 @@ __all__ = ["made", "tier"]
 
 
 def tier() -> int:
-    """The tier that kernels made now have.
+    """The tier of kernels that are made now.
 
     >>> with settings.override(tier=1):
     ...     tier()
@@ -50,7 +50,7 @@ def tier() -> int:
 
 @functools.cache
 def _native() -> type[PythonJit] | None:
-    """The class whose launches are native; None where the extension is not built."""
+    """`NativeJit`; None if the extension is not built."""
     try:
         from tzero.launches.native import NativeJit
     except ModuleNotFoundError as error:
@@ -66,7 +66,7 @@ def _say_once() -> None:
 
 
 def made(fn: Any, options: dict[str, Any]) -> Any:
-    """A function or a Triton kernel as a kernel of the tier in force; `options` are those of
+    """Make a kernel of the current tier from a function or a Triton kernel; `options` are those of
     ``triton.jit``.
 
     ::
@@ -92,7 +92,7 @@ def made(fn: Any, options: dict[str, Any]) -> Any:
 
 
 def _from_triton(kernel: Any, chosen: int) -> Any:
-    """A kernel of tzero's with everything of one of Triton's."""
+    """A kernel of tzero from one of Triton's."""
     if type(kernel) is not JITFunction:
         raise InvalidKernel(
             kernel=kernel.__name__,
@@ -100,7 +100,7 @@ def _from_triton(kernel: Any, chosen: int) -> Any:
             "triton.jit makes of them",
             advice="Use it as it is.",
         )
-    odd = oddity(kernel)
+    odd = unsupported(kernel)
     if odd:
         events.emit(events.Event("refusal", kernel.__name__, f"Triton launches: {odd}"))
         return kernel

@@ -32,7 +32,7 @@ from tzero.adapters.triton_launch import JITFunction, compile_with
 from tzero.backends.triton import compiled
 from tzero.compile.worker import end_with
 from tzero.config import Config
-from tzero.launches.current_call import inside
+from tzero.launches.current_call import current
 from tzero.tune.records import Outcome
 from tzero.tune.transfer import Parcel, opened
 from tzero.tune.trial import Trial, device_of, problem_of
@@ -210,7 +210,7 @@ def _served(parcel: Parcel) -> Trial:
     host, args, called = opened(parcel)
     os.close(parcel.descriptor)  # it is all here now
 
-    inside.ahead = True  # what it specializes is no news, and kernels in it are not tuned here
+    current.is_trial = True  # what it specializes is no news, and kernels in it are not tuned here
     made = functools.cache(functools.partial(called, host))
     return _Served(made, args, device_of(args), Config())
 

@@ -45,7 +45,7 @@ from tzero.config import Config
 from tzero.errors import InvalidArgument, InvalidKernel, TuningFailed
 from tzero.launches import ahead as precompiling
 from tzero.launches.ahead import Precompiled, precompile_host
-from tzero.launches.current_call import inside
+from tzero.launches.current_call import current
 from tzero.tune import records, source
 from tzero.tune.by_size import (
     BySize,
@@ -515,7 +515,7 @@ class Tuning(Generic[R]):
         and its launches are not made. Where these cannot be known before, configs compile when they
         are timed."""
         found: dict[Config, list[Any]] = {}
-        outer, inside.ahead = inside.ahead, True
+        outer, current.is_trial = current.is_trial, True
         try:
             for config in configs:
                 ahead = Precompiled()
@@ -536,7 +536,7 @@ class Tuning(Generic[R]):
                         raise self._unknown_name(unknown, config) from error
                 found[config] = list(ahead.values())
         finally:
-            inside.ahead = outer
+            current.is_trial = outer
         return found
 
     def _unknown_name(self, name: str, config: Config) -> InvalidArgument:
@@ -600,7 +600,7 @@ def _without_reference(known: Mapping[Config, Outcome]) -> dict[Config, Outcome]
 
 def _obstacle(args: tuple[Any, ...]) -> str:
     """Why nothing can be timed now; mostly empty."""
-    if inside.ahead:
+    if current.is_trial:
         return "the host function is looked through for what it launches"
     interpreting = triton_launch.interpreting()
     if interpreting:

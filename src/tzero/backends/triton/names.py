@@ -1,13 +1,13 @@
-"""Which names of the world around it the text of a function reads.
+"""Which global names the source text of a function reads.
 
-Enters: the text of a Triton kernel, of a helper, or of a function that runs while kernels compile.
-Leaves: the names, with the attributes that are read of them, in the order of the text. It must not
-know what they stand for; but of a module that comes with the compiler, it says whether what is
-there under a name is what the module's own text puts there (`belongs`).
+Enters: the syntax tree of a Triton kernel, of a helper, or of a function that runs at compile time.
+Leaves: the global names that it reads, with the attributes read of each, in source order. It must
+not know their values; except that `belongs` tells whether an attribute of a module is the one that
+the module's own source defines.
 
-A kernel's text is followed as Triton follows it, from top to bottom: a name counts as the kernel's
-own from where it has certainly been assigned. So ``BLOCK = BLOCK * 2`` reads a global, and a global
-that happens to be called like a local variable is left alone.
+A kernel is read as Triton reads it, from top to bottom: a name is local from the point where it has
+certainly been assigned. So ``BLOCK = BLOCK * 2`` reads a global, and a global with the same name as
+a local variable is not reported.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ __all__ = ["Read", "belongs", "compiled_names", "hidden_input", "of_kernel", "of
 
 Where = Literal["body", "default", "annotation"]
 
-# What answers by more than its arguments, or does something besides answering.
+# Builtins that have side effects, or whose result depends on more than their arguments.
 _HIDDEN = frozenset({"open", "eval", "exec", "compile", "globals", "locals", "vars", "input"})
 _HIDDEN |= {"print", "breakpoint", "id", "hash", "__import__", "__builtins__"}
-# `math` has no text to look into.
+# `math` is written in C, so its constants are listed here.
 _OF_MATH = {"pi": 3.141592653589793, "e": 2.718281828459045, "tau": 6.283185307179586}
 _OF_MATH |= {"inf": float("inf"), "nan": float("nan")}
 
 
 class Read(NamedTuple):
-    """One name, the attributes read of it in turn, and where in the function.
+    """One name, the chain of attributes read of it, and where in the function.
 
     >>> of_kernel(ast.parse("def f(x): return tl.math.exp(x)").body[0])
     [Read(name='tl', attributes=('math', 'exp'), where='body')]
@@ -47,7 +47,7 @@ class Read(NamedTuple):
 
 
 def of_kernel(definition: ast.stmt) -> list[Read]:
-    """What the text of a kernel reads, by Triton's rules for names.
+    """What a kernel reads, by Triton's scoping rules.
 
     >>> of_kernel(ast.parse("def f(x, N: T = 4):\\n  y = x + K\\n  return y").body[0])
     [Read(name='T', attributes=(), where='annotation'), Read(name='K', attributes=(), where='body')]
@@ -66,7 +66,7 @@ def of_kernel(definition: ast.stmt) -> list[Read]:
 
 
 def of_python(definition: ast.stmt, code: CodeType) -> list[Read]:
-    """What the text of a function reads that Python runs: names are local or not, by its rules.
+    """What a function that Python runs reads, by Python's scoping rules.
 
     >>> text = "def f(x):\\n  n = math.pi\\n  return n * SCALE"
     >>> of_python(ast.parse(text).body[0], compiled_names.__code__)
@@ -81,7 +81,7 @@ def of_python(definition: ast.stmt, code: CodeType) -> list[Read]:
 
 
 def compiled_names(code: CodeType) -> frozenset[str]:
-    """The names that a function and those within it look up outside of them.
+    """The global and closure names that a function and its nested functions load.
 
     >>> sorted(compiled_names((lambda x: [len(y) for y in x]).__code__))
     ['len']
@@ -98,8 +98,8 @@ def compiled_names(code: CodeType) -> frozenset[str]:
 
 
 def hidden_input(definition: ast.stmt, code: CodeType) -> str:
-    """What a function that Python runs does that its text, arguments and globals do not decide;
-    empty where there is nothing.
+    """Why the result of a function may depend on more than its source, arguments and globals; empty
+    if it does not.
 
     >>> code = compile("def f(): return open('size').read()", "", "exec").co_consts[0]
     >>> hidden_input(ast.parse("def f(): return open('size').read()").body[0], code)
@@ -122,13 +122,13 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 
 
 class _Reader:
-    """Goes through a function with the set of names that are its own by then."""
+    """Visits a function, with the set of names that are local at each point (`own`)."""
 
     def __init__(self) -> None:
         self.found: dict[Read, None] = {}
 
     def everything(self, node: ast.AST, around: frozenset[str]) -> None:
-        """All chains of attributes whose first name is one of `around`."""
+        """Record every attribute chain that starts with a name in `around`."""
         chain = _chain(node)
         if chain is not None:
             if chain[0] in around:
@@ -143,7 +143,7 @@ class _Reader:
         for statement in statements:
             self.statement(statement, own)
             if isinstance(statement, ast.Return):
-                return  # Triton too reads nothing behind it
+                return  # like Triton, which ignores what follows
 
     def statement(self, node: ast.stmt, own: set[str]) -> None:
         match node:
@@ -201,7 +201,7 @@ class _Reader:
     # -- expressions ---------------------------------------------------------------------------
 
     def annotation(self, node: ast.expr | None, own: set[str]) -> None:
-        """Triton only asks whether it is `constexpr`, if it is plain; it computes others."""
+        """Triton compares a plain annotation with `constexpr`, and evaluates any other."""
         plain = isinstance(node, ast.Constant) or (node is not None and _chain(node) is not None)
         self.expression(node, own, "annotation" if plain else "body")
 
@@ -247,7 +247,7 @@ class _Reader:
 
 
 def _chain(node: ast.AST) -> tuple[str, tuple[str, ...]] | None:
-    """``a.b.c`` as its name and attributes; None for what does not start with a name."""
+    """``a.b.c`` as a name and its attributes; None if it does not start with a name."""
     attributes: list[str] = []
     while isinstance(node, ast.Attribute):
         attributes.append(node.attr)
@@ -257,12 +257,12 @@ def _chain(node: ast.AST) -> tuple[str, tuple[str, ...]] | None:
     return None
 
 
-# -- modules that go by name -------------------------------------------------------------------
+# -- modules that are imported by name ---------------------------------------------------------
 
 
 def belongs(module: ModuleType, name: str, found: Any) -> bool:
-    """Whether what a module has under a name is what its own text puts there, and not what someone
-    has put there since. What cannot be told does not belong.
+    """Whether an attribute of a module is the one that the module's own source defines, and was not
+    replaced since. False if that cannot be determined.
 
     >>> import copy, math
     >>> belongs(copy, "copy", copy.copy), belongs(copy, "copy", copy.deepcopy)
@@ -291,7 +291,7 @@ def belongs(module: ModuleType, name: str, found: Any) -> bool:
 
 
 def _is_module(found: ModuleType, name: str) -> bool:
-    """Triton runs the text of ``triton.language.extra.cuda`` twice, so there are two of it."""
+    """Triton executes ``triton.language.extra.cuda`` twice, so two such modules exist."""
     known = sys.modules.get(name)
     if known is None or found is known:
         return found is known
@@ -300,8 +300,8 @@ def _is_module(found: ModuleType, name: str) -> bool:
 
 
 def _comes_from(found: Any, package: str) -> bool:
-    """Whether the code of a function is of a package, whatever it says of itself: what wraps a
-    function often takes its names."""
+    """Whether the code of a function is from a package. Its ``__module__`` is not enough: wrappers
+    copy that."""
     found = getattr(found, "fn", found)
     while isinstance(found, FunctionType):
         if found.__globals__.get("__name__", "").partition(".")[0] != package:
@@ -311,13 +311,13 @@ def _comes_from(found: Any, package: str) -> bool:
 
 
 def _is_assigned(module: ModuleType, name: str, found: Any) -> bool:
-    """Whether a constant is the one that a line of the module's text assigns."""
+    """Whether a constant is the one that a line of the module's source assigns."""
     line = re.search(rf"^{name}(?::[^=\n]*)? = (.*)$", _text(module.__name__), re.MULTILINE)
     if line is None:
         return False
     try:
         made = eval(line[1], dict(vars(module)))
-    except Exception:  # it goes on in the next line, or needs what the module has deleted
+    except Exception:  # spans several lines, or uses a name that the module deleted
         return False
     return made is found or (type(made) is type(found) and repr(made) == repr(found))
 
@@ -330,7 +330,7 @@ def _text(module: str) -> str:
 
 @functools.cache
 def _imports(module: str) -> dict[str, tuple[str, str]]:
-    """From where a module imports its names, by its text."""
+    """Name -> the module and name that it is imported from, by the module's source."""
     package = getattr(sys.modules[module], "__package__", None) or module
     found = {}
     for node in ast.parse(_text(module)).body:

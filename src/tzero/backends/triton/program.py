@@ -1,31 +1,28 @@
-"""A Triton kernel written down, with all that its code refers to, and made again from that.
+"""A Triton kernel written down as tables, with everything that its code refers to.
 
 ::
 
-    kernel ── Writer ──► tables of text and constants ── Maker ──► a kernel like it
+    kernel ── Writer ──► tables of text and constants ── rebuild.Maker ──► a kernel like it
 
-Enters: a kernel of this process. Leaves: tables that hold its text and, transitively, that of the
-functions it calls, the constants it reads, and of each module only what is read of it; and in
-another process, which has none of the modules, a kernel that compiles to the same. It must not know
-what the kernel is compiled for. Functions of ``triton.language`` go by name, for the digest of the
-compiler covers them.
+Enters: a kernel of this process. Leaves: tables with its source text, the source text of all
+functions that it calls (transitively), the constants that it reads, and those attributes of modules
+that it reads. `rebuild` makes the kernel again in a process that has none of the modules. It must
+not know what the kernel is compiled for. Functions of ``triton.language`` are stored by name: the
+digest of the compiler covers them.
 
-The tables hold plain values as they are, and everything else as a dict with one key that says what
-it is: ``{"constexpr": 3}``, ``{"function": 2}``.
+The tables hold plain values as they are, and everything else as a dict with one key, which says
+what it is: ``{"constexpr": 3}``, ``{"function": 2}``.
 """
 
 from __future__ import annotations
 
 import ast
 import builtins
-import collections
-import dis
 import enum
 import functools
-import re
 import sys
 from collections.abc import Callable, Mapping
-from types import BuiltinFunctionType, CellType, CodeType, FunctionType, ModuleType
+from types import BuiltinFunctionType, CellType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 from triton import language as tl
@@ -39,20 +36,25 @@ from tzero.adapters.triton_launch import (
     JITFunction,
 )
 from tzero.backends.triton import names as triton_names
+from tzero.backends.triton.function_code import code_of, do_the_same
 from tzero.backends.triton.names import Read
+from tzero.backends.triton.rebuild import (
+    ENUMS,
+    Maker,
+    NotFaithful,
+    StandIn,
+    is_imported_by_name,
+    lookup,
+)
 
 __all__ = ["Check", "Maker", "NotFaithful", "StandIn", "Unwritable", "Writer", "described"]
 
 _MISSING = object()
 _STAND_IN: dict[str, Any] = {"stand-in": None}
-_BY_NAME = ("triton.language", "math", "copy")
-_ENUMS: dict[str, Any] = {
-    each.__name__: each for each in (enum.Enum, enum.IntEnum, enum.StrEnum, enum.Flag, enum.IntFlag)
-}
 
 
 class Unwritable(Exception):
-    """Something that a kernel refers to and that cannot be written down; the message says what.
+    """A kernel refers to something that cannot be written down; the message says what.
 
     >>> Writer().value({1, 2})
     Traceback (most recent call last):
@@ -60,31 +62,9 @@ class Unwritable(Exception):
     """
 
 
-class NotFaithful(RuntimeError):
-    """A program that does not make the functions it was written of.
-
-    >>> raise NotFaithful("the code of 'add' is another")
-    Traceback (most recent call last):
-    tzero.backends.triton.program.NotFaithful: the code of 'add' is another
-    """
-
-
-class StandIn:
-    """What a kernel has in place of a value that Triton does not let it read: reading it fails as
-    it would with the value.
-
-    >>> StandIn().anything is None
-    True
-    """
-
-    def __getattr__(self, name: str) -> None:
-        if name.startswith("__"):
-            raise AttributeError(name)
-
-
 class Check(NamedTuple):
-    """One thing that was read while writing: what is written stands as long as the same object is
-    read again.
+    """One read that was made while writing. The tables are valid as long as repeating the read
+    returns the same object.
 
     >>> read, found = Check(lambda: None, None)
     >>> read() is found
@@ -108,11 +88,11 @@ class Writer:
         self.modules: list[dict[str, Any]] = []
         self.classes: list[dict[str, Any]] = []
         self.checks: list[Check] = []
-        self._places: dict[int, int] = {}  # by the id of what has a row in one of the tables
-        self._kept: list[Any] = []  # what the ids belong to
+        self._places: dict[int, int] = {}  # id of an object -> its row in its table
+        self._kept: list[Any] = []  # keeps these objects alive, so that ids stay unique
 
     def tables(self) -> dict[str, Any]:
-        """All that was written, for `Maker`."""
+        """Everything that was written, for `rebuild.Maker`."""
         return {
             "classes": self.classes,
             "functions": self.functions,
@@ -123,14 +103,14 @@ class Writer:
     # -- values --------------------------------------------------------------------------------
 
     def value(self, value: Any) -> Any:
-        """A value as the tables have it; `Unwritable` where they cannot."""
+        """The form that a value has in the tables; raises `Unwritable` if there is none."""
         kind = type(value)
         if value is None or kind in (bool, int, float, str):
             return value
         if kind is tuple:
             return tuple(map(self.value, value))
         if kind is list:
-            # Lists change in place, so they are read again and compared.
+            # A list can change in place, so its items are compared.
             held = tuple(value)
             self._check(lambda: len(value) == len(held) and all(map(_is, value, held)), True)
             return [self.value(each) for each in held]
@@ -143,7 +123,7 @@ class Writer:
             return self._callable(value)
         if isinstance(value, enum.Enum):
             place = self._class(kind)
-            if value.name not in kind.__members__:  # several flags, or none
+            if value.name not in kind.__members__:  # a combination of flags, or no flag
                 return {"flags": [place, self.value(value.value)]}
             return {"member": [place, value.name]}
         if isinstance(value, tuple) and hasattr(kind, "_fields"):
@@ -162,13 +142,13 @@ class Writer:
         raise Unwritable(f"it reads the type {value}")
 
     def _named(self, value: Any) -> Any:
-        """A class or a function that the other process has, too."""
+        """A class or a function that the other process can find by name."""
         name, module = getattr(value, "__qualname__", ""), getattr(value, "__module__", "") or ""
         if value is tl.static_print:
             raise Unwritable("it prints while it compiles (static_print)")
         if getattr(builtins, name, None) is value:
             return {"builtin": name}
-        if module.startswith("triton.") and _found(module, name) is value:
+        if module.startswith("triton.") and lookup(module, name) is value:
             return {"triton": [module, name]}
         if getattr(value, "__triton_aggregate__", False):
             raise Unwritable(f"it uses the aggregate {name}")
@@ -177,8 +157,8 @@ class Writer:
         raise Unwritable(f"it reads {described(value)}")
 
     def _class(self, kind: Any) -> int:
-        """An enumeration, or a class of named tuples; without methods, whose code is not here, and
-        without attributes of its own."""
+        """The row of an enumeration or a named tuple. Methods and additional attributes are not
+        written down, so a class that has any raises `Unwritable`."""
         if id(kind) in self._places:
             return self._places[id(kind)]
         self._unchanged(vars(kind))
@@ -187,7 +167,7 @@ class Writer:
         row: dict[str, Any] = {"module": kind.__module__, "qualname": kind.__qualname__}
         if issubclass(kind, enum.Enum):
             base = kind.__bases__[0]
-            if len(kind.__bases__) != 1 or base not in _ENUMS.values():
+            if len(kind.__bases__) != 1 or base not in ENUMS.values():
                 raise Unwritable(f"the enumeration {kind.__qualname__} has other bases than Enum's")
             if getattr(kind, "_boundary_", None) is not getattr(base, "_boundary_", None):
                 raise Unwritable(f"the flags {kind.__qualname__} have a boundary of their own")
@@ -205,13 +185,13 @@ class Writer:
     def _callable(self, function: Any) -> Any:
         module = function.__module__ or ""
         if module.startswith("triton.language"):
-            if _found(module, function.__qualname__) is function:
+            if lookup(module, function.__qualname__) is function:
                 return {"triton": [module, function.__qualname__]}
             raise Unwritable(f"it calls {described(function)}, which is not Triton's own")
         return {"function": self.function(function)}
 
     def function(self, function: Any) -> int:
-        """The row of a kernel, or of a function that kernels use."""
+        """The row of a kernel, or of a function that a kernel calls."""
         if id(function) in self._places:
             return self._places[id(function)]
         is_kernel = isinstance(function, JITFunction)
@@ -220,7 +200,7 @@ class Writer:
         if is_kernel and function.is_gluon():
             raise Unwritable("it is a Gluon kernel")
         row: dict[str, Any] = {}
-        place = self._new(function, self.functions, row)  # first, for it may refer to itself
+        place = self._new(function, self.functions, row)  # before its reads: it may call itself
         plain = function.fn
         self._check(lambda: function.fn, plain)
         self._check(lambda: plain.__code__, plain.__code__)
@@ -277,8 +257,8 @@ class Writer:
         return self._new(names, self.scopes, {})
 
     def _reads(self, function: Any, reads: list[Read], is_kernel: bool) -> dict[str, Any]:
-        """Put the globals that a function reads into its scope; the variables of functions around
-        it are returned."""
+        """Write the globals that a function reads into its scope, and return its closure
+        variables."""
         around, scope = function.__globals__, self.scopes[self._scope(function.__globals__)]
         plain = function.fn
         cells = dict(zip(plain.__code__.co_freevars, plain.__closure__ or (), strict=True))
@@ -297,31 +277,33 @@ class Writer:
             allowed = not is_kernel or read.where == "default"
             allowed = allowed or triton_compile.is_allowed_global(read.name, found)
             try:
-                written = self._held(found, read.attributes, read.where, allowed)
+                written = self._named_value(found, read.attributes, read.where, allowed)
             except Unwritable as problem:
                 what = ".".join([read.name, *read.attributes])
                 raise Unwritable(f"{problem} ({what!r} in {function.__name__!r})") from None
             _put(free if cell is not None else scope, read.name, written)
         return free
 
-    def _held(self, value: Any, attributes: tuple[str, ...], where: str, allowed: bool) -> Any:
-        """What is to be had under a name, as far as attributes of it are read."""
+    def _named_value(
+        self, value: Any, attributes: tuple[str, ...], where: str, allowed: bool
+    ) -> Any:
+        """The value of a name; of a module, only the attributes that are read."""
         if isinstance(value, ModuleType):
-            if attributes and _goes_by_name(value):
-                self._own_of_module(value, attributes)
+            if attributes and _is_imported_by_name(value):
+                self._check_own(value, attributes)
                 return {"import": value.__name__}
             if attributes and type(value) is ModuleType:
-                return self._of_module(value, attributes, where)
+                return self._module(value, attributes, where)
             problem = f"it uses the module {value.__name__} as a value"
-            return _stood_in(problem, where, allowed)
+            return _stand_in_or_raise(problem, where, allowed)
         try:
             if attributes and isinstance(value, JITCallable):
                 raise Unwritable(f"it reads an attribute of {described(value)}")
             return self.value(value)
         except Unwritable as problem:
-            return _stood_in(str(problem), where, allowed)
+            return _stand_in_or_raise(str(problem), where, allowed)
 
-    def _of_module(self, module: ModuleType, attributes: tuple[str, ...], where: str) -> Any:
+    def _module(self, module: ModuleType, attributes: tuple[str, ...], where: str) -> Any:
         if id(module) not in self._places:
             self._new(module, self.modules, {"name": module.__name__, "holds": {}})
         place = self._places[id(module)]
@@ -329,12 +311,13 @@ class Writer:
         found = getattr(module, name, _MISSING)
         self._check(functools.partial(getattr, module, name, _MISSING), found)
         if found is not _MISSING:
-            written = self._held(found, attributes[1:], where, True)
+            written = self._named_value(found, attributes[1:], where, True)
             _put(self.modules[place]["holds"], name, written)
         return {"module": place}
 
-    def _own_of_module(self, module: ModuleType, attributes: tuple[str, ...]) -> None:
-        """What is read of a module that goes by name must be the same in another process."""
+    def _check_own(self, module: ModuleType, attributes: tuple[str, ...]) -> None:
+        """Check that what is read of a module imported by name is the module's own: a replaced
+        attribute would not be replaced in the other process."""
         found: Any = module
         for name in attributes:
             holder, found = found, getattr(found, name, _MISSING)
@@ -359,7 +342,7 @@ class Writer:
         self.checks.append(Check(read, found))
 
     def _unchanged(self, names: Mapping[str, Any]) -> None:
-        """Check what changes in place."""
+        """Add a check for a dict that may change in place."""
         held = dict(names)
 
         def same() -> bool:
@@ -371,12 +354,13 @@ class Writer:
 
 
 def _put(table: dict[str, Any], name: str, written: Any) -> None:
-    """One function may only name what another reads."""
+    """Add an entry. A real value replaces a stand-in: another function may read what this one only
+    mentions."""
     if written is not _STAND_IN or name not in table:
         table[name] = written
 
 
-def _stood_in(problem: str, where: str, allowed: bool) -> Any:
+def _stand_in_or_raise(problem: str, where: str, allowed: bool) -> Any:
     if where == "annotation" or not allowed:
         return _STAND_IN
     raise Unwritable(problem)
@@ -393,18 +377,9 @@ def _is(one: Any, other: Any) -> bool:
     return one is other
 
 
-def _goes_by_name(module: ModuleType) -> bool:
+def _is_imported_by_name(module: ModuleType) -> bool:
     name = module.__name__
-    own = any(name == each or name.startswith(f"{each}.") for each in _BY_NAME)
-    return own and sys.modules.get(name) is module
-
-
-def _found(module: str, name: str) -> Any:
-    """What a module that is there has under a qualified name; None where it has none."""
-    found: Any = sys.modules.get(module)
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    return found
+    return is_imported_by_name(name) and sys.modules.get(name) is module
 
 
 def _refuse_methods(kind: type) -> None:
@@ -416,7 +391,7 @@ def _refuse_methods(kind: type) -> None:
 
 
 def _refuse_attributes(kind: Any) -> None:
-    """What a class has besides its members or fields is not written down."""
+    """Only members or fields of a class are written down."""
     if issubclass(kind, enum.Enum):
         known = set(kind.__members__)
     else:
@@ -428,47 +403,15 @@ def _refuse_attributes(kind: Any) -> None:
 
 
 def _refuse_other_code(function: Any, tree: ast.stmt) -> None:
-    """Python runs the code of such a function, so its text must be what that was made of."""
+    """Python runs the bytecode of a constexpr function, so its source text must compile to that."""
     plain = function.fn
-    made = _code(tree, plain.__code__.co_freevars, plain.__code__.co_filename, 1)
-    if not _alike(made, plain.__code__):
+    made = code_of(tree, plain.__code__.co_freevars, plain.__code__.co_filename, 1)
+    if not do_the_same(made, plain.__code__):
         raise Unwritable(f"the code of {function.__name__!r} is not that of its text")
 
 
-def _alike(one: CodeType, other: CodeType) -> bool:
-    """Whether two codes do the same, wherever they come from."""
-    names = ("co_names", "co_varnames", "co_freevars", "co_cellvars")
-    if any(getattr(one, name) != getattr(other, name) for name in names):
-        return False
-    if len(one.co_consts) != len(other.co_consts) or _steps(one) != _steps(other):
-        return False
-    return all(map(_alike_constants, one.co_consts, other.co_consts))
-
-
-def _steps(code: CodeType) -> list[tuple[str, Any]]:
-    """What a code does, without how: Python calls an attribute of what it saw imported in another
-    way, and has other distances to jump then."""
-    found = []
-    for step in dis.get_instructions(code):
-        if step.opname in ("PUSH_NULL", "NOP", "CACHE", "EXTENDED_ARG"):
-            continue
-        name = "LOAD_ATTR" if step.opname == "LOAD_METHOD" else step.opname
-        jumps = step.opcode in dis.hasjrel or step.opcode in dis.hasjabs
-        constant = step.opcode in dis.hasconst  # these are compared by themselves
-        found.append((name, None if jumps else step.arg if constant else step.argval))
-    return found
-
-
-def _alike_constants(one: Any, other: Any) -> bool:
-    if isinstance(one, CodeType) and isinstance(other, CodeType):
-        return _alike(one, other)
-    # As text: 0.0 equals -0.0, and 1 equals True.
-    same = repr(one) == repr(other) or (isinstance(one, frozenset) and one == other)
-    return type(one) is type(other) and same
-
-
 def described(value: Any) -> str:
-    """A value in a few words.
+    """A value in a few words, for messages.
 
     >>> described(described), described([])
     ("the function 'described'", 'a list')
@@ -481,171 +424,3 @@ def described(value: Any) -> str:
         return f"the function {getattr(value, '__qualname__', value)!r}"
     name = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
     return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
-
-
-# -- and back ----------------------------------------------------------------------------------
-
-
-def _code(tree: ast.stmt, free: tuple[str, ...], file: str, line: int) -> CodeType:
-    """The code of one function definition, whose first line is `line`, inside of a function that
-    has the variables `free`."""
-    assert isinstance(tree, ast.FunctionDef)
-    # Only the function's own code is taken, and these would run outside of it.
-    bare = ast.FunctionDef(**{name: getattr(tree, name) for name in tree._fields})
-    bare.decorator_list, bare.returns = [], None
-    outer = "def outer():\n  pass"
-    if free:
-        outer = f"def outer({', '.join(free)}):\n  pass"
-    around = ast.parse(outer)
-    holder = around.body[0]
-    assert isinstance(holder, ast.FunctionDef)
-    holder.body = [ast.copy_location(bare, tree)]
-    ast.increment_lineno(holder, line - tree.lineno)
-    around = ast.fix_missing_locations(around)
-    try:
-        module = compile(around, file, "exec", dont_inherit=True)
-    finally:
-        ast.increment_lineno(holder, tree.lineno - line)  # the tree is the caller's
-    inside = next(each for each in module.co_consts if isinstance(each, CodeType))
-    return next(
-        each
-        for each in inside.co_consts
-        if isinstance(each, CodeType) and each.co_name == tree.name
-    )
-
-
-class Maker:
-    """Makes functions and values of the tables of a `Writer`.
-
-    >>> Maker(Writer().tables()).value({"constexpr": 3})
-    constexpr[3]
-    """
-
-    def __init__(self, tables: Mapping[str, Any]) -> None:
-        self._rows: list[dict[str, Any]] = tables["functions"]
-        self._scopes = [{"__builtins__": builtins} for _ in tables["scopes"]]
-        self._modules = [ModuleType(row["name"]) for row in tables["modules"]]
-        self._class_rows: list[dict[str, Any]] = tables["classes"]
-        self._classes: dict[int, Any] = {}
-        self._functions: dict[int, Any] = {}
-        self._cells: list[tuple[CellType, Any]] = []
-        for place in range(len(self._rows)):
-            self.function(place)
-        # All functions are there now, and may be referred to.
-        for scope, row in zip(self._scopes, tables["scopes"], strict=True):
-            scope.update({name: self.value(each) for name, each in row.items()})
-        for module, row in zip(self._modules, tables["modules"], strict=True):
-            vars(module).update({name: self.value(each) for name, each in row["holds"].items()})
-        for cell, written in self._cells:
-            cell.cell_contents = self.value(written)
-
-    def function(self, place: int) -> Any:
-        """The function of a row."""
-        if place not in self._functions:
-            self._functions[place] = self._made(self._rows[place])
-        return self._functions[place]
-
-    def _made(self, row: dict[str, Any]) -> Any:
-        plain = self._plain(row)
-        if row["kind"] == "constexpr":
-            return triton_compile.make_constexpr_function(plain, row["lines"], row["source"])
-        plain.__annotations__ = row["annotations"]
-        return triton_compile.make_kernel(plain, row["lines"], row["source"], row["options"])
-
-    def _plain(self, row: dict[str, Any]) -> FunctionType:
-        tree = ast.parse(row["source"]).body[0]
-        code = _code(tree, tuple(row["free"]), row["file"], _definition(row["lines"], row["line"]))
-        cells = []
-        for name in code.co_freevars:
-            cells.append(CellType())
-            self._cells.append((cells[-1], row["free"][name]))
-        positional, named = row["defaults"]
-        made = FunctionType(
-            # Triton looks for the text from where it starts, decorators and all.
-            code.replace(co_firstlineno=row["line"]),
-            self._scopes[row["scope"]],
-            row["name"],
-            self.value(positional),
-            tuple(cells),
-        )
-        made.__kwdefaults__ = {name: self.value(each) for name, each in named.items()}
-        made.__module__, made.__qualname__ = row["module"], row["qualname"]
-        return made
-
-    def value(self, written: Any) -> Any:
-        """A value of the tables."""
-        if isinstance(written, tuple):
-            return tuple(map(self.value, written))
-        if isinstance(written, list):
-            return [self.value(each) for each in written]
-        if not isinstance(written, dict):
-            return written
-        ((kind, held),) = written.items()
-        match kind:
-            case "constexpr":
-                return Constexpr(self.value(held))
-            case "dtype":
-                return triton_compile.dtype_of(held)
-            case "pointer":
-                return triton_launch.Pointer(self.value(held[0]), *held[1:])
-            case "block":
-                return triton_launch.Block(self.value(held[0]), list(held[1]))
-            case "function":
-                return self.function(held)
-            case "module":
-                return self._modules[held]
-            case "import":
-                return _imported(held)
-            case "triton":
-                return _found_or_fail(*held)
-            case "builtin":
-                return getattr(builtins, held)
-            case "class":
-                return self._class(held)
-            case "member":
-                return self._class(held[0])[held[1]]
-            case "flags":
-                return self._class(held[0])(self.value(held[1]))
-            case "named":
-                return self._class(held[0])(*map(self.value, held[1]))
-            case "stand-in":
-                return StandIn()
-        raise NotFaithful(f"a program has a {kind!r}, which is nothing known")
-
-    def _class(self, place: int) -> Any:
-        if place not in self._classes:
-            row = self._class_rows[place]
-            name = row["qualname"].rpartition(".")[2]
-            made: Any
-            if "enum" in row:
-                members = [(key, self.value(each)) for key, each in row["members"]]
-                made = _ENUMS[row["enum"]](name, members)
-            else:
-                defaults = [self.value(each) for each in row["defaults"].values()]
-                make: Any = collections.namedtuple
-                made = make(name, row["fields"], defaults=defaults)
-            made.__module__, made.__qualname__ = row["module"], row["qualname"]
-            self._classes[place] = made
-        return self._classes[place]
-
-
-def _definition(lines: list[str], line: int) -> int:
-    """The line of a file that a function's ``def`` is on."""
-    starts = (at for at, text in enumerate(lines) if re.match(r"\s*def\s", text))
-    return line + next(starts, 0)
-
-
-def _imported(name: str) -> ModuleType:
-    if not any(name == each or name.startswith(f"{each}.") for each in _BY_NAME):
-        raise NotFaithful(f"a program imports {name!r}, which is not Triton's")
-    return __import__(name, fromlist=["__name__"])
-
-
-def _found_or_fail(module: str, name: str) -> Any:
-    if not module.startswith("triton."):
-        raise NotFaithful(f"a program refers to {module!r}, which is not Triton's")
-    __import__(module)
-    found = _found(module, name)
-    if found is None:
-        raise NotFaithful(f"{module} has no {name!r} here")
-    return found

@@ -1,6 +1,7 @@
-"""`tzero.adapters.triton_launch` describes the launch path of the installed Triton correctly.
+"""`tzero.adapters.triton_launch` matches the launch path of the installed Triton.
 
-Where a new Triton asks for more than the last one did, one of these fails and names it.
+These tests run on the oldest and the newest supported Triton (`make test-all`, `make test-newest`).
+On a new Triton whose launches read more than before, the first two fail and name what is read.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from tests.launches import kernels
 from tests.launches.looking import VERSION
 from tests.launches.rows_arguments import Mine, Pointer
 from tzero.adapters import triton_launch
+from tzero.cpu.driver import CPUDriver
 from tzero.launches.python import PythonJit
 
 RUN = ast.parse(textwrap.dedent(inspect.getsource(JITFunction.run)))
@@ -64,23 +66,23 @@ PLACES = (("runtime", "add_stages_inspection_hook"), *triton_launch.KNOBS)
 
 @pytest.mark.parametrize(("group", "name"), PLACES, ids=[name for _, name in PLACES])
 def test_the_world_changes_with_each_knob_and_back(group: str, name: str) -> None:
-    before = triton_launch.world()
+    before = triton_launch.launch_knobs()
     seen = [before]
     for value in (True, 1, "text"):
         with getattr(knobs, group).scope():
             setattr(getattr(knobs, group), name, value)
-            seen.append(triton_launch.world())
-        assert triton_launch.world() == before
+            seen.append(triton_launch.launch_knobs())
+        assert triton_launch.launch_knobs() == before
     different = {repr(each) for each in seen}
     assert len(different) == len(seen)
-    assert triton_launch.world()[0] is None  # the hook on the stages
+    assert triton_launch.launch_knobs()[0] is None  # the hook on the stages
 
 
 def test_a_debug_knob_of_one_makes_another_world_than_true() -> None:
     knobs.runtime.debug = True
-    flag = triton_launch.world()
+    flag = triton_launch.launch_knobs()
     knobs.runtime.debug = 1
-    assert triton_launch.world() != flag
+    assert triton_launch.launch_knobs() != flag
 
 
 def various(a, b: tl.constexpr, c: tl.const, d: tl.int64, e=3, *, f: tl.constexpr = 5):
@@ -104,8 +106,8 @@ def test_parameters_have_the_flags_that_triton_gives_them() -> None:
 
 
 def test_a_kernel_that_collects_arguments_is_known_for_one() -> None:
-    assert "'items' collects" in triton_launch.oddity(triton.jit(kernels.collecting))
-    assert not triton_launch.oddity(triton.jit(various))
+    assert "'items' collects" in triton_launch.unsupported(triton.jit(kernels.collecting))
+    assert not triton_launch.unsupported(triton.jit(various))
 
 
 def test_every_option_of_tritons_decorator_is_carried_over() -> None:
@@ -252,6 +254,24 @@ def test_changed_globals_are_those_that_triton_would_name(device: Any) -> None:
     assert list(triton_launch.changed_globals(kernel)) == ["FACTOR"]
     del kernels.FACTOR
     assert list(triton_launch.changed_globals(kernel)) == ["FACTOR"]
+
+
+# -- drivers -------------------------------------------------------------------------------------
+
+
+def test_a_driver_is_plain_until_its_device_or_stream_is_patched() -> None:
+    active = type(driver.active)()
+    assert triton_launch.is_plain_driver(active)
+    active.get_current_device = lambda: 0
+    assert not triton_launch.is_plain_driver(active)
+
+
+def test_a_driver_of_another_class_is_not_plain() -> None:
+    class Other(CPUDriver):
+        """Its methods may return anything."""
+
+    assert triton_launch.is_plain_driver(CPUDriver())
+    assert not triton_launch.is_plain_driver(Other())
 
 
 def test_an_interpreted_kernel_is_known_for_one() -> None:

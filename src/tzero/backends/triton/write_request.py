@@ -1,0 +1,288 @@
+"""What is sent to a compile worker: a Triton kernel, its types, options and target, as a `Request`.
+
+Enters: what Triton's launches give to ``triton.compile``. Leaves: a `Request` that another process
+can compile without the kernel's module, torch or a device; or `NotTransportable`, with the reason.
+It must not know how requests travel or are cached. `program` writes the kernel itself down.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shlex
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tzero import settings
+from tzero.adapters import triton_compile, triton_launch
+from tzero.adapters.triton_launch import ASTSource, GPUTarget, JITCallable
+from tzero.backends.triton.program import Check, Unwritable, Writer
+from tzero.cache.digest import Unwritable as NoText
+from tzero.cache.digest import canonical, file_digest, toolchain
+from tzero.compile.request import Request
+
+__all__ = ["NAME", "PATH_VARIABLES", "STAMP", "NotTransportable", "request", "signature_of"]
+
+NAME = "triton"
+STAMP = "TRITON_COMPILER_STAMP"
+"""The entry of a request's environment that tells whether the worker has the same compiler."""
+PATH_VARIABLES = (
+    "PATH",
+    "LD_LIBRARY_PATH",
+    "HOME",
+    "TMPDIR",
+    "CC",
+    "TZERO_CC",
+    "CUDA_HOME",
+    "CUDA_PATH",
+    "ROCM_PATH",
+    "TRITON_HOME",
+    "TRITON_PTXAS_PATH",
+    "TRITON_PTXAS_BLACKWELL_PATH",
+    "TRITON_CUOBJDUMP_PATH",
+    "TRITON_NVDISASM_PATH",
+    "TRITON_LIBDEVICE_PATH",
+)
+"""Variables that hold paths. They are not part of the digest; the files found there are."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotTransportable:
+    """Why a kernel cannot be compiled in another process.
+
+    >>> NotTransportable("it prints while it compiles (static_print)").reason
+    'it prints while it compiles (static_print)'
+    """
+
+    reason: str
+
+
+def request(
+    source: ASTSource, target: GPUTarget, options: Mapping[str, Any] | None = None
+) -> Request | NotTransportable:
+    """Write down a kernel with its functions, constants, options and target.
+
+    ::
+
+        asked = request(ASTSource(add, {"x": "*fp32", "n": "i32"}), GPUTarget("cuda", 90, 32))
+        artifact = service().compile(asked)
+
+    Errors that Triton raises before it compiles a kernel are raised here, unchanged.
+    """
+    if type(source) is not ASTSource:
+        return NotTransportable("it has no source text")
+    function = source.fn
+    function.cache_key  # noqa: B018 - Triton checks the globals that the kernel reads, and stores them for launches
+    around = _environment(target)
+    if around.reason:
+        return NotTransportable(around.reason)
+    try:
+        chosen = around.normalised(options or {})
+        tables, constants = _written(function, source.constants)
+        parts = {
+            "attributes": canonical({path: list(each) for path, each in source.attrs.items()}),
+            "constants": constants,
+            "knobs": around.knobs,
+            "name": canonical(triton_compile.repr_of(source)),
+            "options": chosen,
+            "signature": canonical(signature_of(source)),
+            "tables": tables,
+            "target": canonical([target.backend, target.arch, target.warp_size]),
+            "variables": around.variables,
+        }
+    except (Unwritable, NoText) as problem:
+        return NotTransportable(str(problem))
+    # The keys are sorted and each part is canonical, so the whole is canonical too.
+    program = ",".join(f"{json.dumps(key)}:{text}" for key, text in parts.items())
+    return Request(NAME, source.name, f"{{{program}}}", around.toolchain, around.places)
+
+
+def signature_of(source: ASTSource) -> list[list[Any]]:
+    """The names and types of a kernel's arguments."""
+    return [[name, _type_of(each)] for name, each in source.signature.items()]
+
+
+def _type_of(written: Any) -> Any:
+    """The type of an argument: text for most, a tuple of types for tuples."""
+    if type(written) is str:
+        return written
+    if isinstance(written, tuple):
+        fields = getattr(written, "_fields", None)
+        types = [_type_of(each) for each in written]
+        return tuple(types) if fields is None else {"fields": list(fields), "types": types}
+    raise Unwritable(f"the type of an argument is {written!r}")
+
+
+class _Memo(NamedTuple):
+    """The tables of a kernel and of the functions among its constants, as text, with the reads that
+    they depend on."""
+
+    owner: Any  # the kernel: a copy of it also copies its attributes, and this memo
+    tables: str
+    functions: dict[int, tuple[Any, Any]]  # by id: the function, and its form among the constants
+    checks: list[Check]
+    allows: bool  # this knob decides which globals may be left out
+
+    def holds(self, owner: Any, allows: bool) -> bool:
+        """Whether every read would still return the same object."""
+        if self.owner is not owner or self.allows != allows:
+            return False
+        return all(read() is found for read, found in self.checks)
+
+
+# An attribute of the kernel: the checks in a memo refer to the kernel, so both are freed together.
+_KEPT = "_tzero_written"
+_MOST_KEPT = 16
+
+
+def _written(function: Any, constants: Mapping[tuple[int, ...], Any]) -> tuple[str, str]:
+    """The tables of a kernel and of the functions among its constants, and the constants."""
+    called = {id(each): each for each in constants.values() if isinstance(each, JITCallable)}
+    memo = _remembered(function, called)
+    writer = Writer()
+    written = {
+        path: memo.functions[id(each)][1] if id(each) in called else writer.value(each)
+        for path, each in constants.items()
+    }
+    if not (writer.functions or writer.classes):
+        return memo.tables, canonical(written)
+    # Some constants need rows in the tables: enumerations, and functions within tuples.
+    writer = Writer()
+    writer.function(function)  # the first of the functions
+    plain = canonical({path: writer.value(each) for path, each in constants.items()})
+    return canonical(writer.tables()), plain
+
+
+def _remembered(function: Any, called: Mapping[int, Any]) -> _Memo:
+    """The memo for a kernel and these functions; a new one if there is none that is still valid."""
+    allows = triton_launch.knobs.compilation.allow_non_constexpr_globals
+    kept: dict[tuple[int, ...], _Memo] = vars(function).setdefault(_KEPT, {})
+    key = tuple(called)
+    memo = kept.get(key)
+    if memo is None or not memo.holds(function, allows):
+        writer = Writer()
+        writer.function(function)
+        functions = {place: (each, writer.value(each)) for place, each in called.items()}
+        if len(kept) >= _MOST_KEPT:
+            kept.clear()
+        tables = canonical(writer.tables())
+        memo = kept[key] = _Memo(function, tables, functions, writer.checks, allows)
+    return memo
+
+
+@dataclass
+class _Environment:
+    """What all requests for a target share until the environment, the knobs or the tools change."""
+
+    state: Any
+    reason: str = ""
+    backend: Any = None
+    knobs: str = ""
+    variables: str = ""
+    toolchain: str = ""
+    places: dict[str, str] = field(default_factory=dict)
+    options: dict[str, tuple[list[tuple[str, str, str]], str]] = field(default_factory=dict)
+
+    def normalised(self, options: Mapping[str, Any]) -> str:
+        """The options as the backend reads them, with its defaults, as canonical text."""
+        key = repr(options)
+        libraries, found = self.options.get(key, ([], ""))
+        # The content of a library may change under the same path.
+        if not found or any(_content(path) != content for _, path, content in libraries):
+            chosen = dict(vars(self.backend.parse_options(dict(options))))
+            if chosen.get("ir_override"):
+                raise Unwritable("the option ir_override replaces what it compiles to")
+            libraries = [(name, path, _content(path)) for name, path in _libraries(chosen)]
+            found = canonical({**chosen, "extern_libs": tuple(libraries)})
+            if len(self.options) > 256:
+                self.options.clear()
+            self.options[key] = (libraries, found)
+        return found
+
+
+def _libraries(options: Mapping[str, Any]) -> list[tuple[str, str]]:
+    found = options.get("extern_libs") or ()
+    pairs = found.items() if isinstance(found, dict) else found
+    return [(str(name), str(path)) for name, path in pairs]
+
+
+def _content(path: str) -> str:
+    found = os.stat(path)
+    return _hashed(path, found.st_size, found.st_mtime_ns)
+
+
+_contents: dict[tuple[str, int, int], str] = {}
+
+
+def _hashed(path: str, size: int, changed: int) -> str:
+    key = (path, size, changed)
+    if key not in _contents:
+        _contents[key] = hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    return _contents[key]
+
+
+_environments: dict[tuple[str, Any, int], _Environment] = {}
+
+
+def _environment(target: GPUTarget) -> _Environment:
+    """The environment of a target as it is now."""
+    key = (target.backend, target.arch, target.warp_size)
+    variables = settings.variables()
+    tools = (settings.now(), _tools(target))
+    state = (variables, triton_compile.knob_state(), settings.current(), tools)
+    found = _environments.get(key)
+    if found is None or found.state != state:
+        found = _environments[key] = _read_environment(target, variables, state)
+    return found
+
+
+def _tools(target: GPUTarget) -> Any:
+    """Changes when one of the programs that a compile runs is replaced."""
+    if target.backend == "cpu":
+        from tzero.cpu import toolchain as c
+
+        return c.find().fingerprint
+    assembler = triton_compile.ptxas_path(target)
+    if assembler is None:
+        return None
+    found = os.stat(assembler)
+    return assembler, found.st_size, found.st_mtime_ns
+
+
+def _read_environment(target: GPUTarget, variables: Mapping[str, str], state: Any) -> _Environment:
+    reason = triton_compile.own_compiling(variables)
+    if reason:
+        return _Environment(state, reason)
+    made = triton_launch.make_backend(target)
+    places = {name: variables[name] for name in PATH_VARIABLES if name in variables}
+    compiler = settings.now().cc
+    if compiler is not None:
+        places["TZERO_CC"] = shlex.join(compiler)
+    for tool in ("ptxas", "ptxas_blackwell"):
+        chosen = vars(triton_launch.knobs.nvidia).get(tool)
+        if isinstance(chosen, str):
+            places[f"TRITON_{tool.upper()}_PATH"] = chosen
+    places[STAMP] = triton_compile.compiler_stamp()
+    return _Environment(
+        state,
+        backend=made,
+        knobs=canonical(triton_compile.code_knobs()),
+        variables=canonical(triton_compile.code_environment()),
+        toolchain=_toolchain(target, made),
+        places=places,
+    )
+
+
+def _toolchain(target: GPUTarget, made: Any) -> str:
+    assembler = triton_compile.ptxas_path(target)
+    return toolchain(
+        triton=triton_compile.compiler_version(),
+        compiler=triton_compile.compiler_digest(),
+        backend=str(made.hash()),
+        assembler=None if assembler is None else file_digest(assembler),
+        python=sys.version_info[:2],  # its parser reads the source text
+    )
