@@ -195,7 +195,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         "asynchronous_generator .* an asynchronous generator",
     ),
     "kernel": (lambda: tzero.kernel(already), "last .* it is a kernel already"),
-    "builtin": (lambda: tzero.kernel(torch.relu), "relu .* cannot tell its parameters"),
+    "builtin": (lambda: tzero.kernel(torch.relu), "relu .* cannot read its parameters"),
     "number": (lambda: given()(5), "5 .* of type int. Put @tzero.kernel on a function"),
     "config by place": (
         lambda: tzero.kernel(Config(B=1)),  # type: ignore[call-overload]
@@ -206,7 +206,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         "plain .* of type classmethod. Put @tzero.kernel below @classmethod",
     ),
     "property": (lambda: given()(property(plain)), "of type property.*below @property"),
-    "no config": (lambda: tzero.kernel(last), "last .* `config`, and is given none"),
+    "no config": (lambda: tzero.kernel(last), "last .* `config`, but config= is not given"),
     "config for nothing": (lambda: given(config=Config())(plain), "plain .* has no parameter"),
     "dict as config": (lambda: given(config={"B": 1})(last), "last .* of type dict"),
     "number in configs": (lambda: given(configs=[5])(last), r"last .* configs= is \[5\]"),

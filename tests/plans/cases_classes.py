@@ -458,6 +458,22 @@ def helper(x):
 WEIGHT = torch.ones(5)
 
 
+def marked(x):
+    return scaled(x, 2.0)
+
+
+marked.factor = 3.0  # type: ignore[attr-defined]
+
+
+def scaled_by_attribute(x, function=marked):
+    return scaled(x, function.factor)
+
+
+@case(put(marked, "factor", 5.0), refused="scaled_by_attribute'.factor, an attribute added to it")
+def an_attribute_of_a_default_of_a_helper(x):
+    return scaled_by_attribute(x)
+
+
 @case(put(helper, "factor", 5.0))
 def an_attribute_that_a_function_gets(x):
     try:

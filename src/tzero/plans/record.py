@@ -33,7 +33,7 @@ from torch.overrides import TorchFunctionMode, resolve_name
 
 from tzero.adapters import intercept, torch_modes, triton_launch
 from tzero.adapters.torch_internals import OpOverload
-from tzero.arguments.situation import NUMBERS, TENSORS, containers, leaves, oddity, situation
+from tzero.arguments.situation import NUMBERS, TENSORS, containers, leaves, situation, unsupported
 from tzero.plans import torch_ops
 from tzero.plans.plan import (
     Allocate,
@@ -156,7 +156,7 @@ class _Recorder:
             _code_of([subject.function, subject.code, *subject.dependencies.helpers])
         )
         for k, (name, value) in enumerate(self.leaves):
-            odd = oddity(name, value)
+            odd = unsupported(name, value)
             if odd:
                 self.refuse(odd, show=False)
             elif type(value) in TENSORS and id(value) not in self._slot_of:
