@@ -31,7 +31,7 @@ from torch.overrides import TorchFunctionMode, resolve_name
 
 from tzero.adapters import intercept, torch_modes, triton_launch
 from tzero.adapters.torch_internals import OpOverload
-from tzero.arguments.situation import NUMBERS, TENSORS, containers, leaves, oddity, situation
+from tzero.arguments.situation import NUMBERS, TENSORS, containers, leaves, situation, unsupported
 from tzero.plans import torch_ops
 from tzero.plans.frames import Stack, is_timed
 from tzero.plans.plan import (
@@ -134,7 +134,7 @@ class _Recorder:
         helpers = (subject.function, *subject.dependencies.helpers)
         self._stack = Stack(subject.code, helpers)
         for k, (name, value) in enumerate(self.leaves):
-            odd = oddity(name, value)
+            odd = unsupported(name, value)
             if odd:
                 self.refuse(odd, show=False)
             elif type(value) in TENSORS and id(value) not in self._slot_of:
