@@ -60,7 +60,6 @@ STILL_LONG = {
     "cpu/lower/lowering.py",
     "plans/record.py",
     "reading/dependencies.py",
-    "tune/decide.py",
 }
 
 
