@@ -243,7 +243,7 @@ def test_a_closure_is_timed_and_what_was_compiled_before_is_not_compiled_again(
             assert entries(tmp_path) > compiled  # that one was not compiled before
             last = bench.pid
     assert last is not None and not Path(f"/proc/{last}").exists()
-    with pytest.raises(ValueError, match="it was closed"):
+    with pytest.raises(ValueError, match="this Isolated is closed"):
         asked(bench, FIRST)
     assert x.sum() == 1000
 

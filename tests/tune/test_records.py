@@ -202,7 +202,7 @@ def test_a_whole_file_that_holds_no_record_is_a_miss_that_is_told_and_replaced(
     memory = Memory(disk)
     assert memory.known("key", [SMALL]) == {}
     assert [event.kind for event in told] == ["cache"]
-    assert "timed anew" in told[0].reason
+    assert "timed again" in told[0].reason
     memory.keep("key", {SMALL: SLOW})
     assert memory.known("key", [SMALL]) == {SMALL: SLOW}
 
@@ -297,7 +297,7 @@ def test_a_config_is_found_for_exactly_what_it_is_for() -> None:
         ({"source": "cc"}, "other source", "'matmul' with another source"),
         ({"hardware": SM80}, "other hardware", "for cuda:sm_90 only, and this is cuda:sm_80"),
         ({"arguments": "f32[*]"}, "other arguments", "for other arguments than f32[*]"),
-        ({"kernel": "softmax", "source": "cc"}, "no entry", "none for 'softmax'"),
+        ({"kernel": "softmax", "source": "cc"}, "no entry", "no config for 'softmax'"),
         ({"source": "cc", "hardware": SM80}, "other source", "another source"),
         ({"arguments": "", "hardware": SM80}, "other hardware", "this is cuda:sm_80"),
     ],
@@ -387,20 +387,20 @@ def text_of(*rows: Any) -> str:
 
 
 DAMAGED = {
-    "": "it is no JSON",
-    "{": "it is no JSON",
-    "[" * 200_000: "it is no JSON",
+    "": "it is not JSON",
+    "{": "it is not JSON",
+    "[" * 200_000: "it is not JSON",
     "[]": "it has no 'tzero_pretuned'",
     '{"tzero_pretuned": 1, "tzero_pretuned": 1, "entries": []}': "'tzero_pretuned' twice",
     '{"tzero_pretuned": 2, "entries": []}': "its schema is 2, and this tzero reads 1",
     '{"tzero_pretuned": true, "entries": []}': "its schema is True",
     '{"tzero_pretuned": 1}': "not 'tzero_pretuned' and a list 'entries'",
     '{"tzero_pretuned": 1, "entries": {}}': "not 'tzero_pretuned' and a list 'entries'",
-    text_of(ROW, 5): "entry 2 is no object",
-    text_of({**ROW, "kernel": 5}): "entry 1 has kernel=5, no text",
-    text_of({**ROW, "colour": ""}): "entry 1 has 'colour'; what entries have is kernel, source",
+    text_of(ROW, 5): "entry 2 is not an object",
+    text_of({**ROW, "kernel": 5}): "entry 1 has kernel=5, which is not a string",
+    text_of({**ROW, "colour": ""}): "entry 1 has the field 'colour'; the fields of an entry are",
     text_of({k: v for k, v in ROW.items() if k != "hardware"}): "entry 1 has no 'hardware'",
-    text_of({**ROW, "config": [1]}): "entry 1 has config=[1], no names with values",
+    text_of({**ROW, "config": [1]}): "entry 1 has config=[1], which is not an object",
     text_of({**ROW, "config": {"not a name": 1}}): "entry 1: a Config cannot hold not a name=1",
     text_of(ROW, ROW): "it has two entries of 'k' for 'a' on h",
 }
@@ -429,7 +429,7 @@ def test_a_file_torn_anywhere_is_an_error(tmp_path: Path) -> None:
 
 def test_a_file_that_is_no_text_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "p.json").write_bytes(b"\xff\xfe{}")
-    with pytest.raises(PretunedDamaged, match="it is no JSON"):
+    with pytest.raises(PretunedDamaged, match="it is not JSON"):
         Pretuned.read(tmp_path / "p.json")
 
 
@@ -471,7 +471,7 @@ def test_a_table_answers_as_a_file_does(tmp_path: Path) -> None:
     ("table", "words"),
     [
         ({"f32": 5}, "entry 1 has config=5"),
-        ({5: {"BLOCK": 1}}, "entry 1 has arguments=5, no text"),
+        ({5: {"BLOCK": 1}}, "entry 1 has arguments=5, which is not a string"),
         ({"f32": {"BLOCK": {1}}}, "a Config cannot hold BLOCK={1}"),
     ],
 )

@@ -201,8 +201,8 @@ def test_threads_choose_alike(make: Make) -> None:
         (lambda make: Hint(0, [(2.0,)]), "'inputs' has a size of 2.0"),  # type: ignore[list-item]
         (lambda make: Hint(0, [(True,)]), "'inputs' has a size of True"),
         (lambda make: Hint(0, [], [(2**63,)]), "'outputs' has a size of 9223372036854775808"),
-        (lambda make: Hint(0, (64, 64)), "'inputs' has 64, which is no shape"),  # type: ignore[arg-type]
-        (lambda make: Hint(0, ["ab"]), "'inputs' has 'ab', which is no shape"),  # type: ignore[list-item]
+        (lambda make: Hint(0, (64, 64)), "'inputs' has 64, which is not a shape"),  # type: ignore[arg-type]
+        (lambda make: Hint(0, ["ab"]), "'inputs' has 'ab', which is not a shape"),  # type: ignore[list-item]
         (lambda make: make([Hint(0, [(1,)])], kernel="add").select(((-1,),)), "add: .* size of -1"),
         (lambda make: make([Hint(0, [(1,)])]).select(((2**63,),)), "size of 9223372036854775808"),
         (lambda make: make([Hint(0, [(1,)])]).select(((2.5,),)), "size of 2.5"),  # type: ignore[arg-type]

@@ -98,7 +98,7 @@ def test_other_shapes_take_the_nearest_of_what_was_shipped(tmp_path: Path) -> No
     choice = other.bind((X[:700],)).choice
     assert choice is not None
     assert choice.how == "nearest"
-    assert "(1000,), which of 2" in choice.why
+    assert "(1000,), the nearest of 2" in choice.why
 
 
 def test_a_file_for_other_hardware_gives_a_warning_and_no_config(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def test_a_call_gets_the_config_of_the_nearest_hint(tier: int) -> None:
     assert made.stats().entries == 1
     assert len(made.tuning.searches) == 2
     words = str(made.explain(torch.ones(100)))
-    assert "nearest: tuned for (64,) → (64,), which of 2 is nearest" in words
+    assert "nearest: tuned for (64,) → (64,), the nearest of 2 tuned shapes" in words
     assert "tuned for (65536,)" in str(made.explain(torch.ones(90_000)))
 
 
@@ -131,7 +131,7 @@ def test_an_event_says_that_the_sizes_of_results_do_not_count() -> None:
         assert torch.equal(made(X), X * 2)
     reasons = [each for each in said if "arguments alone" in each]
     assert len(reasons) == 1 and "ValueError: an even size is wanted" in reasons[0]
-    assert "tuned for (256,), which of 2 is nearest" in str(made.explain(X))
+    assert "tuned for (256,), the nearest of 2 tuned shapes" in str(made.explain(X))
 
 
 def test_with_hints_a_host_function_that_keeps_a_tensor_is_told_so() -> None:

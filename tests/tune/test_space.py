@@ -98,7 +98,7 @@ def test_what_is_no_member_is_simply_not_in_it() -> None:
     [
         (lambda: Space(), "has no parameters"),
         (lambda: Space({}), "has no parameters"),
-        (lambda: Space([64]), "maps no names"),  # type: ignore[arg-type]
+        (lambda: Space([64]), "does not map names"),  # type: ignore[arg-type]
         (lambda: Space(BLOCK=[]), "'BLOCK' has no values"),
         (lambda: Space(BLOCK=64), "'BLOCK' is 64, not a list"),  # type: ignore[arg-type]
         (lambda: Space(BLOCK="64"), "'BLOCK' is '64', not a list"),

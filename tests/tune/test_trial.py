@@ -279,7 +279,7 @@ def test_a_kernel_on_a_gpu_is_timed_and_its_arguments_are_left_alone() -> None:
 def test_a_config_that_computes_something_else_each_time_is_not_called_wrong() -> None:
     calls = itertools.count()
     made = trying(lambda x, config: x + next(calls), torch.zeros(2))
-    assert tried(made, RIGHT).problem.startswith("it computes something else each time: result is")
+    assert tried(made, RIGHT).problem.startswith("it is nondeterministic: result is")
 
 
 def test_random_numbers_of_python_are_the_same_for_each_and_then_as_if_none_was_drawn() -> None:

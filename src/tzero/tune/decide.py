@@ -298,8 +298,8 @@ class Tuning(Generic[R]):
         return Selector(hints, kernel=facts.kernel).nearest(tuple(map(tuple, shapes)))
 
     def _take_first(self, untimed: bool) -> Choice[Config]:
-        by = "nothing can be timed now, which" if untimed else "effort 'none'"
-        return Choice.pinned(self._first, by=by)
+        why = "nothing can be timed now" if untimed else "effort 'none' times nothing"
+        return Choice(self._first, "pinned", f"the first config, because {why}")
 
     def _keep(
         self, facts: Facts, shapes: Sequence[Sequence[int]], choice: Choice[Config]
