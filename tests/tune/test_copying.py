@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.tune.untimed import untimed
 from tzero.errors import UnsupportedType
 from tzero.tune.compare import same
 from tzero.tune.copying import Copies, copies
@@ -83,7 +84,7 @@ def test_memory_shared_by_dlpack_is_shared_again() -> None:
     assert (facts(a), facts(b)) == (facts(x), facts(y))
 
 
-@settings(deadline=None)
+@untimed
 @given(
     st.integers(0, 40),
     st.lists(st.integers(0, 4), min_size=1, max_size=3),

@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.tune.untimed import untimed
 from tzero.errors import InvalidArgument
 from tzero.tune import select as module
 from tzero.tune.select import Choice, Hint, Selector
@@ -69,6 +70,7 @@ def test_each_twin_chooses_as_it_was_asked_to(make: Make) -> None:
     assert (make([Hint(0, [(8,)])])._number is not None) == natively
 
 
+@untimed
 @given(data=st.data())
 def test_the_nearest_is_that_of_the_definition(make: Make, data: st.DataObject) -> None:
     ranks = data.draw(RANKS)
@@ -82,6 +84,7 @@ def test_the_nearest_is_that_of_the_definition(make: Make, data: st.DataObject) 
         assert chosen == selector.nearest(asked) == selector.select(asked)
 
 
+@untimed
 @given(
     exponents=st.lists(
         st.lists(st.integers(0, 40), min_size=3, max_size=3), min_size=1, max_size=16

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.tune.untimed import untimed
 from tzero.config import Config
 from tzero.errors import InvalidArgument, InvalidConfig
 from tzero.tune import space as space_module
@@ -23,7 +24,7 @@ RANGES = st.dictionaries(
 )
 
 
-@settings(max_examples=50, deadline=None)
+@settings(untimed, max_examples=50)
 @given(RANGES, st.integers())
 def test_walk_sample_count_and_membership_agree(ranges: dict[str, list[Any]], seed: int) -> None:
     space = Space(ranges)
@@ -37,7 +38,7 @@ def test_walk_sample_count_and_membership_agree(ranges: dict[str, list[Any]], se
     assert list(again) == walked and again.parameters == space.parameters
 
 
-@settings(max_examples=50, deadline=None)
+@settings(untimed, max_examples=50)
 @given(RANGES, st.integers())
 def test_constraints_hold_for_walks_and_samples_alike(
     ranges: dict[str, list[Any]], seed: int

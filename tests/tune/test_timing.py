@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from tests.tune.untimed import untimed
 from tzero.errors import UnsupportedType
 from tzero.tune import timing
 from tzero.tune.compare import same
@@ -174,6 +175,7 @@ def test_what_a_call_raises_is_the_callers() -> None:
         measure(fail, device="cpu", budget=1.0, clock=Told(repeat(1.0)))
 
 
+@untimed
 @given(st.lists(st.floats(1e-9, 1e3), min_size=1, max_size=60), st.floats(1.0, 1e4))
 def test_any_durations_give_an_ordered_timing_within_the_budget(
     durations: list[float], budget: float
@@ -203,6 +205,7 @@ def test_intervals_are_those_of_the_tables() -> None:
     }
 
 
+@untimed
 @given(st.integers(1, 300), st.sampled_from([0.5, 0.9, 0.95, 0.99]))
 def test_an_interval_covers_as_often_as_it_says_and_is_the_narrowest(
     count: int, confidence: float

@@ -1,4 +1,4 @@
-"""One search, with a bench and a clock that tests set: what is tried, in which order, the end."""
+"""One search, with a bench and a clock that the tests control: what is tried, in which order."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FAST = {8: 4e-5, 16: 3e-5, 32: 1e-5, 64: 2e-5}
 
 
 class Clock:
-    """Time that passes when a test says so."""
+    """A clock that a test sets."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -164,7 +164,7 @@ def test_compiles_that_do_not_end_are_not_waited_for_beyond_the_budget() -> None
     def prepare(configs: Sequence[Config]) -> dict[Config, list[Future[Any]]]:
         return {config: [never if config.B == 64 else done()] for config in configs}
 
-    found = searched(Table(FAST), prepare=prepare, budget=0.2)
+    found = searched(Table(FAST), prepare=prepare, budget=0.2, clock=Clock())
     assert found.ended == "budget"
     assert found.best == Config(B=32)
     assert Config(B=64) not in found.outcomes
