@@ -15,7 +15,7 @@ from tzero.errors import InvalidArgument
 pytestmark = pytest.mark.usefixtures("own_memory")
 
 
-def test_autotune_searches_now_and_says_what_it_found() -> None:
+def test_autotune_searches_now_and_returns_the_search() -> None:
     made = kernel()
     found = made.autotune((X,))
     assert found.ended == "searched"
@@ -25,7 +25,7 @@ def test_autotune_searches_now_and_says_what_it_found() -> None:
     assert len(made.autotune((X,), force=True).steps) == 2
 
 
-def test_a_bound_kernel_is_tuned_with_tensors_like_those_it_was_bound_with() -> None:
+def test_a_bound_kernel_is_tuned_with_tensors_of_the_layout_it_was_bound_with() -> None:
     def gather(x: torch.Tensor, at: torch.Tensor, config: Config) -> torch.Tensor:
         assert x.shape == (40, 5)
         assert x.stride() == (1, 40)
@@ -44,7 +44,7 @@ def test_a_bound_kernel_is_not_tuned_for_other_arguments() -> None:
 
 
 @pytest.mark.parametrize("budget", [0, -1.0, "5"])
-def test_a_budget_is_more_than_nothing(budget: Any) -> None:
+def test_a_budget_must_be_positive(budget: Any) -> None:
     with pytest.raises(InvalidArgument, match="budget"):
         kernel().autotune((X,), budget=budget)
 

@@ -50,7 +50,7 @@ class Frozen:
         (torch.tensor([1 + 1j]), torch.tensor([1 - 1j]), "result is (1+1j) at (0,)"),
     ],
 )
-def test_a_difference_is_told_with_where_it_is(mine: Any, other: Any, words: str) -> None:
+def test_a_difference_is_reported_with_its_place(mine: Any, other: Any, words: str) -> None:
     found = same(mine, other)
     assert not found
     assert found.words.startswith(words)
@@ -80,7 +80,7 @@ def test_layout_does_not_count() -> None:
     assert same(x.t().contiguous().t(), x)
 
 
-def test_a_sum_in_another_order_is_right() -> None:
+def test_another_order_of_summation_is_right() -> None:
     source = torch.Generator().manual_seed(0)
     a, b = (torch.randn(64, 4096, generator=source) for _ in range(2))
     whole = a @ b.t()
@@ -89,7 +89,7 @@ def test_a_sum_in_another_order_is_right() -> None:
         assert same(parts.to(dtype), whole.to(dtype))
 
 
-def test_a_sum_that_left_something_out_is_wrong() -> None:
+def test_a_sum_that_skips_elements_is_wrong() -> None:
     source = torch.Generator().manual_seed(0)
     a, b = (torch.randn(64, 4096, generator=source) for _ in range(2))
     whole, short = a @ b.t(), a[:, :-16] @ b[:, :-16].t()
@@ -104,7 +104,7 @@ def test_a_tolerance_can_be_given() -> None:
     assert not same(one, one + 1e-6, tolerance=0.0)
 
 
-def test_many_elements_are_compared_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_elements_are_compared_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compare, "_CHUNK", 7)
     x = torch.arange(100.0).reshape(10, 10)
     y = x.clone()
@@ -122,7 +122,7 @@ class Kind(enum.Enum):
     TWO = 2
 
 
-def test_what_only_its_identity_tells_apart_counts_as_the_same() -> None:
+def test_objects_that_compare_by_identity_count_as_equal() -> None:
     assert same(Opaque(), Opaque())
     assert not same(Kind.ONE, Kind.TWO)
     assert not same(torch.float32, torch.float16)

@@ -30,7 +30,7 @@ def facts(tensor: torch.Tensor) -> tuple[Any, ...]:
     return (tensor.dtype, tensor.shape, *place, tensor.untyped_storage().nbytes())
 
 
-def test_copies_hold_equal_values_and_no_memory_of_the_originals() -> None:
+def test_copies_have_equal_values_in_memory_of_their_own() -> None:
     args = ([torch.arange(4.0)], {"b": torch.ones(2)}, Pair(torch.zeros(3), 1), 5, "x", None)
     made = copies(args)
     assert same(made, args)
@@ -50,7 +50,7 @@ def test_types_of_collections_are_kept() -> None:
     assert made[3] is args[3]
 
 
-def test_what_shares_memory_shares_it_in_the_copies() -> None:
+def test_tensors_that_share_memory_share_it_in_the_copies() -> None:
     x = torch.arange(12.0).reshape(3, 4)
     whole, row, turned, other = copies((x, x[1], x.t(), torch.zeros(12)))
     row.fill_(-1)
@@ -60,14 +60,14 @@ def test_what_shares_memory_shares_it_in_the_copies() -> None:
     assert x.min() == 0
 
 
-def test_what_was_one_object_is_one_again() -> None:
+def test_one_object_stays_one_object_in_the_copies() -> None:
     x, box = torch.ones(2), [torch.ones(1)]
     a, b, c, d = copies((x, x, box, box))
     assert a is b and c is d
     assert a is not x and c is not box
 
 
-def test_a_list_that_holds_itself_is_copied() -> None:
+def test_a_list_that_contains_itself_is_copied() -> None:
     box: list[Any] = [torch.ones(1)]
     box.append(box)
     made = copies(box)
@@ -111,7 +111,7 @@ def test_an_alignment_that_no_allocator_gives_is_kept() -> None:
         assert copies(x).data_ptr() % 512 == x.data_ptr() % 512
 
 
-def test_parameters_grads_marks_and_lazy_signs_are_kept() -> None:
+def test_parameters_grads_attributes_and_lazy_conjugation_are_kept() -> None:
     weight = torch.nn.Parameter(torch.ones(2))
     leaf = torch.ones(2, requires_grad=True)
     marked = torch.ones(2, 3)
@@ -125,7 +125,7 @@ def test_parameters_grads_marks_and_lazy_signs_are_kept() -> None:
     assert e.is_neg() and e.tolist() == [-2]
 
 
-def test_what_was_computed_with_gradients_may_be_written_to_as_there() -> None:
+def test_copies_of_tensors_that_are_not_leaves_can_be_modified_in_place() -> None:
     leaf = torch.ones(3, requires_grad=True)
     plain, turned = leaf * 2, (torch.tensor([1 + 2j]).requires_grad_() * 1).conj()
     mine, other = copies((plain, turned))
@@ -147,12 +147,12 @@ def test_tensors_without_memory_are_copied() -> None:
     assert b is not meta and b.device.type == "meta" and b.shape == (5,)
 
 
-def test_tensors_that_cannot_be_copied_are_refused() -> None:
+def test_tensors_that_cannot_be_copied_are_rejected() -> None:
     with pytest.raises(UnsupportedType, match="sparse"):
         copies([torch.ones(2).to_sparse()])
 
 
-def test_contents_of_another_size_are_not_copied() -> None:
+def test_restoring_after_a_resize_is_an_error() -> None:
     x = torch.ones(4)
     held = Copies([x])
     x.resize_(400)

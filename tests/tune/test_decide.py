@@ -18,7 +18,7 @@ from tzero.tune.kernel_search import KernelSearch
 pytestmark = pytest.mark.usefixtures("own_memory")
 
 
-def test_a_first_call_finds_a_config_and_later_calls_have_it(tier: int) -> None:
+def test_a_first_call_finds_a_config_and_later_calls_use_it(tier: int) -> None:
     made = kernel()
     for _ in range(4):
         torch.testing.assert_close(made(X), X * 2)
@@ -37,7 +37,7 @@ def test_each_shape_is_tuned_by_itself() -> None:
     assert len(made.tuning.searches) == 2
 
 
-def test_what_was_found_is_remembered_and_not_timed_again() -> None:
+def test_a_remembered_config_is_not_timed_again() -> None:
     kernel()(X)
     made = kernel()
     found, watching = observed()
@@ -65,7 +65,7 @@ def test_one_config_is_pinned() -> None:
     assert "(pinned: config= asks for it)" in str(made.explain(X))
 
 
-def test_set_config_pins_and_nothing_is_timed_then() -> None:
+def test_a_config_that_was_set_is_pinned_and_nothing_is_timed() -> None:
     made = kernel()
     made.bind((X,)).set_config(LARGE)
     made(X)
@@ -73,7 +73,7 @@ def test_set_config_pins_and_nothing_is_timed_then() -> None:
     assert made.bind((X,)).choice.how == "pinned"  # type: ignore[union-attr]
 
 
-def test_threads_that_come_at_once_share_one_search(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_first_calls_share_one_search(monkeypatch: pytest.MonkeyPatch) -> None:
     made = kernel()
     begun: list[int] = []
     plain = KernelSearch.run
@@ -109,7 +109,7 @@ def test_a_kernel_in_a_recorded_kernel_is_tuned_and_its_timing_is_not_recorded(t
         assert str(plan).count("launch scale_kernel") == 2
 
 
-def test_what_was_tuned_for_another_shape_leaves_plans_around_it_alone() -> None:
+def test_tuning_for_another_shape_keeps_the_plans_of_outer_kernels() -> None:
     inner = kernel()
 
     @tzero.kernel
@@ -150,7 +150,7 @@ def test_an_empty_space_is_an_error(configs: Any) -> None:
 
 
 @pytest.mark.parametrize("when", ["while it is recorded", "before it is kept"])
-def test_a_config_that_is_set_in_the_middle_of_a_call_counts_for_later_ones(
+def test_a_config_that_is_set_during_a_call_is_used_by_later_calls(
     tier: int, when: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int] = []
@@ -180,7 +180,7 @@ def test_a_config_that_is_set_in_the_middle_of_a_call_counts_for_later_ones(
         assert torch.equal(made(X), X * 3)
 
 
-def test_a_config_that_is_set_during_a_search_is_not_taken_back() -> None:
+def test_a_config_that_is_set_during_a_search_is_kept() -> None:
     def setting(x: torch.Tensor, config: Config) -> torch.Tensor:
         bound = made.bind((x,))
         if bound.undecided:

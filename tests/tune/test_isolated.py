@@ -134,7 +134,9 @@ def test_a_config_that_is_right_is_timed_and_one_process_times_them_all(bench: I
     assert bench.pid == before != os.getpid()
 
 
-def test_what_raises_or_is_wrong_is_a_problem_and_the_process_goes_on(bench: Isolated) -> None:
+def test_a_config_that_raises_or_is_wrong_has_a_problem_and_the_process_goes_on(
+    bench: Isolated,
+) -> None:
     before = bench.pid
     assert asked(bench, does("take memory")).problem.startswith("MemoryError")
     assert asked(bench, does("", wrong=True)).problem.startswith("its results are wrong: result is")
@@ -145,13 +147,13 @@ def test_a_config_that_is_slower_than_the_best_is_given_up(bench: Isolated) -> N
     assert bench.outcome(FIRST, budget=10.0, best=1e-12).samples < 10
 
 
-def test_the_process_has_the_settings_and_modes_of_the_one_that_started_it(bench: Isolated) -> None:
+def test_the_process_has_the_settings_and_modes_of_its_parent(bench: Isolated) -> None:
     told = asked(bench, does("tell")).problem
     assert told == f"ValueError: True False {bench.pid}"
     assert not settings.current().cpu_check
 
 
-def test_ctrl_c_is_for_the_parent(bench: Isolated) -> None:
+def test_the_process_ignores_ctrl_c(bench: Isolated) -> None:
     before = bench.pid
     assert before is not None
     assert os.getpgid(before) == before != os.getpgid(0)  # a terminal does not send it SIGINT
@@ -215,7 +217,7 @@ def test_a_hang_is_one_configs_problem_and_all_that_it_started_is_killed(
     await_end(int(file.read_text()))
 
 
-def test_a_reference_that_crashes_is_told_and_another_one_can_be_named() -> None:
+def test_a_reference_that_crashes_is_reported_and_can_be_replaced() -> None:
     bench = Isolated(read(double), (torch.ones(9),), reference=does("crash"))
     assert asked(bench, does("crash")).problem == "it crashed: killed by SIGSEGV"
     with pytest.raises(ReferenceFailed, match="killed by SIGSEGV"):
@@ -235,7 +237,7 @@ def entries(root: Path) -> set[Path]:
     return {path for path in root.rglob("*") if path.is_file() and "tuned" not in path.parts}
 
 
-def test_a_closure_is_timed_and_what_was_compiled_before_is_not_compiled_again(
+def test_a_closure_is_timed_and_its_compiled_kernels_come_from_the_cache(
     tmp_path: Path,
 ) -> None:
     @triton.jit
@@ -266,7 +268,7 @@ def test_a_closure_is_timed_and_what_was_compiled_before_is_not_compiled_again(
     assert x.sum() == 1000
 
 
-def test_a_module_that_another_process_does_not_find_is_told() -> None:
+def test_a_module_that_the_process_cannot_import_is_reported() -> None:
     module = type(sys)("only_here")
     exec("def host(x, config):\n    return x", vars(module))
     sys.modules["only_here"] = module
@@ -304,7 +306,7 @@ SCRIPT = """
 """
 
 
-def test_the_main_module_is_not_run_again_and_a_hanging_process_ends_with_a_parent_that_is_killed(
+def test_the_main_module_is_not_run_again_and_a_hanging_process_ends_with_its_parent(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "script.py"
@@ -335,7 +337,7 @@ def stray(x: torch.Tensor, config: Config) -> None:
 
 
 @pytest.mark.gpu
-def test_after_a_stray_access_on_a_gpu_the_next_config_gets_a_new_device() -> None:
+def test_after_an_illegal_access_on_a_gpu_the_next_config_gets_a_new_process() -> None:
     x = torch.zeros(64, device="cuda")
     with Isolated(read(stray), (x,), reference=FIRST) as bench:
         assert asked(bench, FIRST).usable

@@ -30,7 +30,7 @@ def add_into_kernel(x, out, n, BLOCK: tl.constexpr):
     tl.store(out + at, held + tl.load(x + at, mask=at < n), mask=at < n)
 
 
-def test_a_config_with_other_results_than_the_first_is_out_with_the_reason() -> None:
+def test_a_config_with_other_results_than_the_first_is_out_and_an_event_says_why() -> None:
     found, watching = observed()
     made = kernel([SMALL, WRONG])
     with watching:
@@ -39,7 +39,7 @@ def test_a_config_with_other_results_than_the_first_is_out_with_the_reason() -> 
     assert any("its results are wrong: result is 3.0 at (1,)" in each for each in found)
 
 
-def test_a_config_that_raises_costs_only_itself() -> None:
+def test_a_config_that_raises_does_not_end_the_search() -> None:
     def double_or_not(x: torch.Tensor, config: Config) -> torch.Tensor:
         if config == LARGE:
             raise RuntimeError("out of registers")
@@ -52,8 +52,8 @@ def test_a_config_that_raises_costs_only_itself() -> None:
     assert "out of registers" in found.outcomes[LARGE].problem
 
 
-def test_a_config_that_does_not_compile_costs_only_itself() -> None:
-    bad = Config(BLOCK=100, BY=2)  # tl.arange wants a power of two
+def test_a_config_that_does_not_compile_does_not_end_the_search() -> None:
+    bad = Config(BLOCK=100, BY=2)  # tl.arange needs a power of two
     made = kernel([bad, SMALL])
     torch.testing.assert_close(made(X), X * 2)
     (found,) = made.tuning.searches.values()
@@ -61,7 +61,7 @@ def test_a_config_that_does_not_compile_costs_only_itself() -> None:
     assert made.bind((X,)).config == SMALL
 
 
-def test_where_every_config_fails_the_error_says_why_each_does() -> None:
+def test_where_every_config_fails_the_error_has_the_reason_of_each() -> None:
     made = kernel([Config(BLOCK=100, BY=2), Config(BLOCK=200, BY=2)])
     for _ in range(2):
         with pytest.raises(
@@ -113,7 +113,7 @@ def test_ctrl_c_at_a_first_call_keeps_the_best_so_far(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     "later", [[SMALL, WRONG], [SMALL], [SMALL, LARGE], [Config(BLOCK=32, BY=2), WRONG]]
 )
-def test_what_was_held_against_another_first_config_does_not_count(later: list[Config]) -> None:
+def test_verdicts_by_another_first_config_are_dropped(later: list[Config]) -> None:
     kernel([WRONG, SMALL, LARGE])(X)  # all but the first are out
     made = kernel(later)
     assert torch.equal(made(X), X * 2)
@@ -121,7 +121,7 @@ def test_what_was_held_against_another_first_config_does_not_count(later: list[C
     assert torch.equal(again(X), X * 2)
 
 
-def test_what_fails_by_itself_is_remembered_beside_another_first_config() -> None:
+def test_a_config_that_raises_is_remembered_with_another_first_config() -> None:
     calls: list[Config] = []
 
     def picky(x: torch.Tensor, config: Config) -> torch.Tensor:
@@ -137,7 +137,7 @@ def test_what_fails_by_itself_is_remembered_beside_another_first_config() -> Non
     assert LARGE not in calls
 
 
-def test_what_turns_found_of_known_configs_is_remembered(
+def test_new_outcomes_of_known_configs_are_remembered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     times = {SMALL: 1e-5, LARGE: 5e-5}
@@ -149,7 +149,7 @@ def test_what_turns_found_of_known_configs_is_remembered(
     monkeypatch.setattr(Trial, "outcome", outcome)
     kernel([LARGE, SMALL])(X)
     third = Config(BLOCK=128, BY=2)
-    times |= {SMALL: 0.0, third: 1.05e-5}  # it does not work any more
+    times |= {SMALL: 0.0, third: 1.05e-5}  # SMALL does not work any more
     kernel([LARGE, SMALL, third])(X)
     again = kernel([LARGE, SMALL, third])
     again(X)
@@ -157,12 +157,12 @@ def test_what_turns_found_of_known_configs_is_remembered(
     assert again.bind((X,)).choice.how == "cached"  # type: ignore[union-attr]
 
 
-def test_a_large_space_is_not_searched_further_by_each_process() -> None:
+def test_a_large_space_is_not_searched_again_by_each_process() -> None:
     blocks = [2**k for k in range(4, 12)]
     space = Space(BLOCK=blocks, BY=[2], num_warps=[1, 2, 4, 8, 16], num_stages=[1, 2])
 
     def small(x: torch.Tensor, config: Config) -> torch.Tensor:
-        return x * config.BY  # compiling is not what this is about
+        return x * config.BY  # nothing to compile
 
     tzero.kernel(configs=space)(small)(X)
     made = tzero.kernel(configs=space)(small)
@@ -170,7 +170,7 @@ def test_a_large_space_is_not_searched_further_by_each_process() -> None:
     assert made.bind((X,)).choice.how == "cached"  # type: ignore[union-attr]
 
 
-def test_without_memory_for_copies_the_first_config_is_taken_with_a_warning(
+def test_without_memory_for_copies_the_first_config_is_used_with_a_warning(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def exhausted(*given: Any) -> None:
@@ -183,7 +183,7 @@ def test_without_memory_for_copies_the_first_config_is_taken_with_a_warning(
     assert made.bind((X,)).config == SMALL
 
 
-def test_a_host_function_that_waits_for_what_it_launched_is_not_run_without_launches() -> None:
+def test_a_host_function_that_waits_for_its_launch_is_not_run_without_launching() -> None:
     def until_done(x: torch.Tensor, config: Config) -> torch.Tensor:
         out = torch.zeros_like(x)
         while float(out[-1]) != 2 * float(x[-1]):  # forever, where nothing is launched
@@ -199,7 +199,7 @@ def test_a_host_function_that_waits_for_what_it_launched_is_not_run_without_laun
     )
 
 
-def test_random_numbers_of_the_program_are_those_it_would_have_without_tuning() -> None:
+def test_tuning_does_not_change_the_random_numbers_of_the_program() -> None:
     def noisy(x: torch.Tensor, config: Config) -> torch.Tensor:
         return double(x + torch.rand(1), config)
 
@@ -210,7 +210,7 @@ def test_random_numbers_of_the_program_are_those_it_would_have_without_tuning() 
     assert torch.equal(first, noisy(X, SMALL))
 
 
-def test_a_search_takes_as_long_when_someone_watches_and_tells_of_no_hits() -> None:
+def test_during_a_search_observers_get_no_hits_and_launches() -> None:
     said: list[events.Event] = []
     made = kernel()
     with events.observe(said.append):
@@ -238,7 +238,7 @@ def test_a_host_function_may_keep_a_workspace() -> None:
         torch.testing.assert_close(made(X), X * 2)
 
 
-def test_a_kernel_is_tuned_that_writes_to_what_was_computed_with_gradients() -> None:
+def test_a_kernel_that_modifies_a_tensor_with_gradients_is_tuned() -> None:
     def halved(x: torch.Tensor, config: Config) -> torch.Tensor:
         x.mul_(0.25)
         return double(x.detach(), config)
@@ -255,7 +255,7 @@ class Holder:
     out: torch.Tensor | None = None
 
 
-def test_what_a_host_function_puts_into_an_argument_has_memory() -> None:
+def test_a_tensor_that_a_host_function_stores_in_an_argument_has_memory() -> None:
     def filled(holder: Holder, config: Config) -> torch.Tensor:
         holder.out = double(holder.x, config)
         return holder.out
@@ -280,7 +280,7 @@ def test_a_kernel_that_works_in_place_is_tuned_on_copies(tier: int) -> None:
     assert made.bind((X, out)).choice.how == "tuned"  # type: ignore[union-attr]
 
 
-def test_a_changed_list_times_only_what_is_new() -> None:
+def test_of_a_changed_list_only_new_configs_are_timed() -> None:
     kernel([SMALL, LARGE])(X)
     third = Config(BLOCK=1024, BY=2)
     made = kernel([SMALL, LARGE, third])
@@ -293,7 +293,7 @@ def test_a_changed_list_times_only_what_is_new() -> None:
     assert shorter.tuning.searches == {}
 
 
-def test_a_changed_source_is_timed_anew() -> None:
+def test_a_changed_source_is_timed_again() -> None:
     kernel()(X)
 
     def other(x: torch.Tensor, config: Config) -> torch.Tensor:
@@ -306,7 +306,7 @@ def test_a_changed_source_is_timed_anew() -> None:
     assert len(made.tuning.searches) == 1
 
 
-def test_a_damaged_memory_is_told_and_timed_again(tmp_path: Path) -> None:
+def test_a_damaged_record_is_reported_and_timed_again(tmp_path: Path) -> None:
     kernel()(X)
     files = [each for each in (tmp_path / "tuned").rglob("*") if each.is_file()]
     (file,) = [each for each in files if b"outcomes" in each.read_bytes()]

@@ -17,7 +17,7 @@ from tzero.errors import InvalidArgument, InvalidKernel, PretunedDamaged
 pytestmark = pytest.mark.usefixtures("own_memory")
 
 
-def test_effort_none_takes_the_first_and_then_what_is_nearest() -> None:
+def test_effort_none_uses_the_first_config_and_then_the_nearest() -> None:
     made = kernel([LARGE, SMALL])
     with settings.override(tune="none"):
         made(X)
@@ -36,7 +36,7 @@ def test_effort_none_takes_the_first_and_then_what_is_nearest() -> None:
     assert choice.variant == made.bind((X,)).config
 
 
-def test_a_lookup_table_is_asked_first() -> None:
+def test_a_lookup_table_comes_first() -> None:
     words = kernel().arguments((X,))
     made = kernel([SMALL, LARGE], lookup={words: LARGE})
     made(X)
@@ -56,12 +56,12 @@ def test_a_lookup_table_is_asked_first() -> None:
         ({"x": Config(BLOK=3)}, "Did you mean 'BLOCK'"),
     ],
 )
-def test_a_lookup_table_that_cannot_be_is_an_error(lookup: Any, words: str) -> None:
+def test_an_invalid_lookup_table_is_an_error(lookup: Any, words: str) -> None:
     with pytest.raises((InvalidKernel, InvalidArgument), match=words):
         kernel(lookup=lookup)
 
 
-def test_what_is_shipped_is_used_elsewhere_with_no_timing(tmp_path: Path) -> None:
+def test_a_shipped_config_is_used_without_timing(tmp_path: Path) -> None:
     made = kernel()
     made(X)
     file = tmp_path / "pretuned.json"
@@ -77,7 +77,7 @@ def test_what_is_shipped_is_used_elsewhere_with_no_timing(tmp_path: Path) -> Non
     assert other.tuning.searches == {}
 
 
-def test_shipping_again_keeps_what_was_there(tmp_path: Path) -> None:
+def test_shipping_again_keeps_earlier_entries(tmp_path: Path) -> None:
     made, file = kernel(), tmp_path / "pretuned.json"
     made(X)
     tzero.ship(file, [made])
@@ -86,7 +86,7 @@ def test_shipping_again_keeps_what_was_there(tmp_path: Path) -> None:
     assert len(tzero.ship(file, [other])) == 2
 
 
-def test_other_shapes_take_the_nearest_of_what_was_shipped(tmp_path: Path) -> None:
+def test_other_shapes_use_the_nearest_shipped_config(tmp_path: Path) -> None:
     made, file = kernel(), tmp_path / "pretuned.json"
     made(X)
     made(X[:4])
@@ -115,7 +115,7 @@ def test_a_file_for_other_hardware_gives_a_warning_and_no_config(tmp_path: Path)
     assert other.bind((X,)).choice.how == "tuned"  # type: ignore[union-attr]
 
 
-def test_a_shipped_config_that_is_none_of_the_kernels_is_not_used(tmp_path: Path) -> None:
+def test_a_shipped_config_that_the_kernel_does_not_list_is_not_used(tmp_path: Path) -> None:
     made, file = kernel([WRONG]), tmp_path / "pretuned.json"
     made = kernel([WRONG, Config(BLOCK=128, BY=3)])
     made(X)
@@ -126,7 +126,7 @@ def test_a_shipped_config_that_is_none_of_the_kernels_is_not_used(tmp_path: Path
         torch.testing.assert_close(other(X), X * 2)
 
 
-def test_a_file_for_another_source_is_told_and_not_used(tmp_path: Path) -> None:
+def test_a_file_for_another_source_gives_a_warning_and_is_not_used(tmp_path: Path) -> None:
     made, file = kernel(), tmp_path / "pretuned.json"
     made(X)
     tzero.ship(file, [made])
@@ -148,14 +148,14 @@ def test_a_damaged_file_is_an_error(tmp_path: Path) -> None:
         tzero.pretuned(tmp_path / "none.json")
 
 
-def test_what_chose_nothing_cannot_be_shipped(tmp_path: Path) -> None:
+def test_a_kernel_without_a_choice_cannot_be_shipped(tmp_path: Path) -> None:
     with pytest.raises(InvalidKernel, match=r"Call double.autotune\(args\)"):
         tzero.ship(tmp_path / "none.json", [kernel()])
     with pytest.raises(InvalidKernel, match="not a kernel of tzero"):
         tzero.ship(tmp_path / "none.json", [print])
 
 
-def test_kernels_of_one_function_are_shipped_together(tmp_path: Path) -> None:
+def test_kernels_of_one_function_share_an_entry(tmp_path: Path) -> None:
     one, other = kernel(), kernel([LARGE])
     one(X)
     other.autotune((X,))
@@ -164,7 +164,7 @@ def test_kernels_of_one_function_are_shipped_together(tmp_path: Path) -> None:
     assert entry.config == LARGE
 
 
-def test_more_dimensions_than_can_be_compared_are_no_error() -> None:
+def test_more_dimensions_than_can_be_compared_use_the_first_config() -> None:
     def first(xs: list[torch.Tensor], config: Config) -> torch.Tensor:
         return double(xs[0], config)
 

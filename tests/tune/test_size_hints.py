@@ -23,7 +23,7 @@ def by_size(**options: Any) -> tzero.Kernel[torch.Tensor]:
     return kernel(static_shapes=False, size_hints=[64, 65536], **options)
 
 
-def test_a_call_gets_the_config_of_the_nearest_hint(tier: int) -> None:
+def test_a_call_uses_the_config_of_the_nearest_hint(tier: int) -> None:
     made = by_size()
     for n in (50, 100, 1500, 100_000, 50, 100_000, 50, 100_000):
         x = torch.arange(float(n))
@@ -59,7 +59,7 @@ def test_each_size_keeps_plans_of_its_own(tier: int) -> None:
     assert made.explain(small).config == LARGE
 
 
-def test_a_hint_takes_what_is_as_fast_and_better_at_the_others(
+def test_of_equally_fast_configs_a_hint_uses_the_best_at_the_other_hints(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     times = {64: {SMALL: 1e-5, LARGE: 2e-5}, 256: {SMALL: 1.01e-3, LARGE: 1e-3}}
@@ -109,7 +109,7 @@ def test_hints_that_cannot_be_used_are_an_error(options: dict[str, Any], words: 
         kernel(**{"configs": [SMALL, LARGE], **options})
 
 
-def test_hints_are_not_used_where_a_number_may_be_a_size_of_nothing() -> None:
+def test_hints_are_not_used_where_an_integer_may_be_an_unknown_size() -> None:
     def first(x: torch.Tensor, n: int, config: Config) -> torch.Tensor:
         return double(x[:n], config)
 
@@ -119,7 +119,7 @@ def test_hints_are_not_used_where_a_number_may_be_a_size_of_nothing() -> None:
     assert made.bind((X, 500)).choice.how == "tuned"  # type: ignore[union-attr]
 
 
-def test_an_event_says_that_the_sizes_of_results_do_not_count() -> None:
+def test_an_event_says_that_only_sizes_of_arguments_are_compared() -> None:
     def even(x: torch.Tensor, config: Config) -> torch.Tensor:
         if x.numel() % 2:
             raise ValueError("an even size is wanted")
@@ -134,7 +134,7 @@ def test_an_event_says_that_the_sizes_of_results_do_not_count() -> None:
     assert "tuned for (256,), the nearest of 2 tuned shapes" in str(made.explain(X))
 
 
-def test_with_hints_a_host_function_that_keeps_a_tensor_is_told_so() -> None:
+def test_with_hints_a_host_function_that_keeps_a_tensor_is_an_error() -> None:
     kept: dict[int, torch.Tensor] = {}
 
     def with_workspace(x: torch.Tensor, config: Config) -> torch.Tensor:
@@ -148,7 +148,7 @@ def test_with_hints_a_host_function_that_keeps_a_tensor_is_told_so() -> None:
         made(X)
 
 
-def test_no_warning_is_given_where_all_is_well() -> None:
+def test_usual_tuning_gives_no_warning() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         kernel()(X)
@@ -166,7 +166,7 @@ def test_autotune_of_a_kernel_with_size_hints_tunes_each_of_them() -> None:
     torch.testing.assert_close(made(x), x * 2)
 
 
-def test_with_hints_the_search_of_the_nearest_is_returned_and_equal_choices_may_be(
+def test_autotune_returns_the_search_of_the_nearest_hint(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def outcome(trial: Trial, config: Config, **options: Any) -> Outcome:
@@ -192,7 +192,7 @@ def test_a_hint_at_which_nothing_works_is_left_out_with_a_warning() -> None:
         tzero.kernel(configs=[SMALL, LARGE], static_shapes=False, size_hints=[65536])(small)(X)
 
 
-def test_a_table_may_have_arguments_whatever_their_sizes() -> None:
+def test_a_lookup_table_may_name_arguments_without_sizes() -> None:
     words = by_size().arguments((X,))
     made = by_size(lookup={words: LARGE})
     made(X)

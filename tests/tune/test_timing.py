@@ -1,5 +1,4 @@
-"""Candidates are timed until they are settled, hopeless or out of time; copies are as the
-originals; wrong results are told with where they differ."""
+"""Candidates are timed until they are settled, hopeless or out of time; tests set the clock."""
 
 from __future__ import annotations
 
@@ -25,12 +24,12 @@ from tzero.tune.compare import same
 from tzero.tune.copying import Copies, copies
 from tzero.tune.timing import CpuClock, CudaClock, Timing, interval, measure
 
-# -- a clock that is told how long calls take -----------------------------------------------------
+# -- a clock that is set to how long calls take ---------------------------------------------------
 
 
 @dataclass
-class Told:
-    """A clock and a call: each call takes the next of the durations, a flush takes its own."""
+class SetClock:
+    """A clock and a call: each call takes the next of the durations, each flush takes `flush`."""
 
     durations: Iterator[float]
     flush: float = 0.0
@@ -63,36 +62,36 @@ class Told:
         return found
 
 
-def measured(clock: Told, **options: Any) -> Timing:
+def measured(clock: SetClock, **options: Any) -> Timing:
     return measure(clock.call, device="cpu", clock=clock, **{"budget": 1e9, **options})
 
 
-def test_a_steady_candidate_is_settled_by_its_fewest_samples() -> None:
-    clock = Told(repeat(0.5))
+def test_a_steady_candidate_is_settled_after_the_least_samples() -> None:
+    clock = SetClock(repeat(0.5))
     found = measured(clock)
     assert (found.ended, found.median, found.low, found.high) == ("settled", 0.5, 0.5, 0.5)
     assert timing.FEWEST <= found.samples <= timing.FEWEST + timing.BATCH
 
 
 def test_the_first_call_is_not_in_the_timing() -> None:
-    found = measured(Told(iter([1000.0, *repeat(1.0, 100)])))
+    found = measured(SetClock(iter([1000.0, *repeat(1.0, 100)])))
     assert found.high == 1.0
 
 
 def test_the_median_is_not_moved_by_a_long_tail() -> None:
-    found = measured(Told(cycle([1.0] * 9 + [500.0])))
+    found = measured(SetClock(cycle([1.0] * 9 + [500.0])))
     assert found.median == 1.0
 
 
-def test_a_restless_candidate_ends_with_the_most_samples() -> None:
+def test_a_noisy_candidate_ends_with_the_most_samples() -> None:
     source = random.Random(1)
-    found = measured(Told(iter(lambda: source.uniform(1, 3), None)))
+    found = measured(SetClock(iter(lambda: source.uniform(1, 3), None)))
     assert (found.ended, found.samples) == ("samples", timing.MOST)
     assert found.low < 2 < found.high
 
 
 def test_a_sample_is_as_long_as_the_clock_needs() -> None:
-    clock = Told(repeat(1e-6), shortest=1e-3)
+    clock = SetClock(repeat(1e-6), shortest=1e-3)
     found = measured(clock)
     assert found.calls * 1e-6 >= 1e-3
     assert found.calls < 10_000
@@ -100,42 +99,42 @@ def test_a_sample_is_as_long_as_the_clock_needs() -> None:
     assert {calls for calls, _ in clock.asked[-2:]} == {found.calls}
 
 
-def test_a_first_sample_that_was_long_by_accident_does_not_settle_the_calls() -> None:
-    found = measured(Told(iter([1.0, 1.0, *repeat(1e-6, 1_000_000)]), shortest=1e-3))
+def test_calibration_is_repeated_after_a_first_sample_that_was_too_long() -> None:
+    found = measured(SetClock(iter([1.0, 1.0, *repeat(1e-6, 1_000_000)]), shortest=1e-3))
     assert found.calls * 1e-6 >= 0.5e-3
     assert found.high == pytest.approx(1e-6)
 
 
 def test_calls_that_take_no_time_come_to_an_end() -> None:
-    found = measured(Told(repeat(0.0), shortest=1e-3))
+    found = measured(SetClock(repeat(0.0), shortest=1e-3))
     assert (found.calls, found.median) == (timing.CALLS, 0.0)
 
 
-def test_a_far_slower_candidate_is_given_up_at_a_glance() -> None:
-    found = measured(Told(repeat(10.0)), best=1.0)
+def test_a_far_slower_candidate_is_given_up_after_three_samples() -> None:
+    found = measured(SetClock(repeat(10.0)), best=1.0)
     assert found.hopeless
     assert found.samples == timing.GLANCE
 
 
 def test_a_slower_candidate_is_given_up_once_its_interval_is_above_the_best() -> None:
-    found = measured(Told(cycle([1.2, 1.3, 1.25])), best=1.0)
+    found = measured(SetClock(cycle([1.2, 1.3, 1.25])), best=1.0)
     assert found.hopeless
     assert found.samples == timing.SURE
     assert found.low > 1.0
 
 
 def test_a_candidate_as_fast_as_the_best_is_not_given_up() -> None:
-    assert measured(Told(repeat(1.0)), best=1.0).ended == "settled"
+    assert measured(SetClock(repeat(1.0)), best=1.0).ended == "settled"
 
 
 def test_a_slow_start_does_not_give_up_what_is_fast() -> None:
-    found = measured(Told(iter([9.0, 9.0, *repeat(1.0, 500)])), best=2.0)
+    found = measured(SetClock(iter([9.0, 9.0, *repeat(1.0, 500)])), best=2.0)
     assert not found.hopeless
     assert found.median == 1.0
 
 
-def test_the_budget_is_kept_with_what_flushing_costs() -> None:
-    clock = Told(cycle([1.0, 2.0, 3.0]), flush=5.0)
+def test_the_budget_includes_the_cost_of_flushing() -> None:
+    clock = SetClock(cycle([1.0, 2.0, 3.0]), flush=5.0)
     start = clock.time
     found = measured(clock, budget=100.0)
     assert found.ended == "budget"
@@ -143,20 +142,20 @@ def test_the_budget_is_kept_with_what_flushing_costs() -> None:
 
 
 def test_a_call_longer_than_the_budget_is_called_once() -> None:
-    clock = Told(repeat(50.0))
+    clock = SetClock(repeat(50.0))
     found = measured(clock, budget=10.0)
     assert (found.median, found.low, found.high) == (50.0, 0.0, math.inf)
     assert (found.samples, found.ended, clock.order.count("call")) == (1, "budget", 1)
 
 
 @pytest.mark.parametrize("budget", [0.0, -1.0, math.nan])
-def test_a_budget_of_nothing_is_refused(budget: float) -> None:
+def test_a_budget_that_is_not_positive_is_rejected(budget: float) -> None:
     with pytest.raises(ValueError, match="must be more than 0"):
-        measured(Told(repeat(1.0)), budget=budget)
+        measured(SetClock(repeat(1.0)), budget=budget)
 
 
-def test_what_is_to_be_put_back_is_so_before_each_sample_and_outside_its_time() -> None:
-    clock = Told(repeat(1.0))
+def test_before_runs_ahead_of_each_sample_and_is_not_timed() -> None:
+    clock = SetClock(repeat(1.0))
 
     def restore() -> None:
         clock.order.append("restore")
@@ -167,12 +166,12 @@ def test_what_is_to_be_put_back_is_so_before_each_sample_and_outside_its_time() 
     assert clock.order == ["restore", "flush", "call"] * (len(clock.order) // 3)
 
 
-def test_what_a_call_raises_is_the_callers() -> None:
+def test_exceptions_of_a_call_are_not_caught() -> None:
     def fail() -> None:
         raise RuntimeError("out of resources")
 
     with pytest.raises(RuntimeError, match="out of resources"):
-        measure(fail, device="cpu", budget=1.0, clock=Told(repeat(1.0)))
+        measure(fail, device="cpu", budget=1.0, clock=SetClock(repeat(1.0)))
 
 
 @untimed
@@ -180,12 +179,12 @@ def test_what_a_call_raises_is_the_callers() -> None:
 def test_any_durations_give_an_ordered_timing_within_the_budget(
     durations: list[float], budget: float
 ) -> None:
-    clock = Told(cycle(durations), flush=0.5, shortest=1e-3)
+    clock = SetClock(cycle(durations), flush=0.5, shortest=1e-3)
     start = clock.time
     found = measured(clock, budget=budget, best=durations[0])
     assert found.low <= found.median <= found.high
     assert min(durations) * 0.99 - 1e-9 <= found.median <= max(durations) * 1.01 + 1e-9
-    # One batch may be slower than the one before it was.
+    # A batch may be slower than the one before it.
     over = timing.BATCH * (found.calls * max(durations) + 0.5)
     assert clock.time - start <= budget + 10 * over
 
@@ -193,7 +192,7 @@ def test_any_durations_give_an_ordered_timing_within_the_budget(
 # -- intervals ------------------------------------------------------------------------------------
 
 
-def test_intervals_are_those_of_the_tables() -> None:
+def test_intervals_agree_with_published_tables() -> None:
     ranks = {n: interval([float(k) for k in range(1, n + 1)]) for n in (5, 6, 9, 10, 20, 100)}
     assert ranks == {
         5: (0.0, math.inf),
@@ -211,7 +210,7 @@ def test_an_interval_covers_as_often_as_it_says_and_is_the_narrowest(
     count: int, confidence: float
 ) -> None:
     low, _ = interval([float(k) for k in range(1, count + 1)], confidence)
-    rank = int(low)  # the samples are their own ranks, and 0 stands for none
+    rank = int(low)  # each sample equals its rank; 0 means none
 
     def missed(k: int) -> float:
         return 2 * sum(comb(count, i) for i in range(k)) / 2**count
@@ -220,7 +219,7 @@ def test_an_interval_covers_as_often_as_it_says_and_is_the_narrowest(
     assert missed(rank + 1) > 1 - confidence - 1e-12
 
 
-def test_a_timing_says_itself_in_units_that_fit() -> None:
+def test_a_timing_prints_with_fitting_units() -> None:
     found = Timing.of([2.5e-6] * 10, calls=1, ended="settled")
     assert str(found) == "2.5 µs (2.5 µs to 2.5 µs; 10 samples, settled)"
     few = Timing.of([0.25], calls=1, ended="budget")
@@ -251,7 +250,7 @@ class Listening(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def test_torch_does_nothing_ahead_of_a_sample_since_its_threads_would_go_on_spinning() -> None:
+def test_no_torch_operator_runs_before_a_sample() -> None:
     clock, held = CpuClock(cache=1 << 20), Copies([torch.ones(1 << 16)])
     [x] = held.taken()
     x.zero_()
@@ -261,7 +260,7 @@ def test_torch_does_nothing_ahead_of_a_sample_since_its_threads_would_go_on_spin
     assert torch.equal(x, torch.ones(1 << 16))
 
 
-def test_torchs_default_device_has_no_say() -> None:
+def test_the_default_device_of_torch_is_ignored() -> None:
     with torch.device("meta"):
         clock = CpuClock(cache=1 << 12)
         found = same([1.5, torch.ones(2, device="cpu")], [2.5, torch.ones(2, device="cpu")])
@@ -271,16 +270,16 @@ def test_torchs_default_device_has_no_say() -> None:
     assert "1.5" in found.words and "at (0,)" in other.words
 
 
-def test_a_call_that_has_become_slow_is_not_called_as_often_as_before() -> None:
-    clock = Told(repeat(1.0), shortest=1e-3)
+def test_a_call_that_became_slow_gets_fewer_calls_per_sample() -> None:
+    clock = SetClock(repeat(1.0), shortest=1e-3)
     measured(clock, calls=1000, budget=5.0)
     assert clock.time - 100.0 < 12.0
 
 
-def test_the_number_of_calls_in_a_sample_is_tried_first_where_it_is_known() -> None:
-    clock = Told(repeat(1e-6), shortest=1e-3)
+def test_a_known_number_of_calls_per_sample_is_tried_first() -> None:
+    clock = SetClock(repeat(1e-6), shortest=1e-3)
     calls = measured(clock).calls
-    again = Told(repeat(1e-6), shortest=1e-3)
+    again = SetClock(repeat(1e-6), shortest=1e-3)
     assert measured(again, calls=calls).calls == calls
     assert {each for each, _ in again.asked[1:]} == {calls}  # the first one is not timed
     assert len(again.asked) < len(clock.asked)
@@ -303,7 +302,7 @@ def test_a_cache_of_unknown_size_counts_as_large(tmp_path: Path, text: str) -> N
     assert timing.cpu_cache(str(tmp_path)) == 16 << 20
 
 
-def test_a_device_without_a_clock_is_refused() -> None:
+def test_a_device_without_a_clock_is_an_error() -> None:
     with pytest.raises(UnsupportedType, match="CPUs and CUDA devices"):
         timing.clock_of("meta")
 
