@@ -37,16 +37,16 @@ from tzero.tune.records import Outcome
 from tzero.tune.transfer import Parcel, opened
 from tzero.tune.trial import Trial, device_of, problem_of
 
-__all__ = ["Ask", "ProcessState", "Refer", "Reply", "main", "process_state"]
+__all__ = ["ProcessState", "Reply", "SetReference", "TimeConfig", "main", "process_state"]
 
 
-class Refer(NamedTuple):
+class SetReference(NamedTuple):
     """A question: does this config run? It becomes the reference."""
 
     config: Config
 
 
-class Ask(NamedTuple):
+class TimeConfig(NamedTuple):
     """A question: what is the outcome of this config?"""
 
     config: Config
@@ -139,9 +139,9 @@ def main(parent: int, connection: int, lifeline: int, descriptor: int, length: i
                 pipe.send(reply)
 
 
-def _answer(trial: Trial, question: Refer | Ask) -> Reply:
+def _answer(trial: Trial, question: SetReference | TimeConfig) -> Reply:
     value: str | Outcome
-    if isinstance(question, Refer):
+    if isinstance(question, SetReference):
         trial.set_reference(question.config)
         value = problem = trial.reference_problem()
     else:

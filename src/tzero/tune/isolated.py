@@ -32,7 +32,7 @@ from tzero.arguments.host import Host
 from tzero.compile.pool import START_LIMIT, how_it_ended
 from tzero.config import Config
 from tzero.errors import TzeroError
-from tzero.tune.child import Ask, Refer, Reply, process_state
+from tzero.tune.child import Reply, SetReference, TimeConfig, process_state
 from tzero.tune.copying import copies
 from tzero.tune.records import Outcome
 from tzero.tune.transfer import Parcel, packed, unsendable
@@ -75,7 +75,7 @@ class Isolated:
         self._child: _Child | None = None
         self._end: weakref.finalize[Any, Any] | None = None  # of the child
         self._closed = weakref.finalize(self, os.close, self._parcel.descriptor)
-        self._refer(reference)
+        self._use_reference(reference)
 
     @property
     def pid(self) -> int | None:
@@ -85,12 +85,12 @@ class Isolated:
     def set_reference(self, config: Config) -> None:
         """Compare with this config from now on. The current reference is not run again."""
         if config != self._reference:
-            self._refer(config)
+            self._use_reference(config)
 
-    def _refer(self, config: Config) -> None:
+    def _use_reference(self, config: Config) -> None:
         self._reference = config
         self._problem = ""  # of the reference
-        self._referred = False  # whether the present child has run it
+        self._reference_ran = False  # whether the present child has run it
 
     def spare(self) -> Any:
         """Copies of the arguments."""
@@ -98,10 +98,10 @@ class Isolated:
 
     def reference_problem(self) -> str:
         """Why the reference does not run; empty where it does. Each process runs it once."""
-        if not self._problem and (self._child is None or not self._referred):
-            value = self._asked(Refer(self._reference), self._limit)
+        if not self._problem and (self._child is None or not self._reference_ran):
+            value = self._ask(SetReference(self._reference), self._limit)
             assert isinstance(value, str)
-            self._problem, self._referred = value, True
+            self._problem, self._reference_ran = value, True
         return self._problem
 
     def outcome(self, config: Config, *, budget: float, best: float | None) -> Outcome:
@@ -111,12 +111,12 @@ class Isolated:
             raise ReferenceFailed(self._reference, problem)
         if problem:
             return Outcome(problem=problem)
-        value = self._asked(Ask(config, budget, best), budget + self._limit)
+        value = self._ask(TimeConfig(config, budget, best), budget + self._limit)
         return value if isinstance(value, Outcome) else Outcome(problem=value)
 
     def close(self) -> None:
         """End the process."""
-        self._bury()
+        self._end_child()
         self._closed()
 
     def __enter__(self) -> Isolated:
@@ -130,21 +130,21 @@ class Isolated:
     ) -> None:
         self.close()
 
-    def _asked(self, question: Refer | Ask, seconds: float) -> str | Outcome:
+    def _ask(self, question: SetReference | TimeConfig, seconds: float) -> str | Outcome:
         """The answer to a question, or the problem where there is no answer."""
         child = self._started()
         try:
             reply = child.answer(question, seconds)
         except TimeoutError:
-            self._bury(kill=True)
+            self._end_child(kill=True)
             return f"it hung: no answer within {seconds:g} s"
         except (EOFError, OSError):
-            return f"it crashed: {self._bury()}"
+            return f"it crashed: {self._end_child()}"
         except BaseException:  # Ctrl-C: nobody reads the answer any more
-            self._bury(kill=True)
+            self._end_child(kill=True)
             raise
         if reply.last:
-            self._bury()
+            self._end_child()
         return reply.value
 
     def _started(self) -> _Child:
@@ -154,24 +154,24 @@ class Isolated:
             raise ValueError(f"{self._name}: this Isolated is closed; make another one")
         self._child = child = _Child.start(self._parcel)
         self._end = weakref.finalize(self, _end, child, os.getpid())
-        self._referred = False
+        self._reference_ran = False
         try:
             child.pipe.send(process_state())
             problem = child.reply(START_LIMIT).value
         except TimeoutError:
-            self._bury(kill=True)
+            self._end_child(kill=True)
             problem = f"a process for it did not start within {START_LIMIT:g} s"
         except (EOFError, OSError):
-            problem = f"a process for it did not start: {self._bury()}"
+            problem = f"a process for it did not start: {self._end_child()}"
         except BaseException:
-            self._bury(kill=True)
+            self._end_child(kill=True)
             raise
         if problem:
-            self._bury()
+            self._end_child()
             raise unsendable(self._name, str(problem))
         return child
 
-    def _bury(self, *, kill: bool = False) -> str:
+    def _end_child(self, *, kill: bool = False) -> str:
         """End the child and release what it holds; returns how it ended."""
         child, self._child = self._child, None
         if child is None:
@@ -206,7 +206,7 @@ class _Child(NamedTuple):
             )
             return cls(process, mine, lifeline)
 
-    def answer(self, question: Refer | Ask, seconds: float) -> Reply:
+    def answer(self, question: SetReference | TimeConfig, seconds: float) -> Reply:
         """The answer to a question; TimeoutError, EOFError or OSError where there is none."""
         self.pipe.send(question)
         return self.reply(seconds)

@@ -29,7 +29,7 @@ class Notices:
         self._told: set[str] = set()
 
     def once(self, reason: str, *, warn: bool = False) -> None:
-        """Emit an event, and where `warn` a warning, unless this reason was told before."""
+        """Emit an event, and with `warn` a warning, unless this reason was told before."""
         if reason in self._told:
             return
         self._told.add(reason)
