@@ -114,7 +114,7 @@ def test_many_elements_are_compared_in_chunks(monkeypatch: pytest.MonkeyPatch) -
 
 
 class Opaque:
-    """Equal to itself alone."""
+    """Compares by identity."""
 
 
 class Kind(enum.Enum):

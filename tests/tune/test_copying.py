@@ -133,7 +133,7 @@ def test_copies_of_tensors_that_are_not_leaves_can_be_modified_in_place() -> Non
     assert other.requires_grad and not other.is_leaf and other.is_conj()
     mine.mul_(3)
     other.mul_(2)
-    mine.sum().backward()  # what it was computed from is not there
+    mine.sum().backward()  # no gradient flows further: its inputs were not copied
     assert (mine.tolist(), plain.tolist()) == ([6.0] * 3, [2.0] * 3)
     assert (other.tolist(), turned.tolist()) == ([2 - 4j], [1 - 2j])
     with pytest.raises(RuntimeError, match="leaf Variable that requires grad"):

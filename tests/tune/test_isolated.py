@@ -108,7 +108,7 @@ def await_file(file: Path) -> None:
 
 
 def await_end(pid: int) -> None:
-    """Return when a process has ended. One that never ends shows as a test that never does."""
+    """Wait until a process has ended, without a limit: no machine is too slow."""
     while is_alive(pid):
         time.sleep(0.02)
 

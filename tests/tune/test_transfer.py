@@ -222,6 +222,16 @@ def test_a_kernel_of_tzero_that_cannot_be_imported_is_rejected() -> None:
     assert "it uses the kernel 'inner', which is in no module" in rejected(lambda x: inner(x), 1)
 
 
+class Client:
+    def __init__(self) -> None:
+        self.host = "elsewhere"
+
+
+def test_an_object_with_a_host_of_another_kind_is_no_kernel_and_is_sent() -> None:
+    _, [made] = sent(nothing, Client())
+    assert made.host == "elsewhere"
+
+
 def test_objects_that_cannot_be_pickled_are_rejected() -> None:
     lock = threading.Lock()
     assert "lock" in rejected(lambda x: lock.acquire(), 1)
