@@ -19,11 +19,11 @@ import torch
 import torch.nn.functional as F
 import triton.language as tl
 
-from tests.plans.case import Cases
+from tests.plans.case import cases
 from tests.plans.hosts import scaled
 
-CASES = Cases()
-case = CASES.case
+CASES = cases()
+case = CASES.add
 
 FLAG = 2.0
 

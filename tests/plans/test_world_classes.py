@@ -14,16 +14,15 @@ from tests.plans.cases_classes import CASES
 from tests.plans.hosts import scaled
 from tests.plans.test_world import MUTATIONS, run
 from tests.plans.tiers import NotReplayed, Pair, available, of_tier, verifying
+from tests.rows import by_row
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@by_row(CASES, "case")
 def test_a_change_of_a_class_is_a_change_of_the_call(case: Case, pair: Any) -> None:
     run(case, pair)
 
 
-@pytest.mark.parametrize(
-    "case", [c for c in CASES if c.guard == "world" and not c.refused], ids=lambda case: case.name
-)
+@by_row([c for c in CASES if c.guard == "world" and not c.refused], "case")
 def test_a_case_fails_when_its_guard_is_out(case: Case, monkeypatch: Any) -> None:
     if verifying():
         pytest.skip("verify mode does without guards")
@@ -35,7 +34,7 @@ def test_a_case_fails_when_its_guard_is_out(case: Case, monkeypatch: Any) -> Non
 
 
 @pytest.mark.usefixtures("replaying")
-@pytest.mark.parametrize("case", [c for c in CASES if not c.refused], ids=lambda case: case.name)
+@by_row([c for c in CASES if not c.refused], "case")
 def test_such_plans_are_native(case: Case) -> None:
     found = Pair(available(2), case.host)
     found.replays(case.build)

@@ -17,6 +17,7 @@ import triton.language as tl
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import tzero
+from tests import tiers
 from tzero import Config, Space, events, settings
 from tzero.errors import InvalidArgument, InvalidKernel, PretunedDamaged, TuningFailed
 from tzero.tune import decide, tuner
@@ -56,10 +57,7 @@ def _memory(root: Path) -> decide.Memory:
     return decide.Memory(Disk(str(root)))
 
 
-@pytest.fixture(params=[0, 1, 2], ids=["plain", "python", "native"])
-def tier(request: pytest.FixtureRequest) -> Iterator[int]:
-    with settings.override(tier=request.param):
-        yield request.param
+tier = tiers.fixture(0, 1, 2, override=True)
 
 
 def double(x: torch.Tensor, config: Config) -> torch.Tensor:
