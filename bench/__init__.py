@@ -1,6 +1,6 @@
 """The benchmark: `python -m bench`, or `make bench`.
 
-One stable id per measurement (bench/rows), contenders timed in turns in one process
-(measure.py), a table on the terminal and a record in a file (record.py, table.py). The kernels
-are in kernels.py, where the tests find them too.
+Each measurement is a row with a fixed id (bench/rows). run.py measures rows with measure.py,
+progress.py shows how far it is, record.py keeps the results, table.py prints them, and headline.py
+picks the rows of the default run and sums them up. kernels.py has the kernels; tests use them too.
 """

@@ -1,155 +1,105 @@
-"""`python -m bench`: measure, show a table, and write a record if asked.
+"""`python -m bench`: measure rows, print a table, and write a record if asked.
 
-python -m bench                      every row
-python -m bench --only 'cpu.*'       the rows whose id matches
-python -m bench --quick              fewer rounds, for a first look
+python -m bench                      the headline rows; about a minute
+python -m bench --all                every row; about ten minutes
+python -m bench --only 'cpu.*'       every row whose id matches
+python -m bench --quick              fewer samples, for a first look
 python -m bench --json record.json   also write the record
-python -m bench --cuda               the rows about CUDA instead of those about the CPU
+python -m bench --cuda               the rows for CUDA instead of those for the CPU
+
+The exit status is 0 if every row was measured, 1 if a row failed, 130 if interrupted.
 """
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
-import fnmatch
-import importlib.util
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from bench import interpreter, record, table
-from bench.measure import Call, Comparison, Effort, compare, spread
-from bench.record import Record, Result
-from bench.rows.row import Row
+from bench import headline, progress, record, run, table
+from bench.record import Record
 
-THREADS = 2
-FULL = Effort(rounds=21, sample_seconds=0.02)
-QUICK = Effort(rounds=5, sample_seconds=0.005)
-
-
-def say(text: str) -> None:
-    """Progress goes where the table does not."""
-    print(text, file=sys.stderr, flush=True)
-
-
-def chosen(rows: Sequence[Row], pattern: str | None) -> list[Row]:
-    """The rows whose id matches a shell pattern, or contains it."""
-    if pattern is None:
-        return list(rows)
-    found = [row for row in rows if fnmatch.fnmatch(row.id, pattern) or pattern in row.id]
-    if not found:
-        raise SystemExit(f"no row matches {pattern!r}; there are: {', '.join(r.id for r in rows)}")
-    return found
-
-
-def measure(row: Row, effort: Effort) -> Result:
-    """One row, its correctness first."""
-    import torch
-
-    torch.set_num_threads(row.threads)
-    case = row.make()
-    case.check()
-    for call in case.contenders.values() if case.calls is None else ():
-        call()
-    if case.rounds is not None:
-        effort = dataclasses.replace(effort, rounds=min(effort.rounds, case.rounds))
-    if row.unit == "bytes":
-        found = gauge(case.contenders, effort.rounds)
-    else:
-        found = compare(
-            case.contenders,
-            baseline=row.baseline,
-            floor=row.floor,
-            effort=effort,
-            calls=case.calls,
-            settle=case.settle,
-        )
-    return Result(
-        id=row.id,
-        title=row.title,
-        subject=row.subject,
-        baseline=row.baseline,
-        floor=row.floor,
-        unit=row.unit,
-        target=row.target,
-        values=found.seconds,
-        ratios=found.ratios,
-    )
-
-
-def gauge(contenders: Mapping[str, Call], rounds: int) -> Comparison:
-    """What contenders say of themselves, in turns."""
-    said = [{name: float(str(call())) for name, call in contenders.items()} for _ in range(rounds)]
-    return Comparison({name: spread([each[name] for each in said]) for name in contenders}, {})
-
-
-def with_interpreter(results: list[Result], rows: Sequence[Row]) -> list[Result]:
-    """The results, with the interpreter's times or the reason why it has none."""
-    ids = [row.id for row in rows if row.interpreted]
-    by_id = {result.id: result for result in results}
-    for row_id, answer in interpreter.seconds_of(ids, THREADS) if ids else ():
-        say(f"interpreter: {row_id}")
-        result = by_id[row_id]
-        if isinstance(answer, str):
-            notes = (*result.notes, f"Triton's interpreter fails: {answer}")
-            by_id[row_id] = dataclasses.replace(result, notes=notes)
-        else:
-            values = {**result.values, "interpreter": spread(answer)}
-            by_id[row_id] = dataclasses.replace(result, values=values)
-    return list(by_id.values())
+INTERRUPTED = 130
 
 
 def options(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--only", metavar="PATTERN", help="rows whose id matches, such as 'cpu.*'")
-    parser.add_argument("--quick", action="store_true", help="fewer rounds")
-    parser.add_argument("--json", metavar="FILE", type=Path, help="write the record there")
-    parser.add_argument("--cuda", action="store_true", help="the rows about CUDA")
-    parser.add_argument("--list", action="store_true", help="say which rows there are")
+    rows = parser.add_mutually_exclusive_group()
+    rows.add_argument("--all", action="store_true", help="every row, not only the headline rows")
+    rows.add_argument("--only", metavar="PATTERN", help="rows whose id matches, such as 'cpu.*'")
+    parser.add_argument("--quick", action="store_true", help="fewer and shorter samples")
+    parser.add_argument("--json", metavar="FILE", type=Path, help="write the record as JSON")
+    parser.add_argument(
+        "--markdown", metavar="FILE", type=Path, help="write the record as a wide Markdown table"
+    )
+    parser.add_argument("--cuda", action="store_true", help="the rows for CUDA")
+    parser.add_argument("--list", action="store_true", help="list the rows and exit")
+    parser.add_argument(
+        "--traceback", action="store_true", help="print the traceback of a row that fails"
+    )
     return parser.parse_args(arguments)
 
 
-def main(arguments: Sequence[str]) -> None:
+def main(arguments: Sequence[str]) -> int:
     given = options(arguments)
     if not given.cuda:
-        # Before Triton is imported: these rows are about the CPU, also where there is a GPU.
+        # Set before Triton is imported, so that these rows run on the CPU on GPU machines too.
         os.environ.setdefault("TZERO_CPU", "1")
     import torch
 
     from bench.rows import ROWS
-    from tzero.cpu import toolchain
 
     device = "cuda" if given.cuda else "cpu"
-    rows = chosen([row for row in ROWS if row.device == device], given.only)
+    there = [row for row in ROWS if row.device == device]
+    rows = headline.chosen(there, given.only, everything=given.all)
     if given.list:
         print("\n".join(f"{row.id:40} {row.title}" for row in rows))
-        return
+        return 0
+    if given.cuda and not torch.cuda.is_available():
+        raise SystemExit("--cuda needs a GPU and a torch built for CUDA; torch finds no GPU here.")
     torch.manual_seed(0)
-    machine = record.machine(device)
-    results = []
-    for number, row in enumerate(rows, 1):
-        if row.needs is not None and importlib.util.find_spec(row.needs) is None:
-            say(f"[{number}/{len(rows)}] {row.id}: left out, {row.needs} is not installed")
-            continue
-        say(f"[{number}/{len(rows)}] {row.id}")
-        results.append(measure(row, QUICK if given.quick else FULL))
-    measured = {result.id for result in results}
-    results = with_interpreter(results, [row for row in rows if row.id in measured])
-    finished = Record(
-        when=record.now(),
-        machine=machine,
-        versions=record.versions(toolchain.find().version),
-        threads=THREADS,
-        quick=given.quick,
-        rows=tuple(results),
-    )
-    table.show(finished)
+    machine, versions = record.machine(device), record.versions()
+    short = not given.all and given.only is None
+    interpreted = 0 if short else sum(row.interpreted for row in rows)
+    after = interpreted * run.INTERPRETER_SECONDS
+    with progress.shown(rows, quick=given.quick, after=after) as watcher:
+        done = run.run(
+            rows,
+            run.QUICK if given.quick else run.FULL,
+            watcher,
+            interpret=not short,
+            tracebacks=given.traceback,
+        )
+    finished = Record(record.now(), machine, versions, run.THREADS, given.quick, done.results)
+    table.show(finished, short=short)
+    if (closing := headline.in_words(finished.rows)) is not None:
+        table.say(closing)
     if given.json is not None:
         record.write(finished, given.json)
-        say(f"record written to {given.json}")
+        progress.say(f"record written to {given.json}")
+    if given.markdown is not None:
+        given.markdown.write_text(table.markdown(finished) + "\n", encoding="utf-8")
+        progress.say(f"table written to {given.markdown}")
+    return report(done, asked=len(rows))
+
+
+def report(done: run.Run, asked: int) -> int:
+    """Say what was not measured; the exit status."""
+    failed = [result.id for result in done.results if result.failed]
+    if done.interrupted:
+        progress.say(f"Interrupted after {len(done.results)} of {asked} rows.")
+        return INTERRUPTED
+    if failed:
+        progress.say(
+            f"{len(failed)} of {asked} rows failed: {', '.join(failed)}. "
+            "The reasons are below the table; --traceback shows where."
+        )
+        return 1
+    return 0
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    sys.exit(main(sys.argv[1:]))

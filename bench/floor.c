@@ -1,7 +1,7 @@
 /* The floor of a launch: the same kernel with the same arguments, in a loop that does nothing else.
  *
- * Enters: addresses, and how many times. Leaves: the kernel has run so often. It knows neither
- * Python nor Triton; on CUDA it opens the driver itself and calls cuLaunchKernelEx.
+ * Enters: addresses, and a number of launches. Leaves: an error code. It knows neither Python nor
+ * Triton; on CUDA it opens the driver itself and calls cuLaunchKernelEx.
  */
 #include <dlfcn.h>
 #include <stddef.h>
@@ -9,7 +9,7 @@
 
 typedef int (*run_packed)(const void *program, const void *packed, const void *spans);
 
-/* The pool of tzero.cpu; the outcome of the first launch that failed, or 0. */
+/* Launches on the thread pool of tzero.cpu; the first error, or 0. */
 int floor_cpu(run_packed run, const void *program, const void *packed, int64_t times)
 {
     for (int64_t k = 0; k < times; ++k) {
@@ -29,7 +29,7 @@ typedef struct {
 
 typedef int (*launch_ex)(const launch_config *, void *function, void **params, void **extra);
 
-/* CUDA's driver; its first error, or 0, or -1 where there is no driver. */
+/* Launches with CUDA's driver; its first error, 0, or -1 if there is no driver. */
 int floor_cuda(void *function, uint32_t grid, uint32_t threads, uint32_t shared, void *stream,
                void **params, int64_t times)
 {

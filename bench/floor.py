@@ -1,7 +1,7 @@
-"""The floor of a launch: the kernel's own launch with the same arguments, in a loop of C.
+"""The floor of a launch: the bare launch with the same arguments, in a C loop.
 
-Enters: a compiled kernel, its tensors and its one number. Leaves: a contender that launches so many
-times. It must not know tzero's launchers: on the CPU it calls the pool, on CUDA the driver.
+Enters: a compiled kernel, its tensors and its one number. Leaves: a contender. It must not use
+tzero's launchers: on the CPU it calls the thread pool, on CUDA the driver.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _library() -> ctypes.CDLL:
 
 
 def on_cpu(kernel: Any, programs: int, tensors: list[torch.Tensor], number: int) -> Loop:
-    """The pool, with what the kernel's launcher would pack."""
+    """The thread pool, with the arguments packed as the kernel's launcher packs them."""
     launcher = kernel.run
     addresses = [tensor.data_ptr() for tensor in tensors]
     threads = torch.get_num_threads()
@@ -46,13 +46,13 @@ def on_cpu(kernel: Any, programs: int, tensors: list[torch.Tensor], number: int)
 
     def run(times: int, keep: Any = (room, tensors, launcher)) -> None:
         outcome = function(native.run, native.program, start, times)
-        assert outcome == 0, f"a launch ended in {outcome}"
+        assert outcome == 0, f"a launch returned {outcome}"
 
     return Loop(run)
 
 
 def on_cuda(kernel: Any, programs: int, tensors: list[torch.Tensor], number: int) -> Loop:
-    """cuLaunchKernelEx, on the stream that is current now."""
+    """cuLaunchKernelEx, on the current stream."""
     values = [ctypes.c_uint64(tensor.data_ptr()) for tensor in tensors]
     slots: list[Any] = [*values, ctypes.c_int32(number), ctypes.c_uint64(0), ctypes.c_uint64(0)]
     params = (ctypes.c_void_p * len(slots))(*(ctypes.addressof(slot) for slot in slots))
@@ -67,6 +67,6 @@ def on_cuda(kernel: Any, programs: int, tensors: list[torch.Tensor], number: int
     def run(times: int, keep: Any = (slots, tensors)) -> None:
         shared = kernel.metadata.shared
         result = function(kernel.function, programs, threads, shared, stream, params, times)
-        assert result == 0, f"the driver said {result}"
+        assert result == 0, f"the driver returned {result}"
 
     return Loop(run)

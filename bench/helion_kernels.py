@@ -1,7 +1,7 @@
 # mypy: allow-untyped-decorators
-"""Sums of 2, 8 and 16 tensors in Helion, with the one configuration that they are compared in.
+"""Sums of 2, 8 and 16 tensors in Helion, with one configuration.
 
-Apart from the rest because it needs Helion, which `pip install 'tzero-runtime[bench]'` brings.
+In a module of its own because it needs Helion, which the `bench` extra installs.
 """
 
 from __future__ import annotations

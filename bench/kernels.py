@@ -1,9 +1,9 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
 """The Triton kernels that the bench times and the tests check, with the host code that calls them.
 
-Tensors enter, tensors leave. Nothing here knows about timing or about a device: the kernels are
-ordinary Triton with one good block size each, and run wherever Triton runs.
-(Kernels are not annotated: Triton, not Python, gives their parameters types.)
+Enters: tensors. Leaves: tensors. It must not know about timing or devices: the kernels are ordinary
+Triton with one good block size each. (Triton, not Python, gives kernel parameters their types, so
+they have no annotations.)
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def add16_kernel(
 
 
 SUMS = {2: add_kernel, 8: add8_kernel, 16: add16_kernel}
-"""Kernels that sum so many tensors."""
+"""The kernel that sums 2, 8 or 16 tensors."""
 
 
 def add_many(*inputs: Tensor) -> Tensor:
@@ -71,7 +71,7 @@ def add_many(*inputs: Tensor) -> Tensor:
 
 
 def add2(a: Tensor, b: Tensor) -> Tensor:
-    """The sum of two tensors, as a host function is written by hand."""
+    """The sum of two tensors, as a typical host function."""
     out = torch.empty_like(a)
     n = out.numel()
     add_kernel[(triton.cdiv(n, LAUNCH_BLOCK),)](a, b, out, n, BLOCK=LAUNCH_BLOCK)
@@ -102,7 +102,7 @@ def add16(a: Tensor, b: Tensor, c: Tensor, d: Tensor, e: Tensor, f: Tensor, g: T
 
 
 def add_five(x: Tensor, y: Tensor) -> Tensor:
-    """Five sums of two, one after the other, by way of a tensor in between."""
+    """Five sums of two tensors in a row, through an intermediate tensor."""
     n = x.numel()
     between, out = torch.empty_like(x), torch.empty_like(x)
     grid = (triton.cdiv(n, LAUNCH_BLOCK),)

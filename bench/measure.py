@@ -3,12 +3,12 @@
 Enters: functions of no arguments, and a clock. Leaves: seconds per call of each, and the ratio of
 each to the baseline, taken round by round. It must not know kernels, devices or tables.
 
-A busy machine slows down everything for a while. The two sides of a ratio are therefore timed
-right after each other, the order changes from round to round, and the ratio is taken within a
-round before the median is taken over rounds.
+A busy machine slows everything down for a while. So the two sides of a ratio are timed right after
+each other, the order changes from round to round, and the ratio is taken within a round before the
+median is taken over rounds.
 
-Contenders disturb one another: the threads of OpenMP, which torch uses, go on spinning for
-milliseconds after their last work. So each contender runs for a while, untimed, before its sample.
+Contenders disturb each other: OpenMP's threads, which torch uses, keep spinning for milliseconds
+after their last work. So each contender runs untimed for a while before its sample.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Comparison", "Effort", "Loop", "Spread", "compare", "spread"]
+__all__ = ["Call", "Comparison", "Effort", "Loop", "Spread", "Tick", "compare", "spread"]
 
 Call = Callable[[], object]
 
 
 class Loop:
-    """A contender that repeats itself so many times, without coming back to Python in between."""
+    """A contender with a loop of its own: `run(n)` makes n calls, and the loop is timed too."""
 
     def __init__(self, run: Callable[[int], None]) -> None:
         self.run = run
@@ -34,6 +34,7 @@ class Loop:
 
 
 Clock = Callable[[], float]
+Tick = Callable[[float], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +47,13 @@ class Spread:
     samples: int
 
     def scaled(self, factor: float) -> Spread:
-        """The same in another unit."""
+        """All values times the factor, to change the unit."""
         return Spread(self.median * factor, self.q1 * factor, self.q3 * factor, self.samples)
 
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How long to measure: rounds, and the least seconds of one sample."""
+    """How long to measure: the number of rounds, and the minimum seconds of a sample."""
 
     rounds: int
     sample_seconds: float
@@ -60,15 +61,15 @@ class Effort:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Seconds per call by contender, and each one's ratio to the baseline (itself left out); with
-    a floor, the ratio of what is above it."""
+    """Seconds per call of each contender, and the ratio of each other one to the baseline. With a
+    floor, its time is subtracted from both sides of a ratio."""
 
     seconds: Mapping[str, Spread]
     ratios: Mapping[str, Spread]
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """Median and quartiles; of one value, that value three times."""
+    """Median and quartiles; for a single value, that value three times."""
     if len(values) == 1:
         return Spread(values[0], values[0], values[0], 1)
     q1, median, q3 = statistics.quantiles(values, n=4, method="inclusive")
@@ -84,12 +85,14 @@ def compare(
     calls: int | None = None,
     settle: Call = lambda: None,
     clock: Clock = time.perf_counter,
+    tick: Tick = lambda share: None,
 ) -> Comparison:
-    """Time the contenders in turns; ``calls`` per sample where given, else as many as fill one.
+    """Time the contenders in turns.
 
-    Every contender has run before (its first call compiles), so the first round is like the rest.
-    Where `calls` is given a call cannot be repeated at will, and nothing runs untimed. Before each
-    sample `settle` waits for whatever is still under way.
+    Every contender must have run before (its first call compiles), so that the first round is like
+    the rest. A sample has `calls` calls; without it, as many as fill `effort.sample_seconds`, after
+    as many untimed ones. `settle` runs before each sample and waits for pending work. `tick` is
+    told after each round how much is done, between 0 and 1.
     """
     for role, name in (("baseline", baseline), ("floor", floor)):
         if name is not None and name not in contenders:
@@ -104,9 +107,10 @@ def compare(
         first = turn % len(names)
         for name in names[first:] + names[:first]:
             if calls is None:
-                _sample(contenders[name], counts[name], clock)  # the other's threads come to rest
+                _sample(contenders[name], counts[name], clock)  # until others' threads rest
             settle()
             samples[name].append(_sample(contenders[name], counts[name], clock))
+        tick((turn + 1) / effort.rounds)
     below = samples[floor] if floor is not None else [0.0] * effort.rounds
     ratios = {
         name: spread(
@@ -133,7 +137,7 @@ def _sample(call: Call, calls: int, clock: Clock) -> float:
 
 
 def _calls_to_fill(call: Call, seconds: float, clock: Clock) -> int:
-    """How many calls last at least so long: doubled until they do."""
+    """How many calls last at least that long: doubled until they do."""
     calls = 1
     while _sample(call, calls, clock) * calls < seconds and calls < 1 << 20:
         calls *= 2

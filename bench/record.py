@@ -1,9 +1,9 @@
-"""The record of a run: what was measured, where, with what; as JSON that later runs can read.
+"""The record of a run: results, machine and versions, as JSON that later runs can read.
 
 Enters: results of rows. Leaves: a file, or a record read from one. It must not know how anything
 is measured or shown.
 
-A reader of another schema version is told so; it is not given half a record.
+Reading a file of another schema version is an error, so that nobody gets half a record.
 """
 
 from __future__ import annotations
@@ -19,16 +19,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import tzero
 from bench.measure import Spread
 
-__all__ = ["SCHEMA", "Record", "Result", "Target", "machine", "read", "versions", "write"]
+__all__ = [
+    *("SCHEMA", "Record", "Result", "Target", "above_floor", "machine", "ratio_to", "read"),
+    *("versions", "write"),
+]
 
 SCHEMA = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a row is to reach: its ratio to the baseline, or its value, at most so much."""
+    """The most that a row's ratio to the baseline, or its value, may be."""
 
     of: str  # "ratio" or "value"
     at_most: float
@@ -36,31 +40,37 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One row: seconds per call (or bytes) by contender, ratios to the baseline (above the floor,
-    where there is one), and notes on what failed."""
+    """One row: seconds per call (or bytes) of each contender, ratios to the baseline (with the
+    floor subtracted, if there is one), and notes on failures. A row that failed has no values."""
 
     id: str
     title: str
     subject: str
     baseline: str | None
     floor: str | None
-    unit: str  # what a table shows values in: "ms" or "us" for seconds, or "bytes"
+    unit: str  # "bytes", or for seconds the unit that the Markdown table shows: "ms" or "us"
     target: Target | None
     values: Mapping[str, Spread]
     ratios: Mapping[str, Spread]
     notes: tuple[str, ...] = ()
 
     @property
+    def failed(self) -> bool:
+        return not self.values
+
+    @property
     def reached(self) -> float | None:
-        """What the target is compared with."""
-        if self.target is None:
+        """The ratio or value that the target is compared with."""
+        if self.target is None or self.failed:
             return None
         of = self.ratios if self.target.of == "ratio" else self.values
         return of[self.subject].median
 
     @property
     def verdict(self) -> str:
-        """``pass``, ``miss``, or nothing where there is no target."""
+        """``pass``, ``miss`` or ``failed``; empty if there is no target."""
+        if self.failed:
+            return "failed"
         if self.target is None or self.reached is None:
             return ""
         return "pass" if self.reached <= self.target.at_most else "miss"
@@ -78,12 +88,28 @@ class Record:
     rows: tuple[Result, ...]
 
 
+def ratio_to(result: Result, contender: str) -> float:
+    """The subject's time divided by a contender's, with the floor subtracted from both.
+
+    To the baseline it is the median of the rounds' ratios; to others, the ratio of the medians.
+    """
+    if contender == result.baseline and result.subject in result.ratios:
+        return result.ratios[result.subject].median
+    return above_floor(result, result.subject) / above_floor(result, contender)
+
+
+def above_floor(result: Result, contender: str) -> float:
+    """A contender's median, with the floor's median subtracted if the row has a floor."""
+    least = 0.0 if result.floor is None else result.values[result.floor].median
+    return result.values[contender].median - least
+
+
 def now() -> str:
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 def machine(device: str = "cpu") -> dict[str, Any]:
-    """What the measurements depend on and nobody can change."""
+    """The hardware and system that the measurements depend on."""
     return {
         **({"gpu": _gpu_name()} if device == "cuda" else {}),
         "cpu": _cpu_name(),
@@ -109,25 +135,36 @@ def _cpu_name() -> str:
     return platform.processor() or "unknown"
 
 
-_DISTRIBUTIONS = {"tzero": "tzero-runtime"}
-"""Distributions that are not called like what they install."""
-
-
-def versions(compiler: str) -> dict[str, str]:
-    """What the measurements depend on and can be installed otherwise."""
-    found = {"python": platform.python_version(), "compiler": compiler}
-    for name in ("tzero", "torch", "triton", "helion", "numpy"):
+def versions() -> dict[str, str]:
+    """The versions of the software that the measurements depend on."""
+    found = {
+        "python": platform.python_version(),
+        "compiler": _compiler(),
+        "tzero": tzero.__version__,
+    }
+    for name in ("torch", "triton", "helion", "numpy"):
         try:
-            found[name] = importlib.metadata.version(_DISTRIBUTIONS.get(name, name))
+            found[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             found[name] = "not installed"
     return found
 
 
+def _compiler() -> str:
+    # Imports Triton, which must not happen before the benchmark has chosen the device.
+    from tzero.cpu import toolchain
+    from tzero.errors import CompilerMissing
+
+    try:
+        return toolchain.find().version
+    except CompilerMissing:  # each row that needs one fails and says so
+        return "not found"
+
+
 def write(record: Record, path: Path) -> None:
     content = {"schema": SCHEMA, **dataclasses.asdict(record)}
     for row, result in zip(content["rows"], record.rows, strict=True):
-        row["verdict"] = result.verdict  # for readers that know no targets
+        row["verdict"] = result.verdict  # for readers that do not compare with targets
     path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 

@@ -1,7 +1,6 @@
-"""Kernels with choices: matmul, softmax and layer norm as functions of a config, and the configs.
+"""Kernels to tune: matmul, softmax and layer norm as functions of a config, and their configs.
 
-What is chosen decides how long they take, and nothing else. The lists are such that which is the
-fastest depends on the shape.
+A config changes the speed and nothing else. Which config is fastest depends on the shape.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ __all__ = ["TUNABLE", "Tunable", "matmul", "matmul_configs"]
 
 
 def matmul(a: Tensor, b: Tensor, config: Config) -> Tensor:
-    """A product, in blocks as the config has them."""
+    """A matrix product with the config's block sizes."""
     (m, k), n = a.shape, b.shape[1]
     out = torch.empty((m, n), dtype=a.dtype, device=a.device)
     grid = (triton.cdiv(m, config.BLOCK_M) * triton.cdiv(n, config.BLOCK_N),)
@@ -37,7 +36,7 @@ def matmul(a: Tensor, b: Tensor, config: Config) -> Tensor:
 
 
 def matmul_configs(device: str) -> list[Config]:
-    """24 of them."""
+    """24 configs for the matmul."""
     if device == "cpu":
         sizes = itertools.product((16, 32, 64, 128), (32, 64, 128), (32, 128))
         return [Config(BLOCK_M=m, BLOCK_N=n, BLOCK_K=k, GROUP=4) for m, n, k in sizes]
@@ -122,8 +121,8 @@ def _by_rows(device: str) -> list[Config]:
 
 @dataclass(frozen=True, slots=True)
 class Tunable:
-    """A host function with a config; what it is called with at a shape; and which shapes: the sizes
-    that it is tuned for, and those that are held out."""
+    """A host function with a config, its inputs at a shape, and the shapes: sizes to tune for
+    (hints), and held-out shapes."""
 
     host: Callable[..., Tensor]
     configs: Callable[[str], list[Config]]
@@ -179,8 +178,8 @@ _ROWS: dict[str, Sequence[Sequence[int]]] = {
 
 
 def _around(least: int, most: int) -> list[int]:
-    """Powers of two, and the sizes halfway between: of the powers alone, which all blocks divide,
-    too large blocks would come out best."""
+    """Powers of two and the sizes halfway between. All blocks divide the powers, so with powers
+    alone too large blocks would come out best."""
     steps = range(round(math.log2(most / least)))
     return [size for k in steps for size in (least << k, least * 3 << k >> 1)] + [most]
 

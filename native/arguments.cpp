@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 
+#include "fields.h"
 #include "guards.h"
 #include "library.h"
 
@@ -12,7 +14,7 @@ namespace {
 
 constexpr size_t most_forms = 64;
 
-// What is read of a tensor, whichever way.
+// What both ways read of a tensor.
 struct Seen {
     uintptr_t address;
     uint32_t dtype;  // a number for each, the same throughout the process
@@ -38,7 +40,7 @@ bool see_through_shim(const Tensors &tensors, PyObject *value, Seen *out) {
         return false;
     }
     int64_t elements = 0;
-    // Elements without memory are wrapped by a transform, or freed: Python says what is wrong.
+    // A tensor with elements but no memory is wrapped by a transform, or freed: Python reports it.
     if (data == nullptr && (tensors.shim.numel(handle, &elements) != 0 || elements != 0)) {
         return false;
     }
@@ -50,7 +52,7 @@ bool see_through_shim(const Tensors &tensors, PyObject *value, Seen *out) {
 bool see_through_dlpack(const Tensors &tensors, PyObject *value, Seen *out) {
     dlpack::Tensor tensor;
     if (tensors.api->tensor_from_object(value, &tensor) != 0) {
-        PyErr_Clear();  // who takes over asks the tensor again, and says what is wrong with it
+        PyErr_Clear();  // Python reads the tensor again, and reports what is wrong with it
         return false;
     }
     const int64_t *sizes = tensor.shape, *end = sizes + tensor.ndim;
@@ -80,7 +82,7 @@ Reading read_tensor(const Tensors &tensors, const Parameter &parameter, PyObject
     return Reading::done;
 }
 
-// The words of an integer: how wide it is, and what Triton may assume of it.
+// The key of an integer: its width, and what Triton specializes on.
 Reading read_integer(const Parameter &parameter, PyObject *value, Argument *out) {
     int overflow = 0;
     const long long number = PyLong_AsLongLongAndOverflow(value, &overflow);
@@ -131,6 +133,28 @@ bool TorchShim::open() {
            library.find("aoti_torch_get_device_type", device_type) &&
            library.find("aoti_torch_get_device_index", device_index) &&
            library.find("aoti_torch_get_numel", numel);
+}
+
+int read_parameters(PyObject *descriptions, std::vector<Parameter> *out) {
+    try {
+        for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(descriptions); ++k) {
+            const Fields fields(PyTuple_GET_ITEM(descriptions, k));
+            Parameter parameter;
+            parameter.name = fields.text("name");
+            if (fields.flag("has_default")) parameter.fallback = fields.any("default");
+            parameter.constant = fields.flag("constant");
+            parameter.specialize = fields.flag("specialize");
+            parameter.align = fields.flag("align");
+            parameter.keyword_only = fields.flag("keyword_only");
+            out->push_back(std::move(parameter));
+        }
+    } catch (const Malformed &) {
+        return -1;
+    } catch (const std::bad_alloc &) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    return 0;
 }
 
 Reading read_argument(const Tensors &tensors, const Parameter &parameter, PyObject *value,
@@ -199,7 +223,7 @@ Reading read_constant(PyObject *value, Argument *out) {
     const Py_hash_t hash = PyObject_Hash(value);
     if (hash == -1) {
         if (!PyErr_ExceptionMatches(PyExc_Exception)) return Reading::error;
-        PyErr_Clear();  // Triton says what it thinks of a constant without a hash
+        PyErr_Clear();  // Triton reports a constant without a hash
         return Reading::not_ours;
     }
     out->kind = Kind::constant_object;
@@ -268,11 +292,11 @@ const Form *Forms::find(const std::vector<Parameter> &parameters, Py_ssize_t pos
         }
     }
     if (forms_.size() >= most_forms) {
-        *reason = "it is called in more ways than are kept";
+        *reason = "it is called with too many combinations of positional and keyword arguments";
         return nullptr;
     }
     if (parameters.size() + (names ? PyTuple_GET_SIZE(names) : 0) > most_arguments) {
-        *reason = "it is called with more arguments and options than are read natively";
+        *reason = "it is called with more arguments and options than native code reads";
         return nullptr;
     }
     auto made = std::make_unique<Form>();

@@ -1,7 +1,8 @@
-// The arguments of one launch: what decides its binary (words), and their values.
+// The arguments of one launch: their values, and the key that selects the binary.
 //
-// Two launches with equal words run the same binary. The words of an argument are at least as fine
-// as Triton's own description of it; src/tzero/facts.py says in Python what is read here.
+// Two launches with equal keys run the same binary. A key is an array of 64-bit words; those of an
+// argument tell apart at least what Triton's own description of it does. The counterpart in Python
+// is src/tzero/arguments/launch_facts.py.
 #pragma once
 
 #include "python.h"
@@ -14,11 +15,11 @@
 
 namespace tzero {
 
-// More arguments than this, options among them, are for the twin: everything about a call lies on
+// Launches with more arguments, options included, are made in Python: here all of a call lies on
 // the stack.
 constexpr size_t most_arguments = 64;
 
-// What is known of a parameter before any call.
+// A parameter of a kernel or a host function.
 struct Parameter {
     Ref name;
     Ref fallback;  // the default, or nothing
@@ -28,13 +29,17 @@ struct Parameter {
     bool align = true;
 };
 
+// Reads a tuple of ParameterDescription, a class of src/tzero/launches/native.py: 0, or -1 with the
+// Python error set.
+int read_parameters(PyObject *descriptions, std::vector<Parameter> *out);
+
 enum class Kind : uint32_t {
     tensor, integer, boolean, floating, none,
     constant_integer, constant_boolean, constant_floating, constant_none, constant_object,
 };
 
-// One argument: `kind` and `bits` are its words. A constant that has no 64 bits of its own is
-// compared as an object besides.
+// One argument: `kind` and `bits` are its two words in the key. A constant that 64 bits cannot hold
+// is also compared as an object.
 struct Argument {
     Kind kind;
     uint64_t bits;
@@ -47,19 +52,20 @@ struct Argument {
     bool is_unsigned;  // the integer is above 2^63 - 1
 };
 
-// Where the arguments of one way to write a call are: `place[k]` is the position of parameter k
-// among the arguments as CPython hands them over, or -1 for its default. Options follow.
+// Where the arguments are in calls with the same number of positional arguments and the same
+// keywords: `place[k]` is the position of parameter k among CPython's arguments, or -1 for its
+// default; `options` are the positions of the launch options.
 struct Form {
     Py_ssize_t positional;
     Ref names;  // of the keyword arguments: a tuple, or nothing
     std::vector<Py_ssize_t> place;
     std::vector<Py_ssize_t> options;
-    Py_ssize_t grid = -1;  // in a call of run(): where its own arguments are
+    Py_ssize_t grid = -1;  // the positions of run()'s own arguments
     Py_ssize_t warmup = -1;
 };
 
-// torch's functions for compiled programs, a C interface that it keeps stable; each takes a handle,
-// and returns 0 when it worked.
+// torch's stable C interface for compiled programs (AOTInductor). Each function takes a handle and
+// returns 0 for success.
 struct TorchShim {
     int (*data)(const void *handle, void **out) = nullptr;
     int (*dtype)(const void *handle, int32_t *out) = nullptr;
@@ -71,10 +77,10 @@ struct TorchShim {
     bool open();
 };
 
-// What tensors are read with. Through the exchange API a tensor costs 70 ns, most of it spent on
-// the way to the C++ object; through the shim 10. The shim wants a handle, which is the address of
-// the C++ object in the Python object: where that is, Python finds out by comparing with what torch
-// says (`handle` is the offset, or negative where it could not be found).
+// How tensors are read: through torch's C shim (10 ns a tensor) or the DLPack exchange API (70 ns).
+// The shim takes a handle, the place in the Python object that holds the address of the C++ object.
+// Python finds it by probing (adapters/torch_layout.py); `handle` is its offset, or negative if it
+// was not found, and then DLPack is used.
 struct Tensors {
     PyTypeObject *tensor = nullptr;     // torch.Tensor, kept alive by the module
     PyTypeObject *parameter = nullptr;  // torch.nn.Parameter, likewise
@@ -83,8 +89,9 @@ struct Tensors {
     Py_ssize_t handle = -1;
 };
 
-// Where a tensor is, in the words of an argument.
+// Where a tensor is, as its key has it. The first two are torch's own numbers.
 enum Place : uint32_t { on_cpu = 0, on_cuda = 1, elsewhere = 0xff };
+constexpr const char *place_names[] = {"cpu", "cuda"};  // `torch.device.type` of the first two
 
 inline uint32_t place_of(const Argument &argument) { return argument.bits >> 24 & 0xff; }
 inline int device_of(const Argument &argument) {
@@ -93,36 +100,35 @@ inline int device_of(const Argument &argument) {
 
 enum class Reading { done, not_ours, error };
 
-// Reads an argument of a parameter. `not_ours`: of a type, or in a state, that this code does not
-// know; whoever does answers for it, and no Python error is set. `error`: one is.
+// Reads an argument of a parameter. `not_ours`: its type or state is not handled here, so that
+// Python must make the call; no Python error is set. `error`: the Python error is set.
 Reading read_argument(const Tensors &tensors, const Parameter &parameter, PyObject *value,
                       Argument *out);
 
 // Reads a constant: a constexpr argument.
 Reading read_constant(PyObject *value, Argument *out);
 
-// Reads an option. Triton takes options by their text, in which equal values may differ: so this
-// takes only such as do not.
+// Reads an option. Triton compares options by their text, in which equal values may differ; so this
+// takes only types where they do not.
 Reading read_option(PyObject *value, Argument *out);
 
-// What the names `grid` and `warmup` are in a call: parameters like others, as a host function may
-// have; names that Triton's launch refuses; or arguments of run() besides the kernel's own.
+// What the keywords `grid` and `warmup` are in a call: ordinary parameters, for a host function;
+// errors, for `k[grid](...)`; or run()'s own arguments.
 enum class Reserved { nothing, refused, taken };
 
-// How CPython's arguments map to the parameters; false if the call is one that Triton refuses.
+// Maps CPython's arguments to the parameters; false for a call that Triton rejects.
 bool make_form(const std::vector<Parameter> &parameters, Py_ssize_t positional, PyObject *names,
                Reserved reserved, Form *out);
 
-// The ways in which one thing has been called.
+// The forms in which one kernel has been called.
 class Forms {
   public:
-    // The way of this call; null where it is one that Triton refuses, or one too many, for which
-    // there is a reason.
+    // The form of this call; null if Triton rejects it, or if there are too many, with a reason.
     const Form *find(const std::vector<Parameter> &parameters, Py_ssize_t positional,
                      PyObject *names, Reserved reserved, size_t *number, const char **reason);
 
   private:
-    std::vector<std::unique_ptr<Form>> forms_;  // only added to, so that they stay in place
+    std::vector<std::unique_ptr<Form>> forms_;  // append-only, so that pointers stay valid
 };
 
 }  // namespace tzero

@@ -2,18 +2,20 @@
 
 #include <cstring>
 
+#include "fields.h"
+
 namespace tzero {
 
 namespace {
 
-// tz_packed of the CPU's pool.h: what stands before the arguments.
+// tz_packed of the CPU's pool.h: the head of a block.
 struct PackedHead {
     const void *kernel;
     int32_t grid[3];
     int32_t threads;
     int64_t unused;
 };
-static_assert(sizeof(PackedHead) == 32, "pool.h and native_launch.py agree on this");
+static_assert(sizeof(PackedHead) == head_bytes, "the layout of tz_packed in pool.h");
 
 void raise_from_cuda(const State &state, const Spec &spec, cuda::Result result,
                      const int32_t grid[3]) {
@@ -35,8 +37,8 @@ long allowed_threads(const State &state) {
     return threads ? PyLong_AsLong(threads.get()) : -1;
 }
 
-// Element operations, of 0.05 to 1 ns each, in a launch that is over long before another thread would
-// ask for the GIL a second time. The pool gives as many to one thread: WORK_PER_THREAD of pool.c.
+// The most element operations, of 0.05 to 1 ns each, in a launch that keeps the GIL: it ends long
+// before another thread's request for the GIL times out. The same as WORK_PER_THREAD of pool.c.
 constexpr int64_t brief_work = 131072;
 
 bool is_brief(const Spec &spec, const int32_t grid[3]) {
@@ -49,56 +51,64 @@ bool is_brief(const Spec &spec, const int32_t grid[3]) {
     return true;
 }
 
+// ---- a BinaryDescription of launches/native.py --------------------------------------------------
+
+Move read_move(const Fields &fields, size_t bytes) {
+    const auto type = static_cast<Type>(fields.index("type", static_cast<size_t>(Type::count)));
+    // `put_one` may write as many bytes as the widest type has.
+    return {fields.index("argument", most_arguments), type,
+            fields.index("offset", bytes - parameter_bytes + 1)};
+}
+
+void read_cpu(const Fields &fields, Spec *spec) {
+    spec->on_cpu = true;
+    spec->run_packed = reinterpret_cast<decltype(spec->run_packed)>(fields.address("run_packed"));
+    spec->program = reinterpret_cast<const void *>(fields.address("program"));
+    spec->work = fields.integer("work", 0, INT64_MAX);
+}
+
+void read_cuda(const Fields &fields, Spec *spec) {
+    auto number = [&](const char *name) {
+        return static_cast<uint32_t>(fields.integer(name, 0, UINT32_MAX));
+    };
+    spec->binary = {const_cast<void *>(spec->function), number("threads"),
+                    number("shared"),                   number("cluster"),
+                    fields.flag("cooperative"),         fields.flag("dependent")};
+    spec->device_id = static_cast<int>(fields.integer("device", 0, INT32_MAX));
+}
+
+std::unique_ptr<Spec> read_spec(const Fields &fields) {
+    auto spec = std::make_unique<Spec>();
+    spec->kernel = fields.any("kernel");
+    spec->caches = fields.any("caches");
+    spec->table = fields.dict("table");
+    spec->key = fields.any("key");
+    spec->device = fields.any("device");
+    spec->name = fields.text("name");
+    spec->launcher = fields.any("launcher");
+    spec->function = reinterpret_cast<const void *>(fields.address("function"));
+    spec->bytes = static_cast<size_t>(
+        fields.integer("block_bytes", parameter_bytes, static_cast<int64_t>(stack_bytes)));
+    fields.for_each("moves", [&](PyObject *each) {
+        if (spec->moves.size() >= most_arguments) fields.wrong("moves", "a tuple of fewer items");
+        spec->moves.push_back(read_move(Fields(each), spec->bytes));
+    });
+    if (const Ref cpu = fields.optional("cpu")) {
+        read_cpu(Fields(cpu.get()), spec.get());
+    } else {
+        read_cuda(Fields(fields.any("cuda").get()), spec.get());
+    }
+    return spec;
+}
+
 }  // namespace
 
-// What a spec needs of what Python says about a launch: see native_launch.py.
-std::unique_ptr<Spec> spec_from(PyObject *said) {
-    auto spec = std::make_unique<Spec>();
-    PyObject *moves = nullptr, *caches = nullptr, *table = nullptr, *key = nullptr;
-    PyObject *kernel = nullptr, *device = nullptr, *launcher = nullptr, *name = nullptr;
-    unsigned long long run = 0, program = 0, function = 0;
-    Py_ssize_t bytes = 0;
-    long long work = 0;
-    int on_cpu = 0, cooperative = 0, dependent = 0, device_id = -1;
-    unsigned threads = 0, shared = 0, cluster = 1;
-    if (!PyArg_ParseTuple(said, "OOO!OOO!nUpOKKKIIIppiL", &kernel, &caches, &PyDict_Type, &table,
-                          &key, &device, &PyTuple_Type, &moves, &bytes, &name, &on_cpu, &launcher,
-                          &run, &program, &function, &threads, &shared, &cluster, &cooperative,
-                          &dependent, &device_id, &work)) {
+std::unique_ptr<Spec> spec_from(PyObject *description) {
+    try {
+        return read_spec(Fields(description));
+    } catch (const Malformed &) {
         return nullptr;
     }
-    for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(moves); ++k) {
-        Py_ssize_t index = 0, offset = 0;
-        int type = 0;
-        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(moves, k), "nin", &index, &type, &offset)) {
-            return nullptr;
-        }
-        if (type < 0 || type >= static_cast<int>(Type::count) || index < 0 ||
-            static_cast<size_t>(index) >= most_arguments || offset < 0 || offset + 8 > bytes ||
-            static_cast<size_t>(bytes) > stack_bytes) {
-            PyErr_SetString(PyExc_ValueError, "a parameter lies outside its block");
-            return nullptr;
-        }
-        spec->moves.push_back({static_cast<size_t>(index), static_cast<Type>(type),
-                               static_cast<size_t>(offset)});
-    }
-    spec->kernel = Ref::borrow(kernel);
-    spec->caches = Ref::borrow(caches);
-    spec->table = Ref::borrow(table);
-    spec->key = Ref::borrow(key);
-    spec->device = Ref::borrow(device);
-    spec->launcher = Ref::borrow(launcher);
-    spec->name = Ref::borrow(name);
-    spec->bytes = static_cast<size_t>(bytes);
-    spec->on_cpu = on_cpu != 0;
-    spec->run_packed = reinterpret_cast<decltype(spec->run_packed)>(run);
-    spec->program = reinterpret_cast<const void *>(program);
-    spec->function = reinterpret_cast<const void *>(function);
-    spec->binary = {reinterpret_cast<void *>(function), threads, shared, cluster,
-                    cooperative != 0, dependent != 0};
-    spec->device_id = device_id;
-    spec->work = work;
-    return spec;
 }
 
 int run_on_cpu(const State &state, const Spec &spec, const int32_t grid[3], char *block,
@@ -126,7 +136,7 @@ void raise_from_cpu(const Spec &spec, int outcome, const int32_t grid[3], PyObje
 int run_on_cuda(const State &state, const Spec &spec, const int32_t grid[3], void *stream,
                 char *block) {
     if (grid[0] == 0 || grid[1] == 0 || grid[2] == 0) return 0;
-    // After the arguments come two scratch buffers, which this binary does not use.
+    // Triton's kernels take two scratch buffers after the arguments; this binary uses neither.
     void *params[most_arguments + 2];
     size_t count = 0;
     for (const Move &move : spec.moves) params[count++] = block + move.offset;

@@ -1,7 +1,7 @@
-// A binary that is launched: from what Python says of it, with its parameters in a block of bytes.
+// Launches a binary whose parameters are packed in a block of bytes.
 //
-// Who calls this has decided that the binary is the one to launch, and written the parameters where
-// the spec's moves say.
+// The caller has chosen the binary and checked its guards, and has written the parameters where the
+// spec's moves say. Launch attributes are packed in cuda.cpp, `Driver::launch`.
 #pragma once
 
 #include "python.h"
@@ -13,18 +13,23 @@
 
 namespace tzero {
 
-// Room for the parameters of any binary, and for what stands before them on the CPU.
-constexpr size_t stack_bytes = 32 + 8 * most_arguments + 8;
+// The bytes before the parameters in a block for the CPU: tz_packed of
+// src/tzero/cpu/runtime/pool.h.
+constexpr size_t head_bytes = 32;
 
-// What a spec needs of what Python says about a launch: see `described` of native_launch.py. Null
-// with the Python error set.
-std::unique_ptr<Spec> spec_from(PyObject *said);
+// Room for the parameters of any binary, and for the head.
+constexpr size_t stack_bytes = head_bytes + parameter_bytes * (most_arguments + 1);
 
-// Runs a binary on the CPU: 0 and how it went, of which 0 is well; -1 with the Python error set.
+// Makes a spec of a BinaryDescription, a class of src/tzero/launches/native.py. Null with the
+// Python error set.
+std::unique_ptr<Spec> spec_from(PyObject *description);
+
+// Runs a binary on the CPU: 0 and its outcome, which is 0 for success; -1 with the Python error
+// set.
 int run_on_cpu(const State &state, const Spec &spec, const int32_t grid[3], char *block,
                int *outcome);
 
-// Sets the Python error for another outcome; `values` are the launch's arguments, a tuple.
+// Sets the Python error for an outcome other than 0; `values` is the tuple of the arguments.
 void raise_from_cpu(const Spec &spec, int outcome, const int32_t grid[3], PyObject *values);
 
 // Queues a binary on a stream; 0, or -1 with the Python error set.

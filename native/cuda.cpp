@@ -1,5 +1,5 @@
-// The layout of CUlaunchConfig and its attributes is part of the driver's ABI, and declared here as
-// the driver's documentation has it.
+// Calls of CUDA's driver. The layout of CUlaunchConfig and its attributes is part of the driver's
+// ABI, and declared here from its documentation.
 
 #include "cuda.h"
 
@@ -67,6 +67,7 @@ int Driver::current_device() const {
     return get_device_ != nullptr && get_device_(&device) == 0 ? device : -1;
 }
 
+// Packs the launch attributes, and launches.
 Result Driver::launch(const Binary &binary, const int32_t grid[3], Stream stream,
                       void **params) const {
     LaunchAttribute attributes[4];

@@ -1,4 +1,4 @@
-// CUDA's driver, opened when it is first needed: the extension is built without it and runs without.
+// CUDA's driver, loaded when it is first needed; the extension is built without it.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,8 @@ using Result = int;
 using Function = void *;
 using Stream = void *;
 
-// What is the same for every launch of one binary.
+// What is the same for every launch of one binary. A new launch attribute gets a field here, and is
+// packed in `Driver::launch`.
 struct Binary {
     Function function = nullptr;
     uint32_t threads = 0;  // in a block
@@ -23,20 +24,20 @@ struct Binary {
 
 class Driver {
   public:
-    // Opens the driver; false where there is none, or none with all that is needed.
+    // Loads the driver; false if it is missing, or lacks a function.
     bool open();
 
-    // The device of this thread's context; -1 where it has none.
+    // The device of this thread's context; -1 if it has none.
     int current_device() const;
 
     Result launch(const Binary &binary, const int32_t grid[3], Stream stream, void **params) const;
 
-    // Whether memory can be filled with this element again and again, and doing so; the driver has
-    // patterns of one, two and four bytes.
+    // Whether the driver can fill memory with this element, and doing so; it takes patterns with a
+    // period of one, two or four bytes.
     bool can_fill(const std::string &pattern) const;
     Result fill(void *at, size_t bytes, const std::string &pattern, Stream stream) const;
 
-    // Whether what goes to the stream is captured into a graph; yes also where that is not known.
+    // Whether the stream is being captured into a graph; also true if that is unknown.
     bool is_capturing(Stream stream) const;
 
     const char *name_of(Result result) const;

@@ -1,10 +1,10 @@
-// `Dispatching`, the base of a kernel over a host function: from a call to a plan, and its replay.
+// `Dispatching`, the base class of a kernel over a host function: finds and replays a call's plan.
 //
-//     add(x, y) ─► leaves and words ─► entry ── replayed ──► result
-//                                       └ none: Python's `_missed` makes the call, and says what it
-//                                         did; kept under the words read before
+//     add(x, y) ─► leaves and key ─► entry ── replayed ──► result
+//                                     └ none: Python's `_missed` makes the call and describes its
+//                                       plan, which is kept under the key read before the call
 //
-// Whatever is not decided here goes to `__call__`, the twin in Python, which decides it.
+// Calls that cannot be decided here go to `__call__`, the implementation in Python.
 
 #include "python.h"
 
@@ -14,6 +14,7 @@
 #include <unordered_map>
 
 #include "entries.h"
+#include "enums.h"
 #include "guards.h"
 #include "kernel.h"
 #include "leaves.h"
@@ -26,14 +27,21 @@ namespace {
 struct Dispatcher {
     State *state = nullptr;  // of the module, which the type keeps alive
     std::vector<Parameter> parameters;
-    std::vector<char> by_value;  // for each: whether a number there counts by its value
-    size_t mask = 0;             // how often that has changed
+    std::vector<char> by_value;  // for each: whether the value of a number is in the key
+    size_t mask = 0;             // how often `by_value` has changed
     Forms forms;
     EntryTable entries;
     size_t most_entries = 1;
     uint64_t clock = 0;
     bool prepared = false;
 };
+
+// The stages of a call that `_look` does.
+#define TZERO_STAGES(EACH) EACH(reading) EACH(lookup) EACH(guards)
+struct Stage {
+    enum Kind : int { TZERO_STAGES(TZERO_ENUMERATOR) count };
+};
+constexpr const char *stage_names[] = {TZERO_STAGES(TZERO_ENUMERATOR_NAME)};
 
 struct Dispatching {
     PyObject_HEAD
@@ -57,7 +65,7 @@ struct Given {
     }
 };
 
-// The twin makes the call.
+// Python makes the call.
 PyObject *in_python(const Dispatcher &dispatcher, const Given &given) {
     Ref twin = Ref::steal(PyObject_GetAttr(reinterpret_cast<PyObject *>(Py_TYPE(given.self)),
                                            dispatcher.state->names.call.get()));
@@ -70,12 +78,12 @@ PyObject *in_python(const Dispatcher &dispatcher, const Given &given) {
                                static_cast<size_t>(given.positional) + 1, given.names);
 }
 
-// Whether the settings in force are such that plans are replayed, and not verified.
+// Whether verify mode is off in the settings in force.
 Answer is_unverified(State &state) {
     PyObject *now = PyDict_GetItemWithError(state.settings.get(), state.names.in_force.get());
     if (now == nullptr) return PyErr_Occurred() ? Answer::error : Answer::no;
     if (now == state.plain_settings.get()) return Answer::yes;
-    if (now == Py_None) return Answer::no;  // Python reads them
+    if (now == Py_None) return Answer::no;  // not read yet: Python reads them
     Ref keep = Ref::borrow(now);
     Ref verify = Ref::steal(PyObject_GetAttr(now, state.names.verify.get()));
     if (!verify) return Answer::error;
@@ -84,7 +92,7 @@ Answer is_unverified(State &state) {
     return Answer::yes;
 }
 
-// Whether nobody measures or verifies.
+// Whether nothing is measured or verified.
 Answer is_quiet(State &state) {
     PyObject *open = PyDict_GetItemWithError(state.measure.get(), state.names.open.get());
     if (open == nullptr) return PyErr_Occurred() ? Answer::error : Answer::no;
@@ -92,8 +100,8 @@ Answer is_quiet(State &state) {
     return is_unverified(state);
 }
 
-// Whether a call may be replayed here at all: nobody watches, measures or records, and torch is set
-// to nothing that changes what calls do.
+// Whether calls may be replayed natively now: there is no observer, measurement or recording, and
+// no mode of torch that changes what calls do.
 Answer is_ours(State &state, const Modes &modes) {
     if (state.recorders != 0 && !off(Guard::plan_recorders)) return Answer::no;
     const uint64_t strange = (modes.included & ~state.torch.plain_included) |
@@ -145,12 +153,12 @@ bool collect(const Given &given, Ref *args, Ref *kwargs) {
     return true;
 }
 
-// Takes note of parameters that count by value from now on; what was kept is for others then. False
-// with the Python error set.
+// Adds parameters whose values are in the key from now on, and drops the entries if there are any:
+// their keys lack the value. False with the Python error set.
 bool widen(Dispatcher &dispatcher, PyObject *by_value) {
     if (!PyTuple_CheckExact(by_value) ||
         static_cast<size_t>(PyTuple_GET_SIZE(by_value)) != dispatcher.parameters.size()) {
-        PyErr_SetString(PyExc_TypeError, "by_value is a tuple with a bool for each parameter");
+        PyErr_SetString(PyExc_TypeError, "by_value must be a tuple with a bool for each parameter");
         return false;
     }
     bool grew = false;
@@ -175,22 +183,24 @@ void remember_words(const Leaves &leaves, Entry *entry) {
     }
 }
 
-// No plan: Python makes the call, and says how to make the next one like it. The words are those
-// from before the call; unless more of the arguments counts by value now.
+// Cache miss: Python makes the call, and describes how to replay the next one like it. The key is
+// that from before the call, which may change its arguments; it is read again only if `by_value`
+// grew.
 PyObject *missed(Dispatcher &dispatcher, const Given &given, const Form &form, const Modes &modes,
                  const Leaves &leaves) {
     State &state = *dispatcher.state;
     auto entry = std::make_unique<Entry>();
     remember_words(leaves, entry.get());
     const size_t mask = dispatcher.mask;
-    World before, after;
+    Environment before, after;
     Ref args, kwargs;
     if (read_knobs(state, &before) < 0 || !collect(given, &args, &kwargs)) return nullptr;
     Ref said = Ref::steal(PyObject_CallMethodObjArgs(given.self, state.names.missed.get(),
                                                      args.get(), kwargs.get(), nullptr));
     if (!said) return nullptr;
     if (!PyTuple_CheckExact(said.get()) || PyTuple_GET_SIZE(said.get()) != 2) {
-        PyErr_SetString(PyExc_TypeError, "_missed returns a result and what is known of the call");
+        PyErr_SetString(PyExc_TypeError,
+                        "_missed must return a result, and None or (bound, description, by_value)");
         return nullptr;
     }
     Ref result = Ref::borrow(PyTuple_GET_ITEM(said.get(), 0));
@@ -208,7 +218,7 @@ PyObject *missed(Dispatcher &dispatcher, const Given &given, const Form &form, c
     }
     if (description != Py_None) {
         if (read_knobs(state, &after) < 0) return nullptr;
-        const Answer same = same_world(before, after);
+        const Answer same = same_environment(before, after);
         if (same == Answer::error) return nullptr;
         if (same == Answer::no) return result.release();
         entry->plan = plan::plan_from(state, description, count);
@@ -244,7 +254,7 @@ PyObject *called(Dispatcher &dispatcher, const Given &given) {
     if (dispatcher.entries.find(leaves.view(), &entry) < 0) return nullptr;
     if (entry == nullptr) return missed(dispatcher, given, *form, modes, leaves);
     EntryUse use(entry);
-    if (entry->plan == nullptr) return in_python(dispatcher, given);  // it is one for Python alone
+    if (entry->plan == nullptr) return in_python(dispatcher, given);  // only Python can replay it
     Ref result;
     switch (plan::replay(state, given.self, *entry->plan, leaves, &result)) {
     case plan::Replayed::done:
@@ -320,7 +330,7 @@ void dispatching_dealloc(PyObject *object) {
     Py_DECREF(type);
 }
 
-// _prepare(parameters, by_value, most): what Python knows of the host function.
+// _prepare(parameters, by_value, most): called once, before the first call.
 PyObject *dispatching_prepare(PyObject *object, PyObject *args) {
     PyObject *given = nullptr, *by_value = nullptr;
     Py_ssize_t most = 0;
@@ -334,19 +344,7 @@ PyObject *dispatching_prepare(PyObject *object, PyObject *args) {
         return nullptr;
     }
     std::vector<Parameter> parameters;
-    for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(given); ++k) {
-        PyObject *name = nullptr, *fallback = nullptr;
-        int has_default = 0, constant = 0;
-        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(given, k), "UpOp", &name, &has_default, &fallback,
-                              &constant)) {
-            return nullptr;
-        }
-        Parameter parameter;
-        parameter.name = Ref::borrow(name);
-        if (has_default) parameter.fallback = Ref::borrow(fallback);
-        parameter.constant = constant != 0;
-        parameters.push_back(std::move(parameter));
-    }
+    if (read_parameters(given, &parameters) < 0) return nullptr;
     dispatcher->parameters = std::move(parameters);
     dispatcher->by_value.assign(dispatcher->parameters.size(), 0);
     dispatcher->most_entries = static_cast<size_t>(most > 0 ? most : 1);
@@ -369,7 +367,7 @@ PyObject *dispatching_count(PyObject *object, PyObject *) {
 }
 
 PyObject *dispatching_used(PyObject *object, PyObject *) {
-    // Taken first: making objects may run others' code.
+    // Collected first: creating objects may run the garbage collector, and it other code.
     std::vector<std::pair<Ref, uint64_t>> latest;
     std::unordered_map<PyObject *, size_t> where;
     dispatcher_of(object)->entries.each([&](const Entry &entry) {
@@ -380,14 +378,16 @@ PyObject *dispatching_used(PyObject *object, PyObject *) {
     });
     Ref made = Ref::steal(PyList_New(0));
     for (const auto &[bound, used] : latest) {
-        Ref pair = Ref::steal(Py_BuildValue("(OK)", bound.get(), static_cast<unsigned long long>(used)));
+        Ref pair =
+            Ref::steal(Py_BuildValue("(OK)", bound.get(), static_cast<unsigned long long>(used)));
         if (!made || !pair || PyList_Append(made.get(), pair.get()) < 0) return nullptr;
     }
     return made.release();
 }
 
-// _look(stage, *args): the way of a call up to reading its arguments (0), finding its plan (1), asking
-// its guards (2), and no further. Whether it got there.
+// _look(stage, *args): does the first stages of a call, for measurements: reads its arguments
+// (`reading`), finds its plan (`lookup`), checks its guards (`guards`). Whether all of them
+// succeeded.
 PyObject *dispatching_look(PyObject *object, PyObject *const *args, Py_ssize_t count) {
     Dispatcher &dispatcher = *dispatcher_of(object);
     State &state = *dispatcher.state;
@@ -409,11 +409,11 @@ PyObject *dispatching_look(PyObject *object, PyObject *const *args, Py_ssize_t c
         !read_leaves(dispatcher, given, *form, modes, &leaves)) {
         Py_RETURN_FALSE;
     }
-    if (stage == 0) Py_RETURN_TRUE;
+    if (stage == Stage::reading) Py_RETURN_TRUE;
     Entry *entry = nullptr;
     if (dispatcher.entries.find(leaves.view(), &entry) < 0) return nullptr;
     if (entry == nullptr || entry->plan == nullptr) Py_RETURN_FALSE;
-    if (stage == 1) Py_RETURN_TRUE;
+    if (stage == Stage::lookup) Py_RETURN_TRUE;
     EntryUse use(entry);
     const plan::Replayed can = plan::may_replay(state, object, *entry->plan, leaves);
     return can == plan::Replayed::error ? nullptr : PyBool_FromLong(can == plan::Replayed::done);
@@ -421,16 +421,20 @@ PyObject *dispatching_look(PyObject *object, PyObject *const *args, Py_ssize_t c
 
 PyMethodDef dispatching_methods[] = {
     {"_prepare", dispatching_prepare, METH_VARARGS,
-     PyDoc_STR("_prepare(parameters, by_value, most)\n\nSay what the host function takes.")},
+     PyDoc_STR("_prepare($self, parameters, by_value, most, /)\n--\n\nSet the parameters, each a "
+               "ParameterDescription, whose numbers count by value, and the most plans to keep.")},
     {"_tick", dispatching_tick, METH_NOARGS,
-     PyDoc_STR("_tick()\n\nThe next number of the clock, of which every hit takes one too.")},
+     PyDoc_STR("_tick($self, /)\n--\n\nAdvance the clock, as every hit does; its value before.")},
     {"_forget", dispatching_forget, METH_O,
-     PyDoc_STR("_forget(bound)\n\nDrop the plans of a bound kernel, or with None all of them.")},
-    {"_count", dispatching_count, METH_NOARGS, PyDoc_STR("_count()\n\nHow many plans are kept.")},
+     PyDoc_STR("_forget($self, bound, /)\n--\n\nDrop the plans of a bound kernel; None: all.")},
+    {"_count", dispatching_count, METH_NOARGS,
+     PyDoc_STR("_count($self, /)\n--\n\nThe number of plans.")},
     {"_used", dispatching_used, METH_NOARGS,
-     PyDoc_STR("_used()\n\nBound kernels with plans, each with the number of its latest hit.")},
+     PyDoc_STR("_used($self, /)\n--\n\n"
+               "Bound kernels with plans, and the clock at the latest hit of each.")},
     {"_look", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(dispatching_look)),
-     METH_FASTCALL, PyDoc_STR("_look(stage, *args)\n\nGo a part of the way of a call.")},
+     METH_FASTCALL,
+     PyDoc_STR("_look($self, stage, /, *args)\n--\n\nDo the first stages of a call.")},
     {nullptr, nullptr, 0, nullptr},
 };
 
@@ -440,7 +444,7 @@ PyMemberDef dispatching_members[] = {
 };
 
 PyType_Slot dispatching_slots[] = {
-    {Py_tp_doc, const_cast<char *>("The base of kernels whose host functions are replayed natively.")},
+    {Py_tp_doc, const_cast<char *>("The base class of kernels whose plans are replayed natively.")},
     {Py_tp_new, reinterpret_cast<void *>(dispatching_new)},
     {Py_tp_traverse, reinterpret_cast<void *>(dispatching_traverse)},
     {Py_tp_clear, reinterpret_cast<void *>(dispatching_clear)},
@@ -450,7 +454,7 @@ PyType_Slot dispatching_slots[] = {
     {0, nullptr},
 };
 
-// No flag for vectorcall here: without `__call__` there is nothing to call. See `enable_calls`.
+// Without the flag for vectorcall, since this class has no `__call__`; `enable_calls` sets it.
 PyType_Spec dispatching_spec = {
     "tzero._native.Dispatching",
     sizeof(Dispatching),
@@ -463,7 +467,7 @@ PyType_Spec dispatching_spec = {
 
 int add_dispatching(PyObject *module, State *state) {
     state->dispatching = Ref::steal(PyType_FromModuleAndSpec(module, &dispatching_spec, nullptr));
-    if (!state->dispatching) return -1;
+    if (!state->dispatching || add_enum(module, "STAGES", stage_names) < 0) return -1;
     return PyModule_AddObjectRef(module, "Dispatching", state->dispatching.get());
 }
 

@@ -1,8 +1,8 @@
 // The part of DLPack's C exchange API that is read here, declared from its specification.
 //
-// A tensor type offers a capsule `__dlpack_c_exchange_api__` with a table of functions. One fills a
-// Tensor from a Python object without allocating; what its pointers point to is good only until
-// control goes back to Python. Another one gives the stream that work is queued on.
+// A tensor type has a capsule `__dlpack_c_exchange_api__` with a table of functions. One fills a
+// Tensor from a Python object without allocating; its pointers are valid only until control returns
+// to Python. Another returns the current stream.
 #pragma once
 
 #include <cstdint>

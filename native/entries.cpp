@@ -52,7 +52,7 @@ void EntryTable::add(std::unique_ptr<Entry> made, size_t most) {
     Entry *same = nullptr;
     if (find({made->words.data(), made->words.size(), constants.data(), constants.size()}, &same) <
         0) {
-        PyErr_Clear();  // comparing texts and numbers does not raise
+        PyErr_Clear();  // comparing strings and numbers does not raise
     }
     if (same != nullptr) {
         take_out(same);

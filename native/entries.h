@@ -1,4 +1,4 @@
-// The plans of one kernel, by the words of the calls they are for.
+// The plans of one kernel, by the keys of their calls.
 #pragma once
 
 #include "python.h"
@@ -17,15 +17,15 @@ struct Entry {
     std::vector<uint64_t> words;
     std::vector<Ref> constants;
     uint64_t hash = 0;
-    Ref bound;  // the BoundKernel that the plan is of
-    std::unique_ptr<plan::Plan> plan;  // null for one that only Python replays
+    Ref bound;  // the BoundKernel that owns the plan
+    std::unique_ptr<plan::Plan> plan;  // null if only Python can replay it
     uint64_t last_used = 0;
 
-    size_t uses = 1;        // of the table, and of calls that are running
-    bool in_table = false;  // a call may still use one that the table has dropped
+    size_t uses = 1;        // references: the table's, and those of running calls
+    bool in_table = false;  // false while a running call uses a dropped entry
 };
 
-// A reference to an entry while a call uses it: the table may drop it meanwhile.
+// A reference to an entry during a call, since the table may drop it meanwhile.
 class EntryUse {
   public:
     explicit EntryUse(Entry *entry) : entry_(entry) { ++entry_->uses; }
@@ -39,8 +39,8 @@ class EntryUse {
     Entry *entry_;
 };
 
-// Constants here are of types whose comparison runs no Python code, so nothing changes the table
-// while it is searched. Letting go of an entry may run some: that comes last in each function.
+// Comparing the constants of a key runs no Python code, so the table does not change while it is
+// searched. Releasing an entry may run some, so each function does that last.
 class EntryTable {
   public:
     EntryTable() = default;
@@ -51,8 +51,8 @@ class EntryTable {
     // 0 and the entry or null; -1 with the Python error set.
     int find(const View &view, Entry **out);
 
-    // Takes an entry, in the place of one for the same words; those least recently used go where
-    // there are more than `most`.
+    // Adds an entry, and drops one with the same key; evicts the least recently used if there are
+    // more than `most`.
     void add(std::unique_ptr<Entry> entry, size_t most);
 
     void drop(Entry *entry);

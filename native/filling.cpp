@@ -16,7 +16,7 @@ void fill(char *at, size_t bytes, const std::string &pattern) {
     }
     size_t done = std::min(bytes, pattern.size());
     std::copy_n(pattern.begin(), done, at);
-    while (done < bytes) {  // what is there, once more behind it
+    while (done < bytes) {  // double what is there
         const size_t more = std::min(done, bytes - done);
         std::memcpy(at + done, at, more);
         done += more;

@@ -1,4 +1,4 @@
-// Memory of the CPU, filled with one element again and again.
+// Fills memory of the CPU with copies of one element.
 #pragma once
 
 #include "python.h"
@@ -7,13 +7,13 @@
 
 namespace tzero {
 
-// More is left to torch, which fills with several threads.
+// Larger fills are left to torch, which uses several threads.
 constexpr size_t most_filled_here = size_t{1} << 20;
 
-// Fills memory; others may run meanwhile where that takes long. The pattern divides the size.
+// Fills memory, and releases the GIL for large sizes. The size must be a multiple of the pattern's.
 void fill_memory(char *at, size_t bytes, const std::string &pattern);
 
-// The pattern's first bytes, where the rest only repeats them: 1, 2 or 4 of them, or 0.
+// The period of the pattern: 1, 2 or 4 bytes, or 0 for none of them.
 size_t repeated(const std::string &pattern);
 
 }  // namespace tzero

@@ -1,16 +1,19 @@
-// The names of the guards, and a switch for each in a build that is made to be broken on purpose.
+// The names of the guards, and a switch for each in the build for the mutation tests.
 //
-// The tests build the extension a second time with TZERO_MUTABLE, take one guard out, and demand
-// that the row of tests/launches which claims it fails. In every other build `off` is always false
+// The tests build the extension a second time with TZERO_MUTABLE, switch one guard off, and demand
+// that the test in tests/launches which needs it fails. In every other build `off` is always false
 // and costs nothing.
 #pragma once
 
 #include <cstdint>
 
+#include "enums.h"
+
 namespace tzero {
 
-// Those of a launch; of a plan, what the arguments are, what torch and tzero are set to, what the
-// host function reads, what its kernels are compiled with, and what steps lead to; and of a pool.
+// In this order: guards of a launch; of a plan, on its arguments, on the modes of torch and tzero,
+// on the names that the host function reads, on what its kernels were compiled with, and on the
+// results of its steps; of a ring of outputs.
 #define TZERO_GUARDS(EACH)                                                                        \
     EACH(alignment) EACH(integer_one) EACH(integer_16) EACH(integer_width) EACH(dtype)            \
     EACH(tensor_type) EACH(constants) EACH(options) EACH(defaults) EACH(globals)                  \
@@ -31,22 +34,12 @@ namespace tzero {
     EACH(pool_names) EACH(pool_uses) EACH(pool_words) EACH(pool_version) EACH(pool_weak)          \
     EACH(pool_attributes) EACH(pool_deterministic)
 
-enum class Guard : uint32_t {
-#define TZERO_NAME(name) name,
-    TZERO_GUARDS(TZERO_NAME)
-#undef TZERO_NAME
-    count
-};
-
-constexpr const char *guard_names[] = {
-#define TZERO_TEXT(name) #name,
-    TZERO_GUARDS(TZERO_TEXT)
-#undef TZERO_TEXT
-};
-static_assert(static_cast<uint32_t>(Guard::count) <= 64, "guards_off has a bit for each");
+enum class Guard : uint32_t { TZERO_GUARDS(TZERO_ENUMERATOR) count };
+constexpr const char *guard_names[] = {TZERO_GUARDS(TZERO_ENUMERATOR_NAME)};
+static_assert(static_cast<uint32_t>(Guard::count) <= 64, "guards_off has a bit for each guard");
 
 #ifdef TZERO_MUTABLE
-inline uint64_t guards_off = 0;  // the one mutable global, in the one build that wants it
+inline uint64_t guards_off = 0;  // the one mutable global, in this build only
 inline bool off(Guard guard) { return (guards_off >> static_cast<uint32_t>(guard)) & 1; }
 #else
 constexpr bool off(Guard) { return false; }

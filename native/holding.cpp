@@ -1,7 +1,8 @@
-// Whether the kernels of a plan may be launched as they were recorded.
+// Whether the guards of a plan's kernels hold.
 //
-// What is asked is in launch.cpp, and asked in full by `holds`. It is a dozen look-ups in dicts; so
-// what was seen is noted, and as long as none of these dicts and classes has changed, nothing else has.
+// They are those of a launch (launch.cpp), and `holds` checks all of them: a dozen look-ups in
+// dicts. It keeps the versions of the dicts and classes it reads. While these are unchanged, so is
+// the answer.
 
 #include "guards.h"
 #include "plan.h"
@@ -16,8 +17,7 @@ bool is_plain_value(PyObject *value) {
            PyFunction_Check(value) || PyModule_Check(value);
 }
 
-// Takes note of a tl.constexpr around a plain value: it is what it was while its own dict and its
-// class are. Whether it is one.
+// Keeps the versions of a tl.constexpr around a plain value; false if the object is not one.
 bool see_constant(const State &state, const Function &function, PyObject *object) {
     if (object == nullptr || reinterpret_cast<PyObject *>(Py_TYPE(object)) != state.constexpr_type.get()) {
         return false;
@@ -34,7 +34,7 @@ bool see_constant(const State &state, const Function &function, PyObject *object
     return true;
 }
 
-// Takes note of the globals that a kernel was compiled with, before they are looked at.
+// Keeps the versions of the globals that a kernel was compiled with, before they are compared.
 void see_globals(const State &state, const Function &function, PyObject *used) {
     function.used_globals.clear();
     function.globals.clear();
@@ -50,7 +50,7 @@ void see_globals(const State &state, const Function &function, PyObject *used) {
             if (!PyTuple_CheckExact(key) || PyTuple_GET_SIZE(key) != 2) return;
             PyObject *now = PyDict_GetItemWithError(dict, PyTuple_GET_ITEM(key, 0));
             if (now == nullptr) PyErr_Clear();
-            // Whether another value has changed, its `!=` says each time.
+            // For other values `!=` must be evaluated on each call.
             if (!see_constant(state, function, value) || !see_constant(state, function, now)) return;
         }
         Seen seen;
@@ -72,7 +72,7 @@ bool globals_unchanged(const Function &function, PyObject *used) {
     return true;
 }
 
-// The attributes of a kernel that has not changed since they were read; null where that is not known.
+// The attributes of a kernel; null if they may have changed since they were read.
 const Attributes *known_attributes(const Function &function) {
     if (function.is_launchable) {
         return &reinterpret_cast<Launchable *>(function.object.get())->attributes;
@@ -99,7 +99,7 @@ bool unchanged(const State &state, const Plan &plan, const Function &function) {
     return globals_unchanged(function, attributes->used_global_vals);
 }
 
-// All of it, asked anew.
+// Checks everything, and keeps the versions of what was read.
 Answer holds(State &state, const Plan &plan, const Function &function) {
     function.generation = 0;
     const uint64_t generation = state.knobs_seen.generation;
@@ -111,8 +111,8 @@ Answer holds(State &state, const Plan &plan, const Function &function) {
     const Answer plain = no_run_hooks(state, attributes);
     if (plain != Answer::yes) return plain;
     Ref debug = Ref::borrow(attributes.debug);
-    const Answer world = world_holds(state, attributes, function.world);
-    if (world != Answer::yes) return world;
+    const Answer environment = environment_holds(state, attributes, function.environment);
+    if (environment != Answer::yes) return environment;
     for (const size_t at : function.launches) {
         const Answer kept = is_kept(attributes, *plan.launches[at].spec);
         if (kept == Answer::no) plan.outdated = true;
@@ -162,7 +162,7 @@ Answer may_launch(State &state, const Plan &plan) {
     if (!all_known && look_at_knobs(state) < 0) return Answer::error;
     for (const Function &function : plan.functions) {
         if (all_known && unchanged(state, plan, function)) continue;
-        all_known = false;  // Python code may run now
+        all_known = false;  // because `holds` may run Python code
         const Answer answer = holds(state, plan, function);
         if (answer != Answer::yes) return answer;
     }
@@ -170,7 +170,7 @@ Answer may_launch(State &state, const Plan &plan) {
         const Answer unhooked = no_launch_hooks(state, true);
         if (unhooked != Answer::yes) return unhooked;
     }
-    const Spec &spec = *plan.launches.front().spec;  // all are of one device: Python sees to that
+    const Spec &spec = *plan.launches.front().spec;  // Python ensures that all have one device
     if (!spec.on_cpu && !off(Guard::device) && state.cuda.current_device() != spec.device_id) {
         return Answer::no;
     }

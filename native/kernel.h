@@ -1,4 +1,4 @@
-// What a kernel keeps natively, and one call of it.
+// The native state of a kernel, and one launch of it.
 #pragma once
 
 #include "python.h"
@@ -12,12 +12,12 @@
 
 namespace tzero {
 
-// The knobs and the driver at the time of a launch. Two launches in one world differ at most in
-// their arguments.
-constexpr size_t most_world_values = 10;
+// The knobs, the driver and the kernel's debug flag at the time of a launch: everything but the
+// arguments that selects a binary.
+constexpr size_t most_environment_values = 10;
 
-struct World {
-    Ref values[most_world_values];
+struct Environment {
+    Ref values[most_environment_values];
     size_t count = 0;
 };
 
@@ -26,17 +26,17 @@ struct Kernel {
     std::vector<Parameter> parameters;
     size_t most_specs = 1024;
     Forms forms;
-    std::vector<std::unique_ptr<World>> worlds;  // only added to, so that they stay in place
-    size_t world = 0;                            // the latest
-    uint64_t generation = 0;                     // of the knobs when it was found, without hooks
-    Ref debug;                                   // the kernel's own, then
+    std::vector<std::unique_ptr<Environment>> environments;  // append-only
+    size_t environment = 0;   // the number of the latest
+    uint64_t generation = 0;  // of the knobs when that was found, without hooks
+    Ref debug;                // the kernel's own flag at that time
     SpecTable specs;
     Ref grids;  // dict: a tuple of integers -> its Launching
     Ref last_launching;
     bool prepared = false;
 };
 
-// Attributes of a Triton kernel that its launches read; null where it has none such.
+// Attributes of a Triton kernel that its launches read; null if missing.
 struct Attributes {
     PyObject *pre_run_hooks;
     PyObject *debug;
@@ -44,8 +44,8 @@ struct Attributes {
     PyObject *used_global_vals;
 };
 
-// The base of a kernel in Python. The four attributes are Triton's own: they live here and not in
-// the instance's dict, so that reading them is reading a field.
+// The base of a kernel in Python. The four attributes are Triton's own. They are fields instead of
+// entries in the instance's dict, because fields are quicker to read.
 struct Launchable {
     PyObject_HEAD
     Kernel *kernel;
@@ -65,15 +65,15 @@ struct Call {
     PyObject *const *arguments;  // as CPython hands them over: positional, then named
     Py_ssize_t positional;
     PyObject *names;
-    bool is_run;  // of run(), which takes grid and warmup besides
+    bool is_run;  // a call of run(), which also takes grid and warmup
 };
 
-// What there is to say to a question; an error is set for `error`, and for nothing else.
+// The answer to a question; the Python error is set for `error` only.
 enum class Answer { yes, no, error };
 
-// -- world.cpp: everything that is read anew on every launch -----------------------------------
+// -- environment.cpp: what is read on every launch besides the arguments ------------------------
 
-// Whether nobody wants to hear of a launch.
+// Whether launches are neither observed nor logged.
 Answer unwatched(State &state);
 
 // Whether no pre-run hook is attached, and no hook on the compiler's stages.
@@ -82,34 +82,36 @@ Answer no_run_hooks(State &state, const Attributes &attributes);
 // Whether no launch hook is attached. `again`: Python code has run since `no_run_hooks`.
 Answer no_launch_hooks(State &state, bool again);
 
-// The number of the world as it is now; `no`: there have been too many to keep.
-Answer world_now(Kernel *kernel, const Attributes &attributes, size_t *out);
+// The number of the current environment; `no` if there have been too many to keep.
+Answer environment_now(Kernel *kernel, const Attributes &attributes, size_t *out);
 
-// The world as it is now: 0, or -1 with the Python error set. For this and the next, and for
-// `world_now`, `no_run_hooks` has said yes before.
-int read_world(const State &state, const Attributes &attributes, World *out);
+// The current environment: 0, or -1 with the Python error set. Call this, the next function and
+// `environment_now` only after `no_run_hooks` has answered yes.
+int read_environment(const State &state, const Attributes &attributes, Environment *out);
 
-// Whether the world is what it was.
-Answer world_holds(const State &state, const Attributes &attributes, const World &world);
+// Whether the current environment equals this one.
+Answer environment_holds(const State &state, const Attributes &attributes,
+                         const Environment &environment);
 
-// The part of the world that is not a kernel's own, as it is now: 0, or -1 with the Python error set.
-int read_knobs(State &state, World *out);
+// The current environment without a kernel's debug flag: 0, or -1 with the Python error set.
+int read_knobs(State &state, Environment *out);
 
-// Whether knobs, driver and launch hooks are as they were when `look_at_knobs` looked, and no launch
-// hook is attached. False says nothing.
+// Whether knobs, driver and launch hooks are unchanged since `look_at_knobs`, and no launch hook is
+// attached. False means "maybe not".
 bool knobs_unchanged(const State &state);
 
-// Takes note of how they are now, in a new generation. What is found to hold afterwards holds while
-// `knobs_unchanged`; where that cannot be, it will always be false. 0, or -1 with the Python error set.
+// Keeps their versions, as a new generation. What is found afterwards holds while
+// `knobs_unchanged`. If the versions cannot be relied on, that is always false. 0, or -1 with the
+// Python error set.
 int look_at_knobs(State &state);
 
-// Whether two worlds are the same.
-Answer same_world(const World &one, const World &other);
+// Whether two environments are the same.
+Answer same_environment(const Environment &one, const Environment &other);
 
-// Whether Triton still keeps the spec's kernel where it kept it.
+// Whether Triton still keeps the spec's kernel in the same place.
 Answer is_kept(const Attributes &attributes, Spec &spec);
 
-// Whether nothing has changed where it was found. False says nothing.
+// Whether the dicts on the way to it are unchanged. False means "maybe not".
 bool is_kept_still(const Attributes &attributes, const Spec &spec);
 
 // Whether no global that the kernel was compiled with has changed.
@@ -117,7 +119,7 @@ Answer globals_hold(const Attributes &attributes);
 
 // -- launch.cpp ---------------------------------------------------------------------------------
 
-// The sizes of a grid that is one to three exact integers; anything else is for the twin.
+// Reads a grid of one to three exact integers; false for any other, which Python handles.
 bool read_grid(PyObject *object, int32_t size[3]);
 
 // Launches; the compiled kernel, or null with the Python error set.

@@ -1,12 +1,11 @@
 // One launch, from CPython's arguments to the driver.
 //
-//     k[grid](x, n, BLOCK=64) ─► words ─► spec ── guards hold ──► pack, launch, return the kernel
-//                                          └ none: Python's `_launched` has Triton launch, and
-//                                            says what it launched; kept under these words
+//     k[grid](x, n, BLOCK=64) ─► key ─► spec ── guards hold ──► pack, launch, return the kernel
+//                                        └ none: Python's `_launched` lets Triton launch and
+//                                          describes the binary, which is kept under this key
 //
-// Whatever is not decided here goes to the twin in Python, which decides it: a hook that is
-// attached, an argument of another type, an observer. src/tzero/launch.py has the list of what must
-// hold, in words.
+// Launches that cannot be decided here are made in Python: with a hook attached, an argument of
+// another type, an observer. src/tzero/launches/python.py has the same guards, and explains them.
 
 #include "python.h"
 
@@ -27,8 +26,8 @@ PyObject *value_of(const Call &call, const Form &form, size_t k) {
     return place < 0 ? call.kernel->parameters[k].fallback.get() : call.arguments[place];
 }
 
-// Calls a method of the Python side with the grid, the positional arguments as a tuple and the
-// named ones as a dict; and a reason, where there is one.
+// Calls a method of the kernel with the grid, a tuple of the positional arguments, a dict of the
+// named ones, and the reason if there is one.
 PyObject *in_python(const Call &call, const Ref &method, const char *reason = nullptr) {
     Ref args = Ref::steal(PyTuple_New(call.positional));
     Ref kwargs = Ref::steal(PyDict_New());
@@ -57,12 +56,12 @@ PyObject *in_python(const Call &call, const Ref &method, const char *reason = nu
                                       nullptr);
 }
 
-// The twin launches, and says why; an empty reason is none that anyone needs to hear.
+// Python launches, and reports the reason unless it is empty.
 PyObject *handed_over(const Call &call, const char *reason) {
     return in_python(call, call.kernel->state->names.launch, reason);
 }
 
-// Arguments, words and constants of a call. They lie on the stack of `launch`, as many as there are.
+// The arguments and the key of a call; on the stack of `launch`.
 struct Facts {
     Argument *arguments;
     uint64_t *words;
@@ -79,12 +78,12 @@ struct Facts {
     View view() const { return {words, word_count, constants, constant_count}; }
 };
 
-Reading read_facts(const Call &call, const Form &form, size_t form_number, size_t world,
+Reading read_facts(const Call &call, const Form &form, size_t form_number, size_t environment,
                    Facts *out) {
     const auto &parameters = call.kernel->parameters;
     const Tensors &tensors = call.kernel->state->tensors;
     if (off(Guard::options) || off(Guard::defaults)) form_number = 0;
-    out->words[out->word_count++] = uint64_t{world} << 32 | form_number;
+    out->words[out->word_count++] = uint64_t{environment} << 32 | form_number;
     for (size_t k = 0; k < parameters.size(); ++k) {
         Argument &argument = out->arguments[k];
         const Reading reading =
@@ -103,7 +102,7 @@ Reading read_facts(const Call &call, const Form &form, size_t form_number, size_
     return Reading::done;
 }
 
-// Reads the addresses of tensors again: Python code that ran meanwhile may have given them others.
+// Reads the addresses of tensors again, after Python code ran that may have changed them.
 Reading read_addresses(const Call &call, const Form &form, Facts *facts) {
     const auto &parameters = call.kernel->parameters;
     for (size_t k = 0; k < parameters.size(); ++k) {
@@ -115,7 +114,7 @@ Reading read_addresses(const Call &call, const Form &form, Facts *facts) {
     return Reading::done;
 }
 
-// Whether every tensor of the call is where the binary runs; elsewhere Triton has a say.
+// Whether every tensor is on the binary's device; Triton decides about others.
 bool on_device(const Spec &spec, const Facts &facts, size_t count) {
     for (size_t k = 0; k < count; ++k) {
         const Argument &argument = facts.arguments[k];
@@ -128,9 +127,9 @@ bool on_device(const Spec &spec, const Facts &facts, size_t count) {
     return true;
 }
 
-// No spec: Triton launches, and what it launched is kept under the words read before; unless the
-// world is another one afterwards.
-PyObject *missed(const Call &call, const Facts &facts, size_t world) {
+// Cache miss: Triton launches, and its binary is kept under the key read before the launch, unless
+// the environment has changed meanwhile.
+PyObject *missed(const Call &call, const Facts &facts, size_t environment) {
     std::vector<Ref> constants;
     constants.reserve(facts.constant_count);
     for (size_t k = 0; k < facts.constant_count; ++k) {
@@ -139,16 +138,17 @@ PyObject *missed(const Call &call, const Facts &facts, size_t world) {
     Ref said = Ref::steal(in_python(call, call.kernel->state->names.launched));
     if (!said) return nullptr;
     if (!PyTuple_CheckExact(said.get()) || PyTuple_GET_SIZE(said.get()) != 2) {
-        PyErr_SetString(PyExc_TypeError, "_launched returns a kernel and what is known of it");
+        PyErr_SetString(PyExc_TypeError,
+                        "_launched must return a kernel, and its description or None");
         return nullptr;
     }
     Ref result = Ref::borrow(PyTuple_GET_ITEM(said.get(), 0));
     PyObject *description = PyTuple_GET_ITEM(said.get(), 1);
     if (description == Py_None) return result.release();
     size_t now = 0;
-    const Answer answer = world_now(call.kernel, call.self->attributes, &now);
+    const Answer answer = environment_now(call.kernel, call.self->attributes, &now);
     if (answer == Answer::error) return nullptr;
-    if (answer == Answer::no || now != world) return result.release();
+    if (answer == Answer::no || now != environment) return result.release();
     std::unique_ptr<Spec> spec = spec_from(description);
     if (spec == nullptr) return nullptr;
     if (!on_device(*spec, facts, call.kernel->parameters.size())) return result.release();
@@ -165,7 +165,7 @@ PyObject *kernel_returned(const Spec &spec) {
     return spec.kernel.get();
 }
 
-// The arguments in the order of the parameters, for an error that names one.
+// The arguments in the order of the parameters, for an error message.
 Ref values_of(const Call &call, const Form &form) {
     const size_t count = call.kernel->parameters.size();
     Ref values = Ref::steal(PyTuple_New(static_cast<Py_ssize_t>(count)));
@@ -187,7 +187,7 @@ PyObject *launch_on_cpu(const Call &call, const Form &form, const Spec &spec,
     return nullptr;
 }
 
-// The parameters by name, as a callable grid gets them.
+// The arguments by name, as a grid function gets them.
 Ref named(const Call &call, const Form &form) {
     Ref meta = Ref::steal(PyDict_New());
     for (size_t k = 0; meta && k < call.kernel->parameters.size(); ++k) {
@@ -197,7 +197,7 @@ Ref named(const Call &call, const Form &form) {
     return meta;
 }
 
-// Whether a grid function has changed the arguments it was shown.
+// Whether a grid function has changed the dict of arguments.
 bool differs(const Call &call, const Form &form, PyObject *meta) {
     PyObject *name = nullptr, *value = nullptr;
     Py_ssize_t at = 0;
@@ -216,8 +216,7 @@ bool differs(const Call &call, const Form &form, PyObject *meta) {
         if (decided == Answer::no) return handed_over(call, reason); \
     } while (false)
 
-// A launch whose binary is chosen, and whose grid has been asked, by Python's hand: it goes on from
-// there, as Triton does, whatever the grid function has done.
+// Finishes a launch in Python after the grid function was called, which must not be called twice.
 PyObject *finished_in_python(const Call &call, const Spec &spec, PyObject *meta, void *stream) {
     Ref values = Ref::steal(PyDict_Values(meta));
     Ref args = values ? Ref::steal(PyList_AsTuple(values.get())) : Ref();
@@ -236,14 +235,14 @@ PyObject *launch_with(const Call &call, const Form &form, Spec &spec, const Fact
     }
     alignas(16) char block[stack_bytes];
     if (!pack(spec, facts.arguments, block)) {
-        return handed_over(call, "an argument's value is none that its parameter takes as it is");
+        return handed_over(call, "the value of an argument does not fit its parameter's type");
     }
     if (spec.on_cpu) return launch_on_cpu(call, form, spec, grid, block);
     if (run_on_cuda(*call.kernel->state, spec, grid, stream, block) < 0) return nullptr;
     return kernel_returned(spec);
 }
 
-// A grid that is a function: asked, and its answer launched.
+// Calls the grid function, and launches with its result.
 PyObject *launch_asked(Call &call, const Form &form, Spec &spec, Facts &facts, void *stream) {
     State &state = *call.kernel->state;
     Ref meta = named(call, form);
@@ -273,7 +272,7 @@ PyObject *launch_spec(Call &call, const Form &form, Spec &spec, Facts &facts) {
         if (!off(Guard::device) && state.cuda.current_device() != spec.device_id) {
             return handed_over(call, "the tensors are not on the current device");
         }
-        // Before the grid is asked, as Triton does it: a grid function may switch streams.
+        // Before the grid function is called, as in Triton: it may switch streams.
         if (state.tensors.api->current_stream(dlpack::cuda, spec.device_id, &stream) != 0) {
             return nullptr;
         }
@@ -292,7 +291,7 @@ PyObject *launch_spec(Call &call, const Form &form, Spec &spec, Facts &facts) {
     } else if (!read_grid(call.grid.object, grid)) {
         return handed_over(call, "the grid is not one to three plain integers");
     }
-    const bool ran_python = facts.constant_count > 0;  // to compare them
+    const bool ran_python = facts.constant_count > 0;  // comparing constants
     if (ran_python || !knobs_unchanged(state)) {
         TZ_DECIDE(no_launch_hooks(state, ran_python), "a launch hook is attached");
     }
@@ -304,7 +303,7 @@ PyObject *launch_spec(Call &call, const Form &form, Spec &spec, Facts &facts) {
     return launch_with(call, form, spec, facts, stream, grid);
 }
 
-// Whether nothing has changed since the kernel's world was found, and no hook is attached.
+// Whether the kernel's environment is unchanged, and no hook is attached.
 bool is_steady(const State &state, const Kernel &kernel, const Attributes &attributes) {
     PyObject *hooks = attributes.pre_run_hooks;
     return kernel.generation == state.knobs_seen.generation && attributes.debug != nullptr &&
@@ -334,27 +333,27 @@ bool read_grid(PyObject *object, int32_t size[3]) {
 PyObject *launch(Call &call) {
     Kernel *kernel = call.kernel;
     if (kernel == nullptr || !kernel->prepared) {
-        PyErr_SetString(PyExc_RuntimeError, "this kernel was not prepared");
+        PyErr_SetString(PyExc_RuntimeError, "this kernel is not prepared; call _prepare first");
         return nullptr;
     }
     State &state = *kernel->state;
-    if (state.recorders != 0) return handed_over(call, "");  // who records sees it in Python
+    if (state.recorders != 0) return handed_over(call, "");  // recorders see launches in Python
     TZ_DECIDE(unwatched(state), "");
     const bool steady = is_steady(state, *kernel, call.self->attributes);
     if (!steady) {
         if (!knobs_unchanged(state) && look_at_knobs(state) < 0) return nullptr;
         TZ_DECIDE(no_run_hooks(state, call.self->attributes), "");
     }
-    size_t form_number = 0, world = kernel->world;
-    const char *reason = "";  // none: Triton says what is wrong with it
+    size_t form_number = 0, environment = kernel->environment;
+    const char *reason = "";  // empty: Triton reports what is wrong with the call
     const Form *form =
         kernel->forms.find(kernel->parameters, call.positional, call.names,
                            call.is_run ? Reserved::taken : Reserved::refused, &form_number, &reason);
     if (form == nullptr) return handed_over(call, reason);
     if (!steady) {
         const uint64_t generation = state.knobs_seen.generation;
-        TZ_DECIDE(world_now(kernel, call.self->attributes, &world),
-                  "the knobs have had too many values");
+        TZ_DECIDE(environment_now(kernel, call.self->attributes, &environment),
+                  "the knobs have had too many different values");
         kernel->debug = Ref::borrow(call.self->attributes.debug);
         kernel->generation = generation;
     }
@@ -362,22 +361,22 @@ PyObject *launch(Call &call) {
     Facts facts{static_cast<Argument *>(alloca(count * sizeof(Argument))),
                 static_cast<uint64_t *>(alloca((2 * count + 1) * sizeof(uint64_t))),
                 static_cast<PyObject **>(alloca(count * sizeof(PyObject *)))};
-    const Reading reading = read_facts(call, *form, form_number, world, &facts);
+    const Reading reading = read_facts(call, *form, form_number, environment, &facts);
     if (reading == Reading::error) return nullptr;
     if (reading == Reading::not_ours) {
-        return handed_over(call, "an argument is of a type, or in a state, that only Python reads");
+        return handed_over(call, "only Python reads an argument of this type, or in this state");
     }
     Spec *spec = nullptr;
     if (kernel->specs.find(facts.view(), &spec) < 0) return nullptr;
-    if (spec == nullptr) return missed(call, facts, world);
+    if (spec == nullptr) return missed(call, facts, environment);
     SpecUse use(spec);
     const Answer kept = is_kept(call.self->attributes, *spec);
     if (kept == Answer::error) return nullptr;
     if (kept == Answer::no) {
-        kernel->specs.clear();  // Triton has started anew, and so does this
-        return missed(call, facts, world);
+        kernel->specs.clear();  // Triton has dropped the binary
+        return missed(call, facts, environment);
     }
-    TZ_DECIDE(globals_hold(call.self->attributes), "");  // Triton raises, by name
+    TZ_DECIDE(globals_hold(call.self->attributes), "");  // Triton raises, and names the global
     return launch_spec(call, *form, *spec, facts);
 }
 

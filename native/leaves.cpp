@@ -11,14 +11,14 @@ namespace {
 
 constexpr int most_depth = 8;
 
-// What a word says a leaf, or what holds some, is. Numbers by value go by the kinds of constants.
+// The kind of a leaf or a container, in the key. Numbers by value have the kinds of constants.
 enum Tag : uint64_t {
     is_tensor = 1, is_number, is_constant, is_text, is_bytes, is_dtype, is_list, is_tuple, is_dict,
 };
 
 uint64_t tagged(Tag tag, uint64_t more) { return static_cast<uint64_t>(tag) | more << 8; }
 
-// In the build for the tests: the words of a tensor without what is off.
+// For the mutation tests: removes from the key of a tensor the facts whose guards are off.
 void without_what_is_off(uint64_t *words, size_t count) {
     if (off(Guard::plan_tensor_type)) words[0] &= ~uint64_t{1};
     if (off(Guard::plan_requires_grad)) words[0] &= ~uint64_t{2};
@@ -50,11 +50,11 @@ Leaf *LeafReader::next(PyObject *value) {
     if (out_.count >= most_leaves) return nullptr;
     Leaf *leaf = &out_.leaf[out_.count++];
     leaf->object = value;
-    leaf->value.kind = Kind::constant_object;  // until it is known to be one that is passed on
+    leaf->value.kind = Kind::constant_object;  // until it is read
     return leaf;
 }
 
-// Keeps what is in a list or a dict: others may take it out while the call runs.
+// Keeps an item of a list or a dict alive: it may be removed during the call.
 bool LeafReader::take(PyObject *value) {
     if (out_.taken >= most_leaves) return false;
     Py_INCREF(value);
@@ -64,7 +64,7 @@ bool LeafReader::take(PyObject *value) {
 
 bool LeafReader::tensor(PyObject *value) {
     if (out_.word_count + 1 + most_tensor_words > most_words) return false;
-    // Which leaf was the very same tensor, counted from one.
+    // The number of an earlier leaf that is the same tensor, from 1; or 0.
     uint64_t same = 0;
     for (size_t k = 0; k < out_.count && same == 0; ++k) {
         if (out_.leaf[k].object == value) same = k + 1;
@@ -87,7 +87,7 @@ bool LeafReader::tensor(PyObject *value) {
 bool LeafReader::number(PyObject *value, bool by_value) {
     Leaf *leaf = next(value);
     if (leaf == nullptr) return false;
-    static const Parameter plain;  // Triton's usual one, without a name
+    static const Parameter plain;  // one without annotations
     if (read_argument(tensors_, plain, value, &leaf->value) != Reading::done) return false;
     if (!by_value) return words(tagged(is_number, static_cast<uint64_t>(leaf->value.kind)),
                                 off(Guard::plan_class) ? 0 : leaf->value.bits);
@@ -101,7 +101,7 @@ bool LeafReader::number(PyObject *value, bool by_value) {
                  off(Guard::plan_value) ? 0 : exact.bits);
 }
 
-// A value that is compared as an object; its type is in the kind. No Python code runs for any.
+// A value that is compared as an object. Comparing these types runs no Python code.
 bool LeafReader::object(PyObject *value, uint64_t kind) {
     if (off(Guard::plan_text)) return true;
     const Py_hash_t hash = PyObject_Hash(value);
@@ -113,7 +113,8 @@ bool LeafReader::object(PyObject *value, uint64_t kind) {
     return words(kind, static_cast<uint64_t>(hash));
 }
 
-// What holds leaves: which one before was the very same, counted from one, and its size.
+// A list, tuple or dict: the number of an earlier one that is the same object, from 1, and its
+// size.
 bool LeafReader::container(PyObject *value, uint64_t tag, Py_ssize_t size) {
     PyObject **end = out_.containers + out_.container_count;
     PyObject **at = std::find(out_.containers, end, value);

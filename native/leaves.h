@@ -1,8 +1,8 @@
-// The arguments of one call of a host function, as leaves and words.
+// The arguments of one call of a host function: their leaves, and the key of the call.
 //
-// Leaves are what the arguments are and what lists, tuples and dicts among them hold, in order.
-// Two calls with equal words differ only in what a plan takes anew each time: where the memory of
-// tensors is, and numbers that are only passed on.
+// Leaves are the arguments and, in order, the items of lists, tuples and dicts among them. Two
+// calls with equal keys differ only in what a replay reads again: the addresses of tensors, and
+// numbers that the host function only passes on.
 #pragma once
 
 #include "python.h"
@@ -25,19 +25,19 @@ inline bool is_container(PyObject *value) {
 
 struct Leaf {
     PyObject *object;
-    Argument value;  // of a number or a tensor: what a launch passes on
+    Argument value;  // of a number or a tensor, for launches
 };
 
-// Lies on the stack of a call, and is not cleared: what counts is behind the three counts.
+// On the stack of a call; only the items below each count are initialized.
 struct Leaves {
     Leaf leaf[most_leaves];
     uint64_t words[most_words];
-    PyObject *constants[most_leaves];  // those that are compared as objects; borrowed from the call
+    PyObject *constants[most_leaves];  // compared as objects; borrowed from the call
     size_t count = 0, word_count = 0, constant_count = 0;
     size_t taken = 0;
-    PyObject *took[most_leaves];  // owned: what came out of lists and dicts, which may change
+    PyObject *took[most_leaves];  // owned: items of lists and dicts, which may change
     size_t container_count = 0;
-    PyObject *containers[most_leaves];  // lists, tuples and dicts; those in others are `took`
+    PyObject *containers[most_leaves];  // lists, tuples and dicts; nested ones are also in `took`
 
     Leaves() = default;
     Leaves(const Leaves &) = delete;
@@ -54,11 +54,11 @@ class LeafReader {
     LeafReader(const Tensors &tensors, const Torch &torch, PyTypeObject *dtype, Leaves *out)
         : tensors_(tensors), torch_(torch), dtype_(dtype), out_(*out) {}
 
-    // The first words: what torch is set to.
+    // Starts the key with the modes of torch.
     bool start(const Modes &modes);
 
-    // Reads one argument: false if it is for Python. `by_value`: a number counts by its value, and
-    // not only by what Triton makes of it. A `constant` is a number, a text or None.
+    // Reads one argument; false if only Python can. `by_value`: the key has the value of a number,
+    // not only what Triton specializes on. A `constant` is a number, a string or None.
     bool read(PyObject *value, bool by_value, bool constant);
 
   private:

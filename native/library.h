@@ -1,4 +1,4 @@
-// A shared library that is in the process, or can be: functions by their names.
+// A shared library, and its functions by name.
 #pragma once
 
 #include <dlfcn.h>
@@ -9,12 +9,12 @@ namespace tzero {
 
 class Library {
   public:
-    // Stays open for good: torch has these libraries open too.
+    // Never closed: torch keeps these libraries open anyway.
     Library(const char *name, int flags) : handle_(dlopen(name, flags)) {}
 
     explicit operator bool() const { return handle_ != nullptr; }
 
-    // Sets `function` to the function of that name; false if there is none.
+    // Sets `function` to the symbol of that name; false if there is none.
     template <typename Function> bool find(const char *name, Function &function) const {
         function = reinterpret_cast<Function>(dlsym(handle_, name));
         return function != nullptr;

@@ -1,14 +1,18 @@
 // tzero._native: the extension module. See DESIGN.md for ownership, the GIL and failures.
 //
-// Enters: the interpreter, through multi-phase initialisation, and once the objects of torch, Triton
-// and tzero that launches read (`configure`). Leaves: a module object that owns all its state, so
-// that a second interpreter, or a second import, gets a module of its own.
+// Enters: the interpreter, through multi-phase initialisation; then, once, the objects of torch,
+// Triton and tzero that launches read (`configure`). Leaves: a module object that owns all its
+// state, so that a second interpreter or import gets its own; and the limits and enums that Python
+// uses.
 
 #include "python.h"
 
 #include <new>
 
+#include "binary.h"
+#include "enums.h"
 #include "guards.h"
+#include "plan.h"
 #include "ring.h"
 #include "spec.h"
 #include "state.h"
@@ -27,7 +31,7 @@ PyObject *version(PyObject *module, PyObject *) {
     return Ref(state_of(module)->version).release();
 }
 
-// The table of functions that a tensor type offers; null with the Python error set.
+// The DLPack functions of a tensor type; null with the Python error set.
 const dlpack::ExchangeApi *exchange_api(PyObject *capsule) {
     auto *api = static_cast<const dlpack::ExchangeApi *>(
         PyCapsule_GetPointer(capsule, "dlpack_exchange_api"));
@@ -42,7 +46,7 @@ const dlpack::ExchangeApi *exchange_api(PyObject *capsule) {
     return api;
 }
 
-// What was seen of the objects that were read before is not said of others.
+// Forgets the versions of objects that `configure` may have replaced.
 void forget_versions(State &state) {
     state.knobs_seen.valid = false;
     for (Seen &each : state.unwatched) each.clear();
@@ -51,19 +55,20 @@ void forget_versions(State &state) {
 
 PyObject *configure(PyObject *module, PyObject *args, PyObject *kwargs) {
     static const char *const keywords[] = {
-        "tensor", "parameter", "exchange_api", "knobs", "more_knobs", "hook_chain", "runtime_knobs", "driver",
-        "driver_slot", "events", "observers", "watched", "log_cache", "debug_level", "get_num_threads",
-        "launch_failed", "cuda_driver", "constexpr", "handle", nullptr};
-    PyObject *tensor, *parameter, *capsule, *knobs, *more_knobs, *hook_chain, *runtime_knobs, *driver, *driver_slot;
-    PyObject *events, *observers, *watched, *log_cache, *debug_level, *get_num_threads, *launch_failed;
-    PyObject *cuda_driver, *constexpr_type;
+        "tensor", "parameter", "exchange_api", "knobs", "more_knobs", "hook_chain", "runtime_knobs",
+        "driver", "driver_slot", "events", "observers", "watched", "log_cache", "debug_level",
+        "get_num_threads", "launch_failed", "cuda_driver", "constexpr", "handle", nullptr};
+    PyObject *tensor, *parameter, *capsule, *knobs, *more_knobs, *hook_chain, *runtime_knobs;
+    PyObject *driver, *driver_slot, *events, *observers, *watched, *log_cache, *debug_level;
+    PyObject *get_num_threads, *launch_failed, *cuda_driver, *constexpr_type;
     Py_ssize_t handle = -1;
     if (!PyArg_ParseTupleAndKeywords(
             args, kwargs, "$O!O!OO!O!OOOUO!UOO!O!OOO!O!n:configure", const_cast<char **>(keywords),
             &PyType_Type, &tensor, &PyType_Type, &parameter, &capsule, &PyDict_Type, &knobs,
-            &PyTuple_Type, &more_knobs, &hook_chain, &runtime_knobs, &driver, &driver_slot, &PyDict_Type, &events,
-            &observers, &watched, &PyDict_Type, &log_cache, &PyLong_Type, &debug_level, &get_num_threads,
-            &launch_failed, &PyType_Type, &cuda_driver, &PyType_Type, &constexpr_type, &handle)) {
+            &PyTuple_Type, &more_knobs, &hook_chain, &runtime_knobs, &driver, &driver_slot,
+            &PyDict_Type, &events, &observers, &watched, &PyDict_Type, &log_cache, &PyLong_Type,
+            &debug_level, &get_num_threads, &launch_failed, &PyType_Type, &cuda_driver,
+            &PyType_Type, &constexpr_type, &handle)) {
         return nullptr;
     }
     State *state = state_of(module);
@@ -105,7 +110,9 @@ PyObject *open_cuda(PyObject *module, PyObject *) {
 PyObject *open_torch(PyObject *module, PyObject *) {
     State *state = state_of(module);
     state->torch.ready = false;
-    if (state->tensors.handle < 0) return PyUnicode_FromString("where a tensor's C++ object is");
+    if (state->tensors.handle < 0) {
+        return PyUnicode_FromString("a known place for a tensor's C++ object");
+    }
     const char *missing = state->torch.open();
     return PyUnicode_FromString(missing == nullptr ? "" : missing);
 }
@@ -145,7 +152,7 @@ PyObject *configure_plans(PyObject *module, PyObject *args, PyObject *kwargs) {
 PyObject *tensor_version(PyObject *module, PyObject *value) {
     const State *state = state_of(module);
     if (Py_TYPE(value) != state->tensors.tensor) {
-        PyErr_SetString(PyExc_TypeError, "only a plain tensor's version is read");
+        PyErr_SetString(PyExc_TypeError, "tensor_version takes a torch.Tensor, and no subclass");
         return nullptr;
     }
     return PyLong_FromLongLong(read_version(state->tensors, state->torch, value));
@@ -154,7 +161,7 @@ PyObject *tensor_version(PyObject *module, PyObject *value) {
 PyObject *one_more_version(PyObject *module, PyObject *value) {
     const State *state = state_of(module);
     if (Py_TYPE(value) != state->tensors.tensor) {
-        PyErr_SetString(PyExc_TypeError, "only a plain tensor's version is changed");
+        PyErr_SetString(PyExc_TypeError, "bump_version takes a torch.Tensor, and no subclass");
         return nullptr;
     }
     bump_version(state->tensors, state->torch, value);
@@ -190,7 +197,7 @@ PyObject *tensor_words(PyObject *module, PyObject *value) {
     }
     Ref made = Ref::steal(PyTuple_New(static_cast<Py_ssize_t>(count)));
     for (size_t k = 0; made && k < count; ++k) {
-        // Sizes and strides are signed, and these are only read.
+        // Sizes and strides are signed.
         PyObject *word = k < 2 ? PyLong_FromUnsignedLongLong(words[k])
                                : PyLong_FromLongLong(static_cast<int64_t>(words[k]));
         if (word == nullptr) return nullptr;
@@ -205,7 +212,7 @@ PyObject *packed(PyObject *module, PyObject *args) {
     if (!PyArg_ParseTuple(args, "iO:packed", &type, &value)) return nullptr;
     const Parameter plain;
     Argument argument;
-    char bytes[8] = {0};
+    char bytes[parameter_bytes] = {0};
     if (type <= 0 || type >= static_cast<int>(Type::count) ||
         read_argument(state_of(module)->tensors, plain, value, &argument) != Reading::done ||
         !put_one(bytes, static_cast<Type>(type), argument)) {
@@ -256,11 +263,7 @@ int intern(Ref &name, const char *text) {
     return name ? 0 : -1;
 }
 
-int exec(PyObject *module) {
-    State *state = new (state_of(module)) State();
-    state->version = Ref::steal(PyUnicode_FromString(TZERO_VERSION));
-    if (!state->version) return -1;
-    Names &names = state->names;
+int intern_all(Names &names) {
     const std::pair<Ref *, const char *> all[] = {
         {&names.runtime, "runtime"},
         {&names.compilation, "compilation"},
@@ -293,20 +296,49 @@ int exec(PyObject *module) {
     for (const auto &[name, text] : all) {
         if (intern(*name, text) < 0) return -1;
     }
+    return 0;
+}
+
+// The limits and enums that Python needs to describe kernels and plans. Python has no copies.
+int add_constants(PyObject *module) {
+    const std::pair<const char *, size_t> limits[] = {
+        {"MOST_ARGUMENTS", most_arguments},
+        {"MOST_SLOTS", plan::most_slots},
+        {"HEAD_BYTES", head_bytes},
+        {"PARAMETER_BYTES", parameter_bytes},
+    };
+    for (const auto &[name, limit] : limits) {
+        if (PyModule_AddIntConstant(module, name, static_cast<long>(limit)) < 0) return -1;
+    }
+    if (add_enum(module, "DEVICE_TYPES", place_names) < 0 ||
+        add_enum(module, "PARAMETER_TYPES", type_names) < 0 ||
+        add_enum(module, "VALUE_KINDS", plan::value_kind_names) < 0 ||
+        add_enum(module, "GUARD_KINDS", plan::guard_kind_names) < 0 ||
+        add_enum(module, "STEP_KINDS", plan::step_kind_names) < 0) {
+        return -1;
+    }
+    return 0;
+}
+
+int exec(PyObject *module) {
+    State *state = new (state_of(module)) State();
+    state->version = Ref::steal(PyUnicode_FromString(TZERO_VERSION));
+    if (!state->version || intern_all(state->names) < 0 || add_constants(module) < 0) return -1;
     if (add_types(module, state) < 0) return -1;
     if (add_dispatching(module, state) < 0) return -1;
     if (add_nearest(module) < 0) return -1;
     return add_ring(module, state);
 }
 
-// What Python may refer back to this module through; the rest is strings.
+// Everything that may refer back to this module; the rest is strings.
 template <typename Visitor> int each_reference(State &state, Visitor visit) {
-    for (Ref *each : {&state.launchable, &state.launching, &state.dispatching, &state.ring, &state.tensor_type,
-                      &state.parameter_type, &state.exchange_capsule, &state.knobs,
-                      &state.more_knobs, &state.hook_chain, &state.runtime_knobs, &state.driver, &state.events,
-                      &state.watched, &state.log_cache, &state.get_num_threads,
-                      &state.launch_failed, &state.cuda_driver, &state.constexpr_type, &state.dtype_type,
-                      &state.measure, &state.settings, &state.plain_settings, &state.runtime.object, &state.runtime.debug,
+    for (Ref *each : {&state.launchable, &state.launching, &state.dispatching, &state.ring,
+                      &state.tensor_type, &state.parameter_type, &state.exchange_capsule,
+                      &state.knobs, &state.more_knobs, &state.hook_chain, &state.runtime_knobs,
+                      &state.driver, &state.events, &state.watched, &state.log_cache,
+                      &state.get_num_threads, &state.launch_failed, &state.cuda_driver,
+                      &state.constexpr_type, &state.dtype_type, &state.measure, &state.settings,
+                      &state.plain_settings, &state.runtime.object, &state.runtime.debug,
                       &state.runtime.stages_hook, &state.runtime.enter_hook,
                       &state.runtime.exit_hook, &state.runtime.enter_dict,
                       &state.runtime.exit_dict, &state.knobs_seen.compilation_object,
@@ -347,38 +379,49 @@ void release(void *module) {
 // The tables below are read by CPython through pointers to non-const; nothing writes them.
 PyMethodDef methods[] = {
     {"version", version, METH_NOARGS,
-     PyDoc_STR("version()\n--\n\nThe version of tzero this extension was built for.")},
-    {"configure",
-     reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(configure)),
+     PyDoc_STR("version($module, /)\n--\n\nThe version of tzero this extension was built for.")},
+    {"configure", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(configure)),
      METH_VARARGS | METH_KEYWORDS,
-     PyDoc_STR("configure(**objects)\n--\n\nSay which objects launches read.")},
+     PyDoc_STR("configure($module, /, *, tensor, parameter, exchange_api, knobs, more_knobs, "
+               "hook_chain, runtime_knobs, driver, driver_slot, events, observers, watched, "
+               "log_cache, debug_level, get_num_threads, launch_failed, cuda_driver, constexpr, "
+               "handle)\n--\n\nSet the objects of torch, Triton and tzero that launches read.")},
     {"open_cuda", open_cuda, METH_NOARGS,
-     PyDoc_STR("open_cuda()\n--\n\nOpen CUDA's driver; False where there is none.")},
+     PyDoc_STR("open_cuda($module, /)\n--\n\nOpen CUDA's driver; False if it is not there.")},
     {"open_torch", open_torch, METH_NOARGS,
-     PyDoc_STR("open_torch()\n--\n\nFind what plans read of torch; the name of what is missing.")},
+     PyDoc_STR("open_torch($module, /)\n--\n\n"
+               "Find the functions of torch that plans call; the name of a missing one, or ''.")},
     {"configure_plans",
      reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(configure_plans)),
      METH_VARARGS | METH_KEYWORDS,
-     PyDoc_STR("configure_plans(**facts)\n--\n\nSay what plans read of torch, and if they may.")},
+     PyDoc_STR("configure_plans($module, /, *, dtype, measure, key_set, plain_keys, "
+               "plain_included, plain_excluded, settings, ready, storage, gradients)\n--\n\n"
+               "Set where plans read torch's objects, and whether plans may be native.")},
     {"tensor_version", tensor_version, METH_O,
-     PyDoc_STR("tensor_version(tensor)\n--\n\nHow often a tensor was written to in place.")},
+     PyDoc_STR("tensor_version($module, tensor, /)\n--\n\nThe version counter of a tensor.")},
     {"bump_version", one_more_version, METH_O,
-     PyDoc_STR("bump_version(tensor)\n--\n\nHave torch take a tensor for one written to again.")},
+     PyDoc_STR("bump_version($module, tensor, /)\n--\n\nIncrement a tensor's version counter.")},
     {"rings", rings, METH_NOARGS,
-     PyDoc_STR("rings()\n--\n\nWhether it is known where torch counts who holds a tensor.")},
+     PyDoc_STR("rings($module, /)\n--\n\nWhether torch's counts of references were found.")},
     {"torch_modes", torch_modes, METH_NOARGS,
-     PyDoc_STR("torch_modes()\n--\n\nWhat torch is set to in this thread, as plans read it.")},
+     PyDoc_STR("torch_modes($module, /)\n--\n\nThe modes of torch in this thread, as plans read "
+               "them: included and excluded dispatch keys, grad mode, deterministic mode, the "
+               "number of function modes, the number of threads.")},
     {"tensor_words", tensor_words, METH_O,
-     PyDoc_STR("tensor_words(tensor)\n--\n\nA tensor as plans read it; None if they do not.")},
+     PyDoc_STR("tensor_words($module, tensor, /)\n--\n\n"
+               "The key of a tensor in plans; None for a tensor that only Python reads.")},
     {"packed", packed, METH_VARARGS,
-     PyDoc_STR("packed(type, value)\n--\n\nA number as a parameter; None if it is none.")},
+     PyDoc_STR("packed($module, type, value, /)\n--\n\n"
+               "A number as the bytes of a parameter; None if it does not fit the type.")},
     {"recording", recording, METH_O,
-     PyDoc_STR("recording(delta)\n--\n\nCount recorders; while there is one, Python launches.")},
+     PyDoc_STR("recording($module, delta, /)\n--\n\n"
+               "Change the number of recorders; while there is one, Python launches.")},
     {"enable_calls", enable_calls, METH_O,
-     PyDoc_STR("enable_calls(type)\n--\n\nHave calls of its instances enter native code.")},
+     PyDoc_STR("enable_calls($module, type, /)\n--\n\n"
+               "Let calls of the instances of a Dispatching class enter native code.")},
 #ifdef TZERO_MUTABLE
     {"guards_off", set_guards_off, METH_O,
-     PyDoc_STR("guards_off(names)\n--\n\nTake these guards out, and put all others back.")},
+     PyDoc_STR("guards_off($module, names, /)\n--\n\nDisable these guards, enable all others.")},
 #endif
     {nullptr, nullptr, 0, nullptr},
 };
@@ -393,7 +436,7 @@ PyModuleDef_Slot slots[] = {
 PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,
     "tzero._native",
-    PyDoc_STR("The native half of tzero; everything in it has a twin in Python."),
+    PyDoc_STR("The native half of tzero; Python can do everything that is in it."),
     sizeof(State),
     methods,
     slots,

@@ -1,10 +1,10 @@
 // A replay: the guards, the steps in order, and the result.
 //
-//     watches, kernels ── hold ──► allocate, fill, view, call, launch ──► result
-//       └ do not: nothing is done           └ a kernel cannot be launched as it was:
-//                                             `_resume` does the rest in Python
+//     guards ── hold ──► allocate, fill, view, call, launch ──► result
+//       └ fail: nothing is done      └ a kernel's guards fail: `_resume` does the rest in Python
 //
-// Nothing here is made anew but tensors, and what a call of torch's takes and gives.
+// A replay creates no Python objects except tensors and the arguments and results of torch's
+// functions.
 
 #include "plan.h"
 
@@ -20,8 +20,8 @@ namespace tzero::plan {
 
 namespace {
 
-// The tensors of one replay, by slot; on the stack of `replay`. An object may be missing where only
-// the address is wanted.
+// The tensors of one replay, by slot; on the stack of `replay`. A slot that only launches use may
+// have an address and no object.
 struct Frame {
     PyObject *objects[most_slots];  // owned, or null
     const char *addresses[most_slots];
@@ -47,7 +47,7 @@ class Replay {
 
     Replayed run(Ref *result);
 
-    // Asks everything that must hold before the first step; `done` if it does.
+    // Checks all guards, before the first step; `done` if they hold.
     Replayed ready();
 
   private:
@@ -86,7 +86,7 @@ class Replay {
     Frame &frame_;
     void *stream_ = nullptr;
     bool knows_stream_ = false;
-    bool ran_python_ = false;  // since the launch guards were asked
+    bool ran_python_ = false;  // since the launch guards were checked
 };
 
 // ---- guards -------------------------------------------------------------------------------------
@@ -95,22 +95,22 @@ Answer Replay::watch_holds(const Watch &watch) {
     if (off(Guard::plan_names)) return Answer::yes;
     PyObject *found = watch.in_cell ? PyCell_GET(watch.where.get())
                                     : PyDict_GetItemWithError(watch.where.get(), watch.name.get());
-    if (watch.how == Watch::absent) {
+    if (watch.kind == Watch::absent) {
         if (found != nullptr) return Answer::no;
         return PyErr_Occurred() ? Answer::error : Answer::yes;
     }
-    if (found == watch.value.get() && watch.how != Watch::asks) return Answer::yes;
+    if (found == watch.value.get() && watch.kind != Watch::check) return Answer::yes;
     if (found == nullptr) return PyErr_Occurred() ? Answer::error : Answer::no;
-    if (watch.how == Watch::is) return Answer::no;
+    if (watch.kind == Watch::same) return Answer::no;
     Ref now = Ref::borrow(found);
-    if (watch.how == Watch::equals) {
+    if (watch.kind == Watch::equal) {
         if (Py_TYPE(found) != Py_TYPE(watch.value.get())) return Answer::no;
         ran_python_ = true;
         const int equal = PyObject_RichCompareBool(found, watch.value.get(), Py_EQ);
         return equal < 0 ? Answer::error : equal > 0 ? Answer::yes : Answer::no;
     }
     ran_python_ = true;
-    Ref said = Ref::steal(PyObject_CallOneArg(watch.check.get(), found));
+    Ref said = Ref::steal(PyObject_CallOneArg(watch.function.get(), found));
     if (!said) return Answer::error;
     const int truth = PyObject_IsTrue(said.get());
     return truth < 0 ? Answer::error : truth > 0 ? Answer::yes : Answer::no;
@@ -140,7 +140,7 @@ Answer Replay::watches_hold() {
     return watched_tensors_hold();
 }
 
-// Tensors that globals and closures hold are as they were, wherever their memory is.
+// Whether the tensors in globals and closures have the same keys; their addresses may differ.
 Answer Replay::watched_tensors_hold() {
     for (const size_t k : plan_.watched) {
         const Slot &slot = plan_.slots[k];
@@ -170,7 +170,7 @@ bool Replay::load_arguments() {
         Py_INCREF(leaf.object);
         frame_.set(slot, leaf.object, leaf.value.address);
     }
-    // A tensor that a global holds is another argument than was recorded: `x is W` may be asked.
+    // An argument that is also a global tensor W: the host function may test `x is W`.
     for (const Slot &slot : plan_.slots) {
         if (slot.watch < 0 || off(Guard::plan_global_arguments)) continue;
         const PyObject *held = plan_.watches[slot.watch].value.get();
@@ -182,7 +182,7 @@ bool Replay::load_arguments() {
            off(Guard::plan_global_containers) || !shares_tables();
 }
 
-// Whether arguments have a list, tuple or dict in common with what the host function reads.
+// Whether an argument is, or contains, a list, tuple or dict that the host function also reads.
 bool Replay::shares_tables() const {
     return std::any_of(plan_.tables.begin(), plan_.tables.end(), [&](size_t at) {
         const Watch &watch = plan_.watches[at];
@@ -200,7 +200,7 @@ bool Replay::is_given(PyObject *value, int depth) const {
     PyObject *const *end = leaves_.containers + leaves_.container_count;
     const bool is_list = PyList_CheckExact(value);
     if (is_list || PyTuple_CheckExact(value)) {
-        if (!is_list && PyTuple_GET_SIZE(value) == 0) return false;  // of which there is one
+        if (!is_list && PyTuple_GET_SIZE(value) == 0) return false;  // a singleton
         if (depth >= most_depth || std::find(leaves_.containers, end, value) != end) return true;
         for (Py_ssize_t k = 0; k < Py_SIZE(value); ++k) {
             PyObject *item = is_list ? PyList_GET_ITEM(value, k) : PyTuple_GET_ITEM(value, k);
@@ -217,7 +217,7 @@ bool Replay::is_given(PyObject *value, int depth) const {
     return false;
 }
 
-// Reads addresses again: Python code that ran meanwhile may have given tensors others.
+// Reads all addresses again, after Python code ran that may have changed them.
 bool Replay::refresh() {
     for (size_t k = 0; k < frame_.count; ++k) {
         if (frame_.objects[k] == nullptr || off(Guard::plan_addresses)) continue;
@@ -239,8 +239,8 @@ bool Replay::stream(int device, void **out) {
 
 // ---- steps --------------------------------------------------------------------------------------
 
-// Whether a device is the current one, as it was when the launches were asked for; Python code that
-// ran since may have made another one so.
+// Whether a device is the current one. The plan's was when the guards were checked, unless Python
+// code has run since.
 bool Replay::is_current(int device) const {
     if (!ran_python_ && device == plan_.device) return true;
     return state_.cuda.current_device() == device;
@@ -256,16 +256,16 @@ PyObject *Replay::allocated(const Allocate &step) const {
     return step.direct(PyCFunction_GET_SELF(step.quick.get()), step.quick_args.get());
 }
 
-// Whether an output may come from a ring, and go into one: not while a graph is captured, which
-// would go on writing to it. `queue` is where its work goes.
+// Whether an output may come from a ring and go into it: not while a CUDA graph is captured, whose
+// replays would write to it. `queue` is the stream of its work.
 Answer Replay::may_use_again(const Allocate &step, void **queue) {
-    // Where torch is to be deterministic, new memory has contents that are known.
+    // In deterministic mode, torch fills new memory with a known value.
     if (!step.ring) return Answer::no;
     if (state_.torch.is_deterministic() && !off(Guard::pool_deterministic)) return Answer::no;
     if (step.device < 0) return Answer::yes;
     if (!is_current(step.device)) return Answer::no;
     if (!stream(step.device, queue)) return Answer::error;
-    // The stream that every program starts with cannot be captured.
+    // The default stream cannot be captured.
     return *queue != nullptr && state_.cuda.is_capturing(*queue) ? Answer::no : Answer::yes;
 }
 
@@ -286,7 +286,8 @@ Replay::Done Replay::allocate(const Allocate &step) {
     const void *address = nullptr;
     if (Py_TYPE(made.get()) != state_.tensors.tensor ||
         !read_address(state_.tensors, made.get(), &address)) {
-        PyErr_SetString(PyExc_RuntimeError, "torch made a tensor of another type than was asked for");
+        PyErr_SetString(PyExc_RuntimeError,
+                        "torch.empty_strided returned something else than a plain torch.Tensor");
         return Done::error;
     }
     if (again == Answer::yes && add_to_ring(state_, step.ring.get(), made.get(), queue) < 0) {
@@ -296,8 +297,8 @@ Replay::Done Replay::allocate(const Allocate &step) {
     return Done::yes;
 }
 
-// Fills a tensor, and has torch count that as a change where the host function makes one. A tensor
-// of a ring may have been counted up before: nobody has looked at it since.
+// Fills a tensor, and increments its version if the host function's fill does. A tensor from a ring
+// may have that version already: nobody has seen the tensor since.
 Replay::Done Replay::fill(const Fill &step) {
     const Done done = step.bytes == 0 ? Done::yes : put_in(step);
     if (step.version == 0 || done != Done::yes) return done;
@@ -327,7 +328,7 @@ Replay::Done Replay::put_in(const Fill &step) {
                      state_.cuda.name_of(result), state_.cuda.text_of(result));
         return Done::error;
     }
-    // By way of `data`, which has a version of its own.
+    // Through `data`, so that torch does not count it; `fill` does.
     Ref data = Ref::steal(PyObject_GetAttr(frame_.objects[step.slot], state_.names.data.get()));
     if (!data) return Done::error;
     Ref done = Ref::steal(PyObject_CallFunctionObjArgs(step.function.get(), data.get(),
@@ -384,7 +385,7 @@ Replay::Done Replay::launch(const Launch &step) {
 
 Replay::Done Replay::call(const Call &step, Py_ssize_t number) {
     Ref kept[most_arguments];
-    PyObject *args[most_arguments + 1] = {nullptr};  // the first is CPython's to use
+    PyObject *args[most_arguments + 1] = {nullptr};  // CPython may use the first
     const size_t count = step.args.size();
     for (size_t k = 0; k < count; ++k) {
         kept[k] = value(step.args[k]);
@@ -401,22 +402,22 @@ Replay::Done Replay::call(const Call &step, Py_ssize_t number) {
     if (!given) return Done::error;
     if (destructure(step.result, given.get())) return Done::yes;
     if (PyErr_Occurred()) return Done::error;
-    // Too late to make the call otherwise: Python has the words for it, and raises.
+    // It is too late to make the call in Python instead: `_drifted` raises.
     Ref at = Ref::steal(PyLong_FromSsize_t(number));
     if (!at) return Done::error;
     Ref said = Ref::steal(PyObject_CallMethodObjArgs(self_, state_.names.drifted.get(),
                                                      plan_.object.get(), at.get(), given.get(),
                                                      nullptr));
-    if (said) PyErr_SetString(PyExc_RuntimeError, "_drifted has raised nothing");
+    if (said) PyErr_SetString(PyExc_RuntimeError, "_drifted must raise");
     return Done::error;
 }
 
-// A tensor that a call has given, into its slot. False where it is not as it was recorded: one that
-// was there before is that one, and a new one is new and of that geometry.
+// Puts a tensor that a call returned into its slot. False if it is not as recorded: an existing
+// tensor must be the same object, a new one must be new and have the recorded geometry.
 bool Replay::put(size_t slot, PyObject *given) {
     const PyObject *known = frame_.objects[slot];
     if (off(Guard::plan_result)) {
-        // Whatever it is.
+        // accept anything
     } else if (known != nullptr) {
         if (known != given) return false;
     } else if (Py_TYPE(given) != state_.tensors.tensor ||
@@ -432,8 +433,8 @@ bool Replay::put(size_t slot, PyObject *given) {
     return true;
 }
 
-// What a call has given, into its slots; false where it is not as it was recorded, or with the Python
-// error set.
+// Puts the tensors of a call's result into their slots; false if the result is not as recorded, or
+// with the Python error set.
 bool Replay::destructure(const Value &value, PyObject *given) {
     if (value.kind == Value::tensor) return put(value.index, given);
     if (value.kind == Value::constant) {
@@ -485,7 +486,7 @@ Ref Replay::nest(const Value &of) const {
         Ref made = Ref::steal(PyDict_New());
         for (size_t k = 0; made && k < of.items.size(); ++k) {
             Ref item = value(of.items[k]);
-            if (!item || PyDict_SetItem(made.get(), of.names[k].get(), item.get()) < 0) return Ref();
+            if (!item || PyDict_SetItem(made.get(), of.names[k].get(), item.get()) < 0) return {};
         }
         return made;
     }
@@ -507,7 +508,7 @@ Ref Replay::nest(const Value &of) const {
     return made;
 }
 
-// The rest of the call in Python, from step `number` on.
+// Does the rest of the call in Python, from step `number` on.
 Ref Replay::resumed(Py_ssize_t number) const {
     Ref slots = Ref::steal(PyTuple_New(static_cast<Py_ssize_t>(frame_.count)));
     Ref leaves = Ref::steal(PyTuple_New(static_cast<Py_ssize_t>(leaves_.count)));

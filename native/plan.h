@@ -1,7 +1,7 @@
-// A plan in native form: what one call of a host function did, to be done again.
+// A plan in native form: what one call of a host function did, to be replayed.
 //
-// src/tzero/plan.py has the same nouns, and says what they mean; native_plan.py turns its values
-// into tuples of numbers and objects, from which `plan_from` makes these.
+// src/tzero/plans/plan.py has the same nouns and explains them; plans/describe.py describes a plan
+// in Python, and `plan_from` makes these structs from the description.
 #pragma once
 
 #include "python.h"
@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "enums.h"
 #include "kernel.h"
 #include "leaves.h"
 #include "spec.h"
@@ -19,57 +20,64 @@
 namespace tzero::plan {
 
 constexpr size_t most_slots = 256;
-constexpr size_t most_namespaces = 16;  // of which versions are kept
+constexpr size_t most_namespaces = 16;  // whose versions are kept
 
-// What a step is given, or a call returns. The numbers are known to native_plan.py.
+// What a step is given, or a call returns. A `sequence` is a tuple of another type, which is made
+// by calling `object` with one tuple of the items.
+#define TZERO_VALUE_KINDS(EACH) \
+    EACH(tensor) EACH(scalar) EACH(constant) EACH(tuple) EACH(list) EACH(dict) EACH(sequence)
+constexpr const char *value_kind_names[] = {TZERO_VALUE_KINDS(TZERO_ENUMERATOR_NAME)};
+
 struct Value {
-    enum Kind : int {
-        tensor, scalar, constant, tuple, list, dict,
-        sequence,  // a tuple of another type: made by calling `object` with one tuple of the items
-        count,
-    };
+    enum Kind : int { TZERO_VALUE_KINDS(TZERO_ENUMERATOR) count };
     Kind kind = constant;
     size_t index = 0;  // of a slot or a leaf
-    Ref object;        // a constant, or the type that makes a tuple
+    Ref object;        // a constant, or what makes a sequence
     std::vector<Value> items;
     std::vector<Ref> names;  // of a dict's items
 };
 
-// A name that the host function reads, and what it must be.
+// A guard on a name that the host function reads. Its value is the same object (`same`), an object
+// of the same type that compares equal (`equal`), accepted by a function in Python (`check`), or
+// the name is not there (`absent`).
+#define TZERO_GUARD_KINDS(EACH) EACH(same) EACH(equal) EACH(check) EACH(absent)
+constexpr const char *guard_kind_names[] = {TZERO_GUARD_KINDS(TZERO_ENUMERATOR_NAME)};
+
 struct Watch {
-    enum How : int { is, equals, asks, absent, count };
+    enum Kind : int { TZERO_GUARD_KINDS(TZERO_ENUMERATOR) count };
     Ref where;  // a dict, or a cell
     Ref name;   // in the dict
     Ref value;
-    Ref check;
-    How how = is;
+    Ref function;  // of a `check`
+    Kind kind = same;
     bool in_cell = false;
-    bool by_version = false;  // it holds while its dict has not changed
+    bool by_version = false;  // it holds while its dict has the same version
 };
 
-// A dict that watches look into, as it was when they all held.
+// A dict in which watches look up names, and its version when all of them held.
 struct Namespace {
     Ref dict;
     mutable Seen seen;
 };
 
 struct Slot {
-    Py_ssize_t leaf = -1;   // of the arguments
-    Py_ssize_t watch = -1;  // or of the watches, whose value is the tensor
-    std::vector<uint64_t> words;  // of a watched tensor, when the plan was made
+    Py_ssize_t leaf = -1;   // of an argument
+    Py_ssize_t watch = -1;  // or of a watch whose value is the tensor
+    std::vector<uint64_t> words;  // the key of a watched tensor when the plan was recorded
     Geometry geometry;
 };
 
-// A kernel that is launched, and the world it was compiled in. The rest is what was seen when all of
-// it held: as long as that has not changed, it holds.
+// A kernel that the plan launches, and the environment it was compiled in. The mutable fields are
+// the versions of everything that was read when all guards last held: while they are the same, the
+// guards hold.
 struct Function {
     Ref object;
     bool is_launchable = false;  // its attributes are fields
-    World world;
+    Environment environment;
     std::vector<size_t> launches;
 
     mutable uint64_t generation = 0;  // of the knobs
-    mutable SeenObject attributes;    // where they are in its dict; these are borrowed from there
+    mutable SeenObject attributes;    // the kernel and its dict, from which `own` is borrowed
     mutable Attributes own = {};
     mutable Ref debug;
     mutable Seen used_globals;
@@ -80,20 +88,20 @@ struct Function {
 struct Allocate {
     size_t slot;
     int device;  // of CUDA, or negative
-    Ref quick, quick_args;  // torch's short way, which is for the current device; or nothing
-    PyCFunction direct = nullptr;  // what it calls, where that takes the tuple as it is
+    Ref quick, quick_args;  // torch's quick function, which takes the current device; or nothing
+    PyCFunction direct = nullptr;  // the C function behind it, if it takes a tuple
     Ref plain, plain_args, plain_kwargs;
-    Ref ring;  // of tensors that are used again, or nothing
-    int64_t changes = 0;  // in place, that the plan makes to it
+    Ref ring;  // of tensors that are reused, or nothing
+    int64_t changes = 0;  // in place, by the plan
 };
 
 struct Fill {
     size_t slot;
     int device;
     std::string pattern;  // one element
-    size_t bytes;         // all of them
-    Ref function, number;  // for those that torch fills
-    int64_t version;       // of the tensor afterwards; 0 where a new one is made with this in it
+    size_t bytes;         // of all elements
+    Ref function, number;  // if torch fills it
+    int64_t version;       // of the tensor afterwards; 0 if torch does not count the fill
 };
 
 struct View {
@@ -105,14 +113,14 @@ struct View {
 struct Call {
     Ref function;
     Ref name;
-    std::vector<Value> args;  // by place, then by name
+    std::vector<Value> args;  // positional, then named
     Ref keywords;             // a tuple of names, or nothing
     Value result;
 };
 
 struct Pointer {
     size_t slot, offset;
-    bool aligned;  // the binary is made for an address that 16 divides
+    bool aligned;  // the binary assumes that 16 divides the address
 };
 
 struct Number {
@@ -123,15 +131,18 @@ struct Number {
 struct Launch {
     size_t function;
     std::unique_ptr<Spec> spec;
-    std::string block;  // the parameters, with gaps for what differs between calls
+    std::string block;  // the parameters, with gaps for pointers and numbers
     std::vector<Pointer> pointers;
     std::vector<Number> numbers;
     std::vector<Value> args;  // for errors
     int32_t grid[3];
 };
 
+#define TZERO_STEP_KINDS(EACH) EACH(allocate) EACH(fill) EACH(view) EACH(call) EACH(launch)
+constexpr const char *step_kind_names[] = {TZERO_STEP_KINDS(TZERO_ENUMERATOR_NAME)};
+
 struct Step {
-    enum Kind : int { allocate, fill, view, call, launch, count };
+    enum Kind : int { TZERO_STEP_KINDS(TZERO_ENUMERATOR) count };
     Kind kind;
     size_t at;          // among the steps of its kind
     Py_ssize_t number;  // in the plan
@@ -139,8 +150,8 @@ struct Step {
 
 struct Plan {
     Ref object;  // the plan in Python
-    int device = -1;  // of CUDA, on which all of its kernels run; or negative
-    mutable bool outdated = false;  // Triton has dropped a binary, and does not come back to it
+    int device = -1;  // of CUDA, where all of its kernels run; or negative
+    mutable bool outdated = false;  // Triton has dropped a binary for good
     std::vector<Watch> watches;
     std::vector<Namespace> namespaces;
     std::vector<Slot> slots;
@@ -159,26 +170,26 @@ struct Plan {
     int visit(visitproc visit, void *arg) const;
 };
 
-// What native_plan.py's `describe` says, checked. `leaves` is how many leaves a call has whose words
-// the plan is for. Null where it cannot be kept: with the Python error set where there is one, and
-// without where the world has changed since the plan was recorded.
-std::unique_ptr<Plan> plan_from(State &state, PyObject *said, size_t leaves);
+// Makes a plan from a PlanDescription, and checks it. `leaves` is the number of leaves of a call.
+// Null with the Python error set if the description is malformed; null without an error if
+// something the plan depends on has changed since it was recorded.
+std::unique_ptr<Plan> plan_from(State &state, PyObject *description, size_t leaves);
 
 // How a replay went.
 enum class Replayed {
     done,
-    stale,      // what the host function reads has changed: the plan is for another world
-    elsewhere,  // a kernel cannot be launched here now; nothing has been done yet
+    stale,      // a guard on a name fails, or a binary is gone: drop the plan
+    elsewhere,  // this call must be made in Python; nothing has been done yet
     error,
 };
 
-// Asks what must hold for a replay, and does nothing: `done` if all of it does.
+// Checks all guards without running a step: `done` if they hold.
 Replayed may_replay(State &state, PyObject *self, const Plan &plan, const Leaves &leaves);
 
-// Does what the plan says. `self` is the kernel, whose `_resume` goes on where this cannot.
+// Replays the plan. `self` is the kernel, whose `_resume` continues in Python where this cannot.
 Replayed replay(State &state, PyObject *self, const Plan &plan, const Leaves &leaves, Ref *result);
 
-// The attributes of a Triton kernel that its launches read, kept while they are looked at.
+// The attributes of a Triton kernel that its launches read, kept alive while they are used.
 class AttributesOf {
   public:
     // 0, or -1 with the Python error set.
@@ -191,8 +202,8 @@ class AttributesOf {
     Ref kept_[4];
 };
 
-// Whether every kernel of a plan can be launched as it was recorded, as far as that does not depend
-// on arguments; see launch.cpp for what is asked.
+// Whether the guards of all kernels of a plan hold, except those on arguments; launch.cpp has the
+// same guards for a single launch.
 Answer may_launch(State &state, const Plan &plan);
 
 }  // namespace tzero::plan

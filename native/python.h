@@ -22,14 +22,14 @@ class Ref {
         return *this;
     }
 
-    // A reference that the caller gives away.
+    // Takes over a reference that the caller owns.
     static Ref steal(PyObject *object) {
         Ref made;
         made.object_ = object;
         return made;
     }
 
-    // A reference to something that someone else keeps too.
+    // Takes another reference.
     static Ref borrow(PyObject *object) {
         Py_XINCREF(object);
         return steal(object);
@@ -39,7 +39,7 @@ class Ref {
     PyObject *release() { return std::exchange(object_, nullptr); }
     explicit operator bool() const { return object_ != nullptr; }
 
-    // Drop the reference now. The field is empty before the object's destructor can look at it.
+    // Drops the reference now. The field is empty before the object's destructor runs.
     void clear() { Py_CLEAR(object_); }
 
   private:

@@ -14,20 +14,20 @@ namespace {
 
 constexpr size_t most_kept = 4;
 
-// A tensor, and all that must be as it was for it to pass for a new one.
+// A tensor, and what must be unchanged for it to pass for a new one.
 struct Kept {
     Ref tensor;
     std::vector<uint64_t> words;
     const void *address = nullptr;
     Uses uses;
     void *stream = nullptr;
-    bool has_version = true;  // a tensor of inference mode has none
+    bool has_version = true;  // inference tensors have none
 };
 
 struct Ring {
     PyObject_HEAD
     std::vector<Kept> *kept;
-    size_t next;  // where the search begins: behind the one that was handed out last
+    size_t next;  // where the search begins: after the tensor that was reused last
     unsigned long long made, reused;
     PyObject *weak;
 };
@@ -67,8 +67,8 @@ bool is_free(const State &state, const Kept &kept, void *stream, int64_t changes
         (has_attributes(tensor) && !off(Guard::pool_attributes))) {
         return false;
     }
-    // A new tensor, which nothing was written to in place, has version 0; after the plan's own
-    // changes, of which it is given none again, that many more.
+    // The version is 0 in a new tensor, and `changes` after the plan's own changes in place, which
+    // a replay does not count a second time.
     if (!kept.has_version || off(Guard::pool_version)) return true;
     const int64_t version = read_version(state.tensors, state.torch, tensor);
     return version == 0 || version == changes;
@@ -123,8 +123,8 @@ PyObject *ring_held(PyObject *object, PyObject *) {
 }
 
 PyMethodDef ring_methods[] = {
-    {"clear", ring_let_go, METH_NOARGS, PyDoc_STR("clear()\n\nLet go of every tensor.")},
-    {"held", ring_held, METH_NOARGS, PyDoc_STR("held()\n\nThe tensors that it has.")},
+    {"clear", ring_let_go, METH_NOARGS, PyDoc_STR("clear($self, /)\n--\n\nRelease all tensors.")},
+    {"held", ring_held, METH_NOARGS, PyDoc_STR("held($self, /)\n--\n\nThe tensors of the ring.")},
     {nullptr, nullptr, 0, nullptr},
 };
 
@@ -136,7 +136,7 @@ PyMemberDef ring_members[] = {
 };
 
 PyType_Slot ring_slots[] = {
-    {Py_tp_doc, const_cast<char *>("The tensors of one allocation in a plan.")},
+    {Py_tp_doc, const_cast<char *>("The tensors of one allocation in a plan, which are reused.")},
     {Py_tp_new, reinterpret_cast<void *>(ring_new)},
     {Py_tp_traverse, reinterpret_cast<void *>(ring_traverse)},
     {Py_tp_clear, reinterpret_cast<void *>(ring_clear)},
@@ -203,7 +203,7 @@ int add_to_ring(const State &state, PyObject *object, PyObject *tensor, void *st
         ring->kept->push_back(std::move(made));
         return 0;
     }
-    // All are held, or not what they were: the one that was handed out first makes room.
+    // All are held, or changed: replace the one that was handed out first.
     const size_t at = ring->next % most_kept;
     std::swap((*ring->kept)[at], made);
     ring->next = at + 1;

@@ -1,8 +1,9 @@
-// The tensors of one allocation in a plan, handed out again once nobody holds them.
+// The tensors of one allocation in a plan, reused once nobody else holds them.
 //
-// src/tzero/pool.py says when a tensor is free, and is the twin. Here each of those questions is a
-// look at memory: torch counts the references to a tensor's C++ object and to its storage in their
-// second word, which is as it was exactly when nobody else holds either.
+// src/tzero/plans/outputs.py is the counterpart in Python, and explains when a tensor is free. Here
+// each condition is read from memory: torch counts the references to a tensor's C++ object and to
+// its storage in the second word of each. If both words are unchanged, nobody else holds the
+// tensor.
 #pragma once
 
 #include "python.h"
@@ -16,12 +17,12 @@ namespace tzero {
 // Makes the type; 0, or -1 with the Python error set.
 int add_ring(PyObject *module, State *state);
 
-// A tensor of the ring that nobody else has, and its address; null where there is none. `stream` is
-// where its next work goes; `changes`, how often the plan that made it has changed it in place since.
+// A free tensor of the ring, and its address; null if there is none. `stream` is that of its next
+// work; `changes` is how often the plan changes the tensor in place.
 PyObject *take_from_ring(const State &state, PyObject *ring, void *stream, int64_t changes,
                          const void **address);
 
-// Keeps a tensor that was made just now, and that nobody else has yet; 0, or -1 with the error set.
+// Adds a new tensor that nobody else holds yet; 0, or -1 with the Python error set.
 int add_to_ring(const State &state, PyObject *ring, PyObject *tensor, void *stream);
 
 }  // namespace tzero

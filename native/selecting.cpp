@@ -1,12 +1,11 @@
-// `Nearest`: which hint is nearest to the shapes of a call. The twin of `Selector.nearest`.
+// `Nearest`: which hint is nearest to the shapes of a call. Its counterpart is `Selector.nearest`.
 //
 // Enters: the shapes of all hints, once; then those of calls. Leaves: the number of a hint, or None
-// where Python must answer: its twin knows more kinds of shapes, and says what is wrong with the rest.
-// It must not know what hints are for.
+// if Python must answer, which reads more kinds of shapes and reports errors. It must not know what
+// hints are for.
 //
-// src/tzero/tune/select.py says what near means. Here every distance is taken by itself: a number for
-// each hint and each dimension, in the same steps, so that both give the same hint. A call makes no
-// object and remembers nothing.
+// src/tzero/tune/select.py defines the distance. Both round to the same steps, so that they choose
+// the same hint. Here every distance is computed on each call: nothing is allocated or cached.
 
 #include "python.h"
 
@@ -24,7 +23,8 @@ namespace tzero {
 
 namespace {
 
-// As in select.py, which gives the reasons: MOST_HINTS, MOST_DIMS, _STEPS and BELOW_ONE.
+// MOST_HINTS, MOST_DIMS, _STEPS and BELOW_ONE of select.py, which has the reasons and works without
+// this module; tests/native/test_descriptions.py compares them.
 constexpr Py_ssize_t most_hints = 1 << 8;
 constexpr Py_ssize_t most_dims = (1 << 8) - 1;
 constexpr int32_t steps = 1 << 10;
@@ -32,8 +32,8 @@ constexpr int32_t below_one = -steps;
 
 constexpr uint64_t largest = INT64_MAX;
 
-// What all hints of a family have in one dimension, in steps; `counts` has all bits of a hint set,
-// or none where its size is dynamic.
+// One dimension of all hints of a family, in steps; `counts` is -1 (all bits set) for a hint with a
+// known size, and 0 for one with a dynamic size.
 struct Column {
     std::vector<int32_t> marks;
     std::vector<int32_t> counts;
@@ -65,18 +65,17 @@ Nearest *nearest_of(PyObject *object) { return reinterpret_cast<Nearest *>(objec
 
 // ---- reading shapes -----------------------------------------------------------------------------
 
-enum class Size { known, dynamic, odd };
+enum class Size { known, dynamic, invalid };
 
 Size read_size(PyObject *object, int64_t *size) {
     if (object == Py_None) return Size::dynamic;
-    if (!PyLong_CheckExact(object)) return Size::odd;
+    if (!PyLong_CheckExact(object)) return Size::invalid;
     int overflow = 0;
     *size = PyLong_AsLongLongAndOverflow(object, &overflow);
-    return overflow == 0 && *size >= 0 ? Size::known : Size::odd;
+    return overflow == 0 && *size >= 0 ? Size::known : Size::invalid;
 }
 
-// Whether an object is a tuple whose items are what Python would find in it: torch.Size is, and so
-// is a subclass that leaves iteration and length alone.
+// Whether an object is a tuple with the iteration and length of tuples, such as torch.Size.
 bool is_tuple(PyObject *object) {
     const PyTypeObject *type = Py_TYPE(object);
     return type == &PyTuple_Type ||
@@ -92,12 +91,12 @@ bool are_shapes(PyObject *shapes) {
     return true;
 }
 
-// Calls `each` with every size, in order, until one is odd; false then. A dynamic one is -1.
+// Calls `each` with every size in order, -1 for a dynamic one; false if one is invalid.
 template <typename Each> bool for_each_size(PyObject *shape, Each each) {
     for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(shape); ++k) {
         int64_t size = 0;
         const Size read = read_size(PyTuple_GET_ITEM(shape, k), &size);
-        if (read == Size::odd) return false;
+        if (read == Size::invalid) return false;
         each(read == Size::known ? size : -1);
     }
     return true;
@@ -110,15 +109,15 @@ template <typename Each> bool for_each_size_of_all(PyObject *shapes, Each each) 
     return true;
 }
 
-// log2 of a size. The factor is a power of two, so that nothing is rounded but the logarithm and,
-// in the end, the step: a compiler that contracts product and sum changes nothing.
+// log2 of a size, in steps. The factor is a power of two, so that the product is exact: contracting
+// it with the sum (FMA) does not change the result.
 int32_t in_steps(int64_t size) {
     if (size == 0) return below_one;
     return static_cast<int32_t>(std::floor(std::log2(static_cast<double>(size)) * steps + 0.5));
 }
 
-// The elements of all tensors together, as far as 63 bits can tell, with dynamic sizes counted as 1;
-// false where a size is odd.
+// The number of elements of all tensors, at most 2^63 - 1, with dynamic sizes counted as 1; false
+// if a size is invalid.
 bool count_elements(PyObject *shapes, int64_t *count) {
     uint64_t sum = 0;
     for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(shapes); ++k) {
@@ -146,8 +145,8 @@ bool has_ranks(const Family &family, PyObject *shapes) {
     return true;
 }
 
-// The distances of all hints of a column, and their sums over columns; and how far each is off in
-// all of them together, where larger sizes make up for smaller ones.
+// The distances of all hints, summed over columns; and the sums of the signed differences, in which
+// larger sizes make up for smaller ones.
 class Distances {
   public:
     explicit Distances(size_t count) : count_(count) {
@@ -164,7 +163,7 @@ class Distances {
         }
     }
 
-    // The least distance; among equals the one that is least off, and then the first.
+    // The least distance; among equals the least signed difference, and then the first.
     size_t least() const {
         size_t best = 0;
         for (size_t k = 1; k < count_; ++k) {
@@ -180,7 +179,7 @@ class Distances {
     int32_t off_[most_hints];
 };
 
-// The number of the nearest hint; -1 where a size is odd.
+// The number of the nearest hint; -1 if a size is invalid.
 Py_ssize_t choose_within(const Family &family, PyObject *shapes) {
     Distances distances(family.numbers.size());
     const Column *column = family.columns.data();
@@ -298,19 +297,19 @@ void nearest_dealloc(PyObject *object) {
 
 PyMethodDef nearest_methods[] = {
     {"number", nearest_number, METH_O,
-     PyDoc_STR("number(shapes)\n\nThe number of the nearest hint; None where Python must say.")},
+     PyDoc_STR("number($self, shapes, /)\n--\n\nThe nearest hint; None if Python must choose.")},
     {nullptr, nullptr, 0, nullptr},
 };
 
 PyType_Slot nearest_slots[] = {
-    {Py_tp_doc, const_cast<char *>("The shapes of hints, and which of them is nearest to others.")},
+    {Py_tp_doc, const_cast<char *>("Nearest(hints)\n--\n\nFinds the nearest hint.")},
     {Py_tp_new, reinterpret_cast<void *>(nearest_new)},
     {Py_tp_dealloc, reinterpret_cast<void *>(nearest_dealloc)},
     {Py_tp_methods, nearest_methods},
     {0, nullptr},
 };
 
-// It refers to no Python object, so the collector need not know it.
+// It refers to no Python object, so it needs no garbage collection.
 PyType_Spec nearest_spec = {
     "tzero._native.Nearest",
     sizeof(Nearest),
@@ -323,7 +322,11 @@ PyType_Spec nearest_spec = {
 
 int add_nearest(PyObject *module) {
     Ref type = Ref::steal(PyType_FromModuleAndSpec(module, &nearest_spec, nullptr));
-    if (!type) return -1;
+    if (!type || PyModule_AddIntConstant(module, "MOST_HINTS", most_hints) < 0 ||
+        PyModule_AddIntConstant(module, "MOST_DIMS", most_dims) < 0 ||
+        PyModule_AddIntConstant(module, "STEPS_PER_DOUBLING", steps) < 0) {
+        return -1;
+    }
     return PyModule_AddObjectRef(module, "Nearest", type.get());
 }
 

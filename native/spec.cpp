@@ -29,7 +29,7 @@ template <typename T> bool put_integer(char *at, const Argument &argument) {
     return true;
 }
 
-// What a number is as a double, as CPython's own conversion has it.
+// Converts a number to a double exactly; false if it cannot be.
 bool as_double(const Argument &argument, double *out) {
     if (argument.kind == Kind::floating) {
         *out = argument.floating;
@@ -64,7 +64,7 @@ bool put_floating(char *at, Type type, const Argument &argument) {
         break;
     }
     if (PyFloat_Pack2(number, at, PY_LITTLE_ENDIAN) != 0) {
-        PyErr_Clear();  // it is too large for 16 bits, and Triton says so
+        PyErr_Clear();  // too large for 16 bits: Triton reports it
         return false;
     }
     return true;
@@ -140,7 +140,8 @@ int SpecTable::find(const View &view, Spec **out) {
             return 0;
         }
     }
-    // Comparing runs Python code, which may change the table: so the candidates are taken first.
+    // Comparing runs Python code, which may change the table, so the candidates are collected
+    // first.
     const auto range = by_hash_.equal_range(hash_of(view.words, view.word_count));
     std::vector<Spec *> candidates;
     for (auto at = range.first; at != range.second; ++at) candidates.push_back(at->second);
@@ -203,7 +204,7 @@ int SpecTable::visit(visitproc visit, void *arg) const {
 }
 
 bool fits(const Spec &spec, const Argument *arguments) {
-    char nowhere[8];
+    char nowhere[parameter_bytes];
     return std::all_of(spec.moves.begin(), spec.moves.end(), [&](const Move &move) {
         return put_one(nowhere, move.type, arguments[move.index]);
     });

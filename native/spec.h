@@ -1,4 +1,4 @@
-// One binary and the words it serves: what a hit needs, and nothing else.
+// One binary and the key it is for: what a hit needs, and nothing else.
 #pragma once
 
 #include "python.h"
@@ -9,24 +9,31 @@
 
 #include "arguments.h"
 #include "cuda.h"
+#include "enums.h"
 #include "versions.h"
 
 namespace tzero {
 
-// How a parameter of the compiled kernel is laid out; the numbers are known to native_launch.py.
-enum class Type : int {
-    pointer, boolean, i8, u8, i16, u16, i32, u32, i64, u64, f16, bf16, f32, f64, count
-};
+// How a parameter of the compiled kernel is laid out.
+#define TZERO_PARAMETER_TYPES(EACH)                                                              \
+    EACH(pointer) EACH(boolean) EACH(i8) EACH(u8) EACH(i16) EACH(u16) EACH(i32) EACH(u32)        \
+    EACH(i64) EACH(u64) EACH(f16) EACH(bf16) EACH(f32) EACH(f64)
 
-// From argument `index` to `offset` in the block of parameters.
+enum class Type : int { TZERO_PARAMETER_TYPES(TZERO_ENUMERATOR) count };
+constexpr const char *type_names[] = {TZERO_PARAMETER_TYPES(TZERO_ENUMERATOR_NAME)};
+
+// Room for a parameter of any type.
+constexpr size_t parameter_bytes = 8;
+
+// Copies argument `index` to `offset` in the block of parameters.
 struct Move {
     size_t index;
     Type type;
     size_t offset;
 };
 
-// The words of a launch (which world and way of writing, then two for each argument), and the
-// constants that are compared as objects; both lie elsewhere.
+// The key of a launch, owned elsewhere: the numbers of its environment and form in one word, two
+// words for each argument, and the constants that are compared as objects.
 struct View {
     const uint64_t *words;
     size_t word_count;
@@ -36,46 +43,46 @@ struct View {
 
 uint64_t hash_of(const uint64_t *words, size_t count);
 
-// Whether these words and constants are those of the view: 1 or 0, or -1 with the Python error set
-// if comparing constants raised.
+// Whether these words and constants equal those of the view: 1 or 0, or -1 with the Python error
+// set if comparing constants raised.
 int is_view(const std::vector<uint64_t> &words, const std::vector<Ref> &constants,
             const View &view);
 
 struct Spec {
     std::vector<uint64_t> words;
-    std::vector<Ref> constants;  // those that are compared as objects, in order
+    std::vector<Ref> constants;  // compared as objects, in order
 
-    // What Triton launched, and where it keeps it.
+    // The compiled kernel, and where Triton keeps it.
     Ref kernel, caches, table, key, device;
-    Seen device_caches, kernels;  // the dicts that it is found through, when it was
+    Seen device_caches, kernels;  // the dicts on the way to it, when it was last found
 
     std::vector<Move> moves;
     size_t bytes = 0;
     bool on_cpu = false;
 
-    // On the CPU: tz_run_packed of the pool, its tz_program, and the launcher that owns both.
+    // On the CPU: tz_run_packed and tz_program of runtime/pool.h, and the launcher that owns both.
     int (*run_packed)(const void *program, const void *packed, const void *spans) = nullptr;
     const void *program = nullptr;
     const void *function = nullptr;
     Ref launcher;
-    int64_t work = 0;  // of each program, in element operations; 0: there is no telling
+    int64_t work = 0;  // element operations of a program; 0 if unknown
 
     // On CUDA.
     cuda::Binary binary;
     int device_id = -1;
     Ref name;
 
-    int32_t first_grid[3] = {0, 0, 0};  // for a build that is broken on purpose
+    int32_t first_grid[3] = {0, 0, 0};  // for the mutation tests
     void *first_stream = nullptr;
     bool knows_first_stream = false;
 
-    size_t uses = 1;       // of the table, and of calls that are running
-    bool in_table = false;  // a call may still use one that the table has dropped
+    size_t uses = 1;       // references: the table's, and those of running calls
+    bool in_table = false;  // false while a running call uses a dropped spec
 
     int visit(visitproc visit, void *arg) const;
 };
 
-// A reference to a spec while a call uses it: the table may drop it meanwhile.
+// A reference to a spec during a call, since the table may drop it meanwhile.
 class SpecUse {
   public:
     explicit SpecUse(Spec *spec) : spec_(spec) { ++spec_->uses; }
@@ -89,7 +96,7 @@ class SpecUse {
     Spec *spec_;
 };
 
-// Specs by their words; the oldest goes when there are too many.
+// Specs by key; the oldest is evicted when the table is full.
 class SpecTable {
   public:
     SpecTable() = default;
@@ -111,15 +118,14 @@ class SpecTable {
     Spec *last_ = nullptr;
 };
 
-// Writes one argument as a parameter of this type; false if it has a value or a type that the
-// parameter cannot take.
+// Writes one argument as a parameter of this type; false if its value or type does not fit.
 bool put_one(char *at, Type type, const Argument &argument);
 
-// Whether every parameter takes the value of its argument.
+// Whether every argument fits its parameter.
 bool fits(const Spec &spec, const Argument *arguments);
 
-// Writes the arguments where the kernel expects them; false if one has a value or a type that the
-// parameter cannot take, which Triton then says.
+// Writes the arguments into the block of parameters; false if one does not fit, which Triton
+// reports.
 bool pack(const Spec &spec, const Argument *arguments, char *block);
 
 }  // namespace tzero

@@ -1,4 +1,4 @@
-// What the module keeps: types, names, and the objects of torch, Triton and tzero that are read.
+// The state of the module: types, names, and the objects of torch, Triton and tzero that it reads.
 #pragma once
 
 #include "python.h"
@@ -20,8 +20,8 @@ struct Names {
     Ref missed, resume, drifted, call, open, in_force, verify, version, data;
 };
 
-// What `triton.knobs.runtime` says while nobody has changed it: its attributes are then those of
-// its class. Valid for this object, while its own dict is empty and the class has this version.
+// The attributes of `triton.knobs.runtime`. Valid for this object, while its own dict is empty and
+// its class has this version.
 struct RuntimeKnobs {
     Ref object;
     unsigned version = 0;
@@ -29,15 +29,15 @@ struct RuntimeKnobs {
     Ref enter_dict, exit_dict;  // of the two hooks, where they are ordinary chains
 };
 
-// The knobs, the driver and the launch hooks, when all of them were last looked at. While nothing
-// of that has changed, what was found to hold in this `generation` holds.
+// The versions of the knobs, the driver and the launch hooks when all of them were last read. While
+// they are unchanged, guards that held in this `generation` hold.
 struct KnobsSeen {
     uint64_t generation = 0;
     bool valid = false;
-    unsigned computed = 0;  // the version of a class whose knobs are computed: it is no use looking
+    unsigned computed = 0;  // the version of a class with computed knobs, or 0
     Seen module;  // triton.knobs
     SeenObject runtime, compilation, driver, active;
-    Ref compilation_object, active_object;  // kept alive for the two
+    Ref compilation_object, active_object;  // keep the two alive
     Seen enter, exit;                       // the dicts of the hooks, where these are chains
     Ref enter_calls, exit_calls;            // the lists in them
 };
@@ -55,13 +55,13 @@ struct State {
     Ref tensor_type, parameter_type, exchange_capsule;
     Tensors tensors;
     Ref knobs;         // the dict of triton.knobs
-    Ref more_knobs;    // tuple of names in knobs.compilation, besides the one every Triton has
+    Ref more_knobs;    // names in knobs.compilation that only some Tritons have, a tuple
     Ref hook_chain;    // the type of an ordinary chain of launch hooks
     Ref runtime_knobs; // the type of triton.knobs.runtime as Triton made it
     Ref driver;        // Triton's driver configuration
-    Ref driver_slot;   // the attribute of it that holds the active driver
+    Ref driver_slot;   // its attribute with the active driver
     Ref events;        // the dict of tzero.events
-    Ref log_cache;     // of tzero's logger: its answers by level, emptied when a level changes
+    Ref log_cache;     // of tzero's logger: whether each level is enabled
     Ref debug_level;   // logging.DEBUG
     Ref watched;       // tzero.events.watched
     Ref get_num_threads;
@@ -74,14 +74,14 @@ struct State {
     Torch torch;
     Ref dtype_type;  // torch.dtype
     Ref measure;     // the dict of tzero.measure
-    Ref settings;    // the dict in which tzero.settings keeps those in force
-    Ref plain_settings;  // the last of these under which plans are not verified
+    Ref settings;    // the dict with the settings in force
+    Ref plain_settings;  // the latest settings without verify mode
 
-    Py_ssize_t recorders = 0;  // how many calls of host functions are being recorded
+    Py_ssize_t recorders = 0;  // the number of calls that are being recorded
 
     RuntimeKnobs runtime;
     KnobsSeen knobs_seen;
-    Seen unwatched[2];  // the dicts of events and of the logger, when nobody watched
+    Seen unwatched[2];  // the dicts of events and of the logger, when nothing was observed
     Seen quiet[2];      // those of measure and of settings, when nothing was measured or verified
 };
 

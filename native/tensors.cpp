@@ -9,8 +9,8 @@ namespace tzero {
 
 namespace {
 
-// c10::impl::raw_local_dispatch_key_set: the keys on and off in a thread, each as the difference
-// from what is usual. Every thread has its own, which does not move.
+// c10::impl::raw_local_dispatch_key_set: the included and excluded dispatch keys of this thread,
+// each XORed with the default. It is thread-local, and does not move.
 const uint64_t *local_keys() {
     thread_local const uint64_t *known = nullptr;
     if (known == nullptr) {
@@ -24,7 +24,7 @@ const void *handle_of(const Tensors &tensors, PyObject *value) {
     return reinterpret_cast<const char *>(value) + tensors.handle;
 }
 
-// The C++ object; a handle is where its address is.
+// The C++ object; a handle points to its address.
 const void *impl_of(const void *handle) {
     const void *impl = nullptr;
     std::memcpy(&impl, handle, sizeof impl);
@@ -60,7 +60,7 @@ const char *Torch::open() {
     if (!library.find("aoti_torch_get_dim", dim)) return "aoti_torch_get_dim";
     if (!library.find("aoti_torch_get_sizes", sizes)) return "aoti_torch_get_sizes";
     if (!library.find("aoti_torch_get_strides", strides)) return "aoti_torch_get_strides";
-    library.find("_ZN2at15get_num_threadsEv", threads_);  // Python has it too
+    library.find("_ZN2at15get_num_threadsEv", threads_);  // optional: Python can be asked instead
     return nullptr;
 }
 
@@ -76,7 +76,7 @@ Reading read_tensor_words(const Tensors &tensors, const Torch &torch, PyObject *
     if (impl == nullptr) return Reading::not_ours;
     uint64_t keys = 0;
     std::memcpy(&keys, impl + torch.key_set, sizeof keys);
-    // Before anything else: torch answers other questions for plain tensors only.
+    // First, because the functions below are for plain tensors only.
     if ((keys & ~torch.plain_keys) != 0) return Reading::not_ours;
     int32_t dtype = 0, index = 0;
     int64_t dimension = 0;
@@ -91,7 +91,7 @@ Reading read_tensor_words(const Tensors &tensors, const Torch &torch, PyObject *
         dtype > 0xff || index > 0xfe) {
         return Reading::not_ours;
     }
-    // Elements without memory, as of a storage that was freed: Python says what is wrong.
+    // A tensor with elements but no memory, such as one with a freed storage: Python reports it.
     if (data == nullptr && std::find(sizes, sizes + dimension, 0) == sizes + dimension) {
         return Reading::not_ours;
     }
@@ -127,7 +127,7 @@ void bump_version(const Tensors &tensors, const Torch &torch, PyObject *value) {
 }
 
 Uses read_uses(const Tensors &tensors, const Torch &torch, PyObject *value) {
-    constexpr size_t count = 8;  // where torch's counted objects have their count: behind a pointer
+    constexpr size_t count = 8;  // offset in an intrusive_ptr_target, after the vtable
     const auto *impl = static_cast<const char *>(impl_of(handle_of(tensors, value)));
     Uses uses;
     std::memcpy(&uses.tensor, impl + count, sizeof uses.tensor);

@@ -1,9 +1,9 @@
-// What a plan reads of torch: everything of a tensor that a host function may look at, but its
-// contents; and what torch is set to in a thread.
+// What a plan reads of torch: everything of a tensor except its contents, and the modes of a
+// thread. A guard on a new tensor fact goes into `read_tensor_words`.
 //
-// All of it comes from functions that torch's libraries export, most of them its C shim for compiled
-// programs; two are C++ functions, and one a variable. native_plan.py compares each with what torch
-// says in Python before any of it is used, and leaves plans to Python where one is missing.
+// All of it comes from symbols that torch's libraries export, most of them of its C shim for
+// compiled programs. src/tzero/adapters/torch_layout.py compares each with torch's answer in Python
+// before it is used; if one is missing or differs, plans are replayed in Python.
 #pragma once
 
 #include "python.h"
@@ -14,9 +14,9 @@
 
 namespace tzero {
 
-// What torch is set to in this thread, as words that are only compared: which dispatch keys are
-// on and off beyond the usual (inference mode, transforms, dispatch modes; all zero mostly), whether
-// gradients are recorded, and whether torch is to be deterministic, which is for all threads.
+// The modes of torch in this thread, as words of a key: which dispatch keys are included and
+// excluded beyond the default (by inference mode, transforms, dispatch modes; usually none), grad
+// mode, and deterministic mode, which is global.
 struct Modes {
     uint64_t included;
     uint64_t excluded;
@@ -26,19 +26,19 @@ struct Modes {
 
 class Torch {
   public:
-    // Finds the functions in the libraries that torch has loaded: null, or the name of one that is
-    // missing.
+    // Finds the functions in the libraries that torch has loaded: null, or the name of a missing
+    // one.
     const char *open();
 
-    // The modes of this thread. `open` has found everything.
+    // The modes of this thread; only after `open` has found everything.
     Modes modes() const;
 
     bool is_deterministic() const { return deterministic_(context_); }
 
-    // How many torch function modes are on in this thread.
+    // The number of torch function modes in this thread.
     int64_t function_modes() const { return function_modes_(); }
 
-    // How many threads torch allows; negative where it must be asked in Python.
+    // The number of threads torch may use; negative if only Python can tell.
     int threads() const { return threads_ == nullptr ? -1 : threads_(); }
 
     int (*dim)(const void *handle, int64_t *out) = nullptr;
@@ -50,17 +50,17 @@ class Torch {
 
     // Set by configure_plans().
     bool ready = false;
-    Py_ssize_t key_set = 0;        // where in a tensor's C++ object its dispatch keys are
-    uint64_t plain_keys = 0;       // those that a tensor may have which is read here
-    uint64_t plain_included = 0;   // those that may be on, or off, in a thread whose calls are
-    uint64_t plain_excluded = 0;   // replayed here
-    Py_ssize_t storage = -1;       // where in a tensor's C++ object its storage is,
-    Py_ssize_t gradients = -1;     // and what there is about gradients; negative: not known
+    Py_ssize_t key_set = 0;        // offset of the dispatch keys in a tensor's C++ object
+    uint64_t plain_keys = 0;       // the dispatch keys of tensors that native code reads
+    uint64_t plain_included = 0;   // the dispatch keys that may be included, and excluded, in a
+    uint64_t plain_excluded = 0;   // thread whose calls are replayed natively
+    Py_ssize_t storage = -1;       // offset of the storage in a tensor's C++ object, and of its
+    Py_ssize_t gradients = -1;     // autograd metadata; negative if unknown
 
   private:
     int64_t (*function_modes_)() = nullptr;
     bool (*grad_)() = nullptr;
-    const void *context_ = nullptr;  // torch's one
+    const void *context_ = nullptr;  // torch's global context
     bool (*deterministic_)(const void *context) = nullptr;
     int (*threads_)() = nullptr;
 };
@@ -68,18 +68,18 @@ class Torch {
 constexpr size_t most_dimensions = 32;
 constexpr size_t most_tensor_words = 2 + 2 * most_dimensions;
 
-// Reads a tensor of exactly one of the known types. Its words: type, dtype, device, whether it
-// requires gradients, its address modulo 16 and its dimension in the first, of which the upper 16
-// bits are free; its dispatch keys, sizes and strides in the others. `not_ours` for a tensor that
-// is not plain, such as a sparse or a wrapped one.
+// Reads the key of a tensor of exactly torch.Tensor or torch.nn.Parameter. The first word has its
+// type, requires_grad, address modulo 16, dtype, device index and number of dimensions; the upper
+// 32 bits are free. The other words are its dispatch keys, sizes and strides. `not_ours` for other
+// than plain tensors, such as sparse or wrapped ones.
 Reading read_tensor_words(const Tensors &tensors, const Torch &torch, PyObject *value,
                           uint64_t *words, size_t *count, const void **address);
 
-// Where the tensor's memory is now; false if torch does not say.
+// The tensor's current address; false if torch has none.
 bool read_address(const Tensors &tensors, PyObject *value, const void **address);
 
-// Who refers to a tensor in C++: torch's counts for the tensor and for its storage, as words that
-// are only compared, which storage that is, and what there is about gradients (nothing, mostly).
+// Who refers to a tensor in C++: the words with torch's reference counts of the tensor and of its
+// storage, the storage, and the autograd metadata (usually null). They are only compared.
 struct Uses {
     uint64_t tensor = 0, storage = 0;
     const void *memory = nullptr, *gradients = nullptr;
@@ -92,20 +92,20 @@ struct Uses {
 
 Uses read_uses(const Tensors &tensors, const Torch &torch, PyObject *value);
 
-// How often a tensor was written to in place, as torch counts it; not for one of inference mode.
+// The version counter of a tensor; inference tensors have none.
 int64_t read_version(const Tensors &tensors, const Torch &torch, PyObject *value);
 
-// Has torch count one more time; not for one of inference mode either.
+// Increments the version counter; inference tensors have none.
 void bump_version(const Tensors &tensors, const Torch &torch, PyObject *value);
 
-// What is known of a tensor that a step makes.
+// The geometry of a tensor that a step makes.
 struct Geometry {
     int32_t dtype = 0;
     int32_t device_type = 0;
     int32_t device_index = 0;
-    std::vector<int64_t> sizes_and_strides;  // in one, each of half the length
+    std::vector<int64_t> sizes_and_strides;  // the sizes, then as many strides
 
-    // Whether a plain tensor is as this says.
+    // Whether a plain tensor has this geometry.
     bool fits(const Tensors &tensors, const Torch &torch, PyObject *value) const;
 };
 

@@ -1,6 +1,6 @@
-// The two types of a native launch. `Launchable` is the base of a kernel class in Python: it has
-// `k[grid]` and `run`. `Launching` is what `k[grid]` gives: a kernel and a grid, called without a
-// Python frame.
+// The two types of a native launch. `Launchable` is the base of a kernel class in Python, with
+// `k[grid]` and `run`. `Launching` is the result of `k[grid]`: a kernel and a grid, whose call
+// enters no Python frame.
 
 #include "python.h"
 
@@ -84,7 +84,7 @@ PyMemberDef launching_members[] = {
 };
 
 PyType_Slot launching_slots[] = {
-    {Py_tp_doc, const_cast<char *>("A kernel and its grid, ready to be called.")},
+    {Py_tp_doc, const_cast<char *>("A kernel and its grid; calling it launches.")},
     {Py_tp_call, reinterpret_cast<void *>(PyVectorcall_Call)},
     {Py_tp_traverse, reinterpret_cast<void *>(launching_traverse)},
     {Py_tp_clear, reinterpret_cast<void *>(launching_clear)},
@@ -143,8 +143,8 @@ int launchable_traverse(PyObject *object, visitproc visit, void *arg) {
     const Kernel *kernel = kernel_of(object);
     if (kernel == nullptr) return 0;
     for (const Parameter &parameter : kernel->parameters) Py_VISIT(parameter.fallback.get());
-    for (const auto &world : kernel->worlds) {
-        for (size_t k = 0; k < world->count; ++k) Py_VISIT(world->values[k].get());
+    for (const auto &environment : kernel->environments) {
+        for (size_t k = 0; k < environment->count; ++k) Py_VISIT(environment->values[k].get());
     }
     Py_VISIT(kernel->debug.get());
     Py_VISIT(kernel->grids.get());
@@ -165,8 +165,8 @@ int launchable_clear(PyObject *object) {
     kernel->debug.clear();
     kernel->grids.clear();
     kernel->last_launching.clear();
-    std::vector<std::unique_ptr<World>> worlds;
-    worlds.swap(kernel->worlds);
+    std::vector<std::unique_ptr<Environment>> environments;
+    environments.swap(kernel->environments);
     std::vector<Parameter> parameters;
     parameters.swap(kernel->parameters);
     kernel->prepared = false;
@@ -182,7 +182,7 @@ void launchable_dealloc(PyObject *object) {
     Py_DECREF(type);
 }
 
-// k[grid]. A grid of integers has one Launching, which is kept.
+// k[grid]. The Launching of a grid of integers is cached.
 PyObject *launchable_subscript(PyObject *object, PyObject *grid) {
     Kernel *kernel = kernel_of(object);
     PyObject *last = kernel->last_launching.get();
@@ -212,7 +212,7 @@ PyObject *launchable_subscript(PyObject *object, PyObject *grid) {
     return made.release();
 }
 
-// run(*args, grid=, warmup=, **kwargs): Triton's entry, which autotuners use.
+// run(*args, grid=, warmup=, **kwargs): Triton's own entry, which autotuners call.
 PyObject *launchable_run(PyObject *object, PyObject *const *args, Py_ssize_t nargs,
                          PyObject *names) {
     Kernel *kernel = kernel_of(object);
@@ -241,33 +241,20 @@ PyObject *launchable_run(PyObject *object, PyObject *const *args, Py_ssize_t nar
     return guarded_launch(call);
 }
 
-// _prepare(parameters, most): what Python knows of the kernel, before the first launch.
+// _prepare(parameters, most): called once, before the first launch.
 PyObject *launchable_prepare(PyObject *object, PyObject *args) {
     PyObject *given = nullptr;
     Py_ssize_t most = 0;
     if (!PyArg_ParseTuple(args, "O!n:_prepare", &PyTuple_Type, &given, &most)) return nullptr;
     if (static_cast<size_t>(PyTuple_GET_SIZE(given)) > most_arguments) {
-        PyErr_SetString(PyExc_ValueError, "a kernel with so many parameters is one of Python's");
+        PyErr_Format(PyExc_ValueError,
+                     "the kernel has %zd parameters, and native launches take at most %zu",
+                     PyTuple_GET_SIZE(given), most_arguments);
         return nullptr;
     }
     Kernel *kernel = kernel_of(object);
     std::vector<Parameter> parameters;
-    for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(given); ++k) {
-        PyObject *name = nullptr, *fallback = nullptr;
-        int constant = 0, specialize = 0, align = 0, keyword_only = 0, has_default = 0;
-        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(given, k), "UpppppO", &name, &constant, &specialize,
-                              &align, &keyword_only, &has_default, &fallback)) {
-            return nullptr;
-        }
-        Parameter parameter;
-        parameter.name = Ref::borrow(name);
-        if (has_default) parameter.fallback = Ref::borrow(fallback);
-        parameter.constant = constant != 0;
-        parameter.specialize = specialize != 0;
-        parameter.align = align != 0;
-        parameter.keyword_only = keyword_only != 0;
-        parameters.push_back(std::move(parameter));
-    }
+    if (read_parameters(given, &parameters) < 0) return nullptr;
     kernel->parameters = std::move(parameters);
     kernel->most_specs = static_cast<size_t>(most > 0 ? most : 1);
     kernel->prepared = kernel->state->configured;
@@ -277,9 +264,10 @@ PyObject *launchable_prepare(PyObject *object, PyObject *args) {
 PyMethodDef launchable_methods[] = {
     {"run", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(launchable_run)),
      METH_FASTCALL | METH_KEYWORDS,
-     PyDoc_STR("run(*args, grid, warmup, **kwargs)\n\nTriton's entry.")},
+     PyDoc_STR("run($self, /, *args, grid, warmup, **kwargs)\n--\n\nTriton's own entry.")},
     {"_prepare", launchable_prepare, METH_VARARGS,
-     PyDoc_STR("_prepare(parameters, most)\n\nSay what the kernel's parameters are.")},
+     PyDoc_STR("_prepare($self, parameters, most, /)\n--\n\nSet the parameters, each a "
+               "ParameterDescription, and the most binaries to keep.")},
     {nullptr, nullptr, 0, nullptr},
 };
 
@@ -292,7 +280,7 @@ PyMemberDef launchable_members[] = {
 };
 
 PyType_Slot launchable_slots[] = {
-    {Py_tp_doc, const_cast<char *>("The base of kernels whose launches are native.")},
+    {Py_tp_doc, const_cast<char *>("The base class of kernels that are launched natively.")},
     {Py_tp_new, reinterpret_cast<void *>(launchable_new)},
     {Py_tp_traverse, reinterpret_cast<void *>(launchable_traverse)},
     {Py_tp_clear, reinterpret_cast<void *>(launchable_clear)},

@@ -1,9 +1,10 @@
-// Whether something may have changed since it was looked at: CPython counts the changes to each dict,
-// and to each class. What was found to hold then holds while the numbers are the same.
+// Whether a dict or a class has changed since it was read. CPython gives each a version number,
+// which changes with every modification; what was found earlier holds while the numbers are the
+// same.
 //
-// Up to 3.12 a dict has a number that no other dict, and no other state of this one, has or will have.
-// Later ones keep none: there `version_of` is 0, which is never taken for "the same", and everything is
-// looked at each time.
+// Up to CPython 3.12 a dict's version is unique among all dicts and all their states. Later
+// releases have none: there `version_of` is 0, which never counts as unchanged, and everything is
+// read each time.
 #pragma once
 
 #include "python.h"
@@ -23,7 +24,7 @@ inline uint64_t version_of(PyObject *dict) {
 inline uint64_t version_of(PyObject *) { return 0; }
 #endif
 
-// A dict's version when something was found out about it.
+// The version of a dict when it was read.
 class Seen {
   public:
     bool is(PyObject *dict) const { return version_ != 0 && version_ == version_of(dict); }
@@ -34,7 +35,7 @@ class Seen {
     uint64_t version_ = 0;
 };
 
-// An object whose attributes are its own dict's and its class's: the versions of both.
+// The versions of an object's own dict and of its class when they were read.
 class SeenObject {
   public:
     bool is(PyObject *object) const {
@@ -44,7 +45,7 @@ class SeenObject {
                Py_TYPE(object)->tp_version_tag == class_;
     }
 
-    // Takes note of an object, which the caller keeps alive as long as this is asked.
+    // Keeps the versions of an object, which the caller keeps alive while `is` is used.
     void set(PyObject *object) {
         version_ = 0;
         PyObject **dict = _PyObject_GetDictPtr(object);

@@ -1,4 +1,4 @@
-"""Every measurement, by its id. Ids are stable: later tiers and records of other days use them."""
+"""Every measurement. Ids never change, so that records of different days can be compared."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The compile service: what workers gain, what a cache hit costs, what asking costs.
+"""The compile service: what workers gain, and what a cache hit and a request cost.
 
-The kernels are compiled for an H100, which takes no GPU: Triton's own compiler does all of it. No
-cache has a part in the rows about compiling; the rows about the cache have one of their own.
+The kernels are compiled for an H100 by Triton's own compiler, which needs no GPU. The rows about
+compiling use no cache; the rows about the cache have one of their own.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
 import triton
 
@@ -57,7 +56,7 @@ def kernel_{k}(x, y, out, n, BLOCK: tl.constexpr):
 
 @functools.cache
 def _requests() -> tuple[Any, ...]:
-    """What 32 kernels, no two alike, ask of a compiler."""
+    """Compile requests for 32 different kernels."""
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
@@ -82,7 +81,7 @@ def _requests() -> tuple[Any, ...]:
 
 
 class _NoStore:
-    """A cache that keeps nothing."""
+    """A cache that stores nothing."""
 
     def get(self, digest: str) -> None:
         return None
@@ -95,13 +94,13 @@ _turns = itertools.count()
 
 
 def _anew() -> list[Any]:
-    """The requests under names that nobody has asked for yet, so that all of it is compiled."""
+    """The requests under new names, so that each is compiled again."""
     turn = next(_turns)
     return [dataclasses.replace(each, name=f"{each.name} {turn}") for each in _requests()]
 
 
 def _compiler(workers: int) -> tuple[Any, Callable[[], None]]:
-    """A service with so many workers, and what makes all of the requests on it."""
+    """A service with that many workers, and a function that compiles all requests on it."""
     from tzero import settings
     from tzero.compile import AsyncCompile
 
@@ -147,7 +146,7 @@ def _started() -> Case:
 
 
 def _submit() -> Case:
-    """Each is asked for under a new name, and waited for before the next is asked for."""
+    """Each request has a new name, and is finished before the next one is submitted."""
     from tzero import settings
 
     service, _ = _compiler(WORKERS)
@@ -165,7 +164,7 @@ def _submit() -> Case:
 
 
 def _hit_in(store: Any) -> Callable[[], None]:
-    """A kernel that is on the disk and nowhere else: found, verified, loaded, ready to launch."""
+    """Load a kernel that is only on the disk: find it, verify it, make it ready to launch."""
     from tzero.adapters import triton_launch
     from tzero.backends import triton as backend
     from tzero.compile import AsyncCompile
@@ -180,13 +179,13 @@ def _hit_in(store: Any) -> Callable[[], None]:
         service = AsyncCompile(stores=lambda _: store)
         backend.load(service.compile(request), source)._init_handles()
         if store.missed:
-            raise RuntimeError("the disk did not have it")
+            raise RuntimeError("the kernel was not on the disk")
 
     return hit
 
 
 class _Watched:
-    """A store that remembers whether it was asked for what it does not have."""
+    """A store that remembers whether the last lookup missed."""
 
     def __init__(self, store: Any) -> None:
         self.store = store
@@ -202,7 +201,7 @@ class _Watched:
 
 
 def _filled(entries: int) -> Any:
-    """A store on the disk with so many entries; it goes when the process ends."""
+    """A store on the disk with that many entries, deleted when the process ends."""
     from tzero import settings
     from tzero.cache import stores
 
@@ -216,7 +215,7 @@ def _filled(entries: int) -> Any:
 
 
 def _warm(hit: Callable[[], None]) -> None:
-    with contextlib.suppress(RuntimeError):  # the first finds nothing, and compiles
+    with contextlib.suppress(RuntimeError):  # the first call misses and compiles
         hit()
     hit()
 
@@ -238,6 +237,8 @@ def _hit_among_many() -> Case:
 
 def _memory() -> Case:
     """The resident memory of workers that have compiled all of the kernels."""
+    import psutil
+
     from tzero import events
 
     _, run = _compiler(WORKERS)
@@ -264,38 +265,41 @@ def _row(name: str, title: str, case: Callable[[], Case], **facts: Any) -> Row:
 
 ROWS = (
     _row(
-        *("compile.pool.32", "32 kernels for cuda:90 by 2 workers", _throughput),
+        *("compile.pool.32", "Compile 32 kernels with 2 workers", _throughput),
         subject="pool",
         baseline="inline",
         target=Target("ratio", 1 / 1.8),
+        seconds=35.0,
     ),
     _row(
-        *("compile.pool.start.32", "the same, the pool's start included", _started),
+        *("compile.pool.start.32", "The same, starting the workers too", _started),
         subject="pool",
         baseline="inline",
         target=Target("ratio", 1 / 1.5),
+        seconds=30.0,
     ),
     _row(
-        *("compile.submit", "asking for a compile", _submit),
+        *("compile.submit", "Submit a compile request", _submit),
         subject="submit",
         baseline=None,
         unit="us",
         target=Target("value", 200e-6),
     ),
     _row(
-        *("compile.hit.disk", "a kernel from the disk, loaded and ready", _hit),
+        *("compile.hit.disk", "Load a kernel from the disk cache", _hit),
         subject="disk",
         baseline=None,
         target=Target("value", 5e-3),
     ),
     _row(
-        *("compile.hit.100000", "the same among 100,000 entries", _hit_among_many),
+        *("compile.hit.100000", "The same with 100,000 entries", _hit_among_many),
         subject="100,000",
         baseline="one",
         target=Target("ratio", 1.2),
+        seconds=40.0,
     ),
     _row(
-        *("compile.memory", "a worker that compiled Triton kernels", _memory),
+        *("compile.memory", "Memory of a compile worker", _memory),
         subject="worker",
         baseline=None,
         unit="bytes",

@@ -1,7 +1,7 @@
-"""What choosing a variant by its shapes costs: among 16, for two inputs and an output of rank 2.
+"""What choosing a variant by shape costs: one of 16, for two inputs and an output of rank 2.
 
-Beside it, the definition written down as a loop: log2 of every size, and the L1 distance of every
-hint, whose own logarithms are there. Nothing is compiled or launched.
+Compared with a plain Python loop: log2 of every size, and the L1 distance to every hint, whose
+logarithms are computed beforehand. Nothing is compiled or launched.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ HINTS = 16
 RANKS = (2, 2, 2)
 BITS = 24
 CALLS = 2 * KEPT
-"""The calls of a sample: what is remembered is full, and dropped, as often in each."""
+"""The calls of a sample: the memo of choices fills up and is dropped equally often in each."""
 
 Shapes = tuple[tuple[int, ...], ...]
 Choose = Callable[[Any], object]
@@ -38,7 +38,7 @@ def _hints() -> list[Hint[int]]:
 
 
 def _loop(hints: list[Hint[int]]) -> Callable[[Shapes], int]:
-    """Choosing as one would write it down."""
+    """The straightforward implementation."""
     known = [[math.log2(size) for shape in each.shapes for size in shape] for each in hints]
 
     def choose(shapes: Shapes) -> int:
@@ -50,7 +50,7 @@ def _loop(hints: list[Hint[int]]) -> Callable[[Shapes], int]:
 
 
 class _Fresh(collections.deque[Shapes]):
-    """Shapes that were never seen, nor any of their sizes."""
+    """Shapes of which no size was seen before."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class _Fresh(collections.deque[Shapes]):
             self.append(tuple(tuple(self._size() for _ in range(rank)) for rank in RANKS))
 
     def _size(self) -> int:
-        # Times an odd number, modulo a power of two: in no order, and each comes once.
+        # An odd factor modulo a power of two: scattered, and no size repeats.
         self._made += 1
         return self._made * 2654435761 % (1 << BITS) + 1
 
@@ -84,7 +84,7 @@ def _again(choose: Choose, shapes: Shapes) -> Loop:
 
 
 def _check(hints: list[Hint[int]], fresh: _Fresh) -> None:
-    """The twins agree, and with the loop too, but for what rounding to steps may change."""
+    """The native and Python twins agree, and match the loop up to the rounding of logarithms."""
     loop, native, python = _loop(hints), Selector(hints), Selector(hints, native=False)
 
     def distance(shapes: Shapes, number: int) -> float:
@@ -132,7 +132,7 @@ def _hit() -> Case:
 ROWS = (
     Row(
         "choose.miss",
-        "the nearest of 16 hints for new shapes, no size seen before: at most 2 µs",
+        "Nearest of 16 hints, new shapes",
         _miss,
         subject="tzero",
         baseline="loop",
@@ -142,7 +142,7 @@ ROWS = (
     ),
     Row(
         "choose.hit",
-        "the same for shapes that were seen: a look-up",
+        "Nearest of 16 hints, known shapes",
         _hit,
         subject="tzero",
         baseline="dict",

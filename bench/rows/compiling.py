@@ -1,7 +1,7 @@
-"""How long a new kernel takes from its first call to its result, caches empty.
+"""How long a new kernel takes from its first call to its result, with empty caches.
 
-Each call makes a new Triton function of the same source and has Triton compile it anew; the check
-before it has paid for what a process pays once.
+Each call makes a new Triton function from the same source and makes Triton compile it again. The
+check before it has already paid the costs that a process pays once.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _sort() -> Case:
 ROWS = (
     Row(
         "cpu.compile.small",
-        "compile a small kernel",
+        "Compile and run a new small kernel",
         _small,
         baseline=None,
         target=Target("value", 0.25),
@@ -68,7 +68,7 @@ ROWS = (
     ),
     Row(
         "cpu.compile.sort.16x64",
-        "compile tl.sort of 16×64",
+        "Compile and run a new 16×64 sort",
         _sort,
         baseline=None,
         target=Target("value", 2.0),

@@ -1,7 +1,7 @@
-"""What finding a bound kernel costs: reading the arguments, and the look into the table.
+"""What finding a bound kernel costs: reading the arguments and the table lookup.
 
-Beside it, in the same process and on the same tensors, Helion's own: `_base_specialization_key` and
-`bind` of a kernel with as many tensors. Nothing is launched.
+Compared with Helion's `_base_specialization_key` and `bind`, in the same process and on the same
+tensors. Nothing is launched.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _HOSTS = {2: _host, 8: _host8, 16: _host16}
 
 
 def _pair(count: int) -> tuple[tzero.Kernel[Tensor], Any, tuple[Tensor, ...]]:
-    """A kernel of tzero's, one of Helion's, both bound, and their arguments."""
+    """A tzero kernel and a Helion kernel, both bound, and their arguments."""
     from bench.helion_kernels import SUMS
 
     inputs = tuple(torch.randn(N) for _ in range(count))
@@ -133,7 +133,7 @@ def _entries() -> Case:
 
 
 def _bytes_an_entry() -> float:
-    """What the allocators of Python hand out for another 1,000 entries, each."""
+    """The Python memory that an entry takes: the mean of 1,000 new ones."""
     kernel = _filled(1)
     storage = torch.empty(1)
     y = torch.randn(N)
@@ -158,7 +158,7 @@ def _memory() -> Case:
 
 
 def _measure_off() -> Case:
-    """While nothing is recorded, one question is all that a hit pays for accounting."""
+    """While nothing is recorded, `measure.active()` is all that a hit pays for measuring."""
     x, y = torch.randn(N), torch.randn(N)
     kernel = tzero.kernel(_host)
 
@@ -186,15 +186,18 @@ def _beside_helion(what: str, title: str, make: Callable[[int], Case], count: in
 
 
 ROWS = (
-    *(_beside_helion("extract", "the key of {} tensors", _extract, count) for count in _HOSTS),
     *(
-        _beside_helion("bind", "the bound kernel of {} tensors, found again", _bind, count)
+        _beside_helion("extract", "Compute the key of {} tensors", _extract, count)
+        for count in _HOSTS
+    ),
+    *(
+        _beside_helion("bind", "Find the bound kernel of {} tensors", _bind, count)
         for count in _HOSTS
     ),
     *(
         Row(
             f"key.call.{count}",
-            f"a call with {count} tensors of a host function that does nothing",
+            f"Call of an empty host function, {count} tensors",
             functools.partial(_call, count),
             subject="tzero",
             baseline=None,
@@ -205,7 +208,7 @@ ROWS = (
     ),
     Row(
         "key.entries.10000",
-        "a call that hits one of 10,000 entries",
+        "Such a call with 10,000 entries cached",
         _entries,
         subject="10,000",
         baseline="one",
@@ -215,7 +218,7 @@ ROWS = (
     ),
     Row(
         "key.measure.off",
-        "what accounting costs a hit while it is off",
+        "Cost of tzero.measure while it is off",
         _measure_off,
         subject="the question",
         baseline="hit",
@@ -225,7 +228,7 @@ ROWS = (
     ),
     Row(
         "key.memory",
-        "memory of an entry",
+        "Memory of a table entry",
         _memory,
         subject="tzero",
         baseline=None,

@@ -1,8 +1,8 @@
 """What one launch costs: sums of 2, 8 and 16 small tensors.
 
-The kernels do next to nothing, so that the call is what is timed. With a new output, as kernels are
-mostly called, Triton's launch stands beside torch's; into an output that is there, tzero's launches
-stand beside Triton's and the floor, a loop of C around the launch itself.
+The kernels do next to nothing, so mostly the launch is timed. Triton's launch with a new output,
+the usual way to call a kernel, is compared with torch's. tzero's launches into a given output are
+compared with Triton's and with the floor, a C loop around the bare launch.
 """
 
 from __future__ import annotations
@@ -26,11 +26,13 @@ PROGRAMS = N // kernels.LAUNCH_BLOCK
 COUNTS = (2, 8, 16)
 TIERS = {"python": 1, "native": 2}
 
+_IN = {"native": "", "python": ", tier 1"}
+
 ON_CPU = {"native": 0.08, "python": 0.5}
-"""Of Triton's time above the floor, at most so much."""
+"""The largest allowed ratio to Triton's launch, the floor subtracted from both."""
 
 ON_CUDA = {2: 1.25, 8: 1.5, 16: 1.8}
-"""A native launch takes at most so much of the floor."""
+"""The largest allowed ratio of a native launch to the floor, by number of inputs."""
 
 
 def _new_output(count: int) -> Case:
@@ -46,7 +48,7 @@ def _new_output(count: int) -> Case:
 
 
 def _launches(kernel: Any, tensors: list[torch.Tensor]) -> Loop:
-    """Launches as a program makes them: in a loop, each argument a local of its own."""
+    """Launches as a program makes them: in a loop, with every argument a local variable."""
     names = [f"t{k}" for k in range(len(tensors))]
     world: dict[str, Any] = dict(zip(names, tensors, strict=True))
     world |= {"kernel": kernel, "grid": (PROGRAMS,), "block": kernels.LAUNCH_BLOCK}
@@ -88,7 +90,7 @@ ROWS = (
     *(
         Row(
             f"launch.triton.{count}",
-            f"launch with {count} tensors and a new output",
+            f"Triton's own launch, {count} tensors",
             functools.partial(_new_output, count),
             baseline="torch" if count == 2 else None,
             unit="us",
@@ -98,7 +100,7 @@ ROWS = (
     *(
         Row(
             f"launch.{name}.{count}",
-            f"{name} launch with {count} tensors, above the floor",
+            f"Launch overhead with {count} tensors{_IN[name]}",
             functools.partial(_given_output, count, (name,), "cpu"),
             subject=name,
             baseline="triton",
@@ -113,7 +115,7 @@ ROWS = (
     *(
         Row(
             f"cuda.launch.native.{count}",
-            f"native launch with {count} tensors on CUDA",
+            f"Launch with {count} tensors on CUDA",
             functools.partial(_given_output, count, ("native", "python"), "cuda"),
             subject="native",
             baseline="floor",

@@ -1,9 +1,9 @@
 """What a whole call costs: key, guards, output, launch and result, for sums of 2, 8 and 16 tensors.
 
-One host function, called as it is written (Triton's own launch), through Helion's equal of it,
-and through tzero at each tier. The tensors are small, so that the call is what is timed; beside it
-stand torch's own sum, a compiled one, on CUDA a graph's replay, and the floor: a loop of C around
-the launch, into an output that is there.
+One host function is called directly (with Triton's own launch), through tzero at each tier, and as
+the equivalent Helion kernel. The tensors are small, so mostly the call is timed. Other contenders
+are torch's sum, torch.compile, on CUDA the replay of a graph, and the floor: a C loop around the
+bare launch, into a given output.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TIERS = {"native": 2, "python": 1, "plain": 0}
 
 FRESH = {2: 1.6, 8: 2.2, 16: 2.6}
 POOLED = {2: 1.15, 8: 1.5, 16: 1.8}
-"""On CUDA a call takes at most so much of the floor: with a new output, and with one used again."""
+"""The largest allowed ratios to the floor on CUDA: with a new output, and with a reused one."""
 
 
 def _host(count: int) -> Callable[..., Tensor]:
@@ -49,7 +49,7 @@ def _kernel(count: int, tier: str, pool: bool = False) -> tzero.Kernel[Tensor]:
 
 
 def _calls(function: Callable[..., object], sets: Sequence[Sequence[Tensor]]) -> Loop:
-    """Calls as a program makes them: in a loop, the arguments locals; one set after the other."""
+    """Calls as a program makes them: in a loop, arguments as local variables, the sets in turn."""
     world: dict[str, Any] = {"f": function}
     lines = []
     for k, tensors in enumerate(sets):
@@ -68,7 +68,7 @@ def _inputs(count: int, sets: int, device: str) -> list[list[Tensor]]:
 
 
 def _functions(count: int, device: str, only: Sequence[str]) -> dict[str, Callable[..., Any]]:
-    """The contenders that are functions of the tensors, by name."""
+    """The named contenders, as functions of the tensors."""
     made: dict[str, Callable[[], Callable[..., Any]]] = {
         "native": lambda: _kernel(count, "native"),
         "pooled": lambda: _kernel(count, "native", pool=True),
@@ -139,7 +139,7 @@ def _graph(count: int, inputs: Sequence[Tensor]) -> Call:
 
 
 def _five(device: str) -> Case:
-    """A host function with five launches and two tensors of its own."""
+    """A host function that makes five launches and allocates two tensors."""
     x, y = (torch.randn(N, device=device) for _ in range(2))
     with settings.override(tier=2):
         native = tzero.kernel(kernels.add_five)
@@ -170,7 +170,7 @@ def _five(device: str) -> Case:
 
 
 def _planned(sizes: Sequence[int]) -> tzero.Kernel[Tensor]:
-    """A kernel with a plan for each of these sizes."""
+    """A kernel that has a plan for each of these sizes."""
     kernel = _kernel(2, "native")
     storage = torch.randn(2 * MANY)
     with settings.override(max_specializations=2 * MANY):
@@ -192,7 +192,7 @@ def _entries() -> Case:
 
 
 def _miss() -> Case:
-    """Calls with a size that never came before; the binary is one that is there."""
+    """Calls with a size not seen before, which the compiled binary already covers."""
     kernel = _kernel(2, "native")
     storage = torch.randn(1 << 20)
     sizes = itertools.count(N, 16)
@@ -217,17 +217,18 @@ def _row(name: str, title: str, case: Callable[[], Case], **facts: Any) -> Row:
 ROWS = (
     _row(
         "plan.torch.2",
-        "a whole call with 2 tensors and a new output, one thread",
+        "Whole call adding 2 small tensors",
         functools.partial(
             _case, 2, ("native", "python", "plain", "triton", "torch", "torch.compile")
         ),
         baseline="torch",
         target=Target("ratio", 0.75),
         threads=1,
+        seconds=20.0,
     ),
     _row(
         "plan.pooled.2",
-        "the same into an output that is used again",
+        "Whole call, the output reused",
         functools.partial(_case, 2, ("pooled", "native", "torch")),
         subject="pooled",
         baseline="torch",
@@ -236,7 +237,7 @@ ROWS = (
     *(
         _row(
             f"plan.triton.{count}",
-            f"a whole call with {count} tensors and a new output",
+            f"Whole call adding {count} small tensors",
             functools.partial(_case, count, ("native", "python", "plain", "triton")),
             baseline="triton",
             target=Target("ratio", 1 / 6),
@@ -246,7 +247,7 @@ ROWS = (
     *(
         _row(
             f"plan.helion.{count}",
-            f"the same with {count} tensors beside Helion",
+            f"Whole call adding {count} small tensors",
             functools.partial(_case, count, ("native", "helion")),
             baseline="helion",
             target=Target("ratio", 1 / 8),
@@ -257,7 +258,7 @@ ROWS = (
     *(
         _row(
             f"plan.cycling.{count}",
-            f"calls with {SETS} sets of {count} tensors in turn",
+            f"Whole call, {SETS} sets of {count} tensors in turn",
             functools.partial(_case, count, ("native", "triton"), SETS),
             baseline="triton",
             target=Target("ratio", 1 / 6),
@@ -266,21 +267,22 @@ ROWS = (
     ),
     _row(
         "plan.launches.5",
-        "a host function with five launches",
+        "Whole call that launches 5 kernels",
         functools.partial(_five, "cpu"),
         baseline="floor",
     ),
     _row(
         "plan.entries.10000",
-        "a call that hits one of 10,000 plans",
+        "Whole call with 10,000 plans cached",
         _entries,
         subject="10,000",
         baseline="one",
         target=Target("ratio", 1.15),
+        seconds=20.0,
     ),
     _row(
         "plan.miss",
-        "the first call with a new size",
+        "First call with a new size",
         _miss,
         baseline=None,
         target=Target("value", 1e-3),
@@ -288,7 +290,7 @@ ROWS = (
     *(
         _row(
             f"cuda.plan.{count}",
-            f"a whole call with {count} tensors and a new output on CUDA",
+            f"Whole call adding {count} small tensors on CUDA",
             functools.partial(
                 _case,
                 count,
@@ -302,13 +304,14 @@ ROWS = (
             baseline="floor",
             target=Target("ratio", FRESH[count]),
             device="cuda",
+            seconds=15.0,
         )
         for count in COUNTS
     ),
     *(
         _row(
             f"cuda.plan.{what}.{count}",
-            f"{title} with {count} tensors on CUDA",
+            f"Whole call, {title}, {count} tensors, on CUDA",
             functools.partial(_case, count, ("native", "pooled", "triton"), sets, "cuda"),
             subject=subject,
             baseline="floor",
@@ -316,14 +319,14 @@ ROWS = (
             device="cuda",
         )
         for what, subject, title, sets, targets in (
-            ("pooled", "pooled", "an output that is used again", 1, POOLED),
+            ("pooled", "pooled", "the output reused", 1, POOLED),
             ("cycling", "native", f"{SETS} sets in turn", SETS, FRESH),
         )
         for count in COUNTS
     ),
     _row(
         "cuda.plan.launches.5",
-        "a host function with five launches, and two tensors of its own, on CUDA",
+        "Whole call that launches 5 kernels on CUDA",
         functools.partial(_five, "cuda"),
         baseline="floor",
         target=Target("ratio", 1.25),

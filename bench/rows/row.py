@@ -1,7 +1,6 @@
 """What a measurement is made of.
 
-A row is known before anything is imported or allocated; its case, with tensors and functions, is
-made when its turn comes.
+A row is a description. Its case, with tensors and functions, is made when the row is measured.
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ __all__ = ["Case", "Row"]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """The contenders of a row, ready to run, and ``check``, which raises if one of them is wrong.
+    """The contenders of a row, ready to run, and ``check``, which raises if a result is wrong.
 
-    ``calls`` and ``rounds`` are set where a call cannot simply be repeated: compiling, say.
-    ``settle`` waits for what a device still has to do.
+    ``calls`` and ``rounds`` are set if calls are slow or cannot be repeated freely, as in
+    compiling. ``settle`` waits for the device to finish.
     """
 
     contenders: Mapping[str, Call]
@@ -32,11 +31,14 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One measurement: ``subject`` is timed, against ``baseline`` where there is one. With a
-    ``floor``, what both take above that contender is compared. Where the unit is bytes, contenders
-    return how many, and nothing is timed. ``needs`` is a package without which it is left out;
-    ``device`` is the one that it is about, ``threads`` is how many torch and kernels on the CPU
-    use."""
+    """One measurement: ``subject`` is timed and compared with ``baseline``, if there is one.
+
+    With a ``floor``, that contender's time is subtracted from both first. If the unit is bytes,
+    contenders return a number of bytes and nothing is timed. A row is left out if the package that
+    it ``needs`` is missing. ``threads`` is for torch and for kernels on the CPU. ``interpreted``
+    rows also run in Triton's interpreter. ``seconds`` is roughly how long the row takes on two
+    cores, for the estimate of the time left.
+    """
 
     id: str
     title: str
@@ -50,3 +52,4 @@ class Row:
     needs: str | None = None
     device: str = "cpu"
     threads: int = 2
+    seconds: float = 5.0

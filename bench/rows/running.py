@@ -1,6 +1,6 @@
-"""Whole kernels on the CPU, against torch: how fast compiled code runs.
+"""Whole kernels on the CPU, compared with torch: how fast compiled code runs.
 
-Where torch can be given an output, both are; elsewhere both allocate.
+Both sides write to a given output if torch's function accepts one; otherwise both allocate.
 """
 
 from __future__ import annotations
@@ -85,13 +85,28 @@ def _attention() -> Case:
 
 
 ROWS = (
-    Row("cpu.add.4M.f32", "add, 4M fp32", _add, target=Target("ratio", 1.3)),
-    Row("cpu.softmax.1024x4096.f32", "softmax of rows", _softmax, target=Target("ratio", 1.0)),
-    Row("cpu.layernorm.1024x1000.f32", "layer norm", _layernorm, target=Target("ratio", 1.5)),
-    Row("cpu.matmul.512.f32", "matmul 512³ fp32", _matmul, target=Target("ratio", 2.0)),
+    Row("cpu.add.4M.f32", "Add 4M fp32 elements on the CPU", _add, target=Target("ratio", 1.3)),
+    Row(
+        "cpu.softmax.1024x4096.f32",
+        "Softmax of 1024×4096 on the CPU",
+        _softmax,
+        target=Target("ratio", 1.0),
+    ),
+    Row(
+        "cpu.layernorm.1024x1000.f32",
+        "Layer norm of 1024×1000 on the CPU",
+        _layernorm,
+        target=Target("ratio", 1.5),
+    ),
+    Row(
+        "cpu.matmul.512.f32",
+        "Matmul of 512×512, fp32, on the CPU",
+        _matmul,
+        target=Target("ratio", 2.0),
+    ),
     Row(
         "cpu.attention.causal.1x4x512x64.f16",
-        "causal attention, fp16",
+        "Causal attention, fp16, on the CPU",
         _attention,
         target=Target("ratio", 0.6),
     ),

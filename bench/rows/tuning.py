@@ -1,8 +1,8 @@
-"""What tuning costs, and how good what it chooses is.
+"""What tuning costs, and how good its choices are.
 
-Choices are judged on shapes that were held out: the time of the config that was chosen, beside that
-of the best one, which is found by timing every config at every such shape, at length and in turns.
-Shapes count alike: each is called so often that the best takes about the same time for all.
+Choices are judged on held-out shapes: the chosen config's time is compared with that of the best
+config, which is found by timing every config at every such shape, in turns. Each shape is called so
+often that all count alike.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Kernel = tzero.Kernel[Tensor]
 
 @contextlib.contextmanager
 def _forgetful() -> Iterator[None]:
-    """Nothing is remembered from an earlier run."""
+    """With an empty cache, so that nothing from an earlier run is used."""
     folder = tempfile.mkdtemp(prefix="tzero-bench-")
     with settings.override(cache_dir=folder):
         yield
@@ -56,7 +56,7 @@ def _forgetful() -> Iterator[None]:
 
 @functools.cache
 def _contenders(name: str, device: str) -> dict[str, Call]:
-    """Calls over all held-out shapes, with the best config for each, the tuned, the nearest."""
+    """Calls over all held-out shapes with the best, the tuned, and the nearest hint's config."""
     subject = TUNABLE[name]
     inputs = [subject.inputs(shape, device) for shape in subject.held_out[device]]
     with _forgetful():
@@ -91,7 +91,7 @@ def _check(mine: Tensor, wanted: Tensor, name: str) -> None:
 
 
 def _times(subject: tunable.Tunable, args: tuple[Tensor, ...], device: str) -> dict[Config, float]:
-    """Every config's time at one shape: the median of several turns."""
+    """Every config's time at one shape: the median of several rounds."""
     calls = {config: _pinned(subject, config) for config in subject.configs(device)}
     usable = {}
     for config, call in calls.items():
@@ -118,7 +118,7 @@ def _clock() -> Clock:
 
 
 def _in_a_loop(call: Call) -> float:
-    """Seconds a call, in a loop of some milliseconds, after one like it."""
+    """Seconds per call, in a loop of some milliseconds, after an untimed one."""
     count, taken = 1, 0.0
     while taken < EACH / 4:
         count *= 2
@@ -165,12 +165,12 @@ def _chosen(name: str, device: str) -> Case:
 
 # -- how long --------------------------------------------------------------------------------------
 
-_turns = itertools.count(time.time_ns() // 1000)  # no earlier run has had these
+_turns = itertools.count(time.time_ns() // 1000)  # not used by any earlier run
 SIZE = {"cpu": (256, 256, 256), "cuda": (2048, 2048, 2048)}
 
 
 def _fresh(folder: str) -> Any:
-    """The kernel in a module that nobody has seen: no cache has anything of it."""
+    """The kernel in a new module with new source text, which no cache holds."""
     text = Path(tunable.kernels.__file__).read_text(encoding="utf-8")
     number = next(_turns)
     text = text.replace(
@@ -249,16 +249,17 @@ def _rows(device: str) -> Iterator[Row]:
     for name in TUNABLE:
         yield Row(
             id=f"{prefix}tune.choice.{name}",
-            title=f"{name} with the config that was tuned, on held-out shapes",
+            title=f"{name} with its tuned config",
             make=functools.partial(_chosen, name, device),
             subject="tuned",
             baseline="best",
             target=Target("ratio", 1 / 0.95),
+            seconds=30.0,
             **common,
         )
         yield Row(
             id=f"{prefix}tune.nearest.{name}",
-            title=f"{name} with the config of the nearest of seven sizes, on held-out shapes",
+            title=f"{name} with the nearest hint's config",
             make=functools.partial(_chosen, name, device),
             subject="nearest",
             baseline="best",
@@ -267,11 +268,12 @@ def _rows(device: str) -> Iterator[Row]:
         )
     yield Row(
         id=f"{prefix}tune.matmul",
-        title="24 configs of a matmul: compiled, timed, the fastest chosen",
+        title="Tune a matmul: 24 configs",
         make=functools.partial(_tuning, device),
         subject="tzero",
         baseline="triton",
         target=Target("ratio", 1 / 1.6),
+        seconds=70.0,
         **common,
     )
 

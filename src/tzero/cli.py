@@ -1,17 +1,17 @@
-"""``tzero`` on the command line.
+"""The ``tzero`` command.
 
-Enters: the command's words and the environment. Leaves: text for people, or JSON, and an exit code:
+Enters: command line arguments and the environment. Leaves: text or JSON, and an exit code:
 
 ====  =============================================================================
 code  meaning
 ====  =============================================================================
 0     done
-1     done, and something is wrong: damaged entries, files that could not be removed
-2     the command or a ``TZERO_`` variable does not make sense
-3     the cache is refused or cannot be read; nothing was done
+1     done, but: damaged entries, files that could not be removed, no kernel called
+2     the command line or a ``TZERO_`` variable is invalid
+3     the cache is not private or cannot be read; nothing was done
 ====  =============================================================================
 
-It must not do anything itself: what it shows and asks for is the work of other rooms.
+It must not do any work itself: it calls other modules and prints their results.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from tzero.errors import CacheRefused, InvalidSetting
 __all__ = ["app", "main"]
 
 app = typer.Typer(
-    help="What kernels cost, and what is kept of them.",
+    help="Time kernels with and without tzero, and manage the cache of compiled kernels.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-cache = typer.Typer(help="Compiled kernels that are kept on disk.", no_args_is_help=True)
+cache = typer.Typer(help="Manage the cache of compiled kernels.", no_args_is_help=True)
 app.add_typer(cache, name="cache")
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -51,7 +51,7 @@ Remove = Annotated[bool, typer.Option("--remove", help="Remove damaged entries."
 
 
 def main() -> None:
-    """Run the command that the program was started with.
+    """Run the command line.
 
     ::
 
@@ -61,19 +61,19 @@ def main() -> None:
 
 
 @app.callback()
-def _all() -> None:
-    """What kernels cost, and what is kept of them."""
+def _root() -> None:
+    """Time kernels with and without tzero, and manage the cache of compiled kernels."""
 
 
-# What follows the script is the script's, options too.
+# Everything after the script belongs to the script, options included.
 @app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 def bench(
     script: Annotated[str, typer.Argument(help="A Python program that calls kernels.")],
     arguments: Annotated[list[str] | None, typer.Argument(help="Its arguments.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run a program, then time each kernel that it called: without tzero, and with it."""
-    # Only this needs torch.
+    """Run a program, then time each kernel it called with and without tzero."""
+    # Imported here: this command alone needs torch.
     from tzero.calls.compare import compare, watch
 
     path = Path(script)
@@ -86,11 +86,10 @@ def bench(
         return
     if not rows:
         print(
-            "No kernel of tzero's was called. Put @tzero.kernel on a function that launches",
-            end=" ",
+            "The program called no kernel of tzero. Put @tzero.kernel on a function that launches\n"
+            "kernels, replace @triton.jit by @tzero.jit, or call tzero.helion.install() before\n"
+            "Helion kernels are called."
         )
-        print("kernels, @tzero.jit in the place of @triton.jit, or call tzero.helion.install()")
-        print("before Helion's are called.")
         raise typer.Exit(1)
     table = Table("kernel", "calls", "without", "with tzero", "times", "how", title="µs a call")
     for row in rows:
@@ -104,8 +103,8 @@ def bench(
 
 @cache.command()
 def stats(as_json: AsJson = False) -> None:
-    """What the cache holds, where, and how much it may."""
-    with _exits():
+    """Show the location, size and limit of the cache."""
+    with _exit_on_errors():
         now = settings.now()
         layers = stores(now)
         facts: dict[str, Any] = {
@@ -129,8 +128,8 @@ def stats(as_json: AsJson = False) -> None:
 
 @cache.command()
 def clear(as_json: AsJson = False) -> None:
-    """Remove every entry on disk. A shared cache is left as it is."""
-    with _exits():
+    """Remove every entry on disk. A shared cache is not changed."""
+    with _exit_on_errors():
         store = Disk(location(settings.now()))
         removed = store.clear()
     facts = {
@@ -139,14 +138,14 @@ def clear(as_json: AsJson = False) -> None:
         "bytes": removed.bytes,
         "problems": list(removed.problems),
     }
-    _print(facts, as_json, _cleared)
+    _print(facts, as_json, _clear_table)
     raise typer.Exit(1 if removed.problems else 0)
 
 
 @cache.command()
 def verify(as_json: AsJson = False, remove: Remove = False) -> None:
-    """Open every entry on disk, and say which are damaged."""
-    with _exits():
+    """Verify every entry on disk, and list the damaged ones."""
+    with _exit_on_errors():
         store = Disk(location(settings.now()))
         verdicts: list[Verdict] = list(store.verify(remove))
     damaged = [each for each in verdicts if each.problem is not None]
@@ -156,13 +155,13 @@ def verify(as_json: AsJson = False, remove: Remove = False) -> None:
         "damaged": [{"digest": each.digest, "problem": each.problem} for each in damaged],
         "removed": remove,
     }
-    _print(facts, as_json, _verified)
+    _print(facts, as_json, _verify_table)
     raise typer.Exit(1 if damaged else 0)
 
 
 @contextmanager
-def _exits() -> Iterator[None]:
-    """Errors that say what to do, without a traceback."""
+def _exit_on_errors() -> Iterator[None]:
+    """Print expected errors without a traceback, and exit."""
     try:
         yield
     except InvalidSetting as error:
@@ -180,7 +179,7 @@ def _print(facts: dict[str, Any], as_json: bool, show: Callable[[dict[str, Any]]
     if as_json:
         print(json.dumps(facts, sort_keys=True))
     else:
-        # Rows are not broken where the output is no terminal: they may be searched.
+        # Without a terminal, rows are not wrapped, so that they can be searched.
         console = Console(width=None if sys.stdout.isatty() else 10_000, highlight=False)
         console.print(show(facts))
 
@@ -195,7 +194,7 @@ def _rows(rows: list[tuple[str, str]]) -> Table:
 
 
 def _plain(text: str) -> Text:
-    return Text(text)  # a path may hold what rich takes for markup
+    return Text(text)  # a path may contain what rich would read as markup
 
 
 def _stats_table(facts: dict[str, Any]) -> Table:
@@ -212,19 +211,23 @@ def _stats_table(facts: dict[str, Any]) -> Table:
         ]
     if "remote" in facts:
         remote = facts["remote"]
-        trust = "authenticated" if remote["authenticated"] else "NOT authenticated: no key is set"
+        trust = (
+            "authenticated"
+            if remote["authenticated"]
+            else "NOT authenticated: TZERO_CACHE_KEY is not set"
+        )
         rows.append(("shared", f"{remote['url']} ({trust})"))
-        rows.append(("answers", "yes" if remote["problem"] is None else remote["problem"]))
+        rows.append(("replies", "yes" if remote["problem"] is None else remote["problem"]))
     return _rows(rows)
 
 
-def _cleared(facts: dict[str, Any]) -> Table:
+def _clear_table(facts: dict[str, Any]) -> Table:
     removed = f"{facts['entries']:,} entries, {_size(facts['bytes'])}"
     rows = [("location", facts["location"]), ("removed", removed)]
     return _rows(rows + [("not removed", each) for each in facts["problems"]])
 
 
-def _verified(facts: dict[str, Any]) -> Table:
+def _verify_table(facts: dict[str, Any]) -> Table:
     rows = [("location", facts["location"]), ("entries", f"{facts['entries']:,}")]
     after = " (removed)" if facts["removed"] else ""
     rows.append(("damaged", f"{len(facts['damaged']):,}{after}"))

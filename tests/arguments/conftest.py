@@ -1,4 +1,4 @@
-"""Asserts in what the tests share show their values, as those in the tests do."""
+"""Rewrite asserts in the shared module, so that failures show their values."""
 
 import pytest
 

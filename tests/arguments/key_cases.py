@@ -1,9 +1,8 @@
-"""What the tests of keys through the dispatcher share: values that differ in one thing, host
-functions and places among their arguments, and what it means that two calls share a bound kernel
-or do not.
+"""Shared by the tests of keys in whole calls: values that differ in one fact, host functions and
+positions of their arguments, and checks that two calls share a bound kernel or do not.
 
-`test_key.py` asks for parts; the tests that use this make whole calls, so that whatever the
-dispatcher writes, keeps or skips for speed is held to the same answers.
+`test_key.py` tests parts of keys. The tests that use this make whole calls, so they cover generated
+functions, caches and shortcuts too.
 """
 
 from __future__ import annotations
@@ -73,7 +72,7 @@ def zeros(*sizes: int, **options: Any) -> torch.Tensor:
 
 
 def cut(a: int, b: int, c: int, *strides: int) -> torch.Tensor:
-    """A tensor of these sizes whose strides do not follow from them."""
+    """A tensor of these sizes that is not contiguous."""
     return zeros(1000).as_strided((a, b, c), strides or (81, 9, 3))
 
 
@@ -139,7 +138,7 @@ Make = Callable[[], Kernel[Any]]
 def host(
     count: int, constant_at: int | None = None, annotation: object = ConstExpr
 ) -> Callable[..., Args]:
-    """A host function of so many parameters that returns what it was given."""
+    """A host function with this many parameters that returns its arguments."""
 
     def alone(x):  # type: ignore[no-untyped-def]
         return (x,)
@@ -167,7 +166,7 @@ def made(
 
 
 class Place(NamedTuple):
-    """Which arguments stand around the one that a test is about."""
+    """The arguments before and after the one that a test is about."""
 
     before: Args
     after: Args
@@ -203,7 +202,7 @@ def plain(place: Place, under: str) -> Make:
 
 
 def call(kernel: Kernel[Any], args: Args) -> None:
-    """A call, which must reach the host function with these very arguments."""
+    """Make a call; the host function must get these very arguments."""
     wanted = [a.value if type(a) is ConstExpr else a for a in args]
     for got, want in zip(kernel(*args), wanted, strict=True):
         assert got is want
@@ -217,7 +216,7 @@ def assert_hashed_as_it_is(kernel: Kernel[Any], args: Args) -> None:
 
 
 def assert_apart(make: Make, one: Args, other: Args) -> None:
-    """Two bound kernels, whichever of the two is called first."""
+    """Assert that two calls get two bound kernels, in either order."""
     for first, second in ((one, other), (other, one)):
         kernel = make()
         call(kernel, first)
@@ -239,7 +238,7 @@ def assert_apart(make: Make, one: Args, other: Args) -> None:
 
 
 def assert_together(make: Make, one: Args, other: Args) -> None:
-    """One bound kernel, whichever of the two is called first."""
+    """Assert that two calls share one bound kernel, in either order."""
     for first, second in ((one, other), (other, one)):
         kernel = make()
         call(kernel, first)

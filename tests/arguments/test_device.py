@@ -1,4 +1,4 @@
-"""A device's capability is asked once per index, unless a test answers in torch's place."""
+"""A device's capability is read once per index, unless torch's function is patched."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tzero.arguments import device
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """What the function that tzero took for torch's own is asked, on a machine without a GPU."""
+    """The calls of the function that tzero took for torch's own, on a machine without a GPU."""
     calls: list[int] = []
 
     def answer(index: int) -> tuple[int, int]:
@@ -25,14 +25,14 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     yield calls
 
 
-def test_every_index_is_asked_once(asked: list[int]) -> None:
+def test_the_capability_is_read_once_per_index(asked: list[int]) -> None:
     for _ in range(3):
         for index in (0, 1):
             assert device.capability(torch.device("cuda", index)) == ("cuda", (9, index))
     assert asked == [0, 1]
 
 
-def test_a_device_without_index_is_the_current_one_each_time(
+def test_a_device_without_index_is_the_current_one(
     asked: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for current in (1, 0, 1):
@@ -41,7 +41,7 @@ def test_a_device_without_index_is_the_current_one_each_time(
     assert asked == [1, 0]
 
 
-def test_a_patched_function_is_asked_every_time_and_not_remembered(
+def test_a_patched_function_is_called_every_time_and_not_cached(
     asked: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gpu = torch.device("cuda", 0)
@@ -54,6 +54,6 @@ def test_a_patched_function_is_asked_every_time_and_not_remembered(
     assert device.capability(gpu) == ("cuda", (9, 0))
 
 
-def test_other_devices_have_none(asked: list[int]) -> None:
+def test_other_devices_have_no_capability(asked: list[int]) -> None:
     assert device.capability(torch.device("cpu")) == ("cpu", None)
     assert asked == []

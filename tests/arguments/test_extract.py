@@ -1,4 +1,4 @@
-"""The function written for a pattern of types gives what the loop gives, and never for another."""
+"""A generated function gives the same key as the loop, and is used only for its own types."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tzero.errors import InvalidArgument
 
 
 class Marked(torch.Tensor):
-    """A subclass, which goes the careful way."""
+    """A subclass, which is read as if its sizes were symbolic."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,25 +75,25 @@ def extractor(count: int, **more: Any) -> Extractor:
 
 @pytest.mark.parametrize("static", [True, False], ids=["static", "dynamic"])
 @pytest.mark.parametrize("first", VALUES)
-def test_a_written_function_gives_what_the_loop_gives(first: str, static: bool) -> None:
+def test_a_generated_function_gives_the_key_of_the_loop(first: str, static: bool) -> None:
     for second in VALUES:
         args = (VALUES[first], VALUES[second])
         extract = extractor(2, options=Options(static_shapes=static))
         slow = extract(args)
-        assert extract.last != extract._other  # from here on a written function answers
+        assert extract.last != extract._other  # from now on a generated function is used
         fast = extract(args)
         assert fast == slow == extract.general(args), (first, second)
         assert hash(fast) == hash(slow)
 
 
-def test_other_types_are_never_read_by_the_last_function() -> None:
+def test_the_last_function_is_not_used_for_other_types() -> None:
     extract = extractor(2)
     for one, two in itertools.product(itertools.product(VALUES.values(), repeat=2), repeat=2):
         extract(one)
         assert extract(two) == extract.general(two)
 
 
-def test_constants_and_custom_parts_are_there() -> None:
+def test_the_key_has_constants_and_the_custom_part() -> None:
     seen: list[tuple[Any, ...]] = []
 
     def custom(*args: Any) -> Any:
@@ -112,7 +112,7 @@ def test_a_constant_in_a_constant_is_that_constant() -> None:
     assert extract((ConstExpr(ConstExpr(3)),)) == extract((ConstExpr(3),))
 
 
-def test_a_device_that_is_not_there_has_a_key() -> None:
+def test_a_missing_device_has_a_key() -> None:
     extract = extractor(1)
     assert extract((torch.device("xpu"),)) != extract((torch.device("cpu"),))
 
@@ -144,7 +144,7 @@ ODD = {
 @pytest.mark.parametrize("kind", ODD)
 def test_a_tensor_without_plain_strides_is_refused_also_after_a_good_call(kind: str) -> None:
     extract = extractor(2)
-    dense = torch.zeros(1, 1).expand(3, 3)  # strides of zero, as a sparse tensor says it has
+    dense = torch.zeros(1, 1).expand(3, 3)  # strides of zero, like a sparse tensor's
     extract((dense, 1))
     extract((dense, 1))
     with pytest.raises(InvalidArgument, match=f"'a' is or holds a {kind} tensor"):
@@ -159,7 +159,7 @@ def test_a_list_that_holds_itself_is_refused() -> None:
         extract((inner,))
 
 
-def test_more_patterns_than_are_kept_are_served_by_the_loop(
+def test_beyond_the_limit_of_functions_the_loop_makes_keys(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(room, "_MOST_PATTERNS", 3)

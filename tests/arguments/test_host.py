@@ -1,5 +1,5 @@
-"""What can be a kernel, which of its parameters are constants, and where its config goes; whatever
-else there is, is refused when it is decorated.
+"""What can be a kernel, which of its parameters are constants, and how it gets its config; anything
+else raises when it is decorated.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ CONSTANT = [
 
 
 @pytest.mark.parametrize("function", CONSTANT, ids=lambda function: function.__name__)
-def test_an_annotation_counts_under_every_name_that_constexpr_has(function: Any) -> None:
+def test_constexpr_is_found_under_every_name(function: Any) -> None:
     kernel = tzero.kernel(function)
     assert kernel.bind((X, 1)) is not kernel.bind((X, 2))
     assert kernel.bind((X, 1)) is kernel.bind((X, 1))
 
 
-def test_an_annotation_may_name_what_the_function_around_has() -> None:
+def test_an_annotation_may_name_a_local_of_the_outer_function() -> None:
     from tzero import ConstExpr as Local
 
     closed_over = Local
@@ -119,7 +119,7 @@ PLACED = pytest.mark.parametrize(
 
 
 @PLACED
-def test_a_config_reaches_its_parameter_wherever_that_stands(function: Any) -> None:
+def test_a_config_reaches_its_parameter_at_any_position(function: Any) -> None:
     kernel = tzero.kernel(config=Config(B=1))(function)
     for _ in range(2):
         assert kernel(1, 2) == kernel(y=2, x=1) == (1, Config(B=1), 2)
@@ -151,7 +151,7 @@ def test_set_config_takes_configs_and_only_where_there_is_a_parameter() -> None:
         tzero.kernel(plain).bind((X, 1)).set_config(Config())
 
 
-# -- what is refused ------------------------------------------------------------------------------
+# -- invalid kernels ------------------------------------------------------------------------------
 
 
 def generator(x: Any) -> Iterator[Any]:
@@ -195,7 +195,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         "asynchronous_generator .* an asynchronous generator",
     ),
     "kernel": (lambda: tzero.kernel(already), "last .* it is a kernel already"),
-    "builtin": (lambda: tzero.kernel(torch.relu), "relu .* cannot tell its parameters"),
+    "builtin": (lambda: tzero.kernel(torch.relu), "relu .* cannot read its parameters"),
     "number": (lambda: given()(5), "5 .* of type int. Put @tzero.kernel on a function"),
     "config by place": (
         lambda: tzero.kernel(Config(B=1)),  # type: ignore[call-overload]
@@ -206,7 +206,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         "plain .* of type classmethod. Put @tzero.kernel below @classmethod",
     ),
     "property": (lambda: given()(property(plain)), "of type property.*below @property"),
-    "no config": (lambda: tzero.kernel(last), "last .* `config`, and is given none"),
+    "no config": (lambda: tzero.kernel(last), "last .* `config`, but config= is not given"),
     "config for nothing": (lambda: given(config=Config())(plain), "plain .* has no parameter"),
     "dict as config": (lambda: given(config={"B": 1})(last), "last .* of type dict"),
     "number in configs": (lambda: given(configs=[5])(last), r"last .* configs= is \[5\]"),
@@ -223,7 +223,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
 
 
 @pytest.mark.parametrize(("make", "words"), REFUSED.values(), ids=REFUSED)
-def test_what_cannot_be_a_kernel_is_refused_when_it_is_decorated(make: Any, words: str) -> None:
+def test_an_invalid_kernel_raises_when_it_is_decorated(make: Any, words: str) -> None:
     with pytest.raises(InvalidKernel, match=words):
         make()
 
@@ -259,7 +259,7 @@ def test_a_kernel_in_a_class_is_a_method() -> None:
         assert static(X) is X
 
 
-def test_attributes_of_the_host_function_do_not_stand_in_the_way() -> None:
+def test_attributes_of_the_host_function_hide_nothing() -> None:
     class Called:
         def __init__(self) -> None:
             self.stats, self.bind, self.name = 5, 3, "mine"
@@ -277,7 +277,7 @@ def test_attributes_of_the_host_function_do_not_stand_in_the_way() -> None:
         assert kernel.stats().calls == 1
 
 
-def test_parameters_may_have_the_names_of_ours() -> None:
+def test_parameters_may_have_names_that_tzero_uses() -> None:
     @tzero.kernel
     def host(self: Any, args: Any, kwargs: Any, key: Any) -> Any:
         return self, args, kwargs, key
@@ -287,7 +287,7 @@ def test_parameters_may_have_the_names_of_ours() -> None:
     assert host.bind((1, 2, 3, 4))(self=1, args=2, kwargs=3, key=4) == (1, 2, 3, 4)
 
 
-def test_the_code_of_every_kind_of_host_function_is_known_or_said_not_to_be() -> None:
+def test_the_code_of_a_host_function_is_known_or_reported_missing() -> None:
     assert tzero.kernel(functools.partial(plain, X)).name == "plain"
     for function, words in (
         (functools.partial(plain, X), "def plain"),

@@ -156,7 +156,9 @@ def cases(table: dict[str, tuple[Any, Any]]) -> Any:
 
 @BOTH
 @cases(DIFFERENT)
-def test_what_needs_other_code_has_another_key(one: Any, other: Any, options: Options) -> None:
+def test_values_that_need_different_code_have_different_keys(
+    one: Any, other: Any, options: Options
+) -> None:
     assert part(one, options) != part(other, options)
 
 
@@ -167,13 +169,15 @@ def test_static_shapes_count_every_size_and_stride(one: Any, other: Any) -> None
 
 @BOTH
 @cases(SAME)
-def test_what_needs_the_same_code_has_the_same_key(one: Any, other: Any, options: Options) -> None:
+def test_values_that_need_the_same_code_have_the_same_key(
+    one: Any, other: Any, options: Options
+) -> None:
     assert part(one, options) == part(other, options)
     assert hash(part(one, options)) == hash(part(other, options))
 
 
 @cases(DYNAMIC_ONLY)
-def test_dynamic_shapes_count_only_what_code_sees(one: Any, other: Any) -> None:
+def test_dynamic_shapes_count_as_0_1_or_more(one: Any, other: Any) -> None:
     assert part(one, DYNAMIC) == part(other, DYNAMIC)
     assert hash(part(one, DYNAMIC)) == hash(part(other, DYNAMIC))
 
@@ -246,7 +250,7 @@ def test_symbols_count_by_their_environment_and_expression(options: Options) -> 
 def test_a_symbol_whose_value_is_known_is_that_number() -> None:
     environment = ShapeEnv()
     tensor = symbolic(environment, 5, 7)
-    assert tensor.size(0) == 5  # asking settles it
+    assert tensor.size(0) == 5  # comparing fixes the value
     assert tensor.size(1) == 7
     assert part(tensor, STATIC) == part(zeros(5, 7), STATIC)
 
@@ -278,7 +282,7 @@ ZERO = zeros(1)
     ],
     ids=lambda value: re.sub(" at 0x.*", "", repr(value)),
 )
-def test_constants_that_python_calls_equal_are_told_apart(one: Any, other: Any) -> None:
+def test_constants_that_compare_equal_are_told_apart(one: Any, other: Any) -> None:
     assert constant(one) != constant(other)
 
 
@@ -329,7 +333,7 @@ def test_other_types_are_refused_and_functions_are_not(value: Any) -> None:
         (zeros(2), None, "argument 'x' is None, not (torch.float32, (2,), (1,))"),
     ],
 )
-def test_the_first_difference_in_words(one: Any, other: Any, words: str) -> None:
+def test_the_first_difference_is_described(one: Any, other: Any, words: str) -> None:
     keys = [Key.of((0, value, 0), STATIC) for value in (one, other)]
     assert difference(keys[0], keys[1], ["n", "x", "m"]) == words
     assert difference(keys[0], keys[0], ["n", "x", "m"]) == ""
@@ -394,7 +398,7 @@ class Silent:
         raise RuntimeError("no")
 
 
-def test_a_difference_can_be_told_of_what_cannot_be_shown() -> None:
+def test_a_difference_is_described_even_if_repr_raises() -> None:
     silent, hashed = Silent(), (Silent, Silent())
     assert "argument 'x' is another" in difference((constant(silent),), (constant(Silent()),), "x")
     words = difference((hashed,), ((int, 1),), "x")
@@ -433,7 +437,7 @@ HOLDING: dict[str, Callable[[torch.Tensor], Any]] = {
 
 
 @pytest.mark.parametrize("made", HOLDING.values(), ids=HOLDING)
-def test_what_a_key_has_keeps_no_tensor_alive(made: Callable[[torch.Tensor], Any]) -> None:
+def test_a_key_keeps_no_tensor_alive(made: Callable[[torch.Tensor], Any]) -> None:
     tensor = zeros(3)
     gone = weakref.ref(tensor)
     kept = made(tensor)
@@ -444,7 +448,7 @@ def test_what_a_key_has_keeps_no_tensor_alive(made: Callable[[torch.Tensor], Any
     assert kept == kept and text(kept)
 
 
-def test_what_is_gone_equals_nothing() -> None:
+def test_an_object_that_is_gone_equals_nothing() -> None:
     one, other = (constant(zeros(1)) for _ in range(2))
     assert one == one and one != other and other != constant(None)
     assert one != constant(ZERO) and len({one, other, constant(ZERO)}) == 3

@@ -1,5 +1,5 @@
-"""Values that code is made for, through the dispatcher: annotated, wrapped, returned by `key=` or
-specialized, they count in full and with their type, and no further.
+"""Compile-time constants in whole calls: annotated, wrapped, returned by `key=` or specialized,
+they count by value and type.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def test_numbers_inside_a_constant_count_by_value_and_type(holder: Any, values: 
 
 
 def chosen(place: Place, results: Sequence[Any], under: str) -> Make:
-    """Kernels whose key= function answers with one of some results, by the argument's number."""
+    """Kernels whose key= function returns one of some results, selected by an argument."""
 
     def key(*args: Any) -> Hashable:
         return results[args[len(place.before)]]  # type: ignore[no-any-return]
@@ -144,7 +144,7 @@ def chosen(place: Place, results: Sequence[Any], under: str) -> Make:
 
 
 @UNLIKE
-def test_what_a_key_function_returns_counts_by_value_and_type(one: Any, other: Any) -> None:
+def test_the_result_of_a_key_function_counts_by_value_and_type(one: Any, other: Any) -> None:
     for place in NARROW:
         for under in OPTIONS:
             assert_apart(chosen(place, (one, other), under), place.args(0), place.args(1))
@@ -161,7 +161,7 @@ def test_equal_results_of_a_key_function_share(one: Any, other: Any) -> None:
 
 
 def learned(make: Make, one: Args, other: Args) -> Kernel[Any]:
-    """A kernel that has met the values of both calls, and bound them again with what it learned."""
+    """A kernel that has seen both calls, and bound them again with the specialized fact."""
     kernel = make()
     for args in (one, other, one, other):
         call(kernel, args)
@@ -304,7 +304,7 @@ def test_a_specialized_value_inside_an_argument_counts(holder: Any, under: str) 
     assert_learned_apart(lambda: made(held, under), (T, holder(1, 2)), (T, holder(3, 2)))
 
 
-def test_what_is_done_with_a_specialized_value_is_not_taken_for_it() -> None:
+def test_a_result_computed_from_a_specialized_value_is_not_taken_for_it() -> None:
     def chained(x: Any, n: Any, m: Any) -> Args:
         tzero.specialize(n * 2).__add__(m)
         return x, n, m

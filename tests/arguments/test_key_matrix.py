@@ -1,6 +1,6 @@
-"""Every fact of the arguments, changed alone, through the dispatcher: calls that need other code
-reach another bound kernel and calls that need the same reach the same one, at any place among the
-arguments, on any device.
+"""Every fact of the arguments, changed alone, in whole calls: calls that need different code reach
+different bound kernels, and calls that need the same code reach the same one, at any position among
+the arguments, on any device.
 """
 
 from __future__ import annotations
@@ -229,7 +229,7 @@ def cells(apart: bool) -> pytest.MarkDecorator:
 
 
 @cells(apart=True)
-def test_one_change_that_needs_other_code_gets_another_key(row: Row, under: str) -> None:
+def test_a_change_that_needs_other_code_gives_another_key(row: Row, under: str) -> None:
     for place in PLACES.values():
         one, other = place.args(row.one), place.args(row.other)
         fresh = made(host(place.width), under)
@@ -238,7 +238,7 @@ def test_one_change_that_needs_other_code_gets_another_key(row: Row, under: str)
 
 
 @cells(apart=False)
-def test_one_change_that_needs_no_other_code_gets_the_same_key(row: Row, under: str) -> None:
+def test_a_change_that_needs_no_other_code_gives_the_same_key(row: Row, under: str) -> None:
     for place in PLACES.values():
         one, other = place.args(row.one), place.args(row.other)
         fresh = made(host(place.width), under)
@@ -256,7 +256,7 @@ def test_changes_at_two_places_make_four_keys(row: Row, under: str) -> None:
     assert kernel.stats()[:4] == (8, 4, 4, 0)
 
 
-def test_a_given_index_width_is_known_to_the_key_and_not_asked_of_tensors() -> None:
+def test_with_index_dtype_the_key_ignores_the_size_of_tensors() -> None:
     asking, given_ = (made(host(1), name) for name in ("dynamic", "dynamic, width given"))
     small, large = zeros(1).expand(4), zeros(1).expand(BIG + 8)
     assert given_.bind((small,)) is given_.bind((large,))
@@ -265,7 +265,7 @@ def test_a_given_index_width_is_known_to_the_key_and_not_asked_of_tensors() -> N
 
 
 @cells(apart=True)
-def test_a_key_function_takes_nothing_away_and_runs_once_a_call(row: Row, under: str) -> None:
+def test_a_key_function_only_adds_to_the_key_and_runs_once_a_call(row: Row, under: str) -> None:
     asked: list[Args] = []
 
     def key(*args: Any) -> str:
@@ -277,7 +277,7 @@ def test_a_key_function_takes_nothing_away_and_runs_once_a_call(row: Row, under:
     for args in (*calls, *calls):
         call(kernel, args)
     assert kernel.stats()[:4] == (4, 2, 2, 0)
-    assert len(asked) == 4  # once a call, whichever way the rest of the key was made
+    assert len(asked) == 4  # once a call, however the rest of the key was made
 
 
 def test_a_function_that_closes_over_itself_is_an_argument_like_others() -> None:
@@ -330,7 +330,7 @@ def test_classes_of_dataclasses_are_arguments_like_others() -> None:
     ],
     ids=["alone", "second", "twice", "in a list", "in a dataclass", "in a closure"],
 )
-def test_devices_count_by_what_they_can_do(
+def test_devices_count_by_type_and_capability(
     args: Callable[[Any], Args], under: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if torch.cuda.is_available() and torch.cuda.device_count() < 3:
@@ -360,7 +360,7 @@ def test_the_cpu_is_one_device_however_it_is_written(under: str) -> None:
     assert kernel.bind((numbered, zeros(2, 3))) is bound
 
 
-def test_a_sparse_tensor_never_passes_for_a_dense_one() -> None:
+def test_a_sparse_tensor_is_never_taken_for_a_dense_one() -> None:
     kernel = made(host(1), "static")
     dense = zeros(1, 1).expand(3, 3)
     kernel(dense)

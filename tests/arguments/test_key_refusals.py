@@ -1,5 +1,5 @@
-"""Calls that are refused, through the dispatcher: the error names the argument, also after hits,
-and the next good call hits.
+"""Invalid arguments in whole calls: the error names the argument, also after hits, and the next
+valid call hits.
 """
 
 from __future__ import annotations
@@ -74,9 +74,14 @@ REFUSED: dict[str, Refusal] = {
     "set in a closure": Refusal((T, closing(1)), (T, closing({1})), "y", "a set"),
     "set as a default": Refusal((T, defaulted(1)), (T, defaulted({1})), "y", "a set"),
     "set as a constant": Refusal((T, ConstExpr(1)), (T, ConstExpr({1})), "y", "a set"),
-    "list in itself": Refusal((T, [1]), (T, ENDLESS), "y", "a list that holds itself.*that ends"),
+    "list in itself": Refusal(
+        (T, [1]), (T, ENDLESS), "y", "a list that holds itself.*does not hold itself"
+    ),
     "list in itself, constant": Refusal(
-        (T, ConstExpr([1])), (T, ConstExpr(ENDLESS)), "y", "a list that holds itself.*that ends"
+        (T, ConstExpr([1])),
+        (T, ConstExpr(ENDLESS)),
+        "y",
+        "a list that holds itself.*does not hold itself",
     ),
     "dict in itself": Refusal((T, {}), (T, ENDLESS_DICT), "y", "a dict that holds itself"),
     "dataclass without a field": Refusal(
@@ -155,7 +160,7 @@ def test_a_refusal_after_hits_names_the_argument_and_the_next_good_call_hits(
         assert raised.value.argument == refusal.argument
         if refusal.argument is not None:
             assert str(raised.value).startswith(f"pair: argument {refusal.argument!r} is")
-        assert str(raised.value) == str(first.value)  # the same words as without hits
+        assert str(raised.value) == str(first.value)  # the same text as without hits
     call(kernel, refusal.good)
     assert kernel.bind(refusal.good) is bound
     assert kernel.stats() == stats._replace(calls=stats.calls + 1)
@@ -204,7 +209,7 @@ def test_a_tensor_without_strides_is_refused_by_name_and_the_next_good_call_hits
 
 @EVERY_OPTION
 @pytest.mark.parametrize("args", [(ELSEWHERE, 1), (1, [ELSEWHERE])], ids=["alone", "in a list"])
-def test_a_device_that_is_not_there_is_refused_by_name(
+def test_a_missing_device_is_named_in_the_error(
     args: Args, under: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kernel = made(host(2), under)
@@ -231,7 +236,7 @@ def test_a_key_function_may_return_nothing_that_holds_itself() -> None:
         kernel(T, 1)
 
 
-def test_the_errors_of_a_key_function_are_its_own() -> None:
+def test_exceptions_of_a_key_function_reach_the_caller() -> None:
     with pytest.raises(ZeroDivisionError):
         made(host(2), "static", lambda x, y: 1 / 0)(T, 1)
 

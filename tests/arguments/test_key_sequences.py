@@ -1,5 +1,5 @@
-"""Calls one after the other, through the dispatcher: whatever came before, and however a call is
-written, its key is that of the slow way, part by part.
+"""Sequences of calls: whatever came before, and however a call is written, its key equals a
+reference key that is made part by part.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ CHANGES: dict[str, tuple[Callable[[], Any], Callable[[Any], Any], frozenset[str]
 
 @EVERY_OPTION
 @pytest.mark.parametrize(("make", "change", "apart"), CHANGES.values(), ids=CHANGES)
-def test_an_object_counts_as_what_it_is_now(
+def test_an_object_counts_by_its_present_contents(
     make: Callable[[], Any],
     change: Callable[[Any], Any],
     apart: frozenset[str],
@@ -141,14 +141,14 @@ def test_an_object_counts_as_what_it_is_now(
         assert kernel.stats()[:4] == (3, entries, entries, 0)
 
 
-# -- against the slow way -------------------------------------------------------------------------
+# -- against a reference --------------------------------------------------------------------------
 
 
 PROFILE = settings(max_examples=30, deadline=None, derandomize=True)
 
 
 def held(value: Any) -> list[torch.Tensor]:
-    """The tensors in a value, by way of what hypothesis makes and nothing more."""
+    """The tensors in a value of the kinds that hypothesis generates."""
     if isinstance(value, torch.Tensor):
         return [value]
     if isinstance(value, dict):
@@ -255,7 +255,7 @@ def twin(value: Any) -> Any:
 
 @EVERY_OPTION
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_calls_share_a_bound_kernel_exactly_when_their_slow_keys_are_equal(
+def test_calls_share_a_bound_kernel_exactly_if_their_reference_keys_are_equal(
     count: int, under: str
 ) -> None:
     outcomes: set[bool] = set()
@@ -288,9 +288,7 @@ def test_calls_share_a_bound_kernel_exactly_when_their_slow_keys_are_equal(
 
 @EVERY_PLACE
 @EVERY_OPTION
-def test_types_that_alternate_at_one_place_never_meet_each_others_entry(
-    under: str, place: Place
-) -> None:
+def test_alternating_types_never_share_an_entry(under: str, place: Place) -> None:
     values: list[Any] = [
         zeros(2, 3),
         zeros(3, 2).t(),
@@ -320,7 +318,7 @@ def test_types_that_alternate_at_one_place_never_meet_each_others_entry(
     assert len(bounds) > 12
 
 
-def test_many_patterns_of_types_each_have_their_own_entry() -> None:
+def test_many_combinations_of_types_each_have_their_own_entry() -> None:
     values: list[Any] = [zeros(2), torch.nn.Parameter(zeros(2, 1)), 1, 1.0, None, "a", [1]]
     patterns = list(itertools.product(values, repeat=3))
     kernel = made(host(3), "static")
@@ -330,7 +328,7 @@ def test_many_patterns_of_types_each_have_their_own_entry() -> None:
     assert kernel.stats()[:4] == (2 * len(patterns), len(patterns), len(patterns), 0)
 
 
-def test_classes_that_come_and_go_leave_nothing_behind_for_the_next() -> None:
+def test_a_class_that_is_gone_leaves_nothing_for_the_next() -> None:
     kernel = made(host(2), "static")
     for k in range(4):
         names = ["a", "b", "c"][: k % 3 + 1]
@@ -341,4 +339,4 @@ def test_classes_that_come_and_go_leave_nothing_behind_for_the_next() -> None:
         assert kernel.bind((T, value)) is kernel.bind((T, new(*names)))
         kernel.reset()
         del new, value
-        gc.collect()  # so that the next class may take the place of this one
+        gc.collect()  # so that the next class may get the address of this one

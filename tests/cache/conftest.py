@@ -1,4 +1,4 @@
-"""What is told, and a redis server of the test's own."""
+"""Events that a test sees, and a redis server for one test."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tzero.events import Event, observe
 
 
 @pytest.fixture
-def told() -> Iterator[list[Event]]:
-    """The events of the test, as they come."""
+def events() -> Iterator[list[Event]]:
+    """The events emitted during the test."""
     seen: list[Event] = []
     with observe(seen.append):
         yield seen
@@ -61,10 +61,10 @@ def start_redis(folder: Path, port: int | None = None) -> Server:
     )
     for _ in range(5):
         chosen = port or _free_port()
-        words = f"--port {chosen} --bind 127.0.0.1 --save --appendonly no --dir".split()
-        words.insert(words.index("--save") + 1, "")
+        options = f"--port {chosen} --bind 127.0.0.1 --save --appendonly no --dir".split()
+        options.insert(options.index("--save") + 1, "")
         process = subprocess.Popen(
-            [command, *words, str(folder)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            [command, *options, str(folder)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
         if _answers(process, chosen):
             return Server(process, chosen)
@@ -88,7 +88,7 @@ def _answers(process: subprocess.Popen[bytes], port: int) -> bool:
                 connection.sendall(b"PING\r\n")
                 return connection.recv(16).startswith(b"+PONG")
         except ConnectionRefusedError:
-            time.sleep(0.02)  # another process starts: there is nothing to wait on but this
+            time.sleep(0.02)  # the server is starting; there is no event to wait for
     return False
 
 

@@ -24,25 +24,25 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Disk:
     return Disk(root)
 
 
-def run(*words: str) -> Result:
-    return CliRunner().invoke(app, ["cache", *words])
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["cache", *arguments])
 
 
-def facts(*words: str, code: int = 0) -> dict[str, object]:
-    done = run(*words, "--json")
+def facts(*arguments: str, code: int = 0) -> dict[str, object]:
+    done = run(*arguments, "--json")
     assert done.exit_code == code, done.output
     found = json.loads(done.stdout)
     assert isinstance(found, dict)
     return found
 
 
-def test_stats_of_nothing(store: Disk) -> None:
+def test_stats_of_an_empty_cache(store: Disk) -> None:
     found = facts("stats")
     assert found["entries"] == found["bytes"] == 0 and found["oldest"] is None
     assert "never" in run("stats").stdout
 
 
-def test_stats_say_what_there_is_and_where(store: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stats_show_size_and_location(store: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     store.put(digest_of(1), bytes(5000))
     store.put(digest_of(2), bytes(5000))
     monkeypatch.setenv("TZERO_CACHE_LIMIT", "7")
@@ -53,13 +53,13 @@ def test_stats_say_what_there_is_and_where(store: Disk, monkeypatch: pytest.Monk
     assert store.root in text and "10.0 KiB of 7.0 MiB" in text
 
 
-def test_stats_say_that_the_cache_is_off(store: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stats_show_that_the_cache_is_off(store: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZERO_CACHE", "0")
     assert facts("stats")["on"] is False
     assert "TZERO_CACHE=0" in run("stats").stdout
 
 
-def test_stats_name_the_remote_and_no_secret(
+def test_stats_show_the_remote_without_secrets(
     store: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TZERO_REMOTE_CACHE", "memory://me:hunter2@there")
@@ -74,7 +74,7 @@ def test_stats_name_the_remote_and_no_secret(
     }
 
 
-def test_stats_say_why_a_remote_does_not_answer(
+def test_stats_show_why_a_remote_does_not_reply(
     store: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TZERO_REMOTE_CACHE", "what://is/this")
@@ -83,14 +83,14 @@ def test_stats_say_why_a_remote_does_not_answer(
     assert isinstance(remote, dict) and "what" in remote["problem"]
 
 
-def test_clear_removes_what_there_is(store: Disk) -> None:
+def test_clear_removes_all_entries(store: Disk) -> None:
     store.put(digest_of(1), b"code")
     assert facts("clear")["entries"] == 1
     assert store.get(digest_of(1)) is None
     assert "0 entries" in run("clear").stdout
 
 
-def test_verify_tells_damage_by_its_exit_code(store: Disk) -> None:
+def test_verify_reports_damage_in_its_exit_code(store: Disk) -> None:
     store.put(digest_of(1), b"code")
     store.put(digest_of(2), b"code")
     assert facts("verify")["damaged"] == []
@@ -105,7 +105,7 @@ def test_verify_tells_damage_by_its_exit_code(store: Disk) -> None:
 
 
 @pytest.mark.parametrize("command", ["stats", "clear", "verify"])
-def test_a_cache_that_is_not_private_is_refused_with_the_cure(store: Disk, command: str) -> None:
+def test_a_cache_that_is_not_private_is_rejected_with_a_fix(store: Disk, command: str) -> None:
     store.put(digest_of(1), b"code")
     os.chmod(store.root, 0o777)
     done = run(command)
@@ -116,16 +116,16 @@ def test_a_cache_that_is_not_private_is_refused_with_the_cure(store: Disk, comma
 
 
 @pytest.mark.parametrize("command", ["stats", "clear", "verify"])
-def test_a_cache_that_cannot_be_read_is_told(store: Disk, command: str) -> None:
+def test_an_unreadable_cache_has_exit_code_3(store: Disk, command: str) -> None:
     Path(store.root).write_text("a file")
     assert run(command).exit_code == 3
 
 
-def test_a_wrong_setting_is_told(store: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_setting_has_exit_code_2(store: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZERO_CACHE_LIMIT", "much")
     done = run("stats")
     assert done.exit_code == 2 and "TZERO_CACHE_LIMIT" in done.stderr
 
 
-def test_an_unknown_command_is_told(store: Disk) -> None:
+def test_an_unknown_command_has_exit_code_2(store: Disk) -> None:
     assert run("frobnicate").exit_code == 2

@@ -1,4 +1,4 @@
-"""Texts that are equal where values are, and what tells toolchains apart."""
+"""Canonical texts are equal exactly if values are; toolchains that differ have different texts."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 @given(values)
-def test_a_canonical_text_is_read_back(value: Any) -> None:
+def test_parse_inverts_canonical(value: Any) -> None:
     assert same(parse(canonical(value)), value)
 
 
@@ -91,7 +91,7 @@ def test_a_canonical_text_is_json(value: Any) -> None:
         ("e\u0301", "\xe9"),
     ],
 )
-def test_what_json_mixes_up_is_told_apart(one: Any, other: Any) -> None:
+def test_values_that_json_confuses_have_different_texts(one: Any, other: Any) -> None:
     assert canonical(one) != canonical(other)
 
 
@@ -100,11 +100,11 @@ def test_the_order_of_a_dict_does_not_matter() -> None:
     assert canonical({2: 1, "a": 2}) == canonical({"a": 2, 2: 1})
 
 
-def test_nan_is_read_back() -> None:
+def test_parse_returns_nan() -> None:
     assert math.isnan(parse(canonical(math.nan)))
 
 
-def test_a_number_of_ten_thousand_digits_is_read_back() -> None:
+def test_parse_returns_a_number_of_ten_thousand_digits() -> None:
     assert parse(canonical(-(10**10_000))) == -(10**10_000)
 
 
@@ -125,7 +125,7 @@ LOOP.append(LOOP)
     [{1}, object(), Text("a"), Level.ONE, 1j, range(3), OrderedDict(), bytearray(b"a"), LOOP],
     ids=lambda value: type(value).__name__,
 )
-def test_what_has_no_canonical_text_is_refused(value: Any) -> None:
+def test_values_without_canonical_text_are_rejected(value: Any) -> None:
     with pytest.raises(Unwritable):
         canonical([value])
 
@@ -153,12 +153,12 @@ def test_what_has_no_canonical_text_is_refused(value: Any) -> None:
     ],
     ids=lambda text: text[:20],
 )
-def test_other_text_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="no canonical text"):
+def test_text_that_is_not_canonical_is_rejected(text: str) -> None:
+    with pytest.raises(ValueError, match="not a canonical text"):
         parse(text)
 
 
-def test_a_toolchain_holds_the_schema(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_toolchain_contains_the_schema(monkeypatch: pytest.MonkeyPatch) -> None:
     before = toolchain(gcc="12")
     monkeypatch.setattr(digest, "SCHEMA", digest.SCHEMA + 1)
     assert toolchain(gcc="12") != before
@@ -173,7 +173,7 @@ def test_a_toolchain_holds_the_schema(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
     ids=["x86", "arm", "riscv"],
 )
-def test_the_features_are_those_of_every_core(
+def test_the_features_are_those_that_all_cores_have(
     text: str, features: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listed = tmp_path / "cpuinfo"
@@ -182,49 +182,49 @@ def test_the_features_are_those_of_every_core(
     assert set(cpu_features.__wrapped__().split()[1:]) == features
 
 
-def test_without_a_list_the_features_are_what_the_platform_says(
+def test_without_cpuinfo_the_features_come_from_platform(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(digest, "_CPUINFO", str(tmp_path / "missing"))
     assert cpu_features.__wrapped__()
 
 
-def compiler(path: Path, version: str, asked: Path) -> Path:
-    path.write_text(f"#!/bin/sh\necho asked >> '{asked}'\necho '{version}' \"$@\"\n")
+def compiler(path: Path, version: str, log: Path) -> Path:
+    path.write_text(f"#!/bin/sh\necho run >> '{log}'\necho '{version}' \"$@\"\n")
     path.chmod(0o755)
     return path
 
 
-def test_a_compiler_is_asked_once_until_it_changes(tmp_path: Path) -> None:
-    asked = tmp_path / "asked"
-    cc = compiler(tmp_path / "cc", "one", asked)
+def test_a_compiler_is_run_once_until_it_changes(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    cc = compiler(tmp_path / "cc", "one", log)
     first = file_digest(cc)
     assert file_digest(cc) == first
-    assert asked.read_text().count("asked") == 1
-    compiler(cc, "two", asked)
+    assert log.read_text().count("run") == 1
+    compiler(cc, "two", log)
     os.utime(cc, (1, 1))
     assert file_digest(cc) != first
     assert file_digest(cc, ["-v"]) != file_digest(cc)
 
 
-def test_the_same_compiler_elsewhere_is_the_same(tmp_path: Path) -> None:
-    asked = tmp_path / "asked"
+def test_the_same_compiler_at_another_path_has_the_same_digest(tmp_path: Path) -> None:
+    log = tmp_path / "log"
     (tmp_path / "bin").mkdir()
-    here = compiler(tmp_path / "cc", "one", asked)
-    there = compiler(tmp_path / "bin" / "gcc", "one", asked)
+    here = compiler(tmp_path / "cc", "one", log)
+    there = compiler(tmp_path / "bin" / "gcc", "one", log)
     assert file_digest(here) == file_digest(there)
 
 
-def test_a_compiler_behind_a_link_that_moves_is_another(tmp_path: Path) -> None:
-    asked = tmp_path / "asked"
+def test_a_link_to_another_compiler_changes_the_digest(tmp_path: Path) -> None:
+    log = tmp_path / "log"
     link = tmp_path / "cc"
-    link.symlink_to(compiler(tmp_path / "gcc-12", "12", asked))
+    link.symlink_to(compiler(tmp_path / "gcc-12", "12", log))
     before = file_digest(link)
     link.unlink()
-    link.symlink_to(compiler(tmp_path / "gcc-13", "13", asked))
+    link.symlink_to(compiler(tmp_path / "gcc-13", "13", log))
     assert file_digest(link) != before
 
 
-def test_a_missing_compiler_is_the_callers_to_tell(tmp_path: Path) -> None:
+def test_a_missing_compiler_raises_file_not_found(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         file_digest(tmp_path / "cc")

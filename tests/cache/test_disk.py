@@ -1,4 +1,4 @@
-"""The store on disk: what is put is got, damage is a miss, and the least recently used goes."""
+"""The store on disk: entries are returned, damage is a miss, and eviction is by last use."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ def path_of(store: Disk, digest: str) -> Path:
     return Path(store.root, digest[:2], digest)
 
 
-def left_behind(store: Disk) -> list[Path]:
+def temporary_files(store: Disk) -> list[Path]:
     return [path for path in Path(store.root).rglob(".*") if path.suffix == ".tmp"]
 
 
-def test_what_is_put_is_got(store: Disk, told: list[Event]) -> None:
+def test_get_returns_what_was_put(store: Disk, events: list[Event]) -> None:
     assert store.get(MINE) is None
     store.put(MINE, b"code")
     store.put(OTHER, b"")
     assert store.get(MINE) == b"code"
     assert Disk(store.root).get(OTHER) == b""
-    assert told == []
-    assert left_behind(store) == []
+    assert events == []
+    assert temporary_files(store) == []
 
 
 def test_a_miss_makes_no_directory(store: Disk) -> None:
@@ -45,14 +45,14 @@ def test_a_miss_makes_no_directory(store: Disk) -> None:
     assert not os.path.exists(store.root)
 
 
-def test_what_is_put_again_replaces(store: Disk) -> None:
+def test_a_second_put_replaces_the_first(store: Disk) -> None:
     store.put(MINE, b"one")
     store.put(MINE, b"two")
     assert store.get(MINE) == b"two"
     assert store.usage().entries == 1
 
 
-def test_all_that_is_made_is_private(tmp_path: Path) -> None:
+def test_all_files_and_directories_are_created_private(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         store = Disk(tmp_path / "a" / "b" / "cache")
@@ -66,14 +66,14 @@ def test_all_that_is_made_is_private(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["with spaces", "ünïcödé 核", "new\nline", "a" * 200, "-rf"])
-def test_any_path_will_do(tmp_path: Path, name: str, told: list[Event]) -> None:
+def test_any_path_works(tmp_path: Path, name: str, events: list[Event]) -> None:
     store = Disk(tmp_path / name / "cache")
     store.put(MINE, b"code")
     assert store.get(MINE) == b"code"
-    assert told == []
+    assert events == []
 
 
-def test_a_relative_path_means_where_the_program_was(
+def test_a_relative_path_is_resolved_when_the_store_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -107,19 +107,19 @@ DAMAGES = {
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_entry_is_a_miss_with_an_event_and_is_replaced(
-    store: Disk, damage: str, told: list[Event]
+    store: Disk, damage: str, events: list[Event]
 ) -> None:
     store.put(MINE, b"code")
     path = path_of(store, MINE)
     path.write_bytes(DAMAGES[damage](path.read_bytes()))
     assert store.get(MINE) is None
-    (event,) = told
+    (event,) = events
     assert event.kind == "cache" and "is not used" in event.reason
     assert event.facts["path"] == str(path) and event.facts["digest"] == MINE
     assert not path.exists()
     store.put(MINE, b"code")
     assert store.get(MINE) == b"code"
-    assert len(told) == 1
+    assert len(events) == 1
 
 
 def test_a_small_entry_cut_at_any_length_is_a_miss(store: Disk) -> None:
@@ -135,7 +135,7 @@ def test_a_small_entry_cut_at_any_length_is_a_miss(store: Disk) -> None:
 
 
 @pytest.mark.parametrize("what", ["link", "directory", "pipe"])
-def test_what_is_no_file_is_not_read(store: Disk, what: str, told: list[Event]) -> None:
+def test_only_regular_files_are_read(store: Disk, what: str, events: list[Event]) -> None:
     store.put(MINE, b"code")
     path = path_of(store, MINE)
     elsewhere = path.rename(path.parent / "elsewhere")
@@ -146,9 +146,9 @@ def test_what_is_no_file_is_not_read(store: Disk, what: str, told: list[Event]) 
     else:
         os.mkfifo(path, 0o600)
     assert store.get(MINE) is None
-    assert told[0].facts["damage"] == "foreign"
+    assert events[0].facts["damage"] == "foreign"
     if what == "directory":
-        assert "could not be removed" in told[0].reason
+        assert "could not be removed" in events[0].reason
     else:
         store.put(MINE, b"code")
         assert store.get(MINE) == b"code"
@@ -158,7 +158,7 @@ def test_what_is_no_file_is_not_read(store: Disk, what: str, told: list[Event]) 
 
 
 def fill(store: Disk, count: int, size: int = 100_000) -> list[str]:
-    """Entries, the first of them used the longest ago."""
+    """Put entries, the first of which was used least recently."""
     digests = [digest_of(("fill", each)) for each in range(count)]
     for age, digest in enumerate(reversed(digests)):
         store.put(digest, os.urandom(size))
@@ -171,7 +171,7 @@ def kept(store: Disk, digests: list[str]) -> list[bool]:
     return [path_of(store, digest).exists() for digest in digests]
 
 
-def test_the_least_recently_used_goes_first(tmp_path: Path) -> None:
+def test_the_least_recently_used_is_evicted_first(tmp_path: Path) -> None:
     store = Disk(tmp_path, limit=1_000_000)
     digests = fill(store, 9)
     store.put(MINE, bytes(100_000))
@@ -180,7 +180,7 @@ def test_the_least_recently_used_goes_first(tmp_path: Path) -> None:
     assert store.usage().bytes <= 1_000_000
 
 
-def test_what_is_got_is_used(tmp_path: Path) -> None:
+def test_get_counts_as_a_use(tmp_path: Path) -> None:
     store = Disk(tmp_path, limit=1_000_000)
     digests = fill(store, 9)
     assert store.get(digests[0]) is not None
@@ -188,15 +188,15 @@ def test_what_is_got_is_used(tmp_path: Path) -> None:
     assert kept(store, digests) == [True, False, False, *[True] * 6]
 
 
-def test_use_is_noted_rarely(store: Disk) -> None:
+def test_use_is_recorded_once_an_hour(store: Disk) -> None:
     store.put(MINE, b"code")
     path = path_of(store, MINE)
-    for age, noted in ((FRESH / 2, False), (FRESH * 2, True), (-FRESH * 2, True)):
+    for age, recorded in ((FRESH / 2, False), (FRESH * 2, True), (-FRESH * 2, True)):
         when = time.time() - age
         os.utime(path, (when, when))
         before = path.stat().st_mtime
         store.get(MINE)
-        assert (path.stat().st_mtime != before) == noted
+        assert (path.stat().st_mtime != before) == recorded
     assert abs(path.stat().st_mtime - time.time()) < FRESH
 
 
@@ -228,7 +228,7 @@ def test_a_hit_lists_no_directory(store: Disk, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("text", [b"", b"what?" * 50, b"tzero ledger 1 5 0".ljust(63) + b"\n"])
-def test_a_ledger_that_says_nothing_is_made_anew(tmp_path: Path, text: bytes) -> None:
+def test_an_invalid_ledger_is_replaced(tmp_path: Path, text: bytes) -> None:
     store = Disk(tmp_path, limit=1_000_000)
     fill(store, 9)
     (tmp_path / "ledger").write_bytes(text)
@@ -237,10 +237,10 @@ def test_a_ledger_that_says_nothing_is_made_anew(tmp_path: Path, text: bytes) ->
     assert (tmp_path / "ledger").read_bytes().startswith(b"tzero ledger 1 ")
 
 
-def test_two_do_not_evict_at_once(tmp_path: Path) -> None:
+def test_only_one_evicts_at_a_time(tmp_path: Path) -> None:
     store = Disk(tmp_path, limit=1_000_000)
     digests = fill(store, 9)
-    with store._turn() as ours:
+    with store._evict_lock() as ours:
         assert ours
         store.put(MINE, bytes(200_000))
         assert all(kept(store, digests))
@@ -248,25 +248,25 @@ def test_two_do_not_evict_at_once(tmp_path: Path) -> None:
     assert not all(kept(store, digests))
 
 
-def test_an_entry_that_fills_the_cache_stays(tmp_path: Path, told: list[Event]) -> None:
+def test_an_entry_that_fills_the_cache_stays(tmp_path: Path, events: list[Event]) -> None:
     store = Disk(tmp_path, limit=1_000_000)
     digests = fill(store, 5)
     store.put(MINE, bytes(990_000))
     assert store.get(MINE) is not None
     assert not any(kept(store, digests))
-    assert told == []
+    assert events == []
 
 
-def test_an_entry_larger_than_the_cache_is_not_kept(tmp_path: Path, told: list[Event]) -> None:
+def test_an_entry_larger_than_the_cache_is_not_kept(tmp_path: Path, events: list[Event]) -> None:
     store = Disk(tmp_path, limit=1_000_000)
     digests = fill(store, 5)
     store.put(MINE, bytes(1_000_000))
     assert store.get(MINE) is None
     assert all(kept(store, digests))
-    assert "TZERO_CACHE_LIMIT" in told[0].reason
+    assert "TZERO_CACHE_LIMIT" in events[0].reason
 
 
-def test_what_dead_writers_left_is_swept_and_files_of_others_are_not(tmp_path: Path) -> None:
+def test_files_of_dead_writers_are_removed_and_foreign_files_are_not(tmp_path: Path) -> None:
     store = Disk(tmp_path)
     store.put(MINE, b"code")
     shard = path_of(store, MINE).parent
@@ -285,10 +285,10 @@ def test_what_dead_writers_left_is_swept_and_files_of_others_are_not(tmp_path: P
     assert not alive.exists() and all(path.exists() for path in others)
 
 
-# For who looks after the store.
+# Maintenance.
 
 
-def test_usage_says_what_there_is(store: Disk) -> None:
+def test_usage_counts_entries(store: Disk) -> None:
     assert store.usage().oldest is None
     store.put(MINE, b"code")
     store.put(OTHER, b"more code")
@@ -307,7 +307,7 @@ def test_clear_removes_everything(store: Disk) -> None:
     assert store.get(MINE) == b"code"
 
 
-def test_verify_names_what_is_damaged_and_leaves_the_order_of_use(store: Disk) -> None:
+def test_verify_lists_damaged_entries_and_does_not_count_as_use(store: Disk) -> None:
     store.put(MINE, b"code")
     store.put(OTHER, b"code")
     path = path_of(store, MINE)

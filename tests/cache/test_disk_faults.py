@@ -1,16 +1,16 @@
-"""What the environment does to a store: each row is an event, a miss, and a store that works again.
+"""Failures of the environment: each is an event and a miss, and afterwards the store works again.
 
-==========================  ======================================  =========================
-what                        what the caller sees                    afterwards
-==========================  ======================================  =========================
-someone else's directory    an event with the cure, once; misses    works once it is cured
-others may write            the same                                the same
-read-only                   hits; put is an event                   works when writable
-full                        put is an event, nothing half is left   works when there is room
-deleted under us            a miss                                  the next put makes it
-a file in the way           an event                                works when it is gone
-input/output error          an event, a miss                        works when it ends
-==========================  ======================================  =========================
+==============================  =========================================  ====================
+failure                         what the caller sees                       works again when
+==============================  =========================================  ====================
+directory of another user       one event with the command to fix; misses  it is fixed
+others may write                the same                                   the same
+read-only                       hits; put is an event                      it is writable
+full                            put is an event, no partial file is left   there is space
+deleted while in use            a miss                                     the next put
+a file at the directory's path  an event                                   the file is gone
+I/O error                       an event, a miss                           the error is gone
+==============================  =========================================  ====================
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from pathlib import Path
 import pytest
 
 from tests.cache.conftest import digest_of
-from tests.cache.test_disk import left_behind, path_of
+from tests.cache.test_disk import path_of, temporary_files
 from tzero.cache.disk import Disk
 from tzero.errors import CacheRefused
 from tzero.events import Event
@@ -38,7 +38,7 @@ MINE, OTHER = digest_of("mine"), digest_of("other")
 NOBODY = 65534
 
 as_root = pytest.mark.skipif(
-    os.geteuid() != 0, reason="only root can give a file to someone else, or mount"
+    os.geteuid() != 0, reason="only root can change the owner of a file, or mount"
 )
 
 
@@ -49,7 +49,7 @@ def store(tmp_path: Path) -> Disk:
     return store
 
 
-# Who may write what we run.
+# Permissions.
 
 
 def _others(path: Path) -> None:
@@ -60,82 +60,84 @@ def _group(path: Path) -> None:
     path.chmod(0o770)
 
 
-def _anothers(path: Path) -> None:
+def _other_owner(path: Path) -> None:
     os.chown(path, NOBODY, NOBODY)
 
 
-def _cured(path: Path) -> None:
+def _fix(path: Path) -> None:
     path.chmod(0o700)
     if os.geteuid() == 0:
         os.chown(path, 0, 0)
 
 
-TAKEN = [
+NOT_PRIVATE = [
     pytest.param(_others, "others may write to it (its mode is 0777)", "chmod go-w", id="others"),
     pytest.param(_group, "others may write to it (its mode is 0770)", "chmod go-w", id="group"),
-    pytest.param(_anothers, "it belongs to user 65534", "chown -R", id="owner", marks=as_root),
+    pytest.param(_other_owner, "it belongs to user 65534", "chown -R", id="owner", marks=as_root),
 ]
 
 
-@pytest.mark.parametrize(("take", "problem", "cure"), TAKEN)
+@pytest.mark.parametrize(("spoil", "problem", "fix"), NOT_PRIVATE)
 @pytest.mark.parametrize("where", ["root", "shard"])
-def test_a_directory_that_is_not_private_is_refused_until_cured(
+def test_a_directory_that_is_not_private_is_not_used_until_fixed(
     store: Disk,
     where: str,
-    take: Callable[[Path], None],
+    spoil: Callable[[Path], None],
     problem: str,
-    cure: str,
-    told: list[Event],
+    fix: str,
+    events: list[Event],
 ) -> None:
     path = Path(store.root) if where == "root" else path_of(store, MINE).parent
-    take(path)
+    spoil(path)
     for _ in range(3):
         assert store.get(MINE) is None
         store.put(MINE, b"new")
-    (event,) = told
-    assert problem in event.reason and f"{cure} " in event.reason and str(path) in event.reason
+    (event,) = events
+    assert problem in event.reason and f"{fix} " in event.reason and str(path) in event.reason
     for direct in (store.check, store.usage, store.clear, lambda: list(store.verify())):
         with pytest.raises(CacheRefused, match="is not used"):
             direct()
-    _cured(path)
-    assert store.get(MINE) == b"code"  # what was put meanwhile went nowhere
-    take(path)
+    _fix(path)
+    assert store.get(MINE) == b"code"  # the put above wrote nothing
+    spoil(path)
     assert store.get(MINE) is None
-    assert len(told) == 2
-    _cured(path)
+    assert len(events) == 2
+    _fix(path)
 
 
-@pytest.mark.parametrize(("take", "problem", "cure"), TAKEN)
+@pytest.mark.parametrize(("spoil", "problem", "fix"), NOT_PRIVATE)
 def test_an_entry_that_is_not_private_is_a_miss(
-    store: Disk, take: Callable[[Path], None], problem: str, cure: str, told: list[Event]
+    store: Disk, spoil: Callable[[Path], None], problem: str, fix: str, events: list[Event]
 ) -> None:
-    take(path_of(store, MINE))
+    spoil(path_of(store, MINE))
     assert store.get(MINE) is None
-    assert problem in told[0].reason
+    assert problem in events[0].reason
     store.put(MINE, b"code")
     assert store.get(MINE) == b"code"
 
 
-def test_a_directory_that_others_may_read_will_do(store: Disk, told: list[Event]) -> None:
+def test_a_directory_that_others_may_read_is_used(store: Disk, events: list[Event]) -> None:
     os.chmod(store.root, 0o755)
     assert store.get(MINE) == b"code"
-    assert told == []
+    assert events == []
 
 
-def test_a_link_is_judged_by_what_it_leads_to(tmp_path: Path, told: list[Event]) -> None:
+def test_the_target_of_a_link_is_checked(tmp_path: Path, events: list[Event]) -> None:
     real, link = tmp_path / "real", tmp_path / "link"
     real.mkdir(0o700)
     link.symlink_to(real)
     store = Disk(link)
     store.put(MINE, b"code")
     assert store.get(MINE) == b"code"
-    assert told == []
+    assert events == []
     real.chmod(0o777)
     assert store.get(MINE) is None
-    assert len(told) == 1
+    assert len(events) == 1
 
 
-def test_temporary_names_are_new_each_time(store: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_temporary_names_are_unique_and_private(
+    store: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made: list[tuple[str, int, int]] = []
     real = os.open
 
@@ -152,7 +154,7 @@ def test_temporary_names_are_new_each_time(store: Disk, monkeypatch: pytest.Monk
     assert {os.path.dirname(path) for path, _, _ in made} == {str(path_of(store, MINE).parent)}
 
 
-# What happens to disks.
+# Disks.
 
 
 def fails_with(number: int) -> Callable[..., int]:
@@ -164,23 +166,23 @@ def fails_with(number: int) -> Callable[..., int]:
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS])
 @pytest.mark.parametrize("call", ["write", "rename", "open"])
-def test_a_write_that_fails_is_an_event_and_leaves_nothing(
-    store: Disk, call: str, number: int, told: list[Event], monkeypatch: pytest.MonkeyPatch
+def test_a_failed_write_is_an_event_and_leaves_no_file(
+    store: Disk, call: str, number: int, events: list[Event], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as broken:
         broken.setattr(os, call, fails_with(number))
         store.put(MINE, b"new")
         store.put(OTHER, b"new")
-    assert [event.facts["errno"] for event in told] == [number, number]
-    assert os.strerror(number) in told[0].reason and "goes on" in told[0].reason
-    assert left_behind(store) == []
+    assert [event.facts["errno"] for event in events] == [number, number]
+    assert os.strerror(number) in events[0].reason and "goes on" in events[0].reason
+    assert temporary_files(store) == []
     assert store.get(MINE) == b"code"
     assert store.get(OTHER) is None
     store.put(OTHER, b"new")
     assert store.get(OTHER) == b"new"
 
 
-def test_a_failure_that_repeats_is_one_warning_in_the_log(
+def test_a_repeated_failure_is_one_warning_in_the_log(
     store: Disk, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with caplog.at_level(logging.DEBUG, "tzero"), monkeypatch.context() as broken:
@@ -191,44 +193,40 @@ def test_a_failure_that_repeats_is_one_warning_in_the_log(
     assert levels == [logging.WARNING, *[logging.DEBUG] * 4]
 
 
-def test_writes_that_are_done_in_parts_are_finished(
-    store: Disk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_partial_writes_are_continued(store: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.write
     monkeypatch.setattr(os, "write", lambda file, data: real(file, bytes(data)[:7]))
     store.put(MINE, b"some longer code")
     assert store.get(MINE) == b"some longer code"
 
 
-def test_reads_that_are_done_in_parts_are_finished(
-    store: Disk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_partial_reads_are_continued(store: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.read
     monkeypatch.setattr(os, "read", lambda file, size: real(file, min(size, 7)))
     assert store.get(MINE) == b"code"
 
 
 @pytest.mark.parametrize("call", ["read", "fstat", "open"])
-def test_a_read_that_fails_is_an_event_and_a_miss(
-    store: Disk, call: str, told: list[Event], monkeypatch: pytest.MonkeyPatch
+def test_a_failed_read_is_an_event_and_a_miss(
+    store: Disk, call: str, events: list[Event], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as broken:
         broken.setattr(os, call, fails_with(errno.EIO))
         assert store.get(MINE) is None
-    assert told[0].facts["errno"] == errno.EIO
+    assert events[0].facts["errno"] == errno.EIO
     assert store.get(MINE) == b"code"
 
 
-def test_an_entry_that_another_machine_replaced_is_a_plain_miss(
-    store: Disk, told: list[Event], monkeypatch: pytest.MonkeyPatch
+def test_an_entry_replaced_by_another_machine_is_a_miss_without_event(
+    store: Disk, events: list[Event], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as broken:
         broken.setattr(os, "read", fails_with(errno.ESTALE))
         assert store.get(MINE) is None
-    assert told == []
+    assert events == []
 
 
-def test_an_interrupted_write_leaves_nothing(store: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_write_leaves_no_file(store: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object) -> int:
         raise KeyboardInterrupt
 
@@ -236,10 +234,10 @@ def test_an_interrupted_write_leaves_nothing(store: Disk, monkeypatch: pytest.Mo
         broken.setattr(os, "write", interrupted)
         with pytest.raises(KeyboardInterrupt):
             store.put(OTHER, b"new")
-    assert left_behind(store) == []
+    assert temporary_files(store) == []
 
 
-def test_a_store_without_locks_evicts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_eviction_works_without_file_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Disk(tmp_path, limit=100_000)
     monkeypatch.setattr("fcntl.flock", fails_with(errno.ENOLCK))
     for each in range(20):
@@ -263,22 +261,22 @@ def mounted(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(path)], check=True)
 
 
-def test_a_full_disk_is_an_event_and_the_store_works_when_there_is_room(
-    mounted: Path, told: list[Event]
+def test_a_full_disk_is_an_event_and_the_store_works_again_with_space(
+    mounted: Path, events: list[Event]
 ) -> None:
     store = Disk(mounted / "cache")
     store.put(MINE, b"code")
     store.put(OTHER, bytes(1 << 20))
     assert store.get(OTHER) is None and store.get(MINE) == b"code"
-    (event,) = told
+    (event,) = events
     assert event.facts["errno"] == errno.ENOSPC and "TZERO_CACHE_DIR" in event.reason
-    assert left_behind(store) == []
+    assert temporary_files(store) == []
     store.put(OTHER, bytes(1000))
     assert store.get(OTHER) == bytes(1000)
 
 
-def test_a_file_system_that_turns_read_only_gives_what_it_has(
-    mounted: Path, told: list[Event]
+def test_a_file_system_that_becomes_read_only_still_has_hits(
+    mounted: Path, events: list[Event]
 ) -> None:
     store = Disk(mounted / "cache")
     store.put(MINE, b"code")
@@ -286,7 +284,7 @@ def test_a_file_system_that_turns_read_only_gives_what_it_has(
     subprocess.run(["mount", "-o", "remount,ro", str(mounted)], check=True)
     assert store.get(MINE) == b"code"
     store.put(OTHER, b"new")
-    assert {event.facts["errno"] for event in told} == {errno.EROFS}
+    assert {event.facts["errno"] for event in events} == {errno.EROFS}
     subprocess.run(["mount", "-o", "remount,rw", str(mounted)], check=True)
     store.put(OTHER, b"new")
     assert store.get(OTHER) == b"new"
@@ -316,13 +314,12 @@ print("done")
 
 
 @as_root
-def test_a_directory_without_permission_to_write_gives_what_it_has() -> None:
-    """By a process that is not root, which may write anywhere."""
-    folder = tempfile.mkdtemp()  # pytest's own directories are closed to others
+def test_a_directory_without_write_permission_still_has_hits() -> None:
+    """In a process that is not root, because root may write anywhere."""
+    folder = tempfile.mkdtemp()  # other users cannot enter pytest's directories
     try:
         os.chown(folder, NOBODY, NOBODY)
-        # The interpreter and its packages may lie where only root can look; what is imported
-        # before the change of user is what is needed.
+        # Only root may be able to read the interpreter's packages, so import before changing user.
         code = "import tzero.cache.disk, tzero.events, fcntl, errno\n" + PERMISSIONS
         done = subprocess.run(
             [sys.executable, "-c", code, folder + "/cache"],
@@ -337,8 +334,8 @@ def test_a_directory_without_permission_to_write_gives_what_it_has() -> None:
 
 
 @pytest.mark.parametrize("what", ["root", "shard", "entry", "ledger"])
-def test_what_is_deleted_under_us_is_a_miss_and_is_made_again(
-    store: Disk, what: str, told: list[Event]
+def test_what_is_deleted_while_in_use_is_a_miss_and_is_created_again(
+    store: Disk, what: str, events: list[Event]
 ) -> None:
     path = {
         "root": Path(store.root),
@@ -350,12 +347,12 @@ def test_what_is_deleted_under_us_is_a_miss_and_is_made_again(
     assert store.get(MINE) == (b"code" if what == "ledger" else None)
     store.put(MINE, b"code")
     assert store.get(MINE) == b"code"
-    assert told == []
+    assert events == []
     assert stat.S_IMODE(os.stat(store.root).st_mode) == 0o700
 
 
-def test_a_store_deleted_within_a_put_is_an_event_at_worst(
-    store: Disk, told: list[Event], monkeypatch: pytest.MonkeyPatch
+def test_a_store_deleted_during_a_put_is_an_event(
+    store: Disk, events: list[Event], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = os.rename
 
@@ -366,20 +363,22 @@ def test_a_store_deleted_within_a_put_is_an_event_at_worst(
     with monkeypatch.context() as broken:
         broken.setattr(os, "rename", too_late)
         store.put(MINE, b"code")
-    assert len(told) == 1
+    assert len(events) == 1
     store.put(MINE, b"code")
     assert store.get(MINE) == b"code"
 
 
 @pytest.mark.parametrize("where", ["cache", "cache/" + MINE[:2]])
-def test_a_file_in_the_way_is_an_event(tmp_path: Path, where: str, told: list[Event]) -> None:
+def test_a_file_at_the_path_of_a_directory_is_an_event(
+    tmp_path: Path, where: str, events: list[Event]
+) -> None:
     path = tmp_path / where
     path.parent.mkdir(mode=0o700, exist_ok=True)
     path.write_text("a file")
     store = Disk(tmp_path / "cache")
     store.put(MINE, b"code")
     assert store.get(MINE) is None
-    assert {event.facts["errno"] for event in told} == {errno.ENOTDIR}
+    assert {event.facts["errno"] for event in events} == {errno.ENOTDIR}
     path.unlink()
     store.put(MINE, b"code")
     assert store.get(MINE) == b"code"

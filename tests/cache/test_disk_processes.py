@@ -1,4 +1,4 @@
-"""Many processes, one store: a reader sees a whole entry or none."""
+"""Many processes use one store: a reader sees a complete entry or none."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from tests.cache.conftest import digest_of
-from tests.cache.test_disk import left_behind
+from tests.cache.test_disk import temporary_files
 from tzero.cache.disk import Disk
 
-# A process of its own, small, so that two hundred forks of it are cheap. Writers wait for a pipe to
-# be closed, and then all begin at once; readers read until the last writer is done. What goes wrong
-# in a child is its exit code.
+# A separate, small process, so that forking it two hundred times is cheap. Writers wait for a pipe
+# to be closed, so that all begin at once. Readers read until the last writer is done. A child that
+# fails has exit code 1.
 CROWD = """
 import os, sys, traceback
 from tzero.cache.disk import Disk
@@ -73,14 +73,14 @@ def read():
         except BlockingIOError:
             pass
 
-crowd = [child(write(who)) for who in range(writers)]
-audience = [child(read) for _ in range(readers)]
+writing = [child(write(who)) for who in range(writers)]
+reading = [child(read) for _ in range(readers)]
 os.close(start)
-codes = [os.waitpid(pid, 0)[1] for pid in crowd]
+codes = [os.waitpid(pid, 0)[1] for pid in writing]
 if limit < 1 << 30:
-    Disk(root, limit).put(digest, payload(0))  # it may have been evicted by the last of them
+    Disk(root, limit).put(digest, payload(0))  # it may have been evicted last
 os.close(end)
-codes += [os.waitpid(pid, 0)[1] for pid in audience]
+codes += [os.waitpid(pid, 0)[1] for pid in reading]
 found = Disk(root, limit).get(digest)
 assert found in {payload(who) for who in range(writers)}
 assert not any(codes), codes
@@ -88,10 +88,8 @@ print("done")
 """
 
 
-@pytest.mark.parametrize(
-    "limit", [1 << 30, 1 << 20], ids=["within the limit", "evicting all the while"]
-)
-def test_two_hundred_writers_of_one_key_and_readers_that_see_whole_entries(
+@pytest.mark.parametrize("limit", [1 << 30, 1 << 20], ids=["within the limit", "evicting"])
+def test_readers_beside_two_hundred_writers_see_complete_entries(
     tmp_path: Path, limit: int
 ) -> None:
     done = subprocess.run(
@@ -103,7 +101,7 @@ def test_two_hundred_writers_of_one_key_and_readers_that_see_whole_entries(
     )
     assert done.stdout == "done\n", done.stderr[-3000:]
     store = Disk(tmp_path / "cache", limit)
-    assert left_behind(store) == []
+    assert temporary_files(store) == []
     assert all(each.problem is None for each in store.verify())
     store.put(digest_of("next"), b"code")
     assert store.get(digest_of("next")) == b"code"
@@ -128,13 +126,13 @@ Disk(sys.argv[1]).put("0" * 64, bytes(10_000))
 """
 
 
-def test_a_writer_killed_in_the_middle_leaves_the_old_entry(tmp_path: Path) -> None:
+def test_a_writer_killed_during_a_write_leaves_the_old_entry(tmp_path: Path) -> None:
     store = Disk(tmp_path)
     store.put("0" * 64, b"old")
     done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], check=False, timeout=60)
     assert done.returncode == -9
     assert store.get("0" * 64) == b"old"
-    (half,) = left_behind(store)
+    (half,) = temporary_files(store)
     os.utime(half, (1, 1))
     store.evict()
-    assert left_behind(store) == []
+    assert temporary_files(store) == []

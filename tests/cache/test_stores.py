@@ -1,4 +1,4 @@
-"""The layers together, and what settings ask for."""
+"""The layers combined, and how settings choose them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tzero.settings import Settings
 MINE = digest_of("mine")
 
 
-def test_the_disk_is_asked_first(tmp_path: Path) -> None:
+def test_the_disk_is_read_first(tmp_path: Path) -> None:
     layers = Layers(Disk(tmp_path), Remote(f"memory://{tmp_path}", "key"))
     assert layers.get(MINE) is None
     layers.put(MINE, b"code")
@@ -38,7 +38,7 @@ def test_without_a_disk_the_remote_is_used(tmp_path: Path) -> None:
     assert layers.get(MINE) == Found(b"code", "remote")
 
 
-def test_a_disk_that_cannot_keep_does_not_hide_the_remote(tmp_path: Path) -> None:
+def test_a_broken_disk_does_not_hide_the_remote(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file in the way")
     layers = Layers(Disk(tmp_path / "cache"), Remote(f"memory://{tmp_path}", "key"))
     layers.put(MINE, b"code")
@@ -62,7 +62,7 @@ def test_equal_settings_have_the_same_layers(tmp_path: Path) -> None:
     assert stores(settings) is not stores(Settings(cache_dir=str(tmp_path), cache_limit=1))
 
 
-def test_without_a_setting_it_is_the_users_cache_directory(
+def test_the_default_location_is_the_users_cache_directory(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -70,7 +70,7 @@ def test_without_a_setting_it_is_the_users_cache_directory(
     assert location(Settings(cache_dir="~/kernels")) == os.path.expanduser("~/kernels")
 
 
-def test_the_cache_brings_in_neither_torch_nor_what_it_may_not_need() -> None:
+def test_the_cache_imports_neither_torch_nor_optional_packages() -> None:
     code = (
         "import sys, tzero.cache, tzero.cli\n"
         "print(*{'torch', 'triton', 'redis', 'fsspec', 'numpy'} & set(sys.modules))"

@@ -1,7 +1,7 @@
 """Backends for tests, at ``tests.compile.backends:…``; each does one thing to its worker.
 
-A backend that must be met in the middle of a job makes a file, whose name is the program, and waits
-until it is gone.
+Backends that pause create the file named by the request's program, and wait until the test deletes
+it. So a test can act in the middle of a compile.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def request(backend: str, program: str = "", name: str = "add", **more: object) 
     return Request(f"{HERE}:{backend}", name, program, "none", **more)  # type: ignore[arg-type]
 
 
-def meet(path: str) -> None:
-    """Show that this is where we are, with our process, and wait to be let on."""
+def pause_at(path: str) -> None:
+    """Write our process id into a new file at ``path``, and wait until the file is deleted."""
     part = Path(f"{path}.part")
     part.write_text(str(os.getpid()))
     part.rename(path)
@@ -41,7 +41,7 @@ class Process:
 
 
 class Echo(Process):
-    """Says what it was asked, and where."""
+    """Returns the program, and facts about the worker."""
 
     def compile(self, request: Request) -> Artifact:
         facts = {
@@ -54,19 +54,19 @@ class Echo(Process):
         return Artifact({"out": request.program.encode()}, facts)
 
 
-class Meets(Process):
+class Pauses(Process):
     def compile(self, request: Request) -> Artifact:
-        meet(request.program)
+        pause_at(request.program)
         return Artifact({}, {"pid": os.getpid()})
 
 
-class MeetsWithChild(Process):
-    """As the one above, beside a compiler of its own that takes for ever."""
+class PausesWithChild(Process):
+    """Pauses with a child process that never ends by itself."""
 
     def compile(self, request: Request) -> Artifact:
         child = subprocess.Popen(["sleep", "1000"])
         Path(f"{request.program}.child").write_text(str(child.pid))
-        meet(request.program)
+        pause_at(request.program)
         child.kill()
         child.wait()
         return Artifact({})
@@ -85,18 +85,18 @@ class ExitsPolitely(Process):
 class Segfaults(Process):
     def compile(self, request: Request) -> Artifact:
         ctypes.string_at(0)
-        raise AssertionError("it should have crashed")
+        raise AssertionError("unreachable")
 
 
 class Aborts(Process):
-    """As LLVM does where it meets what it does not expect."""
+    """As LLVM does when an internal check fails."""
 
     def compile(self, request: Request) -> Artifact:
         os.abort()
 
 
 class Killed(Process):
-    """As by the kernel, out of memory."""
+    """As by the out-of-memory killer."""
 
     def compile(self, request: Request) -> Artifact:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -110,7 +110,7 @@ class Hungry(Process):
 
 
 class NativelyHungry(Process):
-    """Memory that is asked for in C++, where nobody looks at the answer."""
+    """Allocates in C, and aborts when that fails."""
 
     def compile(self, request: Request) -> Artifact:
         libc = ctypes.CDLL(None)
@@ -123,7 +123,7 @@ class NativelyHungry(Process):
 
 
 class Hangs(Process):
-    """Where no Python code runs any more."""
+    """Hangs in C with all signals blocked."""
 
     def compile(self, request: Request) -> Artifact:
         signal.pthread_sigmask(signal.SIG_BLOCK, set(signal.Signals))
@@ -142,22 +142,22 @@ class NoArtifact(Process):
 
 
 class Locked(Exception):
-    """An exception that holds what cannot be pickled."""
+    """An exception that cannot be pickled."""
 
-    def __init__(self, words: str) -> None:
-        super().__init__(words)
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
         self.lock = threading.Lock()
 
 
 class Stubborn(Exception):
-    """An exception that can be pickled, and not made again."""
+    """An exception that can be pickled but not unpickled."""
 
-    def __init__(self, words: str, more: int) -> None:
-        super().__init__(f"{words} {more}")
+    def __init__(self, message: str, number: int) -> None:
+        super().__init__(f"{message} {number}")
 
 
 class Refused(Exception):
-    """A compiler's own exception, which travels."""
+    """A compiler's own exception, which can be pickled."""
 
 
 class Raises(Process):
@@ -172,7 +172,7 @@ class Raises(Process):
 
 
 class Python(Process):
-    """Compiles Python, whose errors are Python's own."""
+    """Compiles Python, and raises exceptions of the standard library."""
 
     def compile(self, request: Request) -> Artifact:
         compile(request.program, "kernel.py", "exec")
@@ -180,21 +180,21 @@ class Python(Process):
 
 
 class Compiler:
-    """A compiler that is a program: `cat`, or what the program names."""
+    """Runs the command in the request's program, a JSON list."""
 
     runs = "thread"
 
     def compile(self, request: Request) -> Artifact:
-        words = json.loads(request.program)
-        done = command.run(words, stdin=b"int x;", env={**os.environ, **request.environment})
+        line = json.loads(request.program)
+        done = command.run(line, stdin=b"int x;", env={**os.environ, **request.environment})
         return Artifact({"out": done.stdout}, {"code": done.returncode, "pid": os.getpid()})
 
 
-class ThreadMeets:
+class ThreadPauses:
     runs = "thread"
 
     def compile(self, request: Request) -> Artifact:
-        meet(request.program)
+        pause_at(request.program)
         return Artifact({}, {"thread": threading.get_ident()})
 
 
@@ -209,7 +209,7 @@ class Warm(Process):
 
 
 class Nested(Process):
-    """Asks the service itself."""
+    """Submits a request from inside a worker."""
 
     def compile(self, request_: Request) -> Artifact:
         from tests.compile.memory import Memory
@@ -219,8 +219,8 @@ class Nested(Process):
         return Artifact({}, {"pid": os.getpid(), "inner": inner.facts["pid"]})
 
 
-echo, meets, meets_with_child, exits = Echo(), Meets(), MeetsWithChild(), Exits()
+echo, pauses, pauses_with_child, exits = Echo(), Pauses(), PausesWithChild(), Exits()
 exits_politely, segfaults, aborts, killed = ExitsPolitely(), Segfaults(), Aborts(), Killed()
 hungry, natively_hungry, hangs = Hungry(), NativelyHungry(), Hangs()
 unsendable, no_artifact, raises, python = Unsendable(), NoArtifact(), Raises(), Python()
-compiler, thread_meets, warm, nested = Compiler(), ThreadMeets(), Warm(), Nested()
+compiler, thread_pauses, warm, nested = Compiler(), ThreadPauses(), Warm(), Nested()

@@ -1,4 +1,4 @@
-"""A service of the test's own, which is gone afterwards."""
+"""A service for one test, shut down afterwards."""
 
 from __future__ import annotations
 

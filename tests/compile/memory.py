@@ -1,4 +1,4 @@
-"""A store in memory, for tests of what stands in front of it."""
+"""A store in memory, for tests of the service."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ class Found(NamedTuple):
 
 
 class Memory:
-    """Entries by digest. It is its own `stores`: the same one for all settings."""
+    """Entries by digest. Calling it returns itself, so it also serves as the `stores` function."""
 
     def __init__(self) -> None:
         self.entries: dict[str, bytes] = {}
-        self.asked: list[str] = []
+        self.reads: list[str] = []
         self.threads: set[int] = set()
 
     def __call__(self, settings: Settings) -> Memory:
         return self
 
     def get(self, digest: str) -> Found | None:
-        self.asked.append(digest)
+        self.reads.append(digest)
         self.threads.add(threading.get_ident())
         payload = self.entries.get(digest)
         return None if payload is None else Found(payload, "disk")

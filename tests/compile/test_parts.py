@@ -1,4 +1,4 @@
-"""The parts the service is made of, each by itself."""
+"""The parts of the compile service, each on its own."""
 
 from __future__ import annotations
 
@@ -10,86 +10,94 @@ import time
 import pytest
 
 from tests.compile.backends import Locked, Refused, request
-from tests.compile.meeting import is_gone, until
+from tests.compile.waiting import is_gone, until
 from tzero import settings
 from tzero.compile import command, worker
-from tzero.compile.crew import Crew
 from tzero.compile.recent import Recent
 from tzero.compile.request import SCHEMA, Artifact
+from tzero.compile.thread_pool import ThreadPool
 from tzero.errors import CompileFailed, CompileTimeout, InvalidSetting
 
 
-def crew_of(size: int, idle: float = 60.0, **more: object) -> Crew[list[object], threading.Event]:
-    def do(hand: list[object], gate: threading.Event) -> None:
-        hand.append(gate)
+def pool_of(
+    size: int, idle: float = 60.0, **more: object
+) -> ThreadPool[list[object], threading.Event]:
+    """A pool whose work is an event to wait for; a thread's resource lists what it has begun."""
+
+    def run(begun: list[object], gate: threading.Event) -> None:
+        begun.append(gate)
         gate.wait(60)
 
-    return Crew("test", hire=list, do=do, size=size, idle=idle, **more)  # type: ignore[arg-type]
+    return ThreadPool("test", make=list, run=run, size=size, idle=idle, **more)  # type: ignore[arg-type]
 
 
-def test_a_crew_has_no_more_threads_than_it_may() -> None:
-    crew = crew_of(2)
+def running(pool: ThreadPool[list[object], threading.Event]) -> int:
+    return sum(map(len, pool.resources()))
+
+
+def test_a_thread_pool_does_not_exceed_its_size() -> None:
+    pool = pool_of(2)
     gates = [threading.Event() for _ in range(3)]
     for gate in gates:
-        crew.give(gate)
-    until(lambda: sum(map(len, crew.hands())) == 2, "two at work")
-    assert len(crew.hands()) == 2 and crew.take_back(gates[2])
+        pool.put(gate)
+    until(lambda: running(pool) == 2, "two running")
+    assert len(pool.resources()) == 2 and pool.remove(gates[2])
     for gate in gates:
         gate.set()
-    assert crew.close() == [] and crew.join(60)
+    assert pool.close() == [] and pool.join(60)
 
 
-def test_work_that_comes_while_all_are_busy_gets_a_thread_of_its_own() -> None:
-    crew = crew_of(2)
+def test_work_put_while_all_threads_are_busy_starts_another() -> None:
+    pool = pool_of(2)
     first, second = threading.Event(), threading.Event()
-    crew.give(first)
-    until(lambda: sum(map(len, crew.hands())) == 1, "one at work")
-    crew.give(second)
-    until(lambda: sum(map(len, crew.hands())) == 2, "two at work")
+    pool.put(first)
+    until(lambda: running(pool) == 1, "one running")
+    pool.put(second)
+    until(lambda: running(pool) == 2, "two running")
     first.set(), second.set()
-    crew.close()
-    assert crew.join(60)
+    pool.close()
+    assert pool.join(60)
 
 
-def test_idle_threads_end_and_part_from_their_hands() -> None:
-    parted: list[object] = []
-    crew = crew_of(2, idle=0.01, part=parted.append)
+def test_idle_threads_end_and_release_their_resources() -> None:
+    released: list[object] = []
+    pool = pool_of(2, idle=0.01, release=released.append)
     gate = threading.Event()
     gate.set()
-    crew.give(gate)
-    until(lambda: parted, "the thread's end")
-    assert crew.join(60)
-    crew.give(gate)  # it starts again
-    until(lambda: len(parted) == 2, "the next thread's end")
+    pool.put(gate)
+    until(lambda: released, "the thread's end")
+    assert pool.join(60)
+    pool.put(gate)  # starts a new thread
+    until(lambda: len(released) == 2, "the next thread's end")
 
 
-def test_a_crew_that_shrinks_lets_threads_go() -> None:
-    crew = crew_of(3)
-    crew.fill()
-    assert crew.wait_warm(60)
-    until(lambda: len(crew.hands()) == 3, "filling")
-    crew.size = 1
+def test_a_thread_pool_made_smaller_ends_threads() -> None:
+    pool = pool_of(3)
+    pool.start_all()
+    assert pool.wait_warm(60)
+    until(lambda: len(pool.resources()) == 3, "three threads")
+    pool.size = 1
     gates = [threading.Event() for _ in range(2)]
     for gate in gates:
         gate.set()
-        crew.give(gate)
-    until(lambda: len(crew.hands()) <= 2, "shrinking")
-    crew.close()
-    assert crew.join(60)
+        pool.put(gate)
+    until(lambda: len(pool.resources()) <= 2, "the end of a thread")
+    pool.close()
+    assert pool.join(60)
 
 
-def test_a_closed_crew_takes_nothing_and_gives_back_what_is_left() -> None:
-    crew = crew_of(1)
-    running, queued = threading.Event(), threading.Event()
-    crew.give(running)
-    until(lambda: sum(map(len, crew.hands())) == 1, "one at work")
-    crew.give(queued)
-    assert crew.close() == [queued]
+def test_a_closed_thread_pool_accepts_no_work_and_returns_its_queue() -> None:
+    pool = pool_of(1)
+    begun, queued = threading.Event(), threading.Event()
+    pool.put(begun)
+    until(lambda: running(pool) == 1, "one running")
+    pool.put(queued)
+    assert pool.close() == [queued]
     with pytest.raises(RuntimeError, match="closed"):
-        crew.give(queued)
-    assert not crew.join(0)
-    running.set()
-    assert crew.join(60)
+        pool.put(queued)
+    assert not pool.join(0)
+    begun.set()
+    assert pool.join(60)
 
 
 def test_recent_counts_a_replaced_entry_once() -> None:
@@ -101,7 +109,7 @@ def test_recent_counts_a_replaced_entry_once() -> None:
     assert recent.get("a") is not None and recent.get("b") is not None
 
 
-def test_a_command_is_ended_at_the_deadline_with_what_it_started() -> None:
+def test_a_command_is_killed_at_the_deadline_with_all_it_started() -> None:
     with command.deadline("add", 0.2), pytest.raises(CompileTimeout):
         command.run(["sh", "-c", "sleep 1000 & wait"])
     assert command._running == set()
@@ -111,11 +119,11 @@ def test_a_nested_deadline_does_not_outlive_its_block() -> None:
     with command.deadline("add", 600):
         with command.deadline("mul", 0):
             assert command.run(["true"]).returncode == 0
-        assert command._limits.held[0] == "add"
-    assert command._limits.held is None
+        assert command._thread.limit[0] == "add"
+    assert command._thread.limit is None
 
 
-def test_commands_end_when_asked(tmp_path: object) -> None:
+def test_end_all_kills_running_commands() -> None:
     done: list[int] = []
     thread = threading.Thread(target=lambda: done.append(command.run(["sleep", "1000"]).returncode))
     thread.start()
@@ -126,7 +134,7 @@ def test_commands_end_when_asked(tmp_path: object) -> None:
     assert done == [-9] and is_gone(pid)
 
 
-def test_variables_are_there_for_a_block_and_settings_follow() -> None:
+def test_applied_sets_variables_and_settings_for_a_block() -> None:
     before = settings.current().quiesce
     with settings.applied({"TZERO_QUIESCE": "7", "TZERO_TEST": "1"}):
         assert (os.environ["TZERO_TEST"], settings.current().quiesce) == ("1", 7)
@@ -137,16 +145,16 @@ def test_variables_are_there_for_a_block_and_settings_follow() -> None:
     assert settings.current().quiesce == before
 
 
-def test_a_wrong_variable_changes_nothing() -> None:
+def test_an_invalid_variable_changes_nothing() -> None:
     with (
         pytest.raises(InvalidSetting),
         settings.applied({"TZERO_TEST": "1", "TZERO_QUIESCE": "soon"}),
     ):
-        raise AssertionError("it should not have been entered")
+        raise AssertionError("the block must not run")
     assert "TZERO_TEST" not in os.environ
 
 
-def test_a_reply_is_small_plain_and_timed() -> None:
+def test_a_reply_is_small_and_timed() -> None:
     start = time.perf_counter_ns()
     reply = worker.run(request("echo", "text"), 0)
     assert start < reply.start < reply.end
@@ -164,16 +172,16 @@ def test_a_request_of_another_schema_is_refused() -> None:
     assert isinstance(error, CompileFailed) and f"schema {SCHEMA + 1}" in str(error)
 
 
-def test_a_class_that_is_not_importable_here_is_told_in_words() -> None:
+def test_an_exception_class_that_is_not_importable_here_is_described() -> None:
     failure = worker.failure_of(Refused("no"))
     assert failure.error is not None
     foreign = failure._replace(error=failure.error.replace(b"Refused", b"Unknown"))
     error = worker.error_of(foreign, "add", "worker 1")
     assert isinstance(error, CompileFailed)
-    assert "Refused: no" in str(error) and "could not be read" in str(error)
+    assert "Refused: no" in str(error) and "could not be unpickled" in str(error)
 
 
-def test_an_exception_that_does_not_travel_keeps_its_words() -> None:
+def test_an_exception_that_cannot_be_pickled_is_described() -> None:
     failure = worker.failure_of(Locked("no key"))
     assert failure.error is None
     assert "Locked: no key" in failure.trace and "cannot be pickled" in failure.trace

@@ -1,4 +1,4 @@
-"""The bar: at a terminal it names what is waited for; elsewhere there is none."""
+"""The progress bar names what is waited for on a terminal, and is absent elsewhere."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def finish_when(event: threading.Event, futures: list[Future[int]]) -> threading
     return thread
 
 
-def test_at_a_terminal_it_names_the_kernel_and_leaves_no_thread(
+def test_the_bar_on_a_terminal_names_kernels_and_leaves_no_thread(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("TERM", "xterm-256color")
@@ -55,7 +55,7 @@ def test_at_a_terminal_it_names_the_kernel_and_leaves_no_thread(
     assert threading.active_count() == before
 
 
-def test_elsewhere_it_says_nothing() -> None:
+def test_nothing_is_written_to_other_streams() -> None:
     stream = io.StringIO()
     future: Future[int] = Future()
     event = threading.Event()

@@ -1,4 +1,4 @@
-"""Requests in, artifacts out: what is promised of the service when nothing goes wrong."""
+"""The compile service when nothing goes wrong; `tests/faults` has the failures."""
 
 from __future__ import annotations
 
@@ -10,26 +10,27 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from tests.compile.backends import Warm, request
-from tests.compile.meeting import is_gone, met, until
 from tests.compile.memory import Memory
+from tests.compile.waiting import PYTHONPATH, is_gone, paused_at, until
 from tzero import measure, settings
-from tzero.compile import AsyncCompile, Request
+from tzero.compile import AsyncCompile, Cost, Request, compilers
 from tzero.compile import service as own_service
 from tzero.compile.request import Artifact
 from tzero.errors import BackendMissing
 from tzero.events import Event, observe
 
-# The package has a function of the same name, which hides the module.
+# `tzero.compile.service` is the function, which hides the module of that name.
 MODULE = sys.modules["tzero.compile.service"]
 METHODS = ["subprocess", "fork", "spawn"]
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_worker_meets_a_request_and_sees_no_gpu(service: AsyncCompile, method: str) -> None:
+def test_a_worker_compiles_a_request_and_sees_no_gpu(service: AsyncCompile, method: str) -> None:
     with settings.override(start_method=method):
         made = service.submit(request("echo", "text")).result()
     assert made.files["out"] == b"text"
@@ -45,11 +46,11 @@ def test_this_process_keeps_its_gpus(service: AsyncCompile) -> None:
 
 
 def test_two_hundred_equal_requests_are_one_compile(service: AsyncCompile, tmp_path: Path) -> None:
-    place = tmp_path / "meeting"
+    place = tmp_path / "pause"
     with ThreadPoolExecutor(8) as threads:
-        asked = [threads.submit(service.submit, request("meets", str(place))) for _ in range(200)]
+        asked = [threads.submit(service.submit, request("pauses", str(place))) for _ in range(200)]
         futures = {future.result() for future in asked}
-    met(place)
+    paused_at(place)
     place.unlink()
     assert len(futures) == 1
     assert futures.pop().result().facts["pid"] in service.workers()
@@ -57,18 +58,18 @@ def test_two_hundred_equal_requests_are_one_compile(service: AsyncCompile, tmp_p
     assert (stats.requests, stats.joined, stats.compiled["process"]) == (200, 199, 1)
 
 
-def test_what_was_made_comes_from_memory_then(service: AsyncCompile, store: Memory) -> None:
+def test_a_repeated_request_is_answered_from_memory(service: AsyncCompile, store: Memory) -> None:
     first = service.submit(request("echo")).result()
     again = service.submit(request("echo"))
     assert again.done() and again.result() is first
     assert service.stats().hits == {"memory": 1, "disk": 0, "remote": 0}
-    assert len(store.asked) == 1
+    assert len(store.reads) == 1
 
 
-def test_memory_holds_so_many_bytes_and_forgets_the_oldest(
+def test_memory_is_limited_in_bytes_and_drops_the_oldest(
     monkeypatch: pytest.MonkeyPatch, store: Memory
 ) -> None:
-    monkeypatch.setattr(MODULE, "KEPT", 3000)
+    monkeypatch.setattr(MODULE, "MEMORY_LIMIT", 3000)
     with settings.override(compile_workers=1):
         service = AsyncCompile(store)
         for text in "abc":
@@ -91,7 +92,7 @@ def test_what_was_compiled_is_put_into_the_cache(service: AsyncCompile, store: M
     assert Artifact.decode(store.entries[request("echo").digest]) == made
 
 
-def test_an_entry_that_is_no_artifact_is_replaced_and_told(
+def test_a_cache_entry_that_is_not_an_artifact_is_replaced_with_an_event(
     service: AsyncCompile, store: Memory
 ) -> None:
     digest = request("echo").digest
@@ -103,7 +104,7 @@ def test_an_entry_that_is_no_artifact_is_replaced_and_told(
     assert Artifact.decode(store.entries[digest]) == made
 
 
-def test_caches_are_asked_on_another_thread(service: AsyncCompile, store: Memory) -> None:
+def test_caches_are_read_on_another_thread(service: AsyncCompile, store: Memory) -> None:
     service.submit(request("echo")).result()
     assert threading.get_ident() not in store.threads
 
@@ -133,11 +134,11 @@ def test_once_workers_are_up_compile_uses_them(service: AsyncCompile) -> None:
 
 
 def test_compile_joins_what_was_submitted(service: AsyncCompile, tmp_path: Path) -> None:
-    place = tmp_path / "meeting"
-    future = service.submit(request("meets", str(place)))
-    met(place)
+    place = tmp_path / "pause"
+    future = service.submit(request("pauses", str(place)))
+    paused_at(place)
     with ThreadPoolExecutor(1) as thread:
-        waiting = thread.submit(service.compile, request("meets", str(place)))
+        waiting = thread.submit(service.compile, request("pauses", str(place)))
         until(lambda: service.stats().joined == 1, "joining")
         place.unlink()
         assert waiting.result() is future.result()
@@ -147,13 +148,13 @@ def test_what_a_caller_waits_for_goes_first(service: AsyncCompile, tmp_path: Pat
     with settings.override(compile_workers=2):
         places = [tmp_path / "a", tmp_path / "b"]
         for place in places:
-            service.submit(request("meets", str(place)))
-            met(place)
+            service.submit(request("pauses", str(place)))
+            paused_at(place)
         order: list[str] = []
         for text in "cde":
             future = service.submit(request("echo", text))
             future.add_done_callback(lambda f: order.append(f.request.program))
-        until(lambda: len(service._slots._queue) == 3, "queueing")
+        until(lambda: len(service._compilers._slots._queue) == 3, "queueing")
         with ThreadPoolExecutor(1) as thread:
             waiting = thread.submit(service.compile, request("echo", "e"))
             until(lambda: service.stats().joined == 1, "joining")
@@ -164,14 +165,14 @@ def test_what_a_caller_waits_for_goes_first(service: AsyncCompile, tmp_path: Pat
     assert order == ["e", "c", "d"]
 
 
-def test_pool_readiness_without_a_pool_is_no(service: AsyncCompile) -> None:
+def test_wait_pool_ready_is_false_without_a_pool(service: AsyncCompile) -> None:
     assert not service.wait_pool_ready(0)
 
 
-def test_warming_imports_what_backends_offer(
+def test_warming_calls_the_warm_method_of_backends(
     service: AsyncCompile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(MODULE, "names", lambda: [request("warm").backend])
+    monkeypatch.setattr(compilers, "names", lambda: [request("warm").backend])
     service.warm_pool()
     assert service.wait_pool_ready(60)
     assert len(service.workers()) == 2
@@ -179,25 +180,28 @@ def test_warming_imports_what_backends_offer(
     assert not Warm.warmed
 
 
-def test_a_backend_that_cannot_be_warmed_is_told(
+def test_a_backend_that_cannot_be_imported_for_warming_is_an_event(
     service: AsyncCompile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(MODULE, "names", lambda: ["no.such:module"])
+    monkeypatch.setattr(compilers, "names", lambda: ["no.such:module"])
     seen: list[Event] = []
     with observe(seen.append):
         service.warm_pool()
         assert service.wait_pool_ready(60)
-        until(lambda: len(seen) == 2, "telling")
+        until(lambda: len(seen) == 2, "the events")
     assert "BackendMissing" in seen[0].reason
 
 
-def test_quiesced_workers_are_gone_and_wake_again(service: AsyncCompile) -> None:
+def test_quiesced_workers_are_gone_and_wake_again(
+    service: AsyncCompile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compilers, "names", list)  # importing all backends four times is slow
     service.warm_pool()
     assert service.wait_pool_ready(60)
     before = service.workers()
     service.quiesce()
     until(lambda: all(map(is_gone, before)), "the workers' end")
-    until(lambda: service.workers() == [], "forgetting them")
+    until(lambda: service.workers() == [], "an empty list of workers")
     service.wakeup()
     assert service.wait_pool_ready(60)
     assert len(service.workers()) == 2
@@ -212,9 +216,9 @@ def test_idle_workers_end_by_themselves(service: AsyncCompile) -> None:
 
 
 def test_a_busy_worker_is_not_quiesced(service: AsyncCompile, tmp_path: Path) -> None:
-    place = tmp_path / "meeting"
-    future = service.submit(request("meets", str(place)))
-    pid = met(place)
+    place = tmp_path / "pause"
+    future = service.submit(request("pauses", str(place)))
+    pid = paused_at(place)
     service.quiesce()
     place.unlink()
     assert future.result().facts["pid"] == pid
@@ -255,7 +259,7 @@ def test_a_changed_setting_reaches_the_next_request(
         for name in ("/a", "/b"):
             monkeypatch.setenv("TZERO_CACHE_DIR", name)
             service.submit(request("echo", name))
-    assert seen == ["/a", "/a", "/b", "/b"]  # one to look, one to keep
+    assert seen == ["/a", "/a", "/b", "/b"]  # a get and a put each
 
 
 def test_a_compiler_that_is_a_program_runs_on_a_thread(service: AsyncCompile) -> None:
@@ -268,9 +272,9 @@ def test_a_compiler_that_is_a_program_runs_on_a_thread(service: AsyncCompile) ->
 
 def test_programs_run_beside_each_other(service: AsyncCompile, tmp_path: Path) -> None:
     places = [tmp_path / "a", tmp_path / "b"]
-    futures = [service.submit(request("thread_meets", str(place))) for place in places]
+    futures = [service.submit(request("thread_pauses", str(place))) for place in places]
     for place in places:
-        met(place)
+        paused_at(place)
     for place in places:
         place.unlink()
     assert len({future.result().facts["thread"] for future in futures}) == 2
@@ -278,13 +282,13 @@ def test_programs_run_beside_each_other(service: AsyncCompile, tmp_path: Path) -
 
 def test_finished_futures_leave_the_table(service: AsyncCompile) -> None:
     service.submit(request("echo")).result()
-    assert service._flying == {}
+    assert service._in_flight.jobs() == []
     with pytest.raises(BackendMissing):
         service.submit(Request("no such", "add", "", "")).result()
-    assert service._flying == {}
+    assert service._in_flight.jobs() == []
 
 
-def test_wait_has_the_shape_of_its_scope(service: AsyncCompile) -> None:
+def test_wait_returns_a_dict_for_a_dict_and_a_list_for_a_list(service: AsyncCompile) -> None:
     futures = {text: service.submit(request("echo", text)) for text in "ab"}
     found = service.wait(futures)
     assert {name: made.files["out"] for name, made in found.items()} == {"a": b"a", "b": b"b"}
@@ -307,9 +311,9 @@ def test_wait_raises_the_first_failure_and_names_the_others(service: AsyncCompil
 def test_a_future_cannot_be_cancelled_by_one_who_shares_it(
     service: AsyncCompile, tmp_path: Path
 ) -> None:
-    place = tmp_path / "meeting"
-    future = service.submit(request("meets", str(place)))
-    met(place)
+    place = tmp_path / "pause"
+    future = service.submit(request("pauses", str(place)))
+    paused_at(place)
     assert not future.cancel()
     place.unlink()
     future.result()
@@ -322,7 +326,7 @@ def test_after_shutdown_the_caller_compiles(service: AsyncCompile) -> None:
     assert service.submit(request("echo", "again")).result().facts["pid"] == os.getpid()
 
 
-def test_submitting_does_not_wait_for_anything(service: AsyncCompile, tmp_path: Path) -> None:
+def test_submitting_does_not_wait_for_caches(service: AsyncCompile, tmp_path: Path) -> None:
     gate = threading.Event()
 
     class Slow(Memory):
@@ -336,7 +340,7 @@ def test_submitting_does_not_wait_for_anything(service: AsyncCompile, tmp_path: 
     service.wait(futures)
 
 
-def test_every_compile_is_one_line_with_its_facts(
+def test_every_compile_is_one_event_and_one_log_line(
     service: AsyncCompile, caplog: pytest.LogCaptureFixture
 ) -> None:
     seen: list[Event] = []
@@ -351,7 +355,7 @@ def test_every_compile_is_one_line_with_its_facts(
     assert line.startswith("add: compile: digest=") and "seconds=" in line and "\n" not in line
 
 
-def test_an_observer_that_fails_is_noticed(service: AsyncCompile) -> None:
+def test_an_exception_of_an_observer_reaches_the_caller(service: AsyncCompile) -> None:
     def fails(event: Event) -> None:
         raise ZeroDivisionError("an observer")
 
@@ -360,17 +364,27 @@ def test_an_observer_that_fails_is_noticed(service: AsyncCompile) -> None:
     assert service.submit(request("echo")).result()
 
 
-def test_the_top_list_has_the_dearest_first(service: AsyncCompile, tmp_path: Path) -> None:
-    place = tmp_path / "meeting"
-    service.submit(request("echo", name="cheap")).result()
-    future = service.submit(request("meets", str(place), name="dear"))
-    met(place)
-    time.sleep(0.05)
-    place.unlink()
-    future.result()
-    assert [cost.kernel for cost in service.top()] == ["dear", "cheap"]
-    assert [cost.kernel for cost in service.top(1)] == ["dear"]
-    assert service.stats().seconds >= 0.05
+def test_top_lists_the_slowest_kernels_first(
+    service: AsyncCompile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter([0, 1_000_000, 5_000_000, 2_000_000_000 + 5_000_000])  # starts and ends, in ns
+    monkeypatch.setattr(compilers, "time", SimpleNamespace(perf_counter_ns=lambda: next(clock)))
+    with settings.override(compile_workers=1):
+        for name in ("fast", "slow"):
+            service.compile(request("echo", name=name))
+    assert service.top() == [Cost("slow", 1, 2.0), Cost("fast", 1, 0.001)]
+    assert service.top(1) == [Cost("slow", 1, 2.0)]
+    assert service.stats().seconds == 2.001
+
+
+def test_the_time_of_a_compile_is_measured_in_the_worker(service: AsyncCompile) -> None:
+    with measure.recording() as record:
+        for name in ("add", "mul", "sub"):
+            service.submit(request("echo", name=name)).result()
+    spans = sorted(record.spans, key=lambda span: span.start - span.end)
+    assert {span.process for span in spans} <= set(service.workers())
+    assert service.top() == [Cost(s.kernel, 1, (s.end - s.start) / 1e9) for s in spans]
+    assert service.stats().seconds == sum(span.end - span.start for span in spans) / 1e9
 
 
 def test_reloads_are_counted(service: AsyncCompile) -> None:
@@ -391,7 +405,7 @@ def test_the_trace_has_the_workers(service: AsyncCompile, tmp_path: Path) -> Non
     assert {event["pid"] for event in events} == {made.facts["pid"]}
 
 
-def test_in_a_worker_there_are_no_workers(service: AsyncCompile) -> None:
+def test_a_worker_compiles_nested_requests_itself(service: AsyncCompile) -> None:
     facts = service.submit(request("nested")).result().facts
     assert facts["inner"] == facts["pid"] != os.getpid()
 
@@ -410,7 +424,7 @@ def test_a_script_needs_no_main_guard(method: str, tmp_path: Path) -> None:
         "from tzero.compile import AsyncCompile\n"
         "print(AsyncCompile(Memory()).submit(request('echo', 'text')).result().files['out'])\n"
     )
-    names = {"PYTHONPATH": os.getcwd(), "TZERO_START_METHOD": method, "TZERO_COMPILE_WORKERS": "2"}
+    names = {"PYTHONPATH": PYTHONPATH, "TZERO_START_METHOD": method, "TZERO_COMPILE_WORKERS": "2"}
     done = subprocess.run(
         [sys.executable, str(script)],
         env={**os.environ, **names},

@@ -1,9 +1,9 @@
-"""Shared pieces of the language tests: number formats, edge values, comparisons, survival.
+"""Helpers of the language tests: number formats, edge values, comparisons, forked children.
 
-Enters: numpy values (float64 for every floating format, numpy integers otherwise). Leaves: torch
-tensors of any Triton dtype, exact roundings into any format, ulp distances, pytest parameters
-that carry their `covers` marker. Knows nothing of the backend under test: every reference here
-is computed from the definition of the format.
+Enters: numpy values (float64 for all float formats, numpy integers otherwise). Leaves: torch
+tensors of any Triton dtype, exact roundings to any format, ulp distances, pytest parameters with a
+`covers` marker. It must not know the backend: references are computed from the definition of a
+format.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ Array = np.ndarray[Any, Any]
 
 
 def version_tuple(text: str) -> tuple[int, int]:
-    """'3.9.0' -> (3, 9): the part of a Triton version that the language depends on."""
+    """'3.9.0' -> (3, 9)"""
     major, minor = text.split(".")[:2]
     return int(major), int(minor)
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """One Triton dtype. `digits` counts the significand's bits, the hidden one included."""
+    """One Triton dtype. `digits` is the number of significand bits, including the hidden one."""
 
     name: str
     torch: torch.dtype
@@ -52,7 +52,7 @@ class Format:
 
     @property
     def source(self) -> str:
-        """How a kernel writes it."""
+        """Its name in a kernel's source."""
         return {
             "fp8e4nv": "tl.float8e4nv",
             "fp8e5": "tl.float8e5",
@@ -97,7 +97,7 @@ COLUMNS = tuple(FORMATS)
 def covered(op: str, *dtypes: str, args: Sequence[Any] = (), **marks: str) -> Any:
     """A pytest parameter for one operation and dtype, counted in docs/cpu.md.
 
-    `needs="3.9"` and `until="3.9"` bound the Triton versions that have the operation.
+    `needs="3.9"` and `until="3.9"` limit the Triton versions.
     """
     markers = [pytest.mark.covers(op, *dtypes)]
     if "needs" in marks:
@@ -112,7 +112,7 @@ def covered(op: str, *dtypes: str, args: Sequence[Any] = (), **marks: str) -> An
 
 
 def tensor(values: Any, name: str) -> torch.Tensor:
-    """The values as a tensor of the named dtype; floats must already be representable in it."""
+    """The values as a tensor of the named dtype, in which floats must be representable."""
     fmt = FORMATS[name]
     array = np.array(values, dtype=fmt.numpy)
     if not fmt.is_float:
@@ -123,7 +123,7 @@ def tensor(values: Any, name: str) -> torch.Tensor:
 
 
 def empty(shape: int | Sequence[int], name: str) -> torch.Tensor:
-    """A tensor to be written, filled with a value no test expects (a canary)."""
+    """An output tensor, filled with a value that no test expects."""
     fmt = FORMATS[name]
     shape = (shape,) if isinstance(shape, int) else tuple(shape)
     if fmt.kind == "bool":
@@ -138,13 +138,13 @@ def array(value: torch.Tensor) -> Array:
     if value.dtype.is_floating_point:
         if value.dtype == torch.float64:
             return value.numpy()
-        with np.errstate(invalid="ignore"):  # a signalling NaN is a value here like any other
+        with np.errstate(invalid="ignore"):  # from signalling NaNs
             return value.to(torch.float32).numpy().astype(np.float64)
     return value.numpy()
 
 
 def integer_edges(name: str, count: int, seed: int) -> Array:
-    """Random integers of the dtype over all magnitudes, with its edges among the first."""
+    """Random integers of all magnitudes, and the limits of the dtype."""
     info = np.iinfo(FORMATS[name].numpy)
     rng = np.random.default_rng(seed)
     wide = rng.integers(info.min, info.max, count, dtype=info.dtype, endpoint=True)
@@ -159,7 +159,7 @@ def integer_edges(name: str, count: int, seed: int) -> Array:
 
 
 def float_edges(name: str, count: int, seed: int, special: bool = True) -> Array:
-    """Representable values of a float format: all magnitudes, and its special ones if asked."""
+    """Representable values of a float format, with special values if `special`."""
     fmt = FORMATS[name]
     rng = np.random.default_rng(seed)
     values = rng.standard_normal(count) * 2.0 ** rng.integers(-8, 9, count)
@@ -193,10 +193,10 @@ def spacing(values: Array, name: str) -> Array:
 
 
 def round_to(values: Any, name: str, mode: str = "rtne", overflow: str = "ieee") -> Array:
-    """float64 values rounded once into the format: the definition, in numpy.
+    """float64 values rounded once to the format, by its definition.
 
-    `overflow` says what becomes of values beyond the largest number: "ieee" is infinity (NaN in
-    a format without one), "saturate" is the largest number, for infinities too.
+    `overflow` is the result beyond the largest number: "ieee" is infinity (NaN in a format without
+    one), "saturate" is the largest number, also for infinities.
     """
     fmt = FORMATS[name]
     values = np.asarray(values, dtype=np.float64)
@@ -218,7 +218,7 @@ def round_to(values: Any, name: str, mode: str = "rtne", overflow: str = "ieee")
 
 
 def round_fraction(value: Fraction, name: str, mode: str = "rn") -> float:
-    """An exact rational rounded into the format: rn to nearest even, rz, rd or ru directed."""
+    """An exact rational rounded to the format: rn (to nearest even), rz, rd or ru."""
     fmt = FORMATS[name]
     if value == 0:
         return 0.0
@@ -239,22 +239,22 @@ def round_fraction(value: Fraction, name: str, mode: str = "rn") -> float:
 
 
 def assert_same(got: Any, want: Any, what: str = "") -> None:
-    """Equal values, element by element; NaN equals NaN and zeros of both signs are equal."""
+    """Equal values; NaN equals NaN, and 0.0 equals -0.0."""
     np.testing.assert_array_equal(np.asarray(got), np.asarray(want), err_msg=what)
 
 
 def assert_same_bits(got: Array, want: Array) -> None:
-    """Equal values, and the signs of zeros too."""
+    """Equal values, and equal signs of zeros."""
     assert_same(got, want)
     numbers = ~np.isnan(want)
     assert_same(np.signbit(got)[numbers], np.signbit(want)[numbers], "signs of zeros")
 
 
 def assert_ulps(got: Array, want: Array, name: str, ulps: float, *inputs: Array) -> None:
-    """`got`, numbers of the format, within so many of its ulps of the real value `want`.
+    """`got` is within `ulps` ulps of the format from the exact values `want`.
 
-    An infinite or NaN reference must be met exactly; a finite one that rounds to infinity, or
-    to within the bound of it, may be either side.
+    An infinite or NaN reference must be met exactly. For a finite one that rounds to infinity, or
+    almost, both infinity and the largest numbers are accepted.
     """
     fmt = FORMATS[name]
     exact = ~np.isfinite(want)
@@ -283,7 +283,7 @@ def assert_ulps(got: Array, want: Array, name: str, ulps: float, *inputs: Array)
 
 
 def survives(work: Callable[[], None]) -> None:
-    """Runs the work in a forked child, so that a fault in it fails one test and no more."""
+    """Run the work in a forked child, so that a crash fails only one test."""
     child = os.fork()
     if child == 0:
         code = 1

@@ -1,7 +1,7 @@
-"""Running a program in a fresh Python, and finding a marked line of a source file.
+"""Runs programs in a new Python process, and finds marked lines of source files.
 
-Enters: a program's text and the environment it should see. Leaves: what it printed. For the tests
-about processes, caches and settings, which one interpreter cannot hold at once.
+Enters: a program's text and environment variables. Leaves: its output. For tests about processes,
+caches and settings that are read once.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 def run_program(
     folder: Path, source: str, *, check: bool = True, timeout: float = 120, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """Write ``source`` into ``folder`` and run it there; Triton's cache lies in that folder too."""
+    """Write ``source`` into ``folder`` and run it there, with Triton's cache in that folder."""
     program = folder / "program.py"
     program.write_text(textwrap.dedent(source))
     variables = dict(os.environ)

@@ -1,7 +1,7 @@
 """C functions of the runtime headers, applied to arrays.
 
 Enters: functions by C name with their element types. Leaves: callables from numpy arrays to a
-numpy array, each a C loop around one function, all compiled together. It must not know what the
+numpy array, each a C loop around one function, compiled together. It must not know what the
 functions compute.
 """
 
@@ -55,7 +55,7 @@ def source(loops: Mapping[str, Loop], header: str) -> str:
         params = ", ".join([*inputs, f"{C_TYPES[each.result]} *restrict out", "int64_t n"])
         reads = " ".join(f"{C_TYPES[t]} {'abcd'[i]} = p{i}[k];" for i, t in enumerate(each.args))
         body = f"{reads} out[k] = ({C_TYPES[each.result]})({each.call});"
-        # The prefix keeps a loop named after a C library function apart from it.
+        # The prefix avoids the names of C library functions.
         lines.append(
             f"void loop_{name}({params}) {{ for (int64_t k = 0; k < n; k++) {{ {body} }} }}"
         )

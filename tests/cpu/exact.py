@@ -1,8 +1,8 @@
-"""Exact references: rounding of rationals to binary formats, and errors in units of the last place.
+"""Exact references: rationals rounded to binary formats, and errors in units of the last place.
 
-Enters: Python fractions, or numpy arrays. Leaves: floats and bit patterns that are right by
-construction (a search among all values of the format, or integer arithmetic). It must not use the
-conversions of any library that rounds.
+Enters: Python fractions or numpy arrays. Leaves: floats and bit patterns, found by a search among
+all values of the format or by integer arithmetic. It must not use rounding conversions of a
+library.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Array = npt.NDArray[Any]
 
 class Format(NamedTuple):
     """A small binary float: mantissa and exponent bits, and the bits of its largest finite value,
-    of what overflow gives, and of infinity on input."""
+    of the result of overflow, and of a converted infinity."""
 
     mantissa: int
     exponent: int
@@ -32,7 +32,7 @@ class Format(NamedTuple):
         return 1 << (self.mantissa + self.exponent)
 
     def magnitudes(self) -> npt.NDArray[np.float64]:
-        """Every finite value from 0 up, in the order of its bits, and one step beyond."""
+        """All finite values from 0 up, in the order of their bits, and one step beyond."""
         bias = (1 << (self.exponent - 1)) - 1
         bits = np.arange(self.largest + 2)
         field = bits >> self.mantissa
@@ -48,7 +48,7 @@ E5M2 = Format(2, 5, 0x7B, 0x7B, 0x7B)
 
 
 def encode(values: Array, to: Format, toward_zero: bool = False) -> npt.NDArray[np.int64]:
-    """Bits of each value (exact in float64) in the format; NaN is left as -1."""
+    """Bits of each value (exact in float64) in the format; -1 for NaN."""
     table = to.magnitudes()
     with np.errstate(invalid="ignore"):  # a signalling NaN
         x = np.abs(values.astype(np.float64))
@@ -66,7 +66,7 @@ def encode(values: Array, to: Format, toward_zero: bool = False) -> npt.NDArray[
 
 
 def boundaries(to: Format) -> npt.NDArray[np.float64]:
-    """Values of the format, the points halfway between them, and a little to either side."""
+    """Values of the format, their midpoints, and numbers slightly above and below."""
     table = to.magnitudes()
     table = np.concatenate([table, (table[1:] + table[:-1]) / 2])
     near = [table, np.nextafter(table, np.inf), np.nextafter(table, 0)]

@@ -1,7 +1,7 @@
-"""Kernels written in C by hand, behind the real launcher: no pass of the compiler is involved.
+"""Kernels written in C, launched by the real launcher without the compiler's passes.
 
-Enters: the body of a kernel, its signature as Triton writes it, metadata. Leaves: something to
-call with a grid and arguments.
+Enters: the body of a kernel, its signature as Triton writes it, metadata. Leaves: a callable that
+takes a grid and arguments.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ static int64_t thread(void) { return syscall(SYS_gettid); }
 """
 BODY = "void tz_kernel(const tz_launch *launch, int64_t first, int64_t last, void *scratch) {"
 
-# Counts each program, and writes down which thread ran it.
+# Counts each program, and records which thread ran it.
 COUNT = """
     struct { int32_t *count; int64_t *thread; } const *a = launch->args;
     EACH_PROGRAM { __atomic_fetch_add(&a->count[p], 1, __ATOMIC_RELAXED); a->thread[p] = thread(); }
 """
-# A program ends only when all of them have begun: they must be on different threads.
+# A program ends only when all have begun, so they must be on different threads.
 MEET = """
     struct { int32_t *arrived; int64_t *thread; } const *a = launch->args;
     int64_t all = (int64_t)launch->grid[0] * launch->grid[1] * launch->grid[2];
@@ -40,7 +40,7 @@ MEET = """
         while (__atomic_load_n(a->arrived, __ATOMIC_SEQ_CST) < all) sched_yield();
     }
 """
-# Says that it has begun, then runs until it is released.
+# Signals that it has begun, then runs until it is released.
 WAIT = """
     struct { int32_t *begun, *release; } const *a = launch->args;
     EACH_PROGRAM {
@@ -48,7 +48,7 @@ WAIT = """
         while (!__atomic_load_n(a->release, __ATOMIC_SEQ_CST)) sched_yield();
     }
 """
-# Fails at one program, counting those that ran.
+# Fails in one program, and counts those that ran.
 RAISE = """
     struct { int32_t *count; int64_t at, site; } const *a = launch->args;
     EACH_PROGRAM {
@@ -64,7 +64,7 @@ RAISE = """
         launch->status->offset = 1000;
     }
 """
-# Fills its scratch, lets others run, and looks whether it is still as it was.
+# Fills its scratch, lets others run, and checks that it is unchanged.
 SCRATCH = """
     struct { int64_t *where, size; } const *a = launch->args;
     EACH_PROGRAM {

@@ -36,12 +36,12 @@ class Entry:
 
     name: str
     variants: dict[str, tuple[tuple[str, ...], str]]
-    reference: Callable[..., Any]  # of mpf or int values; takes `dtype` too where `typed`
+    reference: Callable[..., Any]  # of mpf or int values; also takes `dtype` if `typed`
     domains: tuple[Domain, ...]
     ulps: dict[str, float] = field(default_factory=dict)
-    floor: float = 0.0  # ulps are counted at no less than this magnitude
+    floor: float = 0.0  # below this magnitude, an ulp is that of this magnitude
     typed: bool = False
-    nan: float = np.nan  # what a NaN argument gives
+    nan: float = np.nan  # the result of a NaN argument
 
 
 ENTRIES: dict[str, Entry] = {}

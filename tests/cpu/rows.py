@@ -1,9 +1,9 @@
-"""Many one-line expressions compiled as few kernels.
+"""Evaluates many one-line expressions with few kernels.
 
-Enters: input tensors by name (`x`, `y`, ...), and rows `key -> (expression, output dtype)`
-written in Triton's language over those names. Leaves: the output of each row, or the error that
-row alone raises. Compiling costs far more than running, so rows share a kernel; a kernel that
-does not compile is taken apart, so that one bad expression fails one case.
+Enters: input tensors by name (`x`, `y`, ...), and rows `key -> (expression, output dtype)` in
+Triton's language over those names. Leaves: the output or the error of each row. Compiling costs far
+more than running, so rows share a kernel. If it does not compile, each row gets its own kernel, so
+that a bad expression fails only its own case.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from triton.language.extra import libdevice
 
 
 def kernel_from_text(body: str, name: str) -> Any:
-    """The function `name` of a module made of this text; on disk, since Triton reads the source."""
+    """The function `name` of a module with this text, on disk because Triton reads its source."""
     digest = hashlib.sha256(body.encode()).hexdigest()[:16]
     path = Path(_directory.name) / f"rows_{digest}.py"
     path.write_text(_HEADER + body)
@@ -81,12 +81,12 @@ def _run(jobs: Sequence[Job], block: int) -> list[torch.Tensor]:
 def evaluate(
     inputs: Inputs, rows: Mapping[str, Row], block: int = 256
 ) -> dict[str, torch.Tensor | Exception]:
-    """Every row over the same inputs, `block` elements to a program."""
+    """Evaluate all rows over the same inputs, with `block` elements per program."""
     return evaluate_each({key: (row, inputs) for key, row in rows.items()}, block)
 
 
 def evaluate_each(jobs: Mapping[str, Job], block: int = 256) -> dict[str, torch.Tensor | Exception]:
-    """Every row over inputs of its own, all of one size."""
+    """Evaluate each row over its own inputs, which must all have the same size."""
     found: dict[str, torch.Tensor | Exception] = {}
     keys = list(jobs)
     for start in range(0, len(keys), ROWS_PER_KERNEL):
@@ -98,7 +98,7 @@ def evaluate_each(jobs: Mapping[str, Job], block: int = 256) -> dict[str, torch.
 def _evaluate_chunk(jobs: Mapping[str, Job], block: int) -> dict[str, torch.Tensor | Exception]:
     try:
         return dict(zip(jobs, _run(list(jobs.values()), block), strict=True))
-    except Exception as error:  # the case that owns the row raises it again
+    except Exception as error:  # raised again by `result`
         if len(jobs) == 1:
             return {next(iter(jobs)): error}
     found: dict[str, torch.Tensor | Exception] = {}

@@ -1,12 +1,12 @@
-"""The tables of docs/cpu.md, made from the tests that prove them.
+"""Generates the tables of docs/cpu.md from the tests.
 
-Enters: the collected tests of this folder with their `covers` and `refuses` markers. Leaves: the
-text between the page's two markers. A row is claimed only by a test that is collected and not
-marked to be skipped or to fail; `needs_triton` and `until_triton` show in the cell. It must not
-know what the backend can do: only what is tested.
+Enters: the collected tests of this folder with `covers` and `unsupported` markers. Leaves: the
+text between the page's two markers. Only a test that is collected and not marked skip or xfail
+counts; `needs_triton` and `until_triton` show in the cell. It must not know what the backend
+supports, only what is tested.
 
     python -m tests.cpu.table            rewrite docs/cpu.md
-    python -m tests.cpu.table --check    exit with 1, and the difference, where it is out of date
+    python -m tests.cpu.table --check    exit with 1, and print a diff, if it is out of date
 """
 
 from __future__ import annotations
@@ -61,58 +61,68 @@ class Section:
 
 
 class Claims:
-    """A pytest plugin that reads the markers of what was collected."""
+    """What the markers of the collected tests of this folder say."""
+
+    def __init__(self, items: Iterable[pytest.Item]) -> None:
+        self.sections: dict[str, Section] = {}
+        self.unsupported: dict[str, str] = {}
+        for item in items:
+            if item.path.parent == HERE and promised(item):
+                self._add(item)
+
+    def _add(self, item: pytest.Item) -> None:
+        module = item.path.stem
+        for marker in item.iter_markers("covers"):
+            op, *dtypes = marker.args
+            rows = self.sections.setdefault(module, Section(module)).cells
+            row = rows.setdefault(op, {})
+            for dtype in dtypes:
+                assert dtype in COLUMNS, f"{item.nodeid} covers {dtype}, which is not a dtype"
+                row.setdefault(dtype, set()).add(versions(item))
+        for marker in item.iter_markers("unsupported"):
+            self.unsupported[marker.args[0]] = marker.args[1]
+
+
+class Collector:
+    """A pytest plugin that keeps the collected tests."""
 
     def __init__(self) -> None:
-        self.sections: dict[str, Section] = {}
-        self.refused: dict[str, str] = {}
+        self.items: list[pytest.Item] = []
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        for item in items:
-            if not promised(item):
-                continue
-            module = item.nodeid.split("::")[0].rpartition("/")[2].removesuffix(".py")
-            for marker in item.iter_markers("covers"):
-                op, *dtypes = marker.args
-                rows = self.sections.setdefault(module, Section(module)).cells
-                row = rows.setdefault(op, {})
-                for dtype in dtypes:
-                    assert dtype in COLUMNS, f"{item.nodeid} covers {dtype}, which is no dtype"
-                    row.setdefault(dtype, set()).add(versions(item))
-            for marker in item.iter_markers("refuses"):
-                self.refused[marker.args[0]] = marker.args[1]
+        self.items = list(items)
 
 
 def promised(item: pytest.Item) -> bool:
-    """Whether the item will run: a skip of any kind but by Triton version is no promise."""
+    """Whether the item will run on the Tritons it is for."""
     if item.get_closest_marker("skip") or item.get_closest_marker("xfail"):
         return False
     return item.get_closest_marker("skipif") is None or versions(item) != ""
 
 
 def versions(item: pytest.Item) -> str:
-    """'' for every Triton, '≥3.9' or '<3.9' for some."""
+    """'' for all Tritons, '≥3.9' or '<3.9' for some."""
     needs, until = item.get_closest_marker("needs_triton"), item.get_closest_marker("until_triton")
     return (f"≥{needs.args[0]}" if needs else "") + (f"<{until.args[0]}" if until else "")
 
 
 def collect() -> Claims:
-    """The claims of every test in this folder; nothing is run."""
-    claims = Claims()
-    heard = io.StringIO()
-    with contextlib.redirect_stdout(heard):
+    """Collect the tests of this folder without running them."""
+    collector = Collector()
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
         arguments = ["--collect-only", "-qq", "-p", "no:cacheprovider", str(HERE)]
-        status = pytest.main(arguments, plugins=[claims])
+        status = pytest.main(arguments, plugins=[collector])
     if status != pytest.ExitCode.OK:
-        raise SystemExit(f"the tests could not be collected:\n{heard.getvalue()}")
-    return claims
+        raise SystemExit(f"the tests could not be collected:\n{output.getvalue()}")
+    return Claims(collector.items)
 
 
 # -- markdown -------------------------------------------------------------------------------------
 
 
 def short(dtype: str) -> str:
-    """Column heads are narrow: u8 for uint8."""
+    """A dtype's short name for the table head: u8 for uint8."""
     return dtype.replace("uint", "u").replace("int", "i").replace("fp8", "f8 ")
 
 
@@ -124,12 +134,12 @@ def cell(ranges: Iterable[str]) -> str:
 
 
 def code(op: str) -> str:
-    """An operation as code; a promise about several of them as the words it is."""
+    """An operation as code; a description of several stays plain text."""
     return f"`{op}`" if "tl." in op or re.match(r"[^a-z]|x ", op) else op
 
 
 def merged(section: Section) -> list[tuple[str, dict[str, set[str]]]]:
-    """libdevice's rows by the hundred: functions with the same cells share one."""
+    """The rows; libdevice's functions with the same cells share one."""
     if section.module != "test_libdevice":
         return [(code(op), row) for op, row in section.cells.items()]
     groups: dict[str, tuple[list[str], dict[str, set[str]]]] = {}
@@ -157,30 +167,37 @@ def generated(claims: Claims) -> str:
     lines = [""]
     for module in [*known, *others]:
         lines += table(claims.sections[module])
-    lines += ["### Refused", ""]
-    lines += [f"- `{op}`: {reason}" for op, reason in sorted(claims.refused.items())]
+    lines += ["### Not supported", ""]
+    lines += [f"- `{op}`: {reason}" for op, reason in sorted(claims.unsupported.items())]
     return "\n".join([*lines, ""])
 
 
 def page(claims: Claims, text: str) -> str:
-    """The page's text with the part between the markers made anew."""
+    """The page's text with the part between the markers replaced."""
     before, found, rest = text.partition(BEGIN)
     _, closed, after = rest.partition(END)
-    assert found and closed, f"{PAGE} has lost its markers {BEGIN} and {END}"
+    assert found and closed, f"{PAGE} lacks the markers {BEGIN} and {END}"
     return f"{before}{BEGIN}\n{generated(claims)}{END}{after}"
 
 
-def main(arguments: Sequence[str]) -> int:
+def difference(claims: Claims) -> str:
+    """A diff from the page to what the tests say; empty if they agree."""
     old = PAGE.read_text()
-    new = page(collect(), old)
-    if "--check" not in arguments:
-        PAGE.write_text(new)
-        return 0
+    new = page(claims, old)
     lines = difflib.unified_diff(
         old.splitlines(), new.splitlines(), str(PAGE.name), "the tests", lineterm=""
     )
-    sys.stdout.writelines(f"{line}\n" for line in lines)
-    return int(old != new)
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str]) -> int:
+    claims = collect()
+    if "--check" not in arguments:
+        PAGE.write_text(page(claims, PAGE.read_text()))
+        return 0
+    found = difference(claims)
+    print(found, end="\n" if found else "")
+    return int(bool(found))
 
 
 if __name__ == "__main__":

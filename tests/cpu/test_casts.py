@@ -24,7 +24,7 @@ from tests.cpu.cases import (
     round_to,
     tensor,
 )
-from tests.cpu.rows import Row, evaluate, result
+from tests.cpu.rows import Row, evaluate, evaluate_each, result
 
 COUNT = 512
 
@@ -34,7 +34,7 @@ def tl_name(dtype: str) -> str:
 
 
 def castable(source: str, target: str) -> bool:
-    """Triton has every pair but fp8 with integers and fp8 with fp8, to be done through a float."""
+    """Triton has all pairs except fp8 with integers and fp8 with fp8, which go through a float."""
     if source == target or {source, target} == set(FP8):
         return False
     return not ({source, target} & set(FP8) and {source, target} & {"int1", *INTEGERS})
@@ -49,14 +49,14 @@ def values(source: str) -> Array:
 
 
 def in_range(x: Array, target: str) -> Array:
-    """Floats an integer dtype can hold: beyond them the result is undefined in Triton."""
+    """Floats in the range of an integer dtype: beyond it the result is undefined in Triton."""
     info = np.iinfo(FORMATS[target].numpy)
     inside = np.isfinite(x) & (np.trunc(x) >= info.min) & (x < float(info.max) + (info.bits < 64))
     return np.where(inside, x, 1.0)
 
 
 def to_float_target(x: Array, target: str) -> Array:
-    # fp8 conversions saturate as the GPU's do; see test_semantics for the edge itself.
+    # fp8 conversions saturate like the GPU's; test_semantics tests the limits.
     overflow = "saturate" if target in FP8 else "ieee"
     want = round_to(x, target, overflow=overflow)
     return np.where(np.isnan(x), np.nan, want)
@@ -75,7 +75,7 @@ def expected(x: Array, source: str, target: str) -> Array:
 
 
 def round_integers(x: Array, target: str) -> Array:
-    """Integers into a float format, rounded once; 64-bit ones do not fit a float64 on the way."""
+    """Integers rounded once to a float format; going through float64 would round 64-bit ones."""
     fmt = FORMATS[target]
     found = np.empty(x.shape)
     for i, value in enumerate(x):
@@ -91,20 +91,15 @@ def round_integers(x: Array, target: str) -> Array:
 
 @functools.cache
 def computed(source: str) -> dict[str, torch.Tensor | Exception]:
-    """All targets of one source; integer targets of a float source clamp their inputs first."""
-    found: dict[str, torch.Tensor | Exception] = {}
-    plain = {}
+    """All targets of one source; for integer targets, float sources are clamped first."""
+    plain = tensor(values(source), source)
+    jobs = {}
     for target in COLUMNS:
-        if not castable(source, target):
-            continue
-        text = f"x.to({tl_name(target)})"
-        if FORMATS[source].is_float and target in INTEGERS:
-            x = tensor(in_range(values(source), target), source)
-            found.update(evaluate({"x": x}, {target: Row(text, target)}))
-        else:
-            plain[target] = Row(text, target)
-    found.update(evaluate({"x": tensor(values(source), source)}, plain))
-    return found
+        if castable(source, target):
+            clamped = FORMATS[source].is_float and target in INTEGERS
+            x = tensor(in_range(values(source), target), source) if clamped else plain
+            jobs[target] = (Row(f"x.to({tl_name(target)})", target), {"x": x})
+    return evaluate_each(jobs)
 
 
 PAIRS = [(s, t) for s, t in product(COLUMNS, COLUMNS) if castable(s, t)]
@@ -201,11 +196,11 @@ def test_fp32_rounds_to_the_nearest_half_at_every_tie(target: str) -> None:
     assert_same_bits(array(result(found, "half")), round_to(x, target))
 
 
-@pytest.mark.refuses(
+@pytest.mark.unsupported(
     "tl.float8e4b8, tl.float8e5b16, tl.float8e4b15",
     "fp8 formats of single GPU families; tl.float8e4nv and tl.float8e5 are the two standard ones.",
 )
-def test_fp8_formats_of_single_gpus_are_refused_by_name() -> None:
+def test_fp8_formats_of_single_gpus_are_rejected_by_name() -> None:
     for dtype in (torch.float8_e4m3fnuz, torch.float8_e5m2fnuz):
         x = torch.zeros(64).to(dtype)
         found = evaluate({"x": x}, {"fp32": Row("x.to(tl.float32)", "fp32")}, block=64)

@@ -1,4 +1,4 @@
-"""Compiling for a CUDA GPU where there is none: the CPU backend beside it is not in the way."""
+"""Compiling for CUDA without a GPU works while the CPU backend is active."""
 
 from __future__ import annotations
 

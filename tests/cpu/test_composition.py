@@ -1,8 +1,8 @@
-"""Random programs: operations of all kinds fed into each other, against the same steps in numpy.
+"""Random programs of operations of all kinds, against the same steps in numpy.
 
-Each operation alone is tested elsewhere. What can still go wrong is their meeting: a value used
-twice, fused into one loop and kept for another, reduced, transposed and broadcast back, carried
-through a loop or made in a branch. Everything is int32, so every answer is exact.
+Each operation alone is tested elsewhere. These test combinations: a value used twice, fused into
+one loop and stored for another, reduced, transposed and broadcast back, carried through a loop or
+made in a branch. Everything is int32, so every result is exact.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Program:
         return name
 
     def pick(self, shape: str) -> str:
-        """A value of the shape; younger ones more often, so that chains get long."""
+        """A value of the shape; recent ones more often, so that chains get long."""
         names = [n for n, (s, _) in self.values.items() if s == shape]
         return names[max(self.source.randrange(len(names)), self.source.randrange(len(names)))]
 
@@ -122,9 +122,9 @@ class Program:
             self.define(target, text.format(name), meaning(self.values[name][1]))
 
     def loop(self) -> None:
-        """Two carried blocks that trade places, one fed by a reduction of the other."""
+        """Swap two carried blocks, and add a reduction of one to the other."""
         x, y = self.pick("block"), self.pick("block")
-        if x == y:  # Triton's front end takes two names of one value for one that never changes
+        if x == y:  # Triton's front end would not see that one value is carried under two names
             y = self.define("block", f"{x} + 1", self.values[x][1] + 1)
         a, b = self.values[x][1], self.values[y][1]
         rounds = self.source.randrange(1, 4)
@@ -176,7 +176,7 @@ def make(seed: int) -> Program:
 
 
 def check(seed: int) -> None:
-    """The last values of the program, stored and compared; earlier ones now and then."""
+    """Store and compare the last values of the program and some earlier ones."""
     program = make(seed)
     names = list(program.values)
     kept = sorted({*names[-4:], *program.source.sample(names, 3)}, key=names.index)

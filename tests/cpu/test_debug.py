@@ -1,4 +1,4 @@
-"""Debugging aids: prints reach stdout, and a false assertion raises in the caller, placed."""
+"""Debugging: prints go to stdout, and a failed assertion raises in the caller, with its line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""tl.dot in every dtype it takes, against float64 products with the error bound of the sum.
+"""tl.dot in every dtype, against float64 products with the error bound of the sum.
 
 Small integers make a product exact whatever the order of its sum, so those cases allow no
 difference at all; random values may differ by the rounding of the accumulator's own dtype.
@@ -87,7 +87,7 @@ def test_int8_products_use_all_32_bits() -> None:
 
 
 def bounded(got: Array, a: Array, b: Array, unit: float, c: Array | float = 0.0) -> None:
-    """Within `unit` of the sum of magnitudes, the bound any order of summation keeps."""
+    """Within `unit` times the sum of magnitudes, the bound for any order of summation."""
     limit = unit * (np.abs(a) @ np.abs(b) + np.abs(c)) * (1 + 1e-9)
     off = np.abs(got - (a @ b + c))
     assert (off <= limit).all(), f"worst {np.max(off / limit):.2f} times the bound"

@@ -60,7 +60,7 @@ def scales(rows: int, groups: int, seed: int) -> tuple[torch.Tensor, Array]:
 def scaled_product(
     a_form: str, b_form: str, a_scaled: bool = True, b_scaled: bool = True, c: Array | None = None
 ) -> tuple[Array, Array]:
-    """What the kernel gives, and what the decoded operands say."""
+    """The kernel's result, and the product of the decoded operands."""
     m, n, k = 32, 16, 64
     a, a_values = operand((m, k), a_form, 111, axis=1)
     b, b_values = operand((k, n), b_form, 112, axis=0)
@@ -94,7 +94,7 @@ PAIRS = [
     [covered(f"tl.dot_scaled ({a} x {b})", *stored(a, b), args=(a, b)) for a, b in PAIRS],
 )
 def test_scaled_products_of_two_formats(a: str, b: str) -> None:
-    """All values are short enough that the product is exact, so no tolerance is given."""
+    """All values have so few bits that the product is exact, so there is no tolerance."""
     got, want = scaled_product(a, b, a not in ("bf16", "fp16"), b not in ("bf16", "fp16"))
     assert_same(got, want)
 

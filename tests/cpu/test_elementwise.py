@@ -31,23 +31,23 @@ from tests.cpu.cases import (
     round_to,
     tensor,
 )
-from tests.cpu.rows import Row, evaluate, result
+from tests.cpu.rows import Row, evaluate, evaluate_each, result
 
 COUNT = 512
 BITWISE = ("int1", *INTEGERS)
 
 
 class Op(NamedTuple):
-    """An operation: its expression, its dtypes, its meaning in numpy, and what it returns."""
+    """An operation: expression, dtypes, reference in numpy, result dtype."""
 
     expression: str
     dtypes: tuple[str, ...]
     reference: Callable[..., Any]
-    out: str = ""  # the operand's dtype where empty
+    out: str = ""  # the operand's dtype if empty
 
 
 def c_quotient(x: Array, y: Array) -> Array:
-    """Division as Triton has it: the quotient is cut towards zero."""
+    """Division in Triton: the quotient is truncated."""
     wide = x.astype(object) if x.dtype.itemsize == 8 else x.astype(np.int64)
     other = y.astype(object) if x.dtype.itemsize == 8 else y.astype(np.int64)
     quotient = abs(wide) // abs(other)
@@ -55,7 +55,7 @@ def c_quotient(x: Array, y: Array) -> Array:
 
 
 def c_remainder(x: Array, y: Array) -> Array:
-    """The remainder that goes with it: it has the sign of the dividend."""
+    """The matching remainder, with the sign of the dividend."""
     with np.errstate(over="ignore"):
         return x - c_quotient(x, y) * y
 
@@ -65,7 +65,7 @@ def remainder(x: Array, y: Array) -> Array:
 
 
 def smaller(x: Array, y: Array) -> Array:
-    """By default a NaN gives way to the other operand."""
+    """By default a NaN loses to the other operand."""
     return np.fmin(x, y) if x.dtype.kind == "f" else np.minimum(x, y)
 
 
@@ -78,7 +78,7 @@ def either(x: Array, y: Array) -> Array:
 
 
 def rounded_up(x: Array, y: Array) -> Array:
-    """The ceiling of a quotient, as it is asked for below: of small numbers."""
+    """The ceiling of the quotient of small numbers, as in the expression below."""
     return ((x & 0x3F) + (y & 0xF)) // ((y & 0xF) + 1)
 
 
@@ -140,8 +140,8 @@ def operands(dtype: str) -> dict[str, Array]:
     if dtype in INTEGERS:
         bits = FORMATS[dtype].bits
         found["z"] = (np.arange(COUNT) % bits).astype(x.dtype)
-        # Division by zero and the one overflowing quotient have no result to compare;
-        # test_semantics asks only that they do no harm.
+        # Division by zero and the one overflowing quotient have no defined result;
+        # test_semantics checks that they do not trap.
         found["d"] = np.where(y == 0, np.asarray(1, y.dtype), y)
         if dtype in SIGNED:
             lowest = np.iinfo(x.dtype).min
@@ -220,7 +220,7 @@ def test_fma_rounds_once(dtype: str) -> None:
 @pytest.mark.parametrize("dtype", [covered("tl.clamp", d, args=(d,)) for d in FLOATS])
 def test_clamp_keeps_values_between_bounds(dtype: str) -> None:
     x = edges(dtype, 256, 6)
-    x = np.where(np.isnan(x), 0.25, x)  # NaNs have rules of their own: test_semantics
+    x = np.where(np.isnan(x), 0.25, x)  # test_semantics tests NaNs
     low, high = np.full_like(x, -1.75), np.abs(edges(dtype, 256, 7))
     high = np.where(np.isnan(high), 2.0, high)
     found = evaluate(
@@ -250,49 +250,72 @@ PROMOTIONS = (
 )
 
 
+def mixed_operands(left: str, right: str) -> tuple[Array, Array]:
+    rng = np.random.default_rng(8)
+    x = rng.integers(0 if left.startswith("u") else -100, 100, 256)
+    y = rng.integers(0 if right.startswith("u") else -100, 100, 256)
+    return x, y
+
+
+@functools.cache
+def promoted() -> dict[str, torch.Tensor | Exception]:
+    """Every operation on operands of two dtypes, in a few kernels."""
+    jobs = {}
+    for left, right, both in PROMOTIONS:
+        x, y = mixed_operands(left, right)
+        inputs = {"x": tensor(x, left), "y": tensor(y, right)}
+        for text, out in (("x + y", both), ("x * y", both), ("x < y", "int1")):
+            jobs[f"{left} {right} {text}"] = (Row(text, out), inputs)
+    return evaluate_each(jobs)
+
+
 @pytest.mark.parametrize(
     ("left", "right", "both"),
     [covered("promotion", a, b, args=(a, b, both)) for a, b, both in PROMOTIONS],
 )
-def test_mixed_operands_meet_in_the_promoted_dtype(left: str, right: str, both: str) -> None:
-    rng = np.random.default_rng(8)
-    x = rng.integers(0 if left.startswith("u") else -100, 100, 256)
-    y = rng.integers(0 if right.startswith("u") else -100, 100, 256)
-    found = evaluate(
-        {"x": tensor(x, left), "y": tensor(y, right)},
-        {"sum": Row("x + y", both), "product": Row("x * y", both), "less": Row("x < y", "int1")},
-    )
+def test_mixed_operands_are_computed_in_the_promoted_dtype(
+    left: str, right: str, both: str
+) -> None:
+    x, y = mixed_operands(left, right)
+    found = promoted()
     kind = FORMATS[both].numpy
     with np.errstate(all="ignore"):
         a, b = x.astype(kind), y.astype(kind)
         total, product = a + b, a * b
     if FORMATS[both].is_float:
         total, product = round_to(total, both), round_to(product, both)
-    assert_same(array(result(found, "sum")), total)
-    assert_same(array(result(found, "product")), product)
-    assert_same(array(result(found, "less")), a < b)
+    assert_same(array(result(found, f"{left} {right} x + y")), total)
+    assert_same(array(result(found, f"{left} {right} x * y")), product)
+    assert_same(array(result(found, f"{left} {right} x < y")), a < b)
+
+
+def constant_of(dtype: str) -> float:
+    return 1.5 if dtype in FLOATS else 3
+
+
+@functools.cache
+def with_constants() -> dict[str, torch.Tensor | Exception]:
+    """Every operation with a Python number, in a few kernels."""
+    jobs = {}
+    for dtype in NUMBERS:
+        inputs, constant = {"x": tensor(edges(dtype, 256, 9), dtype)}, constant_of(dtype)
+        jobs[f"{dtype} right"] = (Row(f"x * {constant}", dtype), inputs)
+        jobs[f"{dtype} left"] = (Row(f"{constant} - x", dtype), inputs)
+        jobs[f"{dtype} compare"] = (Row(f"x > {constant}", "int1"), inputs)
+    return evaluate_each(jobs)
 
 
 @pytest.mark.parametrize("dtype", [covered("scalar operand", d, args=(d,)) for d in NUMBERS])
 def test_a_python_number_takes_the_tensors_dtype(dtype: str) -> None:
-    x = edges(dtype, 256, 9)
-    constant = 1.5 if dtype in FLOATS else 3
-    found = evaluate(
-        {"x": tensor(x, dtype)},
-        {
-            "right": Row(f"x * {constant}", dtype),
-            "left": Row(f"{constant} - x", dtype),
-            "compare": Row(f"x > {constant}", "int1"),
-        },
-    )
-    scalar = np.asarray(constant, FORMATS[dtype].numpy)
+    x, found = edges(dtype, 256, 9), with_constants()
+    scalar = np.asarray(constant_of(dtype), FORMATS[dtype].numpy)
     with np.errstate(all="ignore"):
         product, difference = x * scalar, scalar - x
     if dtype in FLOATS:
         product, difference = round_to(product, dtype), round_to(difference, dtype)
-    assert_same(array(result(found, "right")), product)
-    assert_same(array(result(found, "left")), difference)
-    assert_same(array(result(found, "compare")), x > scalar)
+    assert_same(array(result(found, f"{dtype} right")), product)
+    assert_same(array(result(found, f"{dtype} left")), difference)
+    assert_same(array(result(found, f"{dtype} compare")), x > scalar)
 
 
 @pytest.mark.parametrize("op", [covered("logical and/or/not", "int1", args=("logical",))])
@@ -328,7 +351,7 @@ def test_blocks_of_every_size_compute_the_same(block: int) -> None:
 
 
 def test_unsigned_dtypes_are_told_from_signed_ones() -> None:
-    """The tests above use the same bits for both kinds; here they must give different answers."""
+    """The tests above use the same bits for both kinds; here the results must differ."""
     for dtype in UNSIGNED:
         bits = FORMATS[dtype].bits
         x = np.full(16, (1 << bits) - 2, dtype=FORMATS[dtype].numpy)

@@ -1,6 +1,6 @@
-"""What goes wrong at compile time: each error names its kernel, its place and the way out.
+"""Errors at compile time: each names the kernel, the location and what to do.
 
-After every one of them the process compiles and launches as before.
+After each of them the process still compiles and launches kernels.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ BLOCK = 16
 
 
 def still_works(n: int) -> None:
-    """Compile and launch something: a block size that nothing else uses is a new kernel."""
+    """Compile and launch a kernel; a block size that nothing else uses makes it a new one."""
     x = torch.randn(3 * n)
     torch.testing.assert_close(kernels.add(x, x, block=n), x + x)
 
@@ -35,8 +35,8 @@ def ptx_kernel(x_ptr, out_ptr, BLOCK: tl.constexpr):
     tl.store(out_ptr + at, y)
 
 
-@pytest.mark.refuses("inline_asm_elementwise", "PTX is the assembly language of NVIDIA's GPUs.")
-def test_ptx_assembly_is_refused_with_its_place() -> None:
+@pytest.mark.unsupported("inline_asm_elementwise", "PTX is the assembly language of NVIDIA's GPUs.")
+def test_ptx_assembly_is_rejected_with_its_location() -> None:
     with pytest.raises(UnsupportedOperation) as caught:
         ptx_kernel[(1,)](torch.zeros(BLOCK), torch.zeros(BLOCK), BLOCK=BLOCK)
     error = caught.value
@@ -68,7 +68,7 @@ def deep_ptx_kernel(x_ptr, out_ptr, rounds, BLOCK: tl.constexpr):
     tl.store(out_ptr + at, x)
 
 
-def test_place_of_a_refusal_is_where_the_operation_is_written() -> None:
+def test_the_location_of_an_error_is_where_the_operation_is_written() -> None:
     with pytest.raises(UnsupportedOperation) as caught:
         deep_ptx_kernel[(1,)](torch.zeros(BLOCK), torch.zeros(BLOCK), 3, BLOCK=BLOCK)
     assert caught.value.line == line_of(__file__, "deep")
@@ -99,7 +99,7 @@ def no_compiler_kernel(x_ptr, SALT: tl.constexpr):
 
 @pytest.fixture
 def fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Triton's cache on disk, empty: nothing compiled before may answer."""
+    """An empty cache on disk, so that kernels are compiled again."""
     monkeypatch.setattr(triton.knobs.cache, "dir", str(tmp_path / "triton_cache"))
 
 
@@ -111,7 +111,7 @@ def script(path: Path, text: str) -> str:
 
 def test_failing_compiler_is_quoted(tmp_path: Path, fresh_cache: None) -> None:
     words = "internal compiler error: out of cheese"
-    # It answers what it is asked about itself, and fails at the first kernel.
+    # It works when probed, and fails at the first kernel.
     answer = f'case "$*" in *-E*) exec cc "$@";; esac; echo "{words}" >&2; exit 3'
     compiler = script(tmp_path / "failing-cc", answer)
     x = torch.ones(1)

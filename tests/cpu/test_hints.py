@@ -1,4 +1,4 @@
-"""Hints, cache modifiers and index helpers: they may change speed, never the answer."""
+"""Hints, cache modifiers and index helpers may change the speed, never the result."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def false_hint_kernel(x_ptr, y_ptr, stride, N: tl.constexpr):
     tl.store(y_ptr + tl.arange(0, N), tl.load(x_ptr + at))
 
 
-def test_a_hint_that_is_true_for_some_strides_only_costs_nothing_else() -> None:
+def test_a_hint_that_is_true_only_for_some_strides_changes_no_value() -> None:
     x, y = np.arange(256), empty(32, "int32")
     for stride in (4, 8):
         false_hint_kernel[(1,)](tensor(x, "int32"), y, stride, N=32)

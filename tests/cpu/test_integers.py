@@ -1,6 +1,6 @@
-"""Properties of integer arithmetic and of casts, on values hypothesis chooses, against numpy.
+"""Properties of integer arithmetic and casts on values chosen by hypothesis, against numpy.
 
-One kernel per dtype does every operation at once; hypothesis only feeds it numbers.
+One kernel per dtype does all operations; hypothesis only changes its inputs.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def test_integer_arithmetic_is_numpys(dtype: str) -> None:
     @PROFILE
     @given(lanes(kind), lanes(kind), st.integers(0, FORMATS[dtype].bits - 1))
     def check(x: Array, y: Array, shift: int) -> None:
-        if dtype in SIGNED:  # the one quotient that does not fit; test_semantics has it
+        if dtype in SIGNED:  # the one overflowing quotient; see test_semantics
             y = np.where((x == np.iinfo(kind).min) & (y == -1), 1, y).astype(kind)
         s = ((np.arange(LANES) + shift) % FORMATS[dtype].bits).astype(kind)
         out = empty((14, LANES), dtype)

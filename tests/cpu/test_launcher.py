@@ -1,4 +1,4 @@
-"""The launcher: what a kernel finds in its arguments, and what is refused before it runs."""
+"""The launcher: how arguments reach a kernel, and which are rejected before it runs."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_without_checked_mode_there_are_no_spans() -> None:
 
 
 def bytes_passed(types_: dict[str, Any], args: tuple[Any, ...], count: int) -> bytes:
-    """The first bytes of what a kernel with these parameters (after `out`) finds in `args`."""
+    """The first bytes of `args` in a kernel with these parameters (after `out`)."""
     body = "memcpy(*(void *const *)launch->args, (const char *)launch->args + 8, COUNT);"
     out = torch.zeros(count, dtype=torch.uint8)
     Kernel(body.replace("COUNT", str(count)), {"out": "*u8"} | types_)((1, 1, 1), out, *args)
@@ -184,7 +184,7 @@ def test_tuples_are_flattened_and_named() -> None:
 
 
 @pytest.mark.parametrize("inside_tuple", [False, True])
-def test_descriptors_are_taken_apart_as_the_rewrite_to_pointers_does(inside_tuple: bool) -> None:
+def test_descriptors_are_flattened_as_the_rewrite_to_pointers_does(inside_tuple: bool) -> None:
     x = torch.zeros(6, 8)
     described = TensorDescriptor.from_tensor(x, [2, 4], padding="nan")
     type_: Any = "tensordesc<fp32[2, 4]>"
@@ -197,7 +197,7 @@ def test_descriptors_are_taken_apart_as_the_rewrite_to_pointers_does(inside_tupl
     assert list(layout.unpack(found)) == values
 
 
-def test_a_kernel_that_takes_other_parameters_than_triton_passes_is_refused() -> None:
+def test_a_kernel_with_other_parameters_than_triton_passes_is_an_error() -> None:
     with pytest.raises(RuntimeError, match=r"test_kernel: .*\['i32'\].*\['i64'\]"):
         Kernel(COUNT, {"n": "i32"}, cpu_params=["i64"])
 
@@ -217,7 +217,7 @@ def test_objects_loaded_and_unloaded_in_turn_are_not_mistaken_for_each_other(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_kernels_find_the_c_librarys_maths() -> None:
+def test_kernels_resolve_the_c_librarys_math_functions() -> None:
     body = (
         "double sinh(double); struct { double *x; } const *a = launch->args; *a->x = sinh(*a->x);"
     )

@@ -71,7 +71,7 @@ def test_arithmetic_is_rounded_as_asked(name: str, tag: str, rounding: str) -> N
 
 
 def _root(value: Fraction) -> Fraction:
-    """The square root cut off after 700 bits, plus a speck where bits were lost."""
+    """The square root truncated to 700 bits, plus a tiny number if bits were lost."""
     scaled = value * 4**700
     root = Fraction(math.isqrt(scaled.numerator // scaled.denominator), 2**700)
     return root if root * root == value else root + Fraction(1, 2**2000)

@@ -16,7 +16,7 @@ import mpmath
 import pytest
 
 from tests.cpu.libdevice_calls import PRECISION, call, function, narrow, signed
-from tzero.cpu.libdevice import REFUSED, lookup, symbols
+from tzero.cpu.libdevice import UNSUPPORTED, lookup, symbols
 
 TAGS = {"int32": "i32", "uint32": "i32", "int64": "i64", "uint64": "i64"}
 TAGS |= {"fp32": "f32", "fp64": "f64"}
@@ -44,18 +44,18 @@ def _triton_signatures() -> dict[str, set[tuple[tuple[str, ...], str]]]:
     return found
 
 
-def test_every_symbol_of_triton_is_mapped_or_refused() -> None:
+def test_every_symbol_of_triton_is_mapped_or_unsupported() -> None:
     emitted = _triton_signatures()
     assert len(emitted) > 300
-    assert {s for s in emitted if lookup(s) is None and s not in REFUSED} == set()
+    assert {s for s in emitted if lookup(s) is None and s not in UNSUPPORTED} == set()
     for symbol, signatures in emitted.items():
         found = lookup(symbol)
         if found is not None:
             assert signatures == {(found.args, found.result)}, symbol
 
 
-def test_refusals_have_reasons_and_nofunction() -> None:
-    for symbol, reason in REFUSED.items():
+def test_unsupported_symbols_have_reasons_and_no_function() -> None:
+    for symbol, reason in UNSUPPORTED.items():
         assert reason and lookup(symbol) is None
 
 

@@ -48,7 +48,7 @@ def test_the_factor_of_a_loop_is_what_a_step_adds(p: Poly, i: int, j: int, s: in
 
 
 @given(st.permutations([2, 4, 8, 1]), st.permutations([2, 4, 8, 1]))
-def test_an_index_that_was_flattened_comes_back(a: list[int], b: list[int]) -> None:
+def test_unflat_inverts_flat(a: list[int], b: list[int]) -> None:
     loops = [Loop(f"n{k}", extent) for k, extent in enumerate(a)]
     offset = flat(tuple(a), tuple(Poly.of(x) if x.extent > 1 else ZERO for x in loops))
     index = unflat(tuple(b), offset)
@@ -77,7 +77,7 @@ def copy(target: Buffer, source: Buffer, offset: Poly) -> Line:
     return Line((target, "[", offset, "] = ", source, "[", offset, "];"))
 
 
-def test_rows_that_follow_one_another_become_one_loop() -> None:
+def test_loops_over_contiguous_rows_are_merged() -> None:
     a, b = buffer("a", 32), buffer("b", 32)
     stmts: list[Stmt] = [code.full(ROW, [code.full(COL, [copy(a, b, flat((4, 8), index()))])])]
     code.collapse(stmts)
@@ -86,7 +86,7 @@ def test_rows_that_follow_one_another_become_one_loop() -> None:
     assert isinstance(loop.body[0], Line)
 
 
-def test_loops_stay_apart_where_one_index_cannot_serve_both() -> None:
+def test_loops_that_need_two_indices_are_not_merged() -> None:
     a, b = buffer("a", 32), buffer("b", 32)
     turned = flat((8, 4), (Poly.of(COL), Poly.of(ROW)))
     line = Line((a, "[", flat((4, 8), index()), "] = ", b, "[", turned, "];"))
@@ -117,13 +117,13 @@ def full_copy(target: Buffer, source: Buffer, at: Poly) -> Nest:
     return code.full(ROW, [copy(target, source, at)])
 
 
-def test_a_loop_that_reads_and_writes_uses_two_places() -> None:
+def test_a_loop_that_reads_and_writes_uses_two_slots() -> None:
     a, b = buffer("a"), buffer("b")
     first, second = slots([full_copy(b, a, Poly.of(ROW))], a, b)
     assert first != second
 
 
-def test_what_a_later_turn_reads_is_kept_through_the_loop() -> None:
+def test_a_buffer_that_a_later_iteration_reads_is_kept_through_the_loop() -> None:
     carried, inside, other = buffer("carried"), buffer("inside"), buffer("other")
     at = Poly.of(ROW)
     turn = Scope(
@@ -156,7 +156,7 @@ def test_a_reshape_of_a_range_stays_a_polynomial() -> None:
     assert linear == Poly.of(ROW).scaled(8) + Poly.of(COL) + Poly.of(5)
 
 
-def test_a_reshape_that_splits_an_index_wants_its_source_stored() -> None:
+def test_a_reshape_that_splits_an_index_needs_its_source_stored() -> None:
     rows = Range(Type((32,), "i32"), 0)
     square = reshaped(Type((4, 8), "i32"), rows)
     assert square is not None

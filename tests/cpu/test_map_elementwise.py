@@ -65,7 +65,7 @@ def test_a_function_of_two_results(dtype: str) -> None:
 
 @triton.jit
 def swap_pair(a0, a1, b0, b1):
-    """Two elements of each operand at a time: the first of a pair takes its neighbour's."""
+    """Adds two elements of a, swapped, to two of b."""
     return a1 + b0, a0 + b1
 
 
@@ -109,7 +109,7 @@ def test_a_branch_calls_math_and_takes_a_scalar() -> None:
 
 @triton.jit
 def halvings(x):
-    """A loop inside the mapped function, of a length that differs from lane to lane."""
+    """A loop in the mapped function, with a different length in each lane."""
     count = 0
     while x > 1:
         x = x // 2

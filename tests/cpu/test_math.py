@@ -126,7 +126,7 @@ def computed(dtype: str) -> dict[str, torch.Tensor | Exception]:
 
 
 def references(function: Callable[[Any], Any], *values: Array) -> Array:
-    """The function at every point, with enough digits that the rounding is not in doubt."""
+    """The function at every point, with enough digits to round correctly."""
     with mpmath.workdps(40):
         return np.array(
             [function(*(v.item() for v in point)) for point in zip(*values, strict=True)]
@@ -209,7 +209,7 @@ def test_softmax_normalises_an_axis(dtype: str) -> None:
     "dtype", [covered("fp32 math on halves", d, args=(d,)) for d in FLOATS[:2]]
 )
 def test_halves_go_through_fp32_and_round_once_at_the_end(dtype: str) -> None:
-    """Triton's math takes fp32 and fp64 only; casting there and back loses nothing on the way."""
+    """Triton's math functions take only fp32 and fp64; casting to fp32 and back is exact."""
     x = float_edges(dtype, 256, 24, special=False)
     x = round_to(np.clip(x, -8, 8), dtype)
     found = evaluate(

@@ -41,7 +41,7 @@ def philox(seed: int, counter: list[Array], rounds: int = 10, bits: int = 32) ->
 
 
 def uniform(words: Array) -> Array:
-    """Triton's map from 32 random bits to [0, 1), in fp32 as it does it."""
+    """Triton's map from 32 random bits to [0, 1), in fp32."""
     signed = words.view(np.int32)
     folded = np.where(signed < 0, ~signed, signed)
     return folded.astype(np.float32) * np.float32(4.6566127342e-10)
@@ -108,7 +108,7 @@ def floats(seed: int, offsets: Array) -> tuple[Array, Array]:
 
 
 def normals(u1: Array, u2: Array) -> tuple[Array, Array]:
-    """Box and Muller's transform of two uniforms, its fp32 steps followed by exact functions."""
+    """Box and Muller's transform of two uniforms: fp32 steps, but exact functions."""
     u1 = np.maximum(np.float32(1.0e-7), u1).astype(np.float64)
     angle = (np.float32(6.283185307179586) * u2).astype(np.float64)
     radius = np.sqrt(-2 * np.log(u1))

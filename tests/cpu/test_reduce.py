@@ -27,7 +27,7 @@ from tests.cpu.cases import (
     tensor,
 )
 
-SHAPE = (4, 8, 16)  # the block every reduction is asked of, along each of its axes
+SHAPE = (4, 8, 16)  # of the block that is reduced along each axis
 
 
 @triton.jit
@@ -68,7 +68,7 @@ def sum_dtype(dtype: str) -> str:
 
 
 def summable(dtype: str) -> Array:
-    """Values whose sums are exact in any order, so that the answer does not depend on it."""
+    """Values whose sums are exact in any order."""
     count = int(np.prod(SHAPE))
     if dtype in INTEGERS:
         return integer_edges(dtype, count, 41)
@@ -77,7 +77,7 @@ def summable(dtype: str) -> Array:
 
 BITWISE = ("tl.xor_sum", "tl.reduce_or")
 NAMED = ("tl.sum", "tl.min", "tl.max", "tl.argmin", "tl.argmax")
-# Every dtype along one axis, by turns; a few dtypes along all of them.
+# Each dtype along one axis, in rotation; a few dtypes along all of them.
 TURNS = [(d, i % 3) for i, d in enumerate(NUMBERS)]
 TURNS += [(d, a) for d in ("fp32", "bf16", "uint8") for a in (0, 1, 2, -1) if (d, a) not in TURNS]
 
@@ -99,7 +99,9 @@ def test_named_reductions_along_every_axis(dtype: str, axis: int) -> None:
         assert_same(total, x.sum(axis, dtype=kind).ravel(), "sum")
     assert_same(low, x.min(axis).ravel(), "min")
     assert_same(high, x.max(axis).ravel(), "max")
-    assert_same(low_at, x.argmin(axis).ravel(), "argmin")  # numpy too takes the first of equals
+    assert_same(
+        low_at, x.argmin(axis).ravel(), "argmin"
+    )  # numpy also returns the first of equal elements
     assert_same(high_at, x.argmax(axis).ravel(), "argmax")
 
 
@@ -207,7 +209,7 @@ def test_without_tie_breaking_the_index_still_points_at_the_value() -> None:
 
 
 def test_value_and_index_agree_in_the_presence_of_nans() -> None:
-    """Which element wins among NaNs depends on the order; that the pair agrees does not."""
+    """Which element wins among NaNs depends on the order; value and index must match anyway."""
     x = float_edges("fp32", 16 * 32, 47).reshape(16, 32)
     x[3] = np.nan
     values, places = extremes(x, "fp32", left=True)
@@ -291,7 +293,7 @@ def test_custom_and_tuple_reductions(dtype: str, axis: int) -> None:
 
 @triton.jit
 def first_and_last(first_a, last_a, first_b, last_b):
-    """Associative but not commutative: shows an order that was not kept."""
+    """Associative but not commutative, so a changed order shows."""
     return first_a, last_b
 
 

@@ -1,4 +1,4 @@
-"""The pool: every program once, on the right threads, in every process, with its scratch."""
+"""The thread pool: grids, threads, forks, process exit, scratch memory, failed checks."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PATH = os.pathsep.join(os.path.abspath(each) for each in sys.path if each)
 
 @pytest.fixture(autouse=True)
 def threads() -> Iterator[Callable[[int], None]]:
-    """Sets torch's number of threads; what it was comes back afterwards."""
+    """Set torch's number of threads, and restore it."""
     before = torch.get_num_threads()
     yield torch.set_num_threads
     torch.set_num_threads(before)
@@ -101,7 +101,7 @@ def test_a_grid_of_more_programs_than_can_be_counted_is_an_error() -> None:
         Kernel(COUNT, COUNTERS)((2**31 - 1,) * 3, None, None)
 
 
-def test_a_grid_that_is_no_number_of_32_bits_is_an_error() -> None:
+def test_a_grid_size_beyond_32_bits_is_an_error() -> None:
     with pytest.raises(OverflowError, match="test_kernel: the grid's y is 2147483648"):
         Kernel(COUNT, COUNTERS)((1, 2**31, 1), None, None)
 
@@ -133,7 +133,7 @@ def test_a_launch_does_not_wait_for_another_and_the_gil_is_released(
     begun, release = torch.zeros(1, dtype=torch.int32), torch.zeros(1, dtype=torch.int32)
     waiting = Kernel(WAIT, FLAGS)
     blocked = in_background(lambda: waiting((2, 1, 1), begun, release))
-    while begun.item() < 2:  # this loop turns only while the other thread has no GIL
+    while begun.item() < 2:  # this loop runs only while the other thread does not hold the GIL
         pass
     counts = torch.zeros(1000, dtype=torch.int32)
     Kernel(COUNT, COUNTERS)((1000, 1, 1), counts, torch.zeros(1000, dtype=torch.int64))
@@ -234,23 +234,45 @@ def test_a_child_forked_in_the_middle_of_launches_works(tmp_path: Path) -> None:
     run_program(tmp_path, program, PYTHONPATH=PATH)
 
 
-@pytest.mark.parametrize("ending", ["pass", "sys.exit(0)", "os._exit(0)"])
-def test_the_process_ends_cleanly_while_threads_launch(tmp_path: Path, ending: str) -> None:
+@pytest.fixture(scope="module")
+def exits(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What processes write to stderr that exit while threads launch, by how they exit."""
     # The loops only launch: a thread inside torch itself can abort the process when Python ends.
     program = (
         CHILD
-        + f"""
+        + """
     def launch_on_and_on():
         counts, where = torch.zeros(500, dtype=torch.int32), torch.zeros(500, dtype=torch.int64)
         while True:
             kernel((500, 1, 1), counts, where)
-    for _ in range(2):
-        threading.Thread(target=launch_on_and_on, daemon=True).start()
-    time.sleep(0.1)
-    {ending}
+
+    def start_launching():
+        for _ in range(2):
+            threading.Thread(target=launch_on_and_on, daemon=True).start()
+        time.sleep(0.1)
+
+    for end in (sys.exit, os._exit):
+        child = os.fork()
+        if child == 0:
+            os.dup2(os.open(f"{end.__name__}.txt", os.O_WRONLY | os.O_CREAT), 2)
+            start_launching()
+            end(0)
+        assert os.waitpid(child, 0)[1] == 0, end
+    start_launching()
     """
     )
-    assert run_program(tmp_path, program, PYTHONPATH=PATH).stderr == ""
+    folder = tmp_path_factory.mktemp("exits")
+    done = run_program(folder, program, PYTHONPATH=PATH)
+    return {
+        "pass": done.stderr,
+        "sys.exit(0)": (folder / "exit.txt").read_text(),
+        "os._exit(0)": (folder / "_exit.txt").read_text(),
+    }
+
+
+@pytest.mark.parametrize("ending", ["pass", "sys.exit(0)", "os._exit(0)"])
+def test_the_process_ends_cleanly_while_threads_launch(exits: dict[str, str], ending: str) -> None:
+    assert exits[ending] == ""
 
 
 # ---- scratch ------------------------------------------------------------------------------------
@@ -284,10 +306,10 @@ def test_very_large_scratch_is_given_back_after_the_launch(threads: Callable[[in
 
 @pytest.mark.parametrize("size", [1 << 62, 2**64 - 1])
 @pytest.mark.parametrize("cooperative", [False, True])
-def test_scratch_that_cannot_be_had_is_an_error(size: int, cooperative: bool) -> None:
+def test_scratch_that_cannot_be_allocated_is_an_error(size: int, cooperative: bool) -> None:
     kernel = Kernel(COUNT, COUNTERS, cpu_scratch=size, launch_cooperative_grid=cooperative)
     counts, where = torch.zeros(8, dtype=torch.int32), torch.zeros(8, dtype=torch.int64)
-    with pytest.raises(MemoryError, match=f"test_kernel: no memory for {size} bytes"):
+    with pytest.raises(MemoryError, match=f"test_kernel: cannot allocate {size} bytes"):
         kernel((8, 1, 1), counts, where)
     assert not counts.any()
 
@@ -355,22 +377,39 @@ def test_a_failed_check_in_a_cooperative_grid_raises() -> None:
 
 def test_the_pool_is_built_once_and_again_where_the_file_is_broken(tmp_path: Path) -> None:
     program = """
-        import sys, subprocess
+        import os, subprocess, sys
         from pathlib import Path
         import triton
-        from tzero.cpu import pool, toolchain
-        runs = []
-        original = subprocess.run
-        subprocess.run = lambda *a, **k: (runs.append(a), original(*a, **k))[1]
-        assert pool.load(Path(sys.argv[0]).parent / "objects").workers() == 0
-        print(sum("-shared" in command for command, in runs))
+        from tzero.cpu import pool
+
+        objects = Path(sys.argv[0]).parent / "objects"
+
+        def load():
+            runs = []
+            original = subprocess.run
+            subprocess.run = lambda *a, **k: (runs.append(a), original(*a, **k))[1]
+            assert pool.load(objects).workers() == 0
+            print(sum("-shared" in command for command, in runs), flush=True)
+
+        def load_in_a_new_process():
+            child = os.fork()
+            if child == 0:
+                code = 1
+                try:
+                    load()
+                    code = 0
+                finally:
+                    os._exit(code)
+            assert os.waitpid(child, 0)[1] == 0
+
+        load_in_a_new_process()
+        load_in_a_new_process()
+        (stored,) = objects.iterdir()
+        stored.write_bytes(stored.read_bytes()[:1000])
+        load_in_a_new_process()
+        load_in_a_new_process()
     """
-    assert run_program(tmp_path, program, PYTHONPATH=PATH).stdout.split() == ["1"]
-    assert run_program(tmp_path, program, PYTHONPATH=PATH).stdout.split() == ["0"]
-    (stored,) = (tmp_path / "objects").iterdir()
-    stored.write_bytes(stored.read_bytes()[:1000])
-    assert run_program(tmp_path, program, PYTHONPATH=PATH).stdout.split() == ["1"]
-    assert run_program(tmp_path, program, PYTHONPATH=PATH).stdout.split() == ["0"]
+    assert run_program(tmp_path, program, PYTHONPATH=PATH).stdout.split() == ["1", "0", "1", "0"]
 
 
 def test_pool_c_compiles_without_warnings() -> None:

@@ -49,7 +49,7 @@ def scan_kernel(
 
 
 def scan(function: np.ufunc, x: Array, axis: int, reverse: bool, dtype: object = None) -> Array:
-    """numpy's accumulate, from the other end if asked."""
+    """numpy's accumulate, in the given direction."""
     turned = np.flip(x, axis) if reverse else x
     with np.errstate(all="ignore"):
         found = function.accumulate(turned, axis, dtype=dtype)
@@ -57,7 +57,7 @@ def scan(function: np.ufunc, x: Array, axis: int, reverse: bool, dtype: object =
 
 
 SCANS = ("tl.cumsum", "tl.cumprod")
-# Every dtype along one axis and in one direction, by turns; fp32 in all.
+# Each dtype along one axis and in one direction, in rotation; fp32 in all of them.
 TURNS = [(d, i % 3, bool(i & 1)) for i, d in enumerate(NUMBERS)]
 TURNS += [("fp32", a, r) for a in (0, 1, 2) for r in (False, True) if ("fp32", a, r) not in TURNS]
 
@@ -195,7 +195,7 @@ def test_sort_orders_the_last_axis(dtype: str) -> None:
 
 @triton.jit
 def sort_axis_kernel(x_ptr, y_ptr, A: tl.constexpr, B: tl.constexpr, C: tl.constexpr):
-    """Sorting along the middle axis of a 3-D block: to the end, sorted, and back."""
+    """Sort along the middle axis of a 3-D block: permute it to the end, sort, and permute back."""
     at = at_3d(A, B, C)
     x = tl.permute(tl.load(x_ptr + at), (0, 2, 1))
     tl.store(y_ptr + at, tl.permute(tl.sort(x), (0, 2, 1)))

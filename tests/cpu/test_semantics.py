@@ -1,6 +1,6 @@
-"""The rules a kernel's author relies on without seeing them: NaNs, rounding, masks, wrap-around.
+"""Rules that kernels rely on implicitly: NaNs, rounding, masks, wrap-around.
 
-Where Triton leaves a result undefined, the test asks only that nothing is harmed.
+Where Triton leaves a result undefined, the test only checks that nothing else is affected.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from tests.cpu.rows import Row, evaluate, result
 
 
 def nan_pairs() -> tuple[Array, Array]:
-    """Every pair of these, NaN among them on both sides."""
+    """All pairs of these values, which include NaN."""
     values = np.array([np.nan, -np.inf, -1.5, -0.0, 0.0, 2.0, np.inf, 0.5])
     x, y = np.meshgrid(values, values)
     return x.ravel(), y.ravel()
@@ -79,7 +79,7 @@ def test_clamp_follows_its_nan_rule(dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_comparisons_with_nan_are_false_but_for_inequality(dtype: str) -> None:
+def test_comparisons_with_nan_are_false_except_inequality(dtype: str) -> None:
     x, y = nan_pairs()
     ops = ("<", "<=", ">", ">=", "==", "!=")
     rows = {op: Row(f"x {op} y", "int1") for op in ops}
@@ -135,7 +135,7 @@ def repeated_sum_kernel(x_ptr, y_ptr, steps, N: tl.constexpr):
 
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
 def test_a_half_accumulator_stops_growing_where_it_must(dtype: str) -> None:
-    """Ones added to a half reach 2 to its digits and stay: a wider accumulator would not."""
+    """A sum of ones in half precision stops at 2**digits; a wider accumulator would not."""
     x, y = tensor(np.ones(16), dtype), empty(16, dtype)
     repeated_sum_kernel[(1,)](x, y, 5000, N=16)
     assert_same(array(y), np.full(16, 2.0 ** FORMATS[dtype].digits))
@@ -212,7 +212,7 @@ def test_fp8_encoding_rounds_to_nearest_even(source: str, dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", [covered("fp8 saturation", d, args=(d,)) for d in FP8])
 def test_fp8_saturates_above_its_largest_number(dtype: str) -> None:
-    """As the GPU's conversions do: beyond the range is the largest number, NaN stays NaN."""
+    """Like the GPU's conversions: beyond the range is the largest number, NaN stays NaN."""
     largest = FORMATS[dtype].largest
     x = np.array([largest, largest * 1.01, largest * 1.5, largest * 100, np.inf, np.nan, 1.0, 0.0])
     x = round_to(np.concatenate([x, -x]), "fp32")
@@ -229,8 +229,8 @@ def test_fp8_saturates_above_its_largest_number(dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", [covered("// and % of all signs", d, args=(d,)) for d in SIGNED])
-def test_division_cuts_towards_zero_for_all_signs(dtype: str) -> None:
-    """Python rounds down; Triton, like C, cuts: -7 // 2 is -3 and -7 % 2 is -1."""
+def test_division_truncates_for_all_signs(dtype: str) -> None:
+    """Python rounds down; Triton truncates, like C: -7 // 2 is -3 and -7 % 2 is -1."""
     x = np.array([7, -7, 7, -7, 6, -6, 1, -1, 0, 0, 100, -100, 127, -127, 5, -5])
     y = np.array([2, 2, -2, -2, 3, -3, 2, 2, 5, -5, 7, 7, -10, -10, 5, 5])
     found = evaluate(
@@ -254,8 +254,8 @@ def divide_kernel(x_ptr, y_ptr, q_ptr, r_ptr, N: tl.constexpr):
 
 
 @pytest.mark.parametrize("dtype", [*SIGNED, "uint32"])
-def test_dividing_by_zero_or_overflowing_kills_nobody(dtype: str) -> None:
-    """On a GPU the lane's result is undefined and the others are right; a CPU would trap."""
+def test_division_by_zero_or_overflow_does_not_trap(dtype: str) -> None:
+    """On a GPU only that lane's result is undefined; C code might trap."""
     kind = FORMATS[dtype].numpy
     x = np.arange(1, 17).astype(kind)
     y = np.tile([0, 2, 3, 1], 4).astype(kind)
@@ -277,7 +277,7 @@ def test_dividing_by_zero_or_overflowing_kills_nobody(dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", SIGNED)
 def test_signed_overflow_wraps_even_in_comparisons(dtype: str) -> None:
-    """A C compiler that believes x + 1 > x for signed x would answer with all true."""
+    """A C compiler that assumes x + 1 > x for signed x would make them all true."""
     info = np.iinfo(FORMATS[dtype].numpy)
     x = np.array([info.max, info.max - 1, 0, -1, info.min] * 4)[:16]
     found = evaluate(
@@ -396,7 +396,7 @@ def test_other_may_be_a_block_an_infinity_or_a_scalar() -> None:
 
 @contextmanager
 def guarded_page() -> Iterator[torch.Tensor]:
-    """One page of floats whose neighbours on both sides may not be touched."""
+    """One page of floats between two inaccessible pages."""
     libc = ctypes.CDLL(None, use_errno=True)
     page = mmap.PAGESIZE
     area = mmap.mmap(-1, 3 * page)
@@ -456,8 +456,8 @@ def test_lanes_before_the_start_of_a_page_are_not_touched() -> None:
 
 
 @triton.jit(do_not_specialize=["address", "n"])
-def nowhere_kernel(address, y_ptr, n, N: tl.constexpr):
-    """Pointers made of an address that is nowhere: no lane may follow them."""
+def invalid_pointer_kernel(address, y_ptr, n, N: tl.constexpr):
+    """Pointers made from an unmapped address: no lane may use them."""
     at = tl.arange(0, N)
     x_ptr = address.to(tl.pointer_type(tl.float32))
     x = tl.load(x_ptr + at, mask=at < n, other=4.0)
@@ -471,10 +471,10 @@ def nowhere_kernel(address, y_ptr, n, N: tl.constexpr):
 @pytest.mark.parametrize(
     "op", [covered("masked-off lanes on unmapped memory", "fp32", args=("m",))]
 )
-def test_pointers_to_nowhere_under_a_false_mask(op: str) -> None:
+def test_invalid_pointers_under_a_false_mask_are_not_used(op: str) -> None:
     def work() -> None:
         y = empty(32, "fp32")
-        nowhere_kernel[(1,)](1 << 45, y, 0, N=32)
+        invalid_pointer_kernel[(1,)](1 << 45, y, 0, N=32)
         assert_same(array(y), np.full(32, 4.0))
 
     survives(work)
@@ -513,8 +513,8 @@ def scalars_kernel(y_ptr, one, low, wide, tenth, flag, sixteen, unsigned, minus)
     tl.store(y_ptr + 7, minus.to(tl.float64))
 
 
-def test_edges_used_here_hold_nan_and_infinity() -> None:
-    """The values above are only worth as much as what is in them."""
+def test_edge_values_contain_nan_infinity_and_zero() -> None:
+    """The tests above depend on it."""
     for dtype in FLOATS:
         values = edges(dtype, 256, 1)
         assert np.isnan(values).any() and np.isinf(values).any() and (values == 0).any()

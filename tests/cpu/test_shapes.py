@@ -17,7 +17,7 @@ OPS = (
 
 
 def numbered(count: int, dtype: str) -> np.ndarray:
-    """Distinct values where the dtype has enough of them, otherwise a pattern without symmetry."""
+    """Distinct values if the dtype has enough of them, else a pattern without symmetry."""
     if dtype == "int1":
         return np.random.default_rng(71).integers(0, 2, count).astype(bool)
     if FORMATS[dtype].bits == 8:
@@ -137,7 +137,7 @@ def cat_kernel(x_ptr, y_ptr, out_ptr, N: tl.constexpr):
 
 @pytest.mark.parametrize("dtype", [covered("tl.cat", d, args=(d,)) for d in NUMBERS])
 def test_cat_holds_both_blocks(dtype: str) -> None:
-    """Triton may reorder them; what must hold is that every element is there once."""
+    """Triton may reorder the elements; each must occur once."""
     x, y = np.arange(32), np.arange(64, 96)
     out = empty(64, dtype)
     cat_kernel[(1,)](tensor(x, dtype), tensor(y, dtype), out, N=32)

@@ -1,9 +1,9 @@
-"""What the backend may reorder, fuse, merge or vectorise, it does without changing a result.
+"""Reordering, fusing, merging and vectorising do not change results.
 
-Each test is a kernel for which one such liberty, taken without its condition, gives wrong numbers:
-loads read later than they stand, stores fused with the loads they overlap, masks turned into
-bounds, operands and offsets kept from one place to another, loops that carry a value. The values
-are small whole numbers wherever the kernel allows it, so that results are compared exactly.
+Each test is a kernel that one such optimisation would break if its condition were not checked:
+delayed loads, stores fused with loads that they overlap, masks turned into loop bounds, reused
+operands and offsets, loops that carry a value. Values are small whole numbers where possible, so
+that results are compared exactly.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BLOCK = 64
 
 
 def whole(*shape: int) -> torch.Tensor:
-    """Whole numbers, of both signs, whose sums fp32 and whose products fp16 hold exactly."""
+    """Whole numbers of both signs, with sums exact in fp32 and products exact in fp16."""
     torch.manual_seed(sum(shape))
     return torch.randint(-9, 10, shape).float()
 
@@ -111,7 +111,7 @@ def scatter_kernel(x_ptr, index_ptr, BLOCK: tl.constexpr):
 
 @pytest.mark.parametrize("first", [0, 5, BLOCK, 150])
 def test_a_scattered_tile_is_loaded_whole_before_it_is_stored(first: int) -> None:
-    """Where the first lane is stored says nothing about the others."""
+    """The address of the first lane says nothing about the others."""
     torch.manual_seed(first)
     index = torch.cat([torch.tensor([first]), 1 + torch.randperm(BLOCK - 1)]).int()
     index[1:][index[1:] == first] = BLOCK + 1
@@ -149,8 +149,8 @@ def store_at_loaded_pointer_kernel(x_ptr, BLOCK: tl.constexpr):
 
 
 @pytest.mark.parametrize("kind", ["index", "pointer"])
-def test_where_to_store_is_loaded_whole_before_the_store(kind: str) -> None:
-    """Each element says where the next one lies; all but the first become the place of the last."""
+def test_store_addresses_are_loaded_whole_before_the_store(kind: str) -> None:
+    """Each element is the index of the next one; all but the first become the last index."""
     x = torch.arange(1, BLOCK + 3)
     if kind == "index":
         store_at_loaded_index_kernel[(1,)](x, BLOCK=BLOCK)
@@ -196,7 +196,7 @@ def transposed_mask_kernel(out_ptr, n, N: tl.constexpr):
     tl.store(out_ptr + rows * N + columns, tl.where(tl.trans(mask), 1.0, 2.0), mask=mask)
 
 
-def test_a_mask_is_not_taken_for_its_transpose() -> None:
+def test_a_mask_is_not_confused_with_its_transpose() -> None:
     out = torch.zeros(16, 16)
     transposed_mask_kernel[(1,)](out, 12, N=16)
     mask = torch.ones(16, 16).tril().bool() & (torch.arange(16) < 12)
@@ -210,13 +210,13 @@ def flipped_mask_kernel(out_ptr, n, N: tl.constexpr):
     tl.store(out_ptr + at, tl.where(tl.flip(mask.to(tl.int32), 0) != 0, 1.0, 2.0), mask=mask)
 
 
-def test_a_mask_is_not_taken_for_its_mirror_image() -> None:
+def test_a_mask_is_not_confused_with_its_mirror_image() -> None:
     out = torch.zeros(16)
     flipped_mask_kernel[(1,)](out, 12, N=16)
     assert out.tolist() == [2.0] * 4 + [1.0] * 8 + [0.0] * 4
 
 
-# Each is a kernel's mask and, called on torch's tensors, its own reference.
+# Each is a kernel's mask and, called with torch tensors, its own reference.
 @triton.jit
 def up_to(i, low, high):
     return i <= high
@@ -360,7 +360,9 @@ def product_in_branch_kernel(a_ptr, b_ptr, out_ptr, flag, rounds, N: tl.constexp
 
 @pytest.mark.parametrize("flag", [0, 1])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
-def test_a_product_needs_no_branch_to_have_been_taken(dtype: torch.dtype, flag: int) -> None:
+def test_an_operand_staged_in_a_branch_is_not_reused_after_it(
+    dtype: torch.dtype, flag: int
+) -> None:
     (a, b), out = whole(2, 16, 16).to(dtype), torch.zeros(16, 16)
     product_in_branch_kernel[(1,)](a, b, out, flag, 2, N=16)
     assert torch.equal(out, (2 + 2 * flag) * (a.float() @ b.float()))
@@ -407,7 +409,7 @@ def column_kernel(x_ptr, out_ptr, OP: tl.constexpr, M: tl.constexpr, N: tl.const
 
 @pytest.mark.parametrize("shape", [(0, 8), (0, 256), (4, 16), (2, 64)], ids=str)
 @pytest.mark.parametrize("op", ["sum", "max", "cumsum"])
-def test_a_column_of_extent_one_takes_in_every_row(op: str, shape: tuple[int, int]) -> None:
+def test_reducing_a_column_of_extent_one_reads_every_row(op: str, shape: tuple[int, int]) -> None:
     blocks, rows = shape
     x = whole(max(blocks, 1), rows)
     out = torch.zeros_like(x)
@@ -439,7 +441,7 @@ def test_scans_of_narrow_tiles_carry_from_row_to_row(
     if command is None and compiler != "default":
         pytest.skip(f"{compiler} is not installed")
     x, out = whole(64, columns), torch.zeros(64, columns)
-    scan: Callable[..., Any] = triton.jit(scan_columns)  # new: nothing is compiled of it yet
+    scan: Callable[..., Any] = triton.jit(scan_columns)  # a new function, not compiled yet
     with settings.override(cc=command):
         scan[(1,)](x, out, REVERSE=reverse, R=64, C=columns)
     assert torch.equal(out, x.flip(0).cumsum(0).flip(0) if reverse else x.cumsum(0))
@@ -481,7 +483,7 @@ def steps_kernel(x_ptr, out_ptr, step, TURNS: tl.constexpr, BLOCK: tl.constexpr)
 
 
 @pytest.mark.parametrize("turns", [10, 150])
-def test_long_walks_of_pointers_and_places_compile(turns: int) -> None:
+def test_long_chains_of_pointer_and_offset_steps_compile(turns: int) -> None:
     x, out = torch.rand(16 + 2 * turns), torch.empty(16)
     steps_kernel[(1,)](x, out, 2, TURNS=turns, BLOCK=16)
     rows = torch.stack([x[2 * k : 2 * k + 16] for k in range(turns)])

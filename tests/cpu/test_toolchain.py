@@ -23,10 +23,10 @@ ANSWER = "int answer(void) { return 42; }\n"
 
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:
-    """Forget what compilers answered, before and after a test that pretends."""
-    toolchain._asked.cache_clear()
+    """Forget probed compilers before and after each test."""
+    toolchain._probe.cache_clear()
     yield
-    toolchain._asked.cache_clear()
+    toolchain._probe.cache_clear()
 
 
 def script(path: Path, text: str) -> Path:
@@ -69,7 +69,7 @@ def test_optimization_level_is_a_parameter(tmp_path: Path) -> None:
         assert call(toolchain.find().build(source, "a", optimization=level), folder) == expected
 
 
-def test_the_compiler_is_asked_once_per_process(tmp_path: Path) -> None:
+def test_the_compiler_is_probed_once_per_process(tmp_path: Path) -> None:
     log = tmp_path / "log"
     compiler = script(tmp_path / "cc", f'echo run >> "{log}"; exec {real_compiler()} "$@"')
     with settings.override(cc=(str(compiler),)):
@@ -120,7 +120,7 @@ def test_search_prefers_gcc_then_cc_then_clang(
         assert toolchain._locate(None) == (str(expected),)
 
 
-def test_a_failing_compile_names_kernel_and_command_and_shows_the_words() -> None:
+def test_a_failing_compile_names_kernel_and_command_and_shows_the_output() -> None:
     with pytest.raises(CompilerFailed) as caught:
         toolchain.find().build("int f(void) { return missing_name; }", "softmax<fp32>")
     assert caught.value.kernel == "softmax<fp32>"
@@ -130,7 +130,7 @@ def test_a_failing_compile_names_kernel_and_command_and_shows_the_words() -> Non
         assert part in str(caught.value)
 
 
-def test_a_compiler_that_does_not_work_is_an_error_with_its_words(tmp_path: Path) -> None:
+def test_a_compiler_that_does_not_work_is_an_error_with_its_output(tmp_path: Path) -> None:
     broken = script(tmp_path / "cc", "echo out of licences >&2; exit 3")
     command = (str(broken),)
     with settings.override(cc=command), pytest.raises(CompilerFailed, match="out of licences"):
@@ -164,25 +164,25 @@ def test_a_flag_the_compiler_does_not_know_is_left_out(tmp_path: Path) -> None:
 def test_fingerprint_changes_with(
     change: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The macros stand for the compiler's version and for the machine's instruction sets."""
+    """The macros contain the compiler's version and the machine's instruction sets."""
     compiler = real_compiler()
     with settings.override(cc=(compiler,)):
         before = toolchain.find().fingerprint
-    toolchain._asked.cache_clear()
+    toolchain._probe.cache_clear()
     command: tuple[str, ...] = (compiler,)
     if change == "compiler arguments":
         command = (compiler, "-g")
     elif change == "flags":
-        monkeypatch.setattr(toolchain, "_WANTED", (*toolchain._WANTED, ("-fwrapv",)))
+        monkeypatch.setattr(toolchain, "_FLAGS", (*toolchain._FLAGS, ("-fwrapv",)))
     else:
         command = (compiler, "-mno-avx2") if os.uname().machine == "x86_64" else (compiler, "-DA=1")
     with settings.override(cc=command):
         assert toolchain.find().fingerprint != before
 
 
-def test_fingerprint_is_the_same_when_asked_again() -> None:
+def test_fingerprint_is_the_same_when_probed_again() -> None:
     before = toolchain.find().fingerprint
-    toolchain._asked.cache_clear()
+    toolchain._probe.cache_clear()
     assert toolchain.find().fingerprint == before
 
 
@@ -202,7 +202,7 @@ def test_a_bare_name_is_the_compiler_that_path_has_now(
 
 
 def test_a_compiler_that_was_replaced_in_place_is_another(tmp_path: Path) -> None:
-    """The macros are the same: a script that adds flags at the end does not change them."""
+    """The macros are the same: a script that appends flags does not change them."""
     found = []
     for flags in ("", "-O0"):
         compiler = script(tmp_path / "cc", f'exec {real_compiler()} "$@" {flags}')
@@ -212,13 +212,13 @@ def test_a_compiler_that_was_replaced_in_place_is_another(tmp_path: Path) -> Non
     assert found[0] != found[1]
 
 
-def test_what_a_compiler_file_holds_is_in_the_fingerprint(tmp_path: Path) -> None:
-    """Also where its size, its time and its answers are as before."""
+def test_the_content_of_a_compiler_file_is_in_the_fingerprint(tmp_path: Path) -> None:
+    """Also if its size, time and macros are the same."""
     compiler, found = tmp_path / "cc", []
     for comment in ("# one", "# two"):
         script(compiler, f'{comment}\nexec {real_compiler()} "$@"')
         os.utime(compiler, ns=(0, 0))
-        toolchain._asked.cache_clear()
+        toolchain._probe.cache_clear()
         with settings.override(cc=(str(compiler),)):
             found.append(toolchain.find().fingerprint)
     assert found[0] != found[1]

@@ -1,4 +1,4 @@
-"""The reader of Triton's IR: what it finds in real modules of the installed Triton."""
+"""The parser of Triton's IR, on modules of the installed Triton."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole kernels of the kinds people write, each against torch: what a user would try first."""
+"""Whole kernels, like those of Triton's tutorials, against torch."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def layernorm_backward_kernel(
     along = tl.sum(normal * wdy, axis=0) / columns
     across = tl.sum(wdy, axis=0) / columns
     tl.store(dx_ptr + row * stride + at, (wdy - normal * along - across) * rstd, mask=inside)
-    # Each group's partial sums are guarded by a lock; the first to come stores, the others add.
+    # A lock protects each group's partial sums; the first program stores, the others add.
     group = row % GROUPS
     lock_ptr = locks_ptr + group
     count_ptr = locks_ptr + GROUPS + group

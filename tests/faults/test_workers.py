@@ -1,7 +1,6 @@
-"""The fault table of workers: where it breaks, what the caller sees, and that the next one works.
+"""Faults of workers, as a table: what breaks, what the caller sees; and the next request works.
 
-Each row is run for real, in a real worker. What breaks the process that asks, rather than one that
-compiles, is in `test_parents`.
+Each row runs in a real worker. `test_parents` has the faults of the process that submits requests.
 """
 
 from __future__ import annotations
@@ -10,17 +9,17 @@ import json
 import os
 import signal
 from collections.abc import Iterator
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 from tests.compile.backends import Locked, Refused, Stubborn, request
-from tests.compile.meeting import is_gone, met, until
 from tests.compile.memory import Memory
+from tests.compile.waiting import is_gone, paused_at, until
 from tzero import settings
-from tzero.compile import AsyncCompile
+from tzero.compile import AsyncCompile, pool
 from tzero.errors import (
     BackendMissing,
     CompileFailed,
@@ -42,7 +41,7 @@ class Row:
     under: settings.Changes = field(default_factory=lambda: settings.Changes())
     methods: tuple[str, ...] = ("subprocess",)
     cause: type[BaseException] | None = None
-    inline: type[Exception] | None = None  # what the caller sees of itself, if it is not the same
+    inline: type[Exception] | None = None  # what an inline compile raises, if different
 
 
 ALL = tuple(METHODS)
@@ -87,8 +86,8 @@ ROWS = [
         program=json.dumps(["sleep", "1000"]),
         under=settings.Changes(compile_timeout=1),
     ),
-    Row("unsendable result", "unsendable", CompileFailed, ["cannot leave the process", "lock"]),
-    Row("no artifact", "no_artifact", CompileFailed, ["None, which is no Artifact"]),
+    Row("unsendable result", "unsendable", CompileFailed, ["cannot be encoded", "lock"]),
+    Row("no artifact", "no_artifact", CompileFailed, ["None, not an Artifact"]),
     Row(
         "unpicklable exception",
         "raises",
@@ -98,7 +97,7 @@ ROWS = [
         inline=Locked,
     ),
     Row(
-        "an exception that cannot be made again",
+        "an exception that cannot be unpickled",
         "raises",
         CompileFailed,
         ["Stubborn: no 2", "missing 1 required positional argument"],
@@ -148,7 +147,7 @@ def service() -> Iterator[AsyncCompile]:
         made.shutdown()
 
 
-def words_of(error: BaseException) -> str:
+def text_of(error: BaseException) -> str:
     return "\n".join([str(error), *getattr(error, "__notes__", ())])
 
 
@@ -167,22 +166,22 @@ def test_the_caller_sees_what_broke_and_the_next_one_works(
         with settings.override(**row.under):
             error = service.submit(request(row.backend, row.program)).exception(60)
         assert type(error) is row.sees
-        words = words_of(error)
-        assert all(said in words for said in row.says), words
+        text = text_of(error)
+        assert all(said in text for said in row.says), text
         assert row.cause is None or type(error.__cause__) is row.cause
-        assert row.sees in (BackendMissing, ToolchainMissing, Refused) or "add: " in words
+        assert row.sees in (BackendMissing, ToolchainMissing, Refused) or "add: " in text
         assert_works(service)
     assert service.stats().failed == 1
     assert "".join(capfd.readouterr()) == ""
 
 
-# A process does not limit itself, and what kills a worker would kill it.
-OF_WORKERS = ("hangs", "hungry")
-INLINE = [row for row in ROWS if row.sees is not WorkerDied and row.backend not in OF_WORKERS]
+# Inline compiles have no memory limit or deadline, and a crash would kill this process.
+ONLY_IN_WORKERS = ("hangs", "hungry")
+INLINE = [row for row in ROWS if row.sees is not WorkerDied and row.backend not in ONLY_IN_WORKERS]
 
 
 @pytest.mark.parametrize("row", INLINE, ids=[row.name for row in INLINE])
-def test_the_caller_sees_the_same_where_it_compiles_itself(row: Row) -> None:
+def test_the_caller_sees_the_same_when_it_compiles_itself(row: Row) -> None:
     with settings.override(compile_workers=1, **row.under):
         service = AsyncCompile(Memory())
         with pytest.raises(row.inline or row.sees):
@@ -191,13 +190,13 @@ def test_the_caller_sees_the_same_where_it_compiles_itself(row: Row) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_one_that_is_killed_takes_no_other_with_it(
+def test_a_killed_worker_does_not_affect_another(
     service: AsyncCompile, method: str, tmp_path: Path
 ) -> None:
     with settings.override(start_method=method):
         places = [tmp_path / "a", tmp_path / "b"]
-        one, other = (service.submit(request("meets", str(place))) for place in places)
-        pids = [met(place) for place in places]
+        one, other = (service.submit(request("pauses", str(place))) for place in places)
+        pids = [paused_at(place) for place in places]
         os.kill(pids[0], signal.SIGKILL)
         assert isinstance(one.exception(60), WorkerDied)
         assert not other.done()
@@ -206,33 +205,43 @@ def test_one_that_is_killed_takes_no_other_with_it(
         assert_works(service)
 
 
-def test_what_a_killed_worker_started_ends_too(service: AsyncCompile, tmp_path: Path) -> None:
-    place = tmp_path / "meeting"
-    future = service.submit(request("meets_with_child", str(place)))
-    pid = met(place)
+def test_child_processes_of_a_killed_worker_end(service: AsyncCompile, tmp_path: Path) -> None:
+    place = tmp_path / "pause"
+    future = service.submit(request("pauses_with_child", str(place)))
+    pid = paused_at(place)
     child = int(Path(f"{place}.child").read_text())
     os.kill(pid, signal.SIGKILL)
     assert isinstance(future.exception(60), WorkerDied)
-    until(lambda: is_gone(child), "the end of what the worker started")
+    until(lambda: is_gone(child), "the end of the worker's child process")
 
 
-def test_what_a_late_worker_started_ends_too(service: AsyncCompile, tmp_path: Path) -> None:
-    place = tmp_path / "meeting"
-    with settings.override(compile_timeout=1):
-        future = service.submit(request("meets_with_child", str(place)))
-    assert isinstance(future.exception(60), CompileTimeout)
+def test_child_processes_of_a_worker_past_its_deadline_end(
+    service: AsyncCompile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "pause"
+    real = pool.wait
+
+    def wait_past_the_deadline(futures: list[Future[object]], timeout: float | None) -> object:
+        assert timeout == 600
+        paused_at(place)
+        return real(futures, timeout=0)
+
+    monkeypatch.setattr(pool, "wait", wait_past_the_deadline)
+    with settings.override(compile_timeout=600):
+        future = service.submit(request("pauses_with_child", str(place)))
+        assert isinstance(future.exception(60), CompileTimeout)
     child = int(Path(f"{place}.child").read_text())
-    until(lambda: is_gone(child), "the end of what the worker started")
+    until(lambda: is_gone(child), "the end of the worker's child process")
 
 
-def test_a_worker_that_dies_idle_costs_nobody_anything(service: AsyncCompile) -> None:
+def test_the_death_of_an_idle_worker_fails_no_request(service: AsyncCompile) -> None:
     pid = service.submit(request("echo")).result().facts["pid"]
     os.kill(pid, signal.SIGKILL)
     assert_works(service)
     assert service.stats().failed == 0
 
 
-def test_a_worker_that_cannot_be_started_is_told(
+def test_a_worker_that_cannot_be_started_is_an_error_with_the_reason(
     service: AsyncCompile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
@@ -247,10 +256,10 @@ def _no_space(**_: object) -> None:
     raise OSError(28, "No space left on device")
 
 
-def test_shutdown_answers_all_who_wait(service: AsyncCompile, tmp_path: Path) -> None:
+def test_shutdown_cancels_all_pending_futures(service: AsyncCompile, tmp_path: Path) -> None:
     places = [tmp_path / "a", tmp_path / "b"]
-    running = [service.submit(request("meets", str(place))) for place in places]
-    pids = [met(place) for place in places]
+    running = [service.submit(request("pauses", str(place))) for place in places]
+    pids = [paused_at(place) for place in places]
     queued = [service.submit(request("echo", str(n))) for n in range(5)]
     service.shutdown()
     for future in running + queued:

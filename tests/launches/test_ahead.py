@@ -1,4 +1,4 @@
-"""What is compiled ahead is what the first call needs, and nothing is launched for it."""
+"""`precompile` compiles what the first call needs, and launches nothing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def scale_kernel(x, out, n, by, BLOCK: tl.constexpr):
 
 @pytest.fixture
 def made(tmp_path: Any) -> Iterator[Any]:
-    """A kernel that nobody has compiled yet, and a cache of its own."""
+    """A kernel that is in no cache."""
     with tzero.settings.override(cache_dir=str(tmp_path / "cache"), compile_workers=2):
         yield tzero.jit(scale_kernel)
 
@@ -40,7 +40,7 @@ def compiles() -> int:
     return sum(service().stats().compiled.values())
 
 
-def test_a_call_after_it_compiles_nothing(made: Any) -> None:
+def test_a_call_after_precompile_compiles_nothing(made: Any) -> None:
     kernel = tzero.kernel(config=tzero.Config(BLOCK=64))(host_of(made))
     x = torch.randn(200)
     before = compiles()
@@ -62,7 +62,7 @@ def test_specs_stand_for_tensors(made: Any) -> None:
 
 
 @pytest.mark.parametrize("offset", [0, 1, 4])
-def test_where_a_tensor_begins_is_seen(made: Any, offset: int) -> None:
+def test_the_alignment_of_a_tensor_is_respected(made: Any, offset: int) -> None:
     kernel = tzero.kernel(config=tzero.Config(BLOCK=32))(host_of(made))
     x = torch.randn(200)[offset:]
     kernel.precompile(x, 3.0).wait()
@@ -94,7 +94,7 @@ def test_each_config_is_compiled_at_once(made: Any) -> None:
     assert torch.equal(kernel(x, 2.0), 2 * x) and compiles() == before + 3
 
 
-def test_kernels_of_jit_are_taken_with_the_arguments_of_a_launch(made: Any) -> None:
+def test_kernels_of_jit_are_precompiled_with_the_arguments_of_a_launch(made: Any) -> None:
     x, out = torch.randn(50), torch.empty(50)
     tzero.precompile(
         [
@@ -134,7 +134,7 @@ def test_each_config_of_an_autotuner_is_compiled_and_none_is_timed(made: Any) ->
     assert len(ahead) == 2 and not tuned.cache
 
 
-def test_a_host_function_that_asks_what_a_tensor_holds_is_refused(made: Any) -> None:
+def test_a_host_function_that_reads_tensor_values_is_rejected(made: Any) -> None:
     @tzero.kernel
     def scaled(x, by):
         out = torch.empty_like(x)
@@ -145,11 +145,11 @@ def test_a_host_function_that_asks_what_a_tensor_holds_is_refused(made: Any) -> 
         scaled.precompile(torch.randn(64), 2.0)
 
 
-def test_a_host_function_that_keeps_a_tensor_is_told_so_at_once(made: Any) -> None:
+def test_a_host_function_that_keeps_a_tensor_is_rejected_at_once(made: Any) -> None:
     kept: dict[str, torch.Tensor] = {}
 
     def workspace(x: torch.Tensor) -> torch.Tensor:
-        return kept.setdefault("room", torch.empty_like(x))
+        return kept.setdefault("workspace", torch.empty_like(x))
 
     @tzero.kernel
     def scaled(x, by):
@@ -166,7 +166,7 @@ def test_a_host_function_that_keeps_a_tensor_is_told_so_at_once(made: Any) -> No
 
 
 @pytest.mark.parametrize("given", [torch.ones(64), tzero.Spec((64,))], ids=["tensor", "spec"])
-def test_a_host_function_that_keeps_an_argument_is_told_so(made: Any, given: Any) -> None:
+def test_a_host_function_that_keeps_an_argument_is_rejected(made: Any, given: Any) -> None:
     kept: list[torch.Tensor] = []
 
     def note(x: torch.Tensor) -> None:
@@ -197,7 +197,7 @@ def test_weights_that_autocast_keeps_in_another_dtype_have_memory(made: Any) -> 
     assert type(found) is torch.Tensor and found.tolist() == [[64.0] * 64]
 
 
-def test_specialize_in_a_host_function_is_looked_through(made: Any) -> None:
+def test_specialize_works_in_a_precompiled_host_function(made: Any) -> None:
     @tzero.kernel
     def scaled(x, by):
         block = tzero.specialize(x.size(0))
@@ -220,7 +220,7 @@ def test_what_does_not_compile_raises_when_it_is_waited_for(made: Any) -> None:
         ahead.wait()
 
 
-def test_what_cannot_travel_is_named_and_compiles_at_its_first_call(made: Any) -> None:
+def test_a_kernel_that_cannot_be_sent_is_named_and_compiles_at_its_first_call(made: Any) -> None:
     def telling_kernel(x, BLOCK: tl.constexpr):
         tl.static_print("compiling")
         tl.store(x + tl.arange(0, BLOCK), 1.0)
@@ -233,7 +233,7 @@ def test_what_cannot_travel_is_named_and_compiles_at_its_first_call(made: Any) -
     assert torch.equal(x, torch.ones(64))
 
 
-def test_a_host_function_that_uses_what_a_launch_returns_is_refused(made: Any) -> None:
+def test_a_host_function_that_uses_the_result_of_a_launch_is_rejected(made: Any) -> None:
     @tzero.kernel
     def scaled(x, by):
         out = torch.empty_like(x)
@@ -245,7 +245,7 @@ def test_a_host_function_that_uses_what_a_launch_returns_is_refused(made: Any) -
     assert isinstance(caught.value.__cause__, AttributeError)
 
 
-def test_what_triton_says_to_a_launch_is_said_as_it_is(made: Any) -> None:
+def test_errors_of_triton_in_a_launch_are_raised_unchanged(made: Any) -> None:
     @tzero.kernel
     def scaled(x):
         made[(1,)](x, x, x.numel(), 2.0, 64, no_such_option=1)
@@ -254,7 +254,7 @@ def test_what_triton_says_to_a_launch_is_said_as_it_is(made: Any) -> None:
         scaled.precompile(torch.randn(64))
 
 
-def test_where_triton_interprets_nothing_is_compiled_ahead(
+def test_nothing_is_precompiled_for_the_interpreter(
     made: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kernel = tzero.kernel(config=tzero.Config(BLOCK=64))(host_of(made))

@@ -34,6 +34,7 @@ from tests.native.native_plans import (
 )
 from tzero import settings
 from tzero.calls import native as native_plan
+from tzero.launches.native import ParameterDescription
 from tzero.plans.plan import Allocate, Call, Constant, Plan, Scalar, Slot, Tensor
 from tzero.reading.guards import Same
 
@@ -253,7 +254,7 @@ def test_a_description_that_makes_no_sense_is_an_error(said: Any) -> None:
     native.enable_calls(Broken)
     kernel = Broken()
     assert kernel(1) == "twin"
-    kernel._prepare((("n", False, None, False),), (False,), 10)
+    kernel._prepare((ParameterDescription("n"),), (False,), 10)
     if said is None:
         assert [kernel(3), kernel(3)] == ["missed", "twin"]
     else:

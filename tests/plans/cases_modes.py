@@ -1,4 +1,4 @@
-"""Host functions that depend on what torch is set to, and changes of that."""
+"""Host functions that depend on settings and modes of torch, and a change of each."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def under_a_dispatch_mode(x):
 
 
 class Elsewhere(TorchFunctionMode):
-    """A default device for new memory, as `torch.device` is one; there is but one here."""
+    """Puts new tensors on another device, as `torch.device` does; `meta`, which is always there."""
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         if func is torch.zeros:

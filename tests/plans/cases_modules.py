@@ -1,7 +1,6 @@
-"""Host functions that read other modules, kernels, and what libraries are set to, and a change of
-each.
+"""Host functions that read other modules, kernels and settings of libraries, and a change of each.
 
-What is changed is in `elsewhere`, in this module, or in a library; a patch puts it back.
+The change is in `elsewhere`, in this module or in a library; a patch undoes it.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ case = CASES.add
 
 
 def set_global(name, value):
-    """A change: another value for a name of this module."""
+    """A change: another value for a global of this module."""
     return lambda patch: patch.setitem(globals(), name, value)
 
 
 def set_elsewhere(name, value):
-    """A change: another value for a name of the other module."""
+    """A change: another value for a global of the other module."""
     return lambda patch: patch.setattr(elsewhere, name, value)
 
 
@@ -162,7 +161,7 @@ def a_global_of_a_hook_of_an_autotuner(x):
     return out
 
 
-# -- what the standard library and torch are set to ------------------------------------------------
+# -- settings of the standard library and torch ----------------------------------------------------
 
 
 @contextlib.contextmanager

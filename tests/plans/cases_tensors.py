@@ -16,7 +16,7 @@ WEIGHT, SPACE, TENSORS = torch.arange(5.0), SimpleNamespace(weight=torch.ones(5)
 
 
 def weight(value):
-    """A change: the global tensor is another one."""
+    """A change: the global holds another tensor."""
     return lambda patch: patch.setitem(globals(), "WEIGHT", value)
 
 
@@ -51,7 +51,7 @@ def a_tensor_in_a_list_that_is_resized(x):
 
 
 class Resized:
-    """A tensor with other sizes for a while."""
+    """A tensor that has other sizes meanwhile."""
 
     def __init__(self, tensor, size):
         self.tensor, self.size, self.before = tensor, size, tensor.size()

@@ -20,7 +20,7 @@ case = CASES.add
 
 
 def set_global(name, value):
-    """A change: another value for a name of this module."""
+    """A change: another value for a global of this module."""
     return lambda patch: patch.setitem(globals(), name, value)
 
 
@@ -90,7 +90,7 @@ def a_global_member_of_an_enum(x):
     return scaled(x, 2.0 if KIND is Kind.ONE else 3.0)
 
 
-# -- values that hold others -----------------------------------------------------------------------
+# -- containers and objects ------------------------------------------------------------------------
 
 PAIR, ITEMS, TABLE = (1.0, 2.0), [1.0, 2.0], {"by": 2.0, "deep": {"a": [1.0]}}
 
@@ -106,7 +106,7 @@ def the_contents_of_a_global_list(x):
 
 
 class _Index(dict):
-    """A list as what `monkeypatch.setitem` takes."""
+    """A list, in the form that `monkeypatch.setitem` takes."""
 
     def __init__(self, items):
         super().__init__(enumerate(items))

@@ -1,7 +1,7 @@
-"""Whatever a host function depends on besides its arguments: once it changes, the next call is as
-if the host function had run.
+"""Everything that a host function depends on besides its arguments: after a change, the next call
+gives what the host function would.
 
-With the guard of a case taken out, the case fails: that is tried too, in Python, where it can be.
+Each case must fail without its guard; that is tested in Python, where guards can be removed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CASES = tuple(case for subject in SUBJECTS for case in subject.CASES)
 
 
 def run(case: Case, pair: Callable[..., Pair]) -> None:
-    """Calls before the change, after it, and after it is taken back."""
+    """Call before the change, after it, and after it is undone."""
     found = pair(case.host)
     if case.refused:
         found.refuses(case.build, case.refused)
@@ -39,28 +39,28 @@ def run(case: Case, pair: Callable[..., Pair]) -> None:
 
 
 @by_row(CASES, "case")
-def test_a_change_of_the_world_is_a_change_of_the_call(case: Case, pair: Any) -> None:
+def test_after_a_change_the_call_is_right(case: Case, pair: Any) -> None:
     run(case, pair)
 
 
-def the_world_holds(patch: pytest.MonkeyPatch) -> None:
+def every_guard_holds(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(wrapper, "_holds", lambda plan: lambda: True)
 
 
-def modes_are_the_same(patch: pytest.MonkeyPatch) -> None:
+def modes_never_differ(patch: pytest.MonkeyPatch) -> None:
     now = torch_modes.now()
     patch.setattr(torch_modes, "now", lambda: now)
 
 
-def nothing_is_in_the_way(patch: pytest.MonkeyPatch) -> None:
-    modes_are_the_same(patch)
+def modes_are_never_an_obstacle(patch: pytest.MonkeyPatch) -> None:
+    modes_never_differ(patch)
     patch.setattr(torch_modes, "obstacle", lambda: "")
 
 
 MUTATIONS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
-    "world": the_world_holds,
-    "modes": modes_are_the_same,
-    "obstacle": nothing_is_in_the_way,
+    "world": every_guard_holds,
+    "modes": modes_never_differ,
+    "obstacle": modes_are_never_an_obstacle,
 }
 
 
@@ -69,17 +69,17 @@ def test_every_guard_has_a_case_and_a_mutation() -> None:
 
 
 @by_row([c for c in CASES if c.guard in MUTATIONS and not c.refused], "case")
-def test_a_case_fails_when_its_guard_is_out(case: Case, monkeypatch: Any) -> None:
+def test_a_case_fails_without_its_guard(case: Case, monkeypatch: Any) -> None:
     if verifying():
-        pytest.skip("verify mode does without guards")
+        pytest.skip("verify mode does not need guards")
     available(1)
     MUTATIONS[case.guard](monkeypatch)
     with pytest.raises(AssertionError) as failed:
         run(case, lambda host: Pair(1, host))
-    assert not isinstance(failed.value, NotReplayed), "the mutation is not about its guard"
+    assert not isinstance(failed.value, NotReplayed), "the mutation does not remove its guard"
 
 
-def test_cases_have_names_of_their_own() -> None:
+def test_cases_have_unique_names() -> None:
     names = [case.name for case in CASES]
     assert len(set(names)) == len(names)
 
@@ -87,12 +87,12 @@ def test_cases_have_names_of_their_own() -> None:
 NUMBER = 0.0
 
 
-def restless(x):
+def reads_number(x):
     return scaled(x, NUMBER)
 
 
-def test_a_world_that_changes_all_the_time_is_right_each_time(pair: Any, monkeypatch: Any) -> None:
-    found: Pair = pair(restless)
+def test_a_global_that_changes_all_the_time_is_right_each_time(pair: Any, monkeypatch: Any) -> None:
+    found: Pair = pair(reads_number)
     for k in range(60):
         monkeypatch.setitem(globals(), "NUMBER", float(k % 3))
         found(torch.randn(3))

@@ -1,4 +1,4 @@
-"""Which numbers a host function only passes on, read from its source."""
+"""Which parameters a host function only forwards to launches, read from its source."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def beside_a_star_that_is_named(x, n, options):
     k[(1,)](x, n, **options)
 
 
-PASSED: list[tuple[Callable[..., Any], set[str]]] = [
+FORWARDED: list[tuple[Callable[..., Any], set[str]]] = [
     (once, {"x", "n"}),
     (by_name, {"x", "n"}),
     (twice, {"x", "n"}),
@@ -150,7 +150,7 @@ def never(n):
     return 3
 
 
-LOOKED_AT = [
+NOT_FORWARDED = [
     *(returned, added, in_the_grid, asked, assigned, assigned_after, deleted, augmented, walrus),
     *(loop_variable, closed_over, in_a_comprehension, behind_a_star, spread, spread_by_name),
     *(to_a_function, to_a_local, to_a_parameter, to_what_a_call_gives, in_a_list, never),
@@ -161,19 +161,19 @@ def names(function: Callable[..., Any]) -> tuple[str, ...]:
     return function.__code__.co_varnames[: function.__code__.co_argcount]
 
 
-@pytest.mark.parametrize(("function", "passed"), PASSED)
-def test_a_parameter_that_launches_are_given_and_nothing_else_is_passed_on(
-    function: Any, passed: set[str]
+@pytest.mark.parametrize(("function", "forwarded"), FORWARDED)
+def test_a_parameter_that_only_launches_get_is_forwarded(
+    function: Any, forwarded: set[str]
 ) -> None:
-    assert set(read_passing(function, names(function)).uses) == passed
+    assert set(read_passing(function, names(function)).uses) == forwarded
 
 
-@pytest.mark.parametrize("function", LOOKED_AT)
-def test_a_parameter_with_any_other_use_is_looked_at(function: Any) -> None:
+@pytest.mark.parametrize("function", NOT_FORWARDED)
+def test_a_parameter_with_any_other_use_is_not_forwarded(function: Any) -> None:
     assert "n" not in read_passing(function, names(function)).uses
 
 
-def test_every_call_that_a_parameter_is_passed_to_is_known_with_its_place() -> None:
+def test_every_launch_is_listed_with_the_position_of_its_arguments() -> None:
     passing = read_passing(twice, ("x", "n"))
     first = twice.__code__.co_firstlineno
     assert {span[0]: places for span, places in passing.calls.items()} == {
@@ -183,10 +183,10 @@ def test_every_call_that_a_parameter_is_passed_to_is_known_with_its_place() -> N
     assert passing.uses["n"] == frozenset(passing.calls)
 
 
-def test_a_function_without_source_passes_nothing_on() -> None:
-    world: dict[str, Any] = {}
-    exec("def host(n):\n    k[(1,)](n)\n", world)
-    assert read_passing(world["host"], ("n",)).uses == {}
+def test_a_function_without_source_forwards_nothing() -> None:
+    namespace: dict[str, Any] = {}
+    exec("def host(n):\n    k[(1,)](n)\n", namespace)
+    assert read_passing(namespace["host"], ("n",)).uses == {}
     assert read_passing(len, ("n",)).uses == {}
 
 
@@ -202,18 +202,18 @@ def by_another_function(x, n, *, launch=None, other=None):
     other(k, (1,), x, n)
 
 
-def test_what_a_launcher_is_given_after_kernel_and_grid_is_passed_on() -> None:
+def test_arguments_of_a_launcher_after_kernel_and_grid_are_forwarded() -> None:
     found = read_passing(by_a_launcher, ("x", "n", "m"), "launch")
-    assert set(found.uses) == {"x", "n"}  # not m, of which the grid is made
+    assert set(found.uses) == {"x", "n"}  # not m, which is in the grid
     assert list(found.calls.values()) == [{0: "x", 1: "n"}]
 
 
 @pytest.mark.parametrize("function", [by_a_launcher_of_a_local, by_another_function])
-def test_what_may_be_no_launch_of_a_known_kernel_passes_nothing_on(
+def test_calls_that_may_not_launch_a_known_kernel_forward_nothing(
     function: Callable[..., Any],
 ) -> None:
     assert read_passing(function, ("x", "n"), "launch").uses == {}
 
 
-def test_without_a_launchers_name_a_plain_call_is_no_launch() -> None:
+def test_a_plain_call_is_no_launch_unless_it_is_of_the_launcher() -> None:
     assert read_passing(by_a_launcher, ("x", "n", "m")).uses == {}

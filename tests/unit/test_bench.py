@@ -1,4 +1,4 @@
-"""The benchmark's own code: ratios known beforehand are found, and records survive the file."""
+"""The benchmark's own code: ratios, records, tables, the choice of rows, and rows that fail."""
 
 from __future__ import annotations
 
@@ -9,10 +9,14 @@ from pathlib import Path
 import pytest
 
 from bench import record, table
-from bench.__main__ import chosen, gauge, measure, options
+from bench.__main__ import options
+from bench.headline import HEADLINES, chosen
 from bench.measure import Effort, Loop, Spread, compare, spread
 from bench.record import Record, Result, Target
+from bench.rows import ROWS
 from bench.rows.row import Case, Row
+from bench.run import gauge, measure
+from tzero.cpu import toolchain
 
 
 class FakeClock:
@@ -121,6 +125,12 @@ def test_a_loop_is_timed_as_a_whole() -> None:
     assert set(asked[-4:]) == {8}
 
 
+def test_each_round_tells_how_much_is_done() -> None:
+    told: list[float] = []
+    compare({"a": lambda: None}, effort=Effort(4, 0.0), calls=1, tick=told.append)
+    assert told == [0.25, 0.5, 0.75, 1.0]
+
+
 def test_what_is_under_way_ends_before_a_sample() -> None:
     clock = FakeClock()
     work = clock.contender("work", 1.0)
@@ -221,9 +231,15 @@ def test_table_shows_every_row_with_its_verdict(example: Record) -> None:
 
 def test_machine_and_versions_are_recorded() -> None:
     assert record.machine().keys() >= {"cpu", "cores", "system", "load_at_start"}
-    found = record.versions("gcc 12")
-    assert found["compiler"] == "gcc 12"
+    found = record.versions()
+    assert found["compiler"] == toolchain.find().version
     assert found.keys() >= {"python", "torch", "triton", "tzero"}
+    assert found["tzero"][0].isdigit()
+
+
+def test_a_missing_compiler_does_not_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZERO_CC", "no-such-compiler")
+    assert record.versions()["compiler"] == "not found"
 
 
 def make_row(row_id: str, case: Case) -> Row:
@@ -233,7 +249,7 @@ def make_row(row_id: str, case: Case) -> Row:
 def test_rows_are_chosen_by_pattern_or_part() -> None:
     case = Case({}, lambda: None)
     rows = [make_row(name, case) for name in ("cpu.add", "cpu.softmax", "launch.2")]
-    assert chosen(rows, None) == rows
+    assert chosen(rows, None, everything=True) == rows
     assert [row.id for row in chosen(rows, "cpu.*")] == ["cpu.add", "cpu.softmax"]
     assert [row.id for row in chosen(rows, "max")] == ["cpu.softmax"]
     with pytest.raises(SystemExit, match=r"cpu\.add, cpu\.softmax, launch\.2"):
@@ -255,14 +271,15 @@ def test_wrong_results_are_not_timed() -> None:
 def test_options() -> None:
     given = options(["--quick", "--only", "cpu.*", "--json", "out.json"])
     assert (given.quick, given.only, given.json) == (True, "cpu.*", Path("out.json"))
+    assert not given.all
+    with pytest.raises(SystemExit):
+        options(["--all", "--only", "cpu.*"])
 
 
 TUNED = ("matmul", "softmax", "layernorm")
 
 
 def test_ids_are_the_ones_that_were_published() -> None:
-    from bench.rows import ROWS
-
     assert [row.id for row in ROWS] == [
         "cpu.add.4M.f32",
         "cpu.softmax.1024x4096.f32",
@@ -325,3 +342,24 @@ def test_ids_are_the_ones_that_were_published() -> None:
         *(2e-6, 2.0),
         *[*[1 / 0.95, 1 / 0.85] * 3, 1 / 1.6] * 2,
     ]
+
+
+# -- which rows ------------------------------------------------------------------------------------
+
+
+def test_the_headline_rows_are_few_and_cover_calls_launches_compiling_and_kernels() -> None:
+    for device, ids in HEADLINES.items():
+        there = [row for row in ROWS if row.device == device]
+        assert [row.id for row in chosen(there, None)] == list(ids)
+        assert len(ids) <= 8
+    for part in ("plan.torch", "plan.triton", "helion", "launch", "compile", "matmul", "softmax"):
+        assert any(part in row_id for row_id in HEADLINES["cpu"]), part
+    for part in ("cuda.plan", "cuda.helion", "cuda.launch", "cuda.tune"):
+        assert any(part in row_id for row_id in HEADLINES["cuda"]), part
+
+
+def test_all_runs_every_row() -> None:
+    runs = [[row for row in ROWS if row.device == device] for device in ("cpu", "cuda")]
+    assert {row.id for rows in runs for row in chosen(rows, None, everything=True)} == {
+        row.id for row in ROWS
+    }

@@ -1,6 +1,6 @@
 """`@tzero.kernel` and `@tzero.jit`: a function and its options to the class of the tier in force.
 
-Enters: a function, and what is said of it. Leaves: a `Kernel` whose calls are replayed natively,
+Enters: a function, and options. Leaves: a `Kernel` whose calls are replayed natively,
 one whose calls are replayed in Python, or one that always runs the host function; or
 `InvalidKernel`. It must not know how calls are made.
 """
@@ -15,7 +15,14 @@ import torch
 
 from tzero import settings
 from tzero.adapters import triton_launch
-from tzero.api.options import check_options, checked_configs, checked_hints, checked_lookup
+from tzero.api.options import (
+    Given,
+    check_helion,
+    check_options,
+    checked_configs,
+    checked_hints,
+    checked_lookup,
+)
 from tzero.arguments.host import Host
 from tzero.arguments.key import Options
 from tzero.calls.kernel import Kernel
@@ -58,7 +65,7 @@ def kernel(
     size_hints: Sequence[int] | None = None,
     lookup: Mapping[str, Config] | None = None,
 ) -> Kernel[R] | Callable[[Callable[..., R]], Kernel[R]]:
-    """Make a host function, which launches Triton kernels, into a dispatcher.
+    """Put a dispatcher in front of a host function, which launches Triton kernels.
 
     ::
 
@@ -69,30 +76,24 @@ def kernel(
             add_kernel[grid](x, y, out, x.numel(), **config)
             return out
 
-    `config` reaches the host function through its parameter of that name. Of several `configs`, a
-    list or a `tzero.Space`, the fastest is found when arguments with a new key come: all are
-    compiled side by side, timed, and the result is remembered (see `tzero.tune.decide`;
-    ``TZERO_TUNE`` sets the effort). `lookup` has configs that are known to be best, by what
-    `Kernel.arguments` says of a call. With `size_hints`, which want ``static_shapes=False``,
-    configs are tuned for these sizes, and a call gets that of the nearest.
+    The host function gets `config` through its parameter of that name. Given several `configs`, a
+    list or a `tzero.Space`, the first call with a new key finds the fastest: all are compiled in
+    parallel and timed, and the result is remembered (``TZERO_TUNE`` sets the effort). `lookup` maps
+    `Kernel.arguments` of a call to a config that is known to be best. With `size_hints`, which need
+    ``static_shapes=False``, configs are tuned for these sizes, and a call gets the nearest one's.
 
-    `key` adds its result to the key. With ``static_shapes=False`` sizes above one share code;
-    `index_dtype` then settles the width of indices. With ``pool=True`` replayed calls use output
-    tensors again that nobody holds (see `tzero.pool`); ``TZERO_OUTPUT_POOL=1`` makes that the
-    default. The tier is the one in force now (see `tzero.launches.tiers`).
+    The result of `key` joins the key. With ``static_shapes=False`` sizes above one share code;
+    `index_dtype` then fixes the width of indices. With ``pool=True`` replayed calls reuse output
+    tensors that nobody holds (see `tzero.pool`); ``TZERO_OUTPUT_POOL=1`` makes that the default.
+    The tier is the one in force now (see `tzero.launches.tiers`).
     """
+    given = Given(config, configs, key, static_shapes, index_dtype, pool, size_hints, lookup)
     if function is None:
-        return functools.partial(
-            kernel,
-            config=config,
-            configs=configs,
-            key=key,
-            static_shapes=static_shapes,
-            index_dtype=index_dtype,
-            pool=pool,
-            size_hints=size_hints,
-            lookup=lookup,
-        )
+        return functools.partial(_kernel_of, given=given)
+    return _kernel_of(function, given)
+
+
+def _kernel_of(function: Callable[..., R], given: Given) -> Kernel[R]:
     name = getattr(function, "__name__", type(function).__name__)
     if isinstance(function, Kernel):
         raise InvalidKernel(
@@ -101,42 +102,32 @@ def kernel(
     if isinstance(function, triton_launch.JITFunction):
         raise InvalidKernel(
             kernel=name,
-            problem="it is a Triton kernel, and no function that launches one",
-            advice="Use @tzero.jit in the place of @triton.jit; put @tzero.kernel on its caller.",
+            problem="it is a Triton kernel, not a function that launches one",
+            advice="Use @tzero.jit instead of @triton.jit, and put @tzero.kernel on its caller.",
         )
-    check_options(name, static_shapes, index_dtype, pool)
+    check_options(name, given)
     if helion.is_kernel(function):
-        owned = (config, configs, key, index_dtype, size_hints, lookup)
-        if any(option is not None for option in owned) or not static_shapes:
-            raise InvalidKernel(
-                kernel=name,
-                problem="it is a kernel of Helion's, which has its own configs, keys and shapes",
-                advice="Give these to @helion.kernel; of tzero's options it takes pool=.",
-            )
-        return helion.wrap(function, pool=pool)
-    config, space = checked_configs(name, config, configs)
-    hints = checked_hints(name, size_hints, static_shapes, space)
-    options = Options(static_shapes=static_shapes, index_dtype=index_dtype)
+        check_helion(name, given)
+        return helion.wrap(function, pool=given.pool)
+    config, space = checked_configs(name, given.config, given.configs)
     chosen = tier()
-    pooled = settings.current().output_pool if pool is None else pool
-    made = _class_of(chosen)
-    return made(
+    return _class_of(chosen)(
         function,
         config=config,
         space=space,
-        size_hints=hints,
-        lookup=checked_lookup(name, lookup, space),
-        key=key,
-        options=options,
+        size_hints=checked_hints(name, given.size_hints, given.static_shapes, space),
+        lookup=checked_lookup(name, given.lookup, space),
+        key=given.key,
+        options=Options(static_shapes=given.static_shapes, index_dtype=given.index_dtype),
         plans=chosen > 0,
-        pool=pooled,
+        pool=settings.current().output_pool if given.pool is None else given.pool,
         replayed=replayed,
     )
 
 
 def replayed(host: Host[R], config: Config) -> Callable[..., R]:
-    """What calls of a host function with one config come to, for timing it: a kernel of its own,
-    whose second call is replayed.
+    """A host function with one config, as its calls will be made: a kernel of its own, whose second
+    call is replayed. The tuner times these.
 
     ::
 
@@ -170,7 +161,7 @@ def jit(
     debug: bool | None = None,
     noinline: bool | None = None,
 ) -> Any:
-    """Make a function a Triton kernel that launches fast, or make a Triton kernel launch fast.
+    """Make a Triton kernel, of a function or of a kernel that is there, whose launches are fast.
 
     ::
 
@@ -179,8 +170,8 @@ def jit(
 
         fast = tzero.jit(someone_elses_kernel)
 
-    The arguments are those of ``triton.jit``, and so is all that the kernel does; the tier is the
-    one in force now.
+    The options are those of ``triton.jit``, and so is everything else that the kernel does. The
+    tier is the one in force now.
     """
     options = {
         "version": version,

@@ -1,14 +1,13 @@
-"""What `@tzero.kernel` is told of a host function: checked when the kernel is made, not at its
-first call.
+"""The options of `@tzero.kernel`, checked when the kernel is made, not at its first call.
 
-Enters: options as they were written. Leaves: what they come to, or `InvalidKernel`, which says what
-to pass instead. It must not know what options do.
+Enters: options as they were written. Leaves: what the kernel is made with, or `InvalidKernel`,
+which says what to pass instead. It must not know what options do.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -17,30 +16,60 @@ from tzero.errors import InvalidKernel
 from tzero.tune.select import MOST_HINTS
 from tzero.tune.space import Space
 
-__all__ = ["check_options", "checked_configs", "checked_hints", "checked_lookup"]
+__all__ = [
+    "Given",
+    "check_helion",
+    "check_options",
+    "checked_configs",
+    "checked_hints",
+    "checked_lookup",
+]
 
 
-def check_options(name: str, static_shapes: Any, index_dtype: Any, pool: Any) -> None:
-    """Options are of their types."""
-    if pool not in (None, False, True):
-        raise InvalidKernel(kernel=name, problem=f"pool= is {pool!r}", advice="Pass a bool.")
-    if not isinstance(static_shapes, bool):
+class Given(NamedTuple):
+    """The options of `tzero.kernel` as they were written."""
+
+    config: Any
+    configs: Any
+    key: Any
+    static_shapes: Any
+    index_dtype: Any
+    pool: Any
+    size_hints: Any
+    lookup: Any
+
+
+def check_options(name: str, given: Given) -> None:
+    """Check the types of the plain options."""
+    if given.pool not in (None, False, True):
+        raise InvalidKernel(kernel=name, problem=f"pool= is {given.pool!r}", advice="Pass a bool.")
+    if not isinstance(given.static_shapes, bool):
         raise InvalidKernel(
-            kernel=name, problem=f"static_shapes= is {static_shapes!r}", advice="Pass a bool."
+            kernel=name, problem=f"static_shapes= is {given.static_shapes!r}", advice="Pass a bool."
         )
-    if index_dtype not in (None, torch.int32, torch.int64):
+    if given.index_dtype not in (None, torch.int32, torch.int64):
         raise InvalidKernel(
             kernel=name,
-            problem=f"index_dtype= is {index_dtype!r}",
+            problem=f"index_dtype= is {given.index_dtype!r}",
             advice="Pass torch.int32 or torch.int64, or leave it out.",
+        )
+
+
+def check_helion(name: str, given: Given) -> None:
+    """A kernel of Helion's takes no option of tzero's but `pool`."""
+    owned = given._replace(static_shapes=None, pool=None)
+    if any(option is not None for option in owned) or not given.static_shapes:
+        raise InvalidKernel(
+            kernel=name,
+            problem="it is a kernel of Helion's, which has its own configs, keys and shapes",
+            advice="Give these to @helion.kernel; of tzero's options it takes pool=.",
         )
 
 
 def checked_configs(
     name: str, config: Config | None, configs: Any
 ) -> tuple[Config | None, Space | None]:
-    """The config that calls are made with as long as none is chosen, and what there is to choose
-    from."""
+    """The config until one is chosen, and the configs to choose from."""
     if configs is None:
         return config, None if config is None else Space.of([config])
     space = configs
@@ -66,7 +95,7 @@ def checked_configs(
 def checked_hints(
     name: str, hints: Any, static_shapes: bool, space: Space | None
 ) -> tuple[int, ...]:
-    """The sizes that a kernel is tuned for, each once."""
+    """The sizes that a kernel is tuned for, without duplicates."""
     if hints is None:
         return ()
     if not isinstance(hints, (list, tuple)) or not all(type(h) is int and h > 1 for h in hints):
@@ -84,7 +113,7 @@ def checked_hints(
     if static_shapes:
         raise InvalidKernel(
             kernel=name,
-            problem="it has size_hints, and static_shapes=True has each shape tuned by itself",
+            problem="it has size_hints, but static_shapes=True tunes each shape by itself",
             advice="Pass static_shapes=False beside size_hints, or leave these out.",
         )
     if not hints or space is None or space.count() == 1:
@@ -92,14 +121,14 @@ def checked_hints(
             kernel=name,
             problem="its size_hints= is empty"
             if not hints
-            else "it has size_hints, and one config",
+            else "it has size_hints, but only one config",
             advice="Give it several configs to choose from, and sizes to tune them for.",
         )
     return tuple(dict.fromkeys(hints))
 
 
 def checked_lookup(name: str, lookup: Any, space: Space | None) -> dict[str, Config]:
-    """A table of configs that are known to be best, by the words of the arguments."""
+    """Configs that are known to be best, by the text of the arguments."""
     if lookup is None:
         return {}
     if space is None:

@@ -1,10 +1,10 @@
-"""Values that code is made for: how they count, and objects that count as themselves.
+"""Compile-time constants: values that count in full, and objects that count by identity.
 
-Enters: any value. Leaves: something hashable, equal for two values exactly when code made for one
-serves the other; or `UnsupportedType`, for a value that may change while it stands in a table. It
+Enters: any value. Leaves: something hashable, equal for two values exactly when code compiled for
+one serves the other; or `UnsupportedType`, for a value that may change while it is in a table. It
 must not know arguments, keys or kernels.
 
-What leaves keeps no tensor alive: an object that counts as itself is held weakly where Python can.
+What leaves keeps no tensor alive: objects are held by weak references if they support them.
 
     >>> constant(1) == constant(True), constant([1, "a"]) == constant([1, "a"])
     (False, True)
@@ -24,20 +24,20 @@ import torch
 
 from tzero.errors import UnsupportedType
 
-__all__ = ["Same", "constant", "fields_of", "holds_itself", "kind_of", "symbol"]
+__all__ = ["Identity", "constant", "fields_of", "holds_itself", "kind_of", "symbol"]
 
 _METHODS = (MethodType, BuiltinFunctionType, MethodWrapperType)
 _SHOWN = (NoneType, type, torch.dtype, torch.layout, torch.memory_format, torch.device)
-"""Types of values that hold nothing, and whose names say what they are."""
+"""Types whose values hold nothing, and compare by identity."""
 
 
-class Same:
-    """An object that counts as itself alone. It is held weakly where Python can, and then equals
-    nothing once it is gone, so that no other object that takes its place in memory passes for it;
-    otherwise it is kept alive.
+class Identity:
+    """An object that is compared by identity. It is held by a weak reference, and equals nothing
+    once it is gone, so that no other object at its address can pass for it. An object that does not
+    support weak references is kept alive.
 
     >>> a = {1}
-    >>> Same(a) == Same(a), Same(a) == Same({1})
+    >>> Identity(a) == Identity(a), Identity(a) == Identity({1})
     (True, False)
     """
 
@@ -56,7 +56,7 @@ class Same:
         return self._kept if self._seen is None else self._seen()
 
     def __eq__(self, other: object) -> bool:
-        if self is other or not isinstance(other, Same):
+        if self is other or not isinstance(other, Identity):
             return self is other
         value = self.value
         known = value is not None or self._seen is other._seen is None  # else one of them is gone
@@ -66,11 +66,11 @@ class Same:
         return self._hash
 
     def __repr__(self) -> str:
-        return f"Same({self.value!r})"
+        return f"Identity({self.value!r})"
 
 
 def constant(value: object) -> Hashable:
-    """A value that code is made for: it counts in full, and with its type.
+    """A compile-time constant: it counts by type and value.
 
     ``True``, ``1`` and ``1.0`` are three constants, ``0.0`` and ``-0.0`` two, and NaN is one.
 
@@ -87,7 +87,7 @@ def constant(value: object) -> Hashable:
 
 
 def _held(value: Any, kind: type) -> Hashable:
-    """The constant of a value that holds others, or counts as itself."""
+    """The constant of a value that holds others, or is compared by identity."""
     if isinstance(value, enum.Enum):
         return _member(value)
     if isinstance(value, float):
@@ -111,13 +111,13 @@ def _held(value: Any, kind: type) -> Hashable:
 
 
 def _plain(value: Any, kind: Any) -> Hashable:
-    """The constant of a value that nothing is known of but how it compares."""
+    """The constant of any other value."""
     if isinstance(value, torch.Tensor):
-        return Same(value)
+        return Identity(value)
     if isinstance(value, _METHODS):
-        return (kind, value.__name__, Same(value.__self__))
+        return (kind, value.__name__, Identity(value.__self__))
     if kind.__hash__ is object.__hash__ and not isinstance(value, _SHOWN):
-        return Same(value)  # equal to itself alone, and it may hold tensors
+        return Identity(value)  # compares by identity, and may hold tensors
     try:
         hash(value)
     except TypeError:
@@ -126,11 +126,11 @@ def _plain(value: Any, kind: Any) -> Hashable:
 
 
 def _member(value: enum.Enum) -> Hashable:
-    """A member counts by class and value; the name is None where flags are joined."""
+    """An enum member counts by class and value; combined flags have no name."""
     try:
         return (type(value), value._name_, constant(value._value_))
-    except UnsupportedType:  # values of any type may have names: members are one of a kind
-        return (type(value), value._name_, Same(value))
+    except UnsupportedType:  # the value is unhashable, but members are singletons
+        return (type(value), value._name_, Identity(value))
 
 
 def fields_of(value: Any) -> list[tuple[str, Any]]:
@@ -153,7 +153,7 @@ def fields_of(value: Any) -> list[tuple[str, Any]]:
 
 
 def symbol(value: Any) -> Hashable:
-    """A symbolic number: what it is known to be, else its shape environment (by identity) and
+    """A symbolic number: its value if that is known, else its shape environment (by identity) and
     expression.
 
     >>> symbol(3)
@@ -165,21 +165,21 @@ def symbol(value: Any) -> Hashable:
     for known in (node.maybe_as_int(), node.maybe_as_bool(), node.maybe_as_float()):
         if known is not None:
             return known  # type: ignore[no-any-return]
-    return (Same(node.shape_env), node.expr)
+    return (Identity(node.shape_env), node.expr)
 
 
 def holds_itself(value: object) -> UnsupportedType:
-    """What to raise for a value whose end recursion did not reach.
+    """The error for a value that exceeds the recursion limit.
 
     >>> print(holds_itself([]).kind)
     list that holds itself, or is nested too deeply
     """
     kind = f"{kind_of(value)} that holds itself, or is nested too deeply"
-    return UnsupportedType(kind=kind, advice="Pass one that ends.")
+    return UnsupportedType(kind=kind, advice="Pass a value that does not hold itself.")
 
 
 def kind_of(value: object) -> str:
-    """What a value is, in a word or two.
+    """A short name for what a value is.
 
     >>> kind_of({1})
     'set'

@@ -1,10 +1,10 @@
-"""What a device can do, asked once.
+"""A device's compute capability, cached.
 
 Enters: a torch device. Leaves: its type and capability, which decide what code it can run. It must
 not know kernels or keys.
 
-Asking torch costs microseconds, so the answer is kept per device index. While a test has put its
-own function in place of torch's, that one is asked, every time.
+Calling torch costs microseconds, so the result is cached per device index. A function that replaces
+torch's, as in tests, is called every time.
 
     >>> capability(torch.device("cpu"))
     ('cpu', None)

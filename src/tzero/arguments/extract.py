@@ -1,17 +1,16 @@
-"""A call's arguments to its raw key: the plain tuple that a dispatcher looks up.
+"""A call's arguments to its raw key: the plain tuple that is looked up.
 
-    arguments ── their exact types ──► a function written for that pattern ──► raw key
-                                        └ none yet: it is written, compiled and kept
+    arguments ── their exact types ──► a function generated for those types ──► raw key
+                                        └ none yet: generate, compile and keep it
 
-Enters: the arguments of one call, in order. Leaves: a tuple of one part per argument (what
-`tzero.key` keeps of it), the device's part, and the result of a `key=` function where there is one.
-It must not know kernels' tables or what a key leads to.
+Enters: the arguments of one call, in order. Leaves: a tuple of one part per argument (as
+`arguments.key` makes it), the device's part, and the result of a `key=` function if there is one.
+It must not know tables of keys, nor what a key leads to.
 
-A loop that asks every argument for its type, looks that up and calls an extractor costs more than
-what it asks for. So for each pattern of argument types one function is written that does the same
-in a straight line; `tests/arguments/test_extract.py` checks it against `tzero.key`. The
-function of the last call is tried first: it checks the types itself, and hands over where they
-differ.
+A loop that looks up an extractor for each argument costs more than the extracting. So one function
+is generated for each combination of argument types that does the same without a loop;
+`tests/arguments/test_extract.py` checks it against `arguments.key`. The function of the last call
+is tried first: it checks the types, and calls `_other` if they differ.
 """
 
 from __future__ import annotations
@@ -25,6 +24,8 @@ import torch
 
 from tzero.arguments.device import capability
 from tzero.arguments.key import TABLE, Options, UnsupportedType, constant, part
+from tzero.arguments.scalars import BY_TYPE, BY_VALUE
+from tzero.arguments.tensor_facts import TENSORS, expression
 from tzero.errors import InvalidArgument
 
 __all__ = ["ConstExpr", "Extractor", "unwrapped"]
@@ -33,7 +34,7 @@ Raw = tuple[Hashable, ...]
 
 
 class ConstExpr:
-    """A value that code is made for: as an annotation of a parameter, or around an argument.
+    """A value that is a compile-time constant: annotates a parameter, or wraps an argument.
 
     >>> ConstExpr(64)
     ConstExpr(64)
@@ -57,21 +58,18 @@ def unwrapped(args: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(a.value if type(a) is ConstExpr else a for a in args)
 
 
-_TENSORS = (torch.Tensor, torch.nn.Parameter)
-_BY_TYPE = (bool, int, float, complex)
-_BY_VALUE = (type(None), str, bytes, torch.dtype, torch.layout, torch.memory_format)
 _HOLDERS = (tuple, list, dict, FunctionType, MethodType, BuiltinFunctionType)
-_WITHOUT_TENSORS = frozenset(TABLE) - {*_TENSORS, *_HOLDERS}
-_KNOWN = _WITHOUT_TENSORS | {*_TENSORS, ConstExpr}
+_WITHOUT_TENSORS = frozenset(TABLE) - {*TENSORS, *_HOLDERS}
+_KNOWN = _WITHOUT_TENSORS | {*TENSORS, ConstExpr}
 
 _CPU = torch.device("cpu")
 
 Where = tuple[torch.device, int]
-"""The device of the tensors so far, and the argument that said so."""
+"""The device of the tensors so far, and the index of the argument that set it."""
 
 _MOST_PATTERNS = 256
-"""How many patterns a kernel keeps functions for. A caller with more of them makes new classes all
-the time, and is served by the loop."""
+"""How many functions a kernel keeps. A caller with more combinations of types creates new classes
+all the time; its keys are made by the loop."""
 
 
 class Extractor:
@@ -99,15 +97,15 @@ class Extractor:
         self.last: Callable[[tuple[Any, ...]], Raw] = self._other
 
     def __call__(self, args: tuple[Any, ...]) -> Raw:
-        """The raw key of a call. A caller in a hurry may call `last` itself, which does it too."""
+        """The raw key of a call. Faster: call `last` directly."""
         return self.last(args)
 
     def _other(self, args: tuple[Any, ...]) -> Raw:
-        """The raw key of arguments whose types are not those of the call before."""
+        """The raw key of arguments whose types differ from those of the last call."""
         types = tuple(map(type, args))
         found = self._written.get(types)
         if found is None:
-            raw = self.general(args)  # refuses what cannot be an argument
+            raw = self.general(args)  # raises for what cannot be an argument
             if len(self._written) < _MOST_PATTERNS:
                 self.last = self._written[types] = self._write(types)
             return raw
@@ -117,8 +115,7 @@ class Extractor:
     # -- the loop ------------------------------------------------------------------------------
 
     def general(self, args: tuple[Any, ...]) -> Raw:
-        """The raw key of any arguments, one after the other; an error names the first that cannot
-        be one."""
+        """The raw key of any arguments, by a loop; errors name the argument."""
         parts: list[Hashable] = []
         where: Where | None = None
         for k, value in enumerate(args):
@@ -158,7 +155,7 @@ class Extractor:
         for tensor in _tensors(value):
             device = tensor.device
             if device.type == "cpu":
-                device = _CPU  # a FakeTensor may say cpu:0
+                device = _CPU  # that of a FakeTensor may be cpu:0
             if device.type == "meta":
                 raise self._invalid(
                     k, "is a meta tensor, which has no memory to run on", "Pass one on a device."
@@ -182,12 +179,12 @@ class Extractor:
         device, k = where
         try:
             return capability(device)
-        except (AssertionError, RuntimeError) as error:  # torch's, where the device is not there
-            words = str(error).splitlines()[0]
+        except (AssertionError, RuntimeError) as error:  # raised by torch if the device is missing
+            why = str(error).splitlines()[0]
             raise self._invalid(
                 k,
-                f"is on {device}, which torch cannot use here ({words})",
-                "Pass tensors on a device that is there.",
+                f"is on {device}, which torch cannot use here ({why})",
+                "Pass tensors on an available device.",
             ) from error
 
     def _custom_part(self, args: tuple[Any, ...]) -> Hashable:
@@ -202,10 +199,10 @@ class Extractor:
                 advice="Return numbers, strings, or tuples of these.",
             ) from error
 
-    # -- the straight line ---------------------------------------------------------------------
+    # -- generated functions -------------------------------------------------------------------
 
     def _write(self, types: tuple[type, ...]) -> Callable[[tuple[Any, ...]], Raw]:
-        """`general` for arguments of these types, without its questions."""
+        """Generate `general` for arguments of these types."""
         kinds = [ConstExpr if self._constants[k] else kind for k, kind in enumerate(types)]
         parts = [self._expression(k, kind) for k, kind in enumerate(kinds)]
         lines = []
@@ -213,18 +210,18 @@ class Extractor:
             wrong = " or ".join(f"type(a{k}) is not t{k}" for k in range(len(types)))
             lines += [f"{''.join(f'a{k}, ' for k in range(len(types)))} = args"]
             lines += [f"if {wrong}:", " return other(args)"]
-        tensors = [k for k, kind in enumerate(kinds) if kind in _TENSORS]
+        tensors = [k for k, kind in enumerate(kinds) if kind in TENSORS]
         if tensors:
-            # Sparse tensors may have strides too: all zero, as an expanded dense one has them.
-            odd = " or ".join(f"a{k}.layout is not strided" for k in tensors)
-            lines += [f"if {odd}:", " return general(args)"]
+            # Sparse tensors may have strides too: all zero, like an expanded dense one.
+            sparse = " or ".join(f"a{k}.layout is not strided" for k in tensors)
+            lines += [f"if {sparse}:", " return general(args)"]
         lines += _where(kinds)
-        # A nested tensor has no size to give; the loop says so by name.
+        # A nested tensor raises for its size; the loop then names the argument.
         lines += ["try:", f" key = ({', '.join([*parts, 'where'])},)"]
         lines += ["except RuntimeError:", " return general(args)"]
         lines += ["return key" if self._custom is None else "return (*key, custom(args))"]
         source = "def extract(args):\n" + "\n".join(f" {line}" for line in lines)
-        world: dict[str, Any] = {
+        namespace: dict[str, Any] = {
             **{f"t{k}": kind for k, kind in enumerate(types)},
             "other": self._other,
             "general": self.general,
@@ -237,26 +234,26 @@ class Extractor:
             "strided": torch.strided,
             "of_cpu": capability(_CPU),
         }
-        exec(compile(source, f"<keys of {self._kernel}>", "exec"), world)
-        return cast("Callable[[tuple[Any, ...]], Raw]", world["extract"])
+        exec(compile(source, f"<keys of {self._kernel}>", "exec"), namespace)
+        return cast("Callable[[tuple[Any, ...]], Raw]", namespace["extract"])
 
     def _expression(self, k: int, kind: type) -> str:
-        """What makes the part of argument `k`: the same value as the loop's, said directly."""
+        """Code for the part of argument `k`; equal to the loop's."""
         if kind is ConstExpr:
             return f"constant({k}, a{k})"
-        if kind in _TENSORS and self._options.static_shapes:
-            return f"(a{k}.dtype, a{k}.size(), a{k}.stride())"
-        if kind in _BY_TYPE:
+        if kind in TENSORS and self._options.static_shapes:
+            return f"({expression('key', f'a{k}')})"
+        if kind in BY_TYPE:
             return f"t{k}"
-        if kind in _BY_VALUE:
+        if kind in BY_VALUE:
             return f"a{k}"
         return f"part({k}, a{k})"
 
 
 def _where(kinds: list[type]) -> list[str]:
-    """Lines that set `where` to the device's part, and leave tensors that are not on one device to
-    the loop, which says what is wrong."""
-    tensors = [k for k, kind in enumerate(kinds) if kind in _TENSORS]
+    """Code that sets `where` to the device's part. Tensors on several devices are left to the loop,
+    which raises the error."""
+    tensors = [k for k, kind in enumerate(kinds) if kind in TENSORS]
     others = [k for k, kind in enumerate(kinds) if kind not in _KNOWN]
     if others:
         lines = ["where = None"]
@@ -267,7 +264,7 @@ def _where(kinds: list[type]) -> list[str]:
         return ["where = None"]
     first, *rest = tensors
     apart = " or ".join([f"a{first}.is_meta", *(f"a{k}.device != where" for k in rest)])
-    # Asking `is_cpu` is half as dear as making a device and comparing it.
+    # Reading `is_cpu` costs half of creating and comparing a device.
     return [
         f"if {' and '.join(f'a{k}.is_cpu' for k in tensors)}:",
         " where = of_cpu",
@@ -300,7 +297,7 @@ def _tensors(value: Any) -> list[torch.Tensor]:
 
 
 def _inside(value: Any) -> Sequence[Any]:
-    """What a value holds, as far as keys look into it."""
+    """What a value holds, as far as keys read it."""
     if isinstance(value, (list, tuple)):
         return value
     if isinstance(value, dict):
@@ -320,7 +317,7 @@ def _inside(value: Any) -> Sequence[Any]:
 
 
 def _contents(function: FunctionType) -> list[Any]:
-    """What a function closes over, but for names that are assigned later."""
+    """What a function closes over, except names that are not assigned yet."""
     found = []
     for cell in function.__closure__ or ():
         try:

@@ -1,8 +1,8 @@
-"""A host function, read once when it is decorated, and the options it is decorated with.
+"""A host function's signature, read once when it is decorated.
 
-Enters: what `@tzero.kernel` was put on and was given. Leaves: a `Host`, which knows the parameters,
-which of them are constants, and where the config goes; or `InvalidKernel`, which says why no kernel
-can be made of it. It must not know keys, tables or calls.
+Enters: a function, and the arguments of `@tzero.kernel`. Leaves: a `Host`: the parameters, which of
+them are constants, and the position of the config; or `InvalidKernel`, which says why it cannot be
+a kernel. It must not know keys, tables or calls.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _BY_NAME = -1
 
 @dataclass(frozen=True, slots=True)
 class Host(Generic[R]):
-    """A host function and what it takes; `config` is among none of its parameters here.
+    """A host function and its parameters, not counting `config`.
 
     >>> host = read_host(lambda x, config, y=2: (x, config, y), Config(B=1))
     >>> host.parameters, host.defaults, host.configured(host.function, host.config)(5, 6)
@@ -60,7 +60,7 @@ class Host(Generic[R]):
 def read_host(
     function: Callable[..., R], config: Config | None, takes_config: bool = True
 ) -> Host[R]:
-    """Read a host function; unless it takes none, a parameter called config is for tzero's.
+    """Read a host function. With `takes_config` a parameter named config receives tzero's config.
 
     >>> read_host(lambda x, n=1: x, None).parameters
     ('x', 'n')
@@ -68,11 +68,11 @@ def read_host(
     name = _check_callable(function)
     try:
         signature = inspect.signature(function)
-    except (TypeError, ValueError, NameError) as error:  # NameError: of annotations, from 3.14 on
+    except (TypeError, ValueError, NameError) as error:  # NameError: annotations, from 3.14 on
         raise InvalidKernel(
             kernel=name,
-            problem=f"Python cannot tell its parameters ({error})",
-            advice="Call it from a function of your own, and make that the kernel.",
+            problem=f"inspect.signature cannot read its parameters ({error})",
+            advice="Wrap it in a Python function, and make that the kernel.",
         ) from error
     every = list(signature.parameters.values())
     named = (k for k, each in enumerate(every) if each.name == "config")
@@ -99,11 +99,11 @@ def read_host(
 
 
 def _check_callable(function: Any) -> str:
-    """The name of something that can be called once for each call of a kernel."""
+    """Raise unless this can be a host function; its name."""
     if not callable(function) or isinstance(function, classmethod):
         raise InvalidKernel(
             kernel=getattr(function, "__name__", None) or repr(function)[:80],
-            problem=f"it is no function but of type {type(function).__name__}",
+            problem=f"it is not a function but of type {type(function).__name__}",
             advice=_instead_of(function),
         )
     below = underlying(function)
@@ -119,7 +119,7 @@ def _check_callable(function: Any) -> str:
             raise InvalidKernel(
                 kernel=name,
                 problem=f"it is {kind}, whose body runs after the call has ended",
-                advice="Make a kernel of a plain function, and call that in it.",
+                advice="Make a plain function the kernel, and call that from it.",
             )
     return name
 
@@ -142,7 +142,7 @@ def _check_plain(name: str, parameter: Parameter) -> None:
         raise InvalidKernel(
             kernel=name,
             problem=f"its parameter {_starred(parameter)} is {parameter.kind.description}",
-            advice="Give it plain parameters, which can be passed by place and by name.",
+            advice="Use plain parameters, which can be passed by position and by name.",
         )
 
 
@@ -152,7 +152,7 @@ def _starred(parameter: Parameter) -> str:
 
 
 def underlying(function: Any) -> FunctionType | None:
-    """The Python function below partials, methods and objects that can be called, if there is one.
+    """The Python function inside partials, methods and callable objects, if there is one.
 
     >>> underlying(functools.partial(underlying, None)) is underlying
     True
@@ -175,7 +175,7 @@ def underlying(function: Any) -> FunctionType | None:
 
 
 def _config_place(name: str, every: list[Parameter], at: int) -> int:
-    """Where the config goes: by name where that is enough, else the place among the arguments."""
+    """How to pass the config: by name if possible, else the position among the arguments."""
     kind = every[at].kind
     if kind in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD):
         raise InvalidKernel(
@@ -188,7 +188,7 @@ def _config_place(name: str, every: list[Parameter], at: int) -> int:
 
 
 def _config(name: str, parameter: Parameter | None, config: Config | None) -> Config | None:
-    """The config to call with: what was given, else the parameter's default."""
+    """The config to call with: the one given, else the parameter's default."""
     if config is not None and not isinstance(config, Config):
         raise InvalidKernel(
             kernel=name,
@@ -198,7 +198,7 @@ def _config(name: str, parameter: Parameter | None, config: Config | None) -> Co
     if parameter is None and config is not None:
         raise InvalidKernel(
             kernel=name,
-            problem="it is given a config, and has no parameter for it",
+            problem="config= is given, but it has no parameter `config`",
             advice="Give it a parameter `config`, or leave config= out.",
         )
     if parameter is None or config is not None:
@@ -206,7 +206,7 @@ def _config(name: str, parameter: Parameter | None, config: Config | None) -> Co
     if parameter.default is Parameter.empty:
         raise InvalidKernel(
             kernel=name,
-            problem="it has a parameter `config`, and is given none",
+            problem="it has a parameter `config`, but config= is not given",
             advice="Pass config=tzero.Config(...), or give the parameter a default.",
         )
     if parameter.default is not None and not isinstance(parameter.default, Config):
@@ -224,7 +224,7 @@ def _config(name: str, parameter: Parameter | None, config: Config | None) -> Co
 def _constants(
     name: str, function: Callable[..., Any], parameters: list[Parameter]
 ) -> tuple[bool, ...]:
-    """Which parameters are annotated as constants, under whichever name `ConstExpr` goes."""
+    """Which parameters are annotated as `ConstExpr`, whatever name it was imported under."""
     names = _names_seen(function)
     return tuple(
         each.annotation is not Parameter.empty and _is_constant(_resolved(name, each, *names))
@@ -233,7 +233,7 @@ def _constants(
 
 
 def _names_seen(function: Callable[..., Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The names that annotations may use: globals, and what the function closes over."""
+    """The names that annotations may use: globals and closure variables."""
     below = underlying(function)
     if below is None:
         return {}, {}
@@ -244,32 +244,31 @@ def _names_seen(function: Callable[..., Any]) -> tuple[dict[str, Any], dict[str,
 
 
 def _resolved(
-    kernel: str, parameter: Parameter, world: dict[str, Any], closed: dict[str, Any]
+    kernel: str, parameter: Parameter, namespace: dict[str, Any], closed: dict[str, Any]
 ) -> Any:
-    """What an annotation is, also where it is written as a string."""
+    """The value of an annotation, which may be a string."""
     try:
-        return _evaluated(parameter, world, closed)
+        return _evaluated(parameter, namespace, closed)
     except Exception:  # annotations are expressions: they may raise anything
-        # A name that is used in an annotation alone is not closed over. The decorating function
-        # may have it; to ask for its names keeps them alive until it ends, so it is asked last.
+        # A name that is used only in an annotation is not closed over, but may be a local of the
+        # decorating function. Reading f_locals keeps them alive until it returns: try last.
         around = {**outside()[0].f_locals, **closed}
     try:
-        return _evaluated(parameter, world, around)
+        return _evaluated(parameter, namespace, around)
     except Exception as error:
         raise InvalidKernel(
             kernel=kernel,
             problem=f"the annotation {parameter.annotation!r} of {parameter.name!r} cannot be "
             f"resolved ({type(error).__name__}: {error}), so it may be a ConstExpr or not",
-            advice="Import what it names where the function is defined, also at run time; or "
-            "leave it out.",
+            advice="Import its names at run time (not only under TYPE_CHECKING), or remove it.",
         ) from error
 
 
-def _evaluated(parameter: Parameter, world: dict[str, Any], names: dict[str, Any]) -> Any:
+def _evaluated(parameter: Parameter, namespace: dict[str, Any], names: dict[str, Any]) -> Any:
     def carrier() -> None: ...
 
     carrier.__annotations__ = {parameter.name: parameter.annotation}
-    return typing.get_type_hints(carrier, world, names)[parameter.name]
+    return typing.get_type_hints(carrier, namespace, names)[parameter.name]
 
 
 def _is_constant(hint: Any) -> bool:
@@ -279,7 +278,7 @@ def _is_constant(hint: Any) -> bool:
 
 
 def outside() -> tuple[FrameType, int]:
-    """The frame that called into tzero, and how many frames up from the caller of this that is."""
+    """The frame that called into tzero, and its distance from the caller of this function."""
     frame, depth = sys._getframe(1), 0
     while frame.f_globals.get("__name__", "").partition(".")[0] == "tzero" and frame.f_back:
         frame, depth = frame.f_back, depth + 1
@@ -290,16 +289,16 @@ def outside() -> tuple[FrameType, int]:
 
 
 def check_key(name: str, key: Any, parameters: Sequence[str]) -> None:
-    """A key= function takes the arguments of the kernel."""
+    """Raise unless a key= function takes the arguments of the kernel."""
     if key is None:
         return
     if not callable(key):
         raise InvalidKernel(
-            kernel=name, problem=f"key= is {key!r}, no function", advice="Pass a function."
+            kernel=name, problem=f"key= is {key!r}, not a function", advice="Pass a function."
         )
     try:
         signature = inspect.signature(key)
-    except (TypeError, ValueError):  # written in C: what it takes shows when it is called
+    except (TypeError, ValueError):  # written in C, without a signature
         return
     try:
         signature.bind(*parameters)

@@ -1,18 +1,17 @@
 """Arguments to Key: what decides which code a call needs, and nothing else.
 
     arguments ──part, one each──► Key (a tuple of parts)
-                                   │ difference: the first fact in which two keys differ, in words
+                                   │ difference: the first fact in which two keys differ
                                    └ text: the same value for a disk cache
 
-Enters: argument values and the options that say how closely shapes are looked at. Leaves: a `Key`,
-hashable, equal for two calls exactly when the same code serves both. It must not know kernels,
-caches or launches.
+Enters: argument values, and options that say how precisely shapes count. Leaves: a `Key`, hashable,
+equal for two calls exactly when the same code serves both. It must not know kernels, caches or
+launches.
 
-A part is chosen by the exact type of a value, from one table (`TABLE`). Plain tensors answer with
-their own sizes and strides; FakeTensors and other subclasses, whose sizes may be symbols, go
-through a reader that is safe for those and gives an equal part where the sizes are numbers. Where
-a number decides code it counts in full (`constants`): inside what a function closes over, or
-has as defaults.
+The part of a value depends on its exact type (`TABLE`). Plain tensors give their own sizes and
+strides. FakeTensors and other subclasses, whose sizes may be symbolic, are read in another way,
+which gives an equal part if the sizes are numbers. Numbers count by type, except as `constants`:
+those that a function closes over or has as defaults.
 
     >>> options = Options()
     >>> part(torch.zeros(2, 3), options)
@@ -28,12 +27,14 @@ import enum
 import functools
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from types import BuiltinFunctionType, FunctionType, MethodType, NoneType
+from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any, cast
 
 import torch
 
-from tzero.arguments.constants import Same, constant, fields_of, holds_itself, kind_of, symbol
+from tzero.arguments.constants import Identity, constant, fields_of, holds_itself, kind_of, symbol
+from tzero.arguments.scalars import BY_TYPE, BY_VALUE
+from tzero.arguments.tensor_facts import TENSORS, reader
 from tzero.arguments.text import difference, text
 from tzero.errors import UnsupportedType
 
@@ -45,12 +46,11 @@ INT32_ELEMENTS = 2**31 - 1
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Options:
-    """How closely a key looks at tensors, and at numbers.
+    """How precisely a key tells tensors and numbers apart.
 
-    With `static_shapes` every size and stride counts. Without, a size counts as 0, 1 or more, a
-    stride likewise, except for dimensions marked static; and unless `index_dtype` settles it, a
-    key tells whether 32-bit indices reach every element. With `exact_numbers` numbers are
-    constants.
+    With `static_shapes` every size and stride counts. Without, sizes and strides count as 0, 1 or
+    more, except for dimensions marked static; and unless `index_dtype` is set, the key says whether
+    indices need 64 bits. With `exact_numbers` numbers count by value.
 
     >>> Options(static_shapes=False).index_dtype is None
     True
@@ -64,9 +64,8 @@ class Options:
 class Key(tuple[Hashable, ...]):
     """The parts of a call's arguments, in order.
 
-    It is a tuple and nothing more: equal to, and hashed like, the plain tuple of its parts. So a
-    dispatcher may build the plain tuple, which is as cheap as Python has it, and look it up in a
-    table of keys; the name, and the methods, are there when a key is kept, shown or stored.
+    It equals and hashes like the plain tuple of its parts. So a call builds a plain tuple, which is
+    cheap, and looks it up in a table of keys; the methods are there when a key is shown or stored.
 
     >>> Key((int, "mean")) == (int, "mean") and hash(Key((int,))) == hash((int,))
     True
@@ -91,7 +90,7 @@ Extractor = Callable[[Any, Options], Hashable]
 
 
 def part(value: object, options: Options) -> Hashable:
-    """What a key keeps of one value.
+    """The part of a key for one value.
 
     >>> part([1, 2.0], Options())
     (<class 'list'>, <class 'int'>, <class 'float'>)
@@ -106,7 +105,7 @@ def part(value: object, options: Options) -> Hashable:
 
 
 def _by_kind(value: object) -> Extractor:
-    """The extractor of a value whose exact type has none."""
+    """The extractor of a value whose exact type is not in `TABLE`."""
     if isinstance(value, torch.Tensor):
         return _symbolic_tensor
     if isinstance(value, enum.Enum):
@@ -123,11 +122,14 @@ def _by_kind(value: object) -> Extractor:
 # -- tensors --------------------------------------------------------------------------------------
 
 
+_facts = reader("key")
+
+
 def _tensor(value: torch.Tensor, options: Options) -> Hashable:
     if value.is_nested or value.layout is not torch.strided:
         raise UnsupportedType(kind=kind_of(value))
     if options.static_shapes:
-        return (value.dtype, value.size(), value.stride())
+        return _facts(value)
     return _bucketed(value, tuple(value.size()), value.stride(), options)
 
 
@@ -145,7 +147,9 @@ def _bucketed(
     value: torch.Tensor, sizes: tuple[Any, ...], strides: tuple[Any, ...], options: Options
 ) -> Hashable:
     marked, dims = getattr(value, "_dynamo_static_indices", None) or (), len(sizes)
-    static = frozenset(k % dims for k in marked if -dims <= k < dims)  # they may count from the end
+    static = frozenset(
+        k % dims for k in marked if -dims <= k < dims
+    )  # negative ones count from the end
     shown = tuple(size if k in static else bucket(size) for k, size in enumerate(sizes))
     steps = tuple(bucket(stride) for stride in strides)
     if options.index_dtype is not None:
@@ -154,14 +158,14 @@ def _bucketed(
 
 
 def _needs_int64(sizes: tuple[Any, ...]) -> bool:
-    """A symbol has no known size, so it gets the indices that always reach."""
+    """Symbolic sizes may be large."""
     if not all(isinstance(size, int) for size in sizes):
         return True
     return bool(math.prod(sizes) > INT32_ELEMENTS)
 
 
 def bucket(size: Any) -> Any:
-    """A size or stride as code sees it: 0, 1, or more than that; a symbol is itself.
+    """A size or stride as 0, 1, or 2 for more; a symbol is kept.
 
     >>> bucket(0), bucket(1), bucket(2), bucket(4096)
     (0, 1, 2, 2)
@@ -178,7 +182,7 @@ def dimension(size: Any) -> Hashable:
     return size if type(size) is int else symbol(size)
 
 
-# -- what is no tensor ----------------------------------------------------------------------------
+# -- other values ---------------------------------------------------------------------------------
 
 
 def _number(value: object, options: Options) -> Hashable:
@@ -186,7 +190,7 @@ def _number(value: object, options: Options) -> Hashable:
 
 
 def _symbol(kind: type) -> Extractor:
-    """A symbolic number is a number of some kind, which counts as one that is not symbolic."""
+    """Symbolic numbers count by type, like others."""
 
     def extract(value: Any, options: Options) -> Hashable:
         return symbol(value) if options.exact_numbers else kind
@@ -199,11 +203,11 @@ def _itself(value: Hashable, _: Options) -> Hashable:
 
 
 def _identity(value: object, _: Options) -> Hashable:
-    return Same(value)
+    return Identity(value)
 
 
 def _device(value: torch.device, _: Options) -> Hashable:
-    """A device without an index is the current one of its kind, as of this call."""
+    """A device without an index is the current one of its type."""
     if value.type in ("cpu", "meta"):
         return torch.device(value.type)
     index: int | None = value.index
@@ -217,7 +221,7 @@ def _items(value: Sequence[object], options: Options) -> Hashable:
 
 
 def _mapping(value: Mapping[object, object], options: Options) -> Hashable:
-    """Names by value and in their order: a host function may walk them."""
+    """Keys count by value and in order, since a host function may iterate over them."""
     pairs = ((constant(name), part(item, options)) for name, item in value.items())
     return (type(value), *pairs)
 
@@ -230,8 +234,8 @@ def _fields(value: Any, options: Options) -> Hashable:
 
 
 def _function(value: Any, options: Options, within: tuple[Any, ...] = ()) -> Hashable:
-    """A function is its code and what it holds; two closures over equal values are one. One that
-    closes over itself, or over one that it is `within`, counts there by how far out that is.
+    """A function counts by its code and what it holds; closures over equal values are equal. A
+    function that closes over itself, or over one that it is `within`, counts there by the depth.
     """
     within = (*within, value)
     cells = tuple(_cell(cell, options, within) for cell in value.__closure__ or ())
@@ -240,19 +244,19 @@ def _function(value: Any, options: Options, within: tuple[Any, ...] = ()) -> Has
         (name, _captured(item, options, within))
         for name, item in (value.__kwdefaults__ or {}).items()
     )
-    return (FunctionType, value.__code__, cells, defaults, named, Same(value.__globals__))
+    return (FunctionType, value.__code__, cells, defaults, named, Identity(value.__globals__))
 
 
 def _cell(cell: Any, options: Options, within: tuple[Any, ...]) -> Hashable:
     try:
         content = cell.cell_contents
-    except ValueError:  # a name that is assigned later
+    except ValueError:  # not assigned yet
         return ("empty",)
     return _captured(content, options, within)
 
 
 def _captured(content: Any, options: Options, within: tuple[Any, ...]) -> Hashable:
-    """What a function holds: code reads the numbers in it as constants."""
+    """What a function holds; numbers in it count by value."""
     if isinstance(content, FunctionType):
         depth = next((k for k, outer in enumerate(within) if outer is content), None)
         return _function(content, options, within) if depth is None else ("itself", depth)
@@ -269,36 +273,26 @@ def _method(value: MethodType, options: Options) -> Hashable:
 
 
 def _owner(owner: object, options: Options) -> Hashable:
-    """Whose method it is: a tensor as any tensor, another object as itself."""
-    return part(owner, options) if isinstance(owner, torch.Tensor) else Same(owner)
+    """The object of a method: a tensor counts like any tensor, other objects by identity."""
+    return part(owner, options) if isinstance(owner, torch.Tensor) else Identity(owner)
 
 
 def _builtin(value: Any, options: Options) -> Hashable:
-    """A builtin function is its name and what it is a function of: a module, or, as `x.add`, a
-    value."""
+    """A builtin function counts by its name and its owner: a module, or a value, as in `x.add`."""
     try:
         owner = part(value.__self__, _exact(options))
     except UnsupportedType:
-        owner = Same(value.__self__)
+        owner = Identity(value.__self__)
     return (BuiltinFunctionType, value.__qualname__, owner)
 
 
 TABLE: dict[type, Extractor] = {
-    torch.Tensor: _tensor,
-    torch.nn.Parameter: _tensor,
-    bool: _number,
-    int: _number,
-    float: _number,
-    complex: _number,
+    **dict.fromkeys(TENSORS, _tensor),
+    **dict.fromkeys(BY_TYPE, _number),
+    **dict.fromkeys(BY_VALUE, _itself),
     torch.SymInt: _symbol(int),
     torch.SymFloat: _symbol(float),
     torch.SymBool: _symbol(bool),
-    NoneType: _itself,
-    str: _itself,
-    bytes: _itself,
-    torch.dtype: _itself,
-    torch.layout: _itself,
-    torch.memory_format: _itself,
     torch.device: _device,
     torch.Size: lambda value, options: (tuple, *(part(item, options) for item in value)),
     tuple: _items,
@@ -309,5 +303,5 @@ TABLE: dict[type, Extractor] = {
     BuiltinFunctionType: _builtin,
     type: _identity,
 }
-"""What a key keeps of a value, by the value's exact type. Numbers count by their type alone: code
-takes them as run-time values, unless a `ConstExpr` or `specialize` says otherwise."""
+"""How to make a value's part, by its exact type. Numbers count by type, since code takes them as
+run-time values, unless a `ConstExpr` or `specialize` makes them constants."""

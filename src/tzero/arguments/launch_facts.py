@@ -1,16 +1,16 @@
-"""The arguments of one launch to what decides its binary.
+"""The arguments of one launch to the facts that select its binary.
 
     k[grid](x, y, n, BLOCK=64, num_warps=4)
-      ── exact types ──► a function written for that pattern ──► facts (a tuple), addresses
+      ── exact types ──► a function generated for those types ──► facts (a tuple), addresses
 
-Enters: arguments as they are written in a call. Leaves: facts, equal for two launches only if
+Enters: arguments as they are written in a launch. Leaves: facts, equal for two launches only if
 Triton would run the same binary for both; and, for a launcher that takes addresses, the arguments
 in order with addresses in place of tensors. It must not know what is done with either.
 
-Of a tensor: its dtype and whether 16 divides its address. Of an integer: whether it is one, a
-multiple of 16, and how wide. Of a constant: its type and itself. Of anything else that Triton
-takes: Triton's own description of it. The functions are written as `extract` writes those
-for keys, and for the same reason.
+The facts of a tensor are its dtype and whether 16 divides its address (column `launch` of
+`tensor_facts`); of an integer, whether it is 1, a multiple of 16, and its width; of a constant, its
+type and value; of anything else, Triton's own description. The functions are generated for the same
+reason as those of `extract`.
 """
 
 from __future__ import annotations
@@ -22,13 +22,12 @@ from typing import Any
 
 from tzero.adapters import triton_launch
 from tzero.adapters.triton_launch import Parameter
+from tzero.arguments.scalars import LAUNCHED
 
 __all__ = ["Reader"]
 
 _MOST_PATTERNS = 256
-"""How many patterns of types a kernel keeps functions for; beyond, Triton's description serves."""
-
-_PLAIN = (int, float, bool, type(None))
+"""How many functions a kernel keeps; beyond that, Triton's descriptions are used."""
 
 Facts = tuple[Any, ...]
 Values = tuple[Any, ...] | None
@@ -39,12 +38,12 @@ class Reader:
 
     ::
 
-        reader = Reader("add", triton_side.parameters(add_kernel), backend)
+        reader = Reader("add", triton_launch.parameters(add_kernel), backend)
         facts, values = reader.read(x, y, out, n, BLOCK=1024)
 
     With `addresses`, values are those of all parameters, with addresses in place of tensors, and
-    whether these are the CPU's is a fact; but None where an argument is neither a plain tensor nor
-    a plain number. Without, they are None always.
+    whether a tensor is on the CPU is a fact; but None if an argument is neither a plain tensor nor
+    a plain number. Without, values are None.
     """
 
     def __init__(
@@ -67,14 +66,14 @@ class Reader:
         self._numbers = itertools.count()
         self._any = self._write(None)
         self.reserves = {p.name for p in parameters} & {"grid", "warmup"}
-        """Parameters that only a place can give: the names are Triton's own."""
+        """Parameters that can only be passed by position: Triton uses their names itself."""
         self.named: Callable[..., dict[str, Any]] = self._write_named()
         """The arguments of a launch by the names of the parameters."""
         self.read: Callable[..., tuple[Facts, Values]] = self._choose
-        """Facts and values of a launch. Options, which are no parameters, are facts too."""
+        """Facts and values of a launch. Options are facts too."""
 
     def _choose(self, *args: Any, **kwargs: Any) -> tuple[Facts, Values]:
-        """Read arguments whose types are not those of the call before."""
+        """Read arguments whose types differ from those of the last launch."""
         types = tuple(map(type, self.named(*args, **kwargs).values()))
         found = self._written.get(types)
         if found is None:
@@ -85,17 +84,17 @@ class Reader:
         return found(*args, **kwargs)
 
     def _write_named(self) -> Callable[..., dict[str, Any]]:
-        world: dict[str, Any] = {}
+        namespace: dict[str, Any] = {}
         items = ", ".join(f"{p.name!r}: {p.name}" for p in self._parameters)
-        source = f"def named({_signature(self._parameters, world)}):\n return {{{items}}}"
-        exec(compile(source, f"<arguments of {self._kernel}>", "exec"), world)
-        written: Callable[..., dict[str, Any]] = world["named"]
+        source = f"def named({_signature(self._parameters, namespace)}):\n return {{{items}}}"
+        exec(compile(source, f"<arguments of {self._kernel}>", "exec"), namespace)
+        written: Callable[..., dict[str, Any]] = namespace["named"]
         return written
 
     def _write(self, types: tuple[type, ...] | None) -> Callable[..., tuple[Facts, Values]]:
-        """A function for arguments of these types, or for any."""
-        # The names of parameters hide builtins, and so the functions use names of their own.
-        world: dict[str, Any] = {
+        """Generate a function for arguments of these types, or for any."""
+        # Names of parameters may hide builtins, so the code uses names with a prefix.
+        namespace: dict[str, Any] = {
             "_tz_other": self._choose,
             "_tz_type": type,
             "_tz_given": _given,
@@ -104,14 +103,14 @@ class Reader:
         for k, parameter in enumerate(self._parameters):
             kind = None if types is None else types[k]
             if kind is not None:
-                world[f"_tz_t{k}"] = kind
+                namespace[f"_tz_t{k}"] = kind
                 checks.append(f"_tz_type({parameter.name}) is not _tz_t{k}")
-            facts.append(self._expression(k, parameter, kind, world))
-        lines = [f"def read({_signature(self._parameters, world)}):"]
+            facts.append(self._expression(k, parameter, kind, namespace))
+        lines = [f"def read({_signature(self._parameters, namespace)}):"]
         if checks:
             again = ", ".join([*_passed_on(self._parameters), "**_tz_options"])
             lines += [f" if {' or '.join(checks)}:", f"  return _tz_other({again})"]
-        # One number stands for all the types; each function has its own.
+        # Stands for the types: each function has its own number.
         facts.insert(0, str(next(self._numbers)))
         lines += [
             f" _tz_facts = ({''.join(f'{fact}, ' for fact in facts if fact)})",
@@ -119,29 +118,31 @@ class Reader:
             "  _tz_facts += _tz_given(_tz_options)",
             f" return _tz_facts, {self._values(types)}",
         ]
-        exec(compile("\n".join(lines), f"<arguments of {self._kernel}>", "exec"), world)
-        written: Callable[..., tuple[Facts, Values]] = world["read"]
+        exec(compile("\n".join(lines), f"<arguments of {self._kernel}>", "exec"), namespace)
+        written: Callable[..., tuple[Facts, Values]] = namespace["read"]
         return written
 
     def _values(self, types: tuple[type, ...] | None) -> str:
-        """What a function for these types returns as values."""
+        """Code for the values that a function for these types returns."""
         words = []
         for k, parameter in enumerate(self._parameters):
             kind = None if types is None else types[k]
-            if not self.addresses or not (parameter.constant or kind in (*self._tensors, *_PLAIN)):
+            if not self.addresses or not (
+                parameter.constant or kind in (*self._tensors, *LAUNCHED)
+            ):
                 return "None"
             is_address = kind in self._tensors and not parameter.constant
             words.append(f"_tz_a{k}" if is_address else parameter.name)
         values = f"({''.join(f'{word}, ' for word in words)})"
         known = [word for word in words if word.startswith("_tz_a")]
-        # Without an accelerator, memory that is somewhere is the CPU's; what is nowhere may be a
-        # meta tensor's, and with one it may be that of a tensor whose elements are not there.
+        # An address of 0 may belong to a meta tensor, or to one whose storage was freed: no values.
+        # Without an accelerator, any other address is on the CPU.
         return f"{values} if {' and '.join(known)} else None" if known else values
 
     def _expression(
-        self, k: int, parameter: Parameter, kind: type | None, world: dict[str, Any]
+        self, k: int, parameter: Parameter, kind: type | None, namespace: dict[str, Any]
     ) -> str:
-        """What makes the facts of one argument, as items of a tuple."""
+        """Code for the facts of one argument, as items of a tuple."""
         name = parameter.name
         if parameter.constant:
             return f"_tz_type({name}), {name}" if kind is None else name
@@ -152,32 +153,35 @@ class Reader:
                 return f"{name}.dtype, {address} & 15 == 0{place}"
             return f"{name}.dtype{f', {address} is None' if self.addresses else ''}{place}"
         if kind is int:
-            # What is beyond all of these fits no type; Triton then says so.
+            # What is beyond 64 bits fits no type; Triton raises the error.
             signed = f"-0x8000000000000000 <= {name} <= 0x7FFFFFFFFFFFFFFF"
             width = f"-0x80000000 <= {name} <= 0x7FFFFFFF or ({signed}, 0 <= {name} < 1 << 64)"
             special = f", {name} == 1, {name} & 15 == 0" if parameter.specialize else ""
             return f"{width}{special}"
-        if kind in _PLAIN:
+        if kind in LAUNCHED:
             return ""
-        world["_tz_describe"], world["_tz_backend"] = triton_launch.specialization, self._backend
-        world[f"_tz_p{k}"] = parameter
+        namespace["_tz_describe"], namespace["_tz_backend"] = (
+            triton_launch.specialization,
+            self._backend,
+        )
+        namespace[f"_tz_p{k}"] = parameter
         return f"_tz_type({name}), _tz_describe(_tz_backend, {name}, _tz_p{k})"
 
 
 def _given(options: dict[str, Any]) -> Facts:
-    """Options as facts: Triton takes them by their text."""
+    """Options as facts: Triton compares their text."""
     return tuple((name, type(value), repr(value)) for name, value in options.items())
 
 
-def _signature(parameters: Sequence[Parameter], world: dict[str, Any]) -> str:
-    """A signature that takes what the kernel's takes, and options."""
+def _signature(parameters: Sequence[Parameter], namespace: dict[str, Any]) -> str:
+    """The kernel's signature, and options."""
     words = []
     for k, parameter in enumerate(parameters):
         word = parameter.name
         if parameter.keyword_only and "*" not in words:
             words.append("*")
         if parameter.default is not inspect.Parameter.empty:
-            world[f"_tz_d{k}"] = parameter.default
+            namespace[f"_tz_d{k}"] = parameter.default
             word += f"=_tz_d{k}"
         words.append(word)
     return ", ".join([*words, "**_tz_options"])

@@ -1,14 +1,13 @@
-"""The arguments of a call as leaves, and all that a plan may assume of them.
+"""The arguments of a call as leaves, and the situation: everything that a plan assumes of them.
 
-    (x, [y, z], 3) ──► x, xs[0], xs[1], n ──► what decides how a host function goes, one each
+    (x, [y, z], 3) ──► leaves x, xs[0], xs[1], n ──► situation: the facts of each
 
-Enters: arguments. Leaves: what they hold, in order, with names; and a value that is equal for two
-calls only if a plan for one is a plan for the other. It must not know plans.
+Enters: arguments. Leaves: their leaves, with names; and a hashable value, equal for two calls only
+if one plan serves both. It must not know plans.
 
-Exact lists, tuples and dicts with names for keys are walked; everything else is a leaf. Beyond what
-a key has of a tensor, a plan wants to know whether it requires gradients, whether torch is to
-conjugate or negate it, or knows it to be zero, its address modulo 16, and which tensors, lists,
-tuples and dicts are the same object. Numbers that are only passed on count by what Triton makes of
+Lists, tuples and dicts with string keys (exact types) are walked; everything else is a leaf. The
+facts of a tensor are in `tensor_facts`; besides, a situation tells which tensors, lists, tuples and
+dicts are the same object. Numbers that are only forwarded to launches count as Triton specializes
 them.
 """
 
@@ -17,24 +16,19 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from typing import Any, cast
 
-import torch
-
-from tzero.adapters.torch_internals import is_zero_tensor
 from tzero.arguments.constants import constant
+from tzero.arguments.scalars import NUMBERS, SCALARS
+from tzero.arguments.tensor_facts import TENSORS, reader
 from tzero.errors import UnsupportedType
 
-__all__ = ["NUMBERS", "TENSORS", "containers", "leaves", "situation"]
+__all__ = ["NUMBERS", "TENSORS", "containers", "leaves", "situation", "unsupported"]
 
-NUMBERS = (bool, int, float)
-TENSORS = (torch.Tensor, torch.nn.Parameter)
-_PLAIN = (
-    *(complex, str, bytes, type(None), torch.dtype, torch.layout, torch.memory_format),
-    *(torch.device, torch.Size),
-)
+_facts = reader("situation")
+_facts_besides_geometry = reader("situation", without=("dtype", "device", "sizes", "strides"))
 
 
 def leaves(args: Sequence[Any], names: Sequence[str]) -> Iterator[tuple[str, Any]]:
-    """What the arguments hold, with the names that it goes by.
+    """What the arguments are or hold, with names.
 
     >>> list(leaves((1, [2, {"a": 3}]), ("n", "xs")))
     [('n', 1), ('xs[0]', 2), ("xs[1]['a']", 3)]
@@ -49,7 +43,8 @@ def leaves(args: Sequence[Any], names: Sequence[str]) -> Iterator[tuple[str, Any
 
 
 def containers(values: Iterable[Any]) -> Iterator[Any]:
-    """The lists, tuples and dicts that some values are or hold; but for the one empty tuple.
+    """The lists, tuples and dicts that some values are or hold, except the empty tuple, of which
+    there is only one.
 
     >>> list(containers([1, ([2], {})]))
     [([2], {}), [2], {}]
@@ -60,24 +55,22 @@ def containers(values: Iterable[Any]) -> Iterator[Any]:
             yield from containers(value.values() if type(value) is dict else value)
 
 
-def oddity(name: str, value: Any) -> str:
-    """Why a plan cannot be for such a leaf; mostly empty.
+def unsupported(name: str, value: Any) -> str:
+    """Why a call with such a leaf cannot be replayed; mostly empty.
 
-    >>> oddity("f", print)
-    "argument 'f' is a builtin_function_or_method, into which plans do not look"
+    >>> unsupported("f", print)
+    "argument 'f' is a builtin_function_or_method, which plans do not support"
     """
-    if type(value) in NUMBERS or type(value) in _PLAIN or type(value) in TENSORS:
+    if type(value) in SCALARS or type(value) in TENSORS:
         return ""
-    return (
-        f"argument {name!r} is {UnsupportedType(kind=type(value).__name__).named}, into which "
-        "plans do not look"
-    )
+    named = UnsupportedType(kind=type(value).__name__).named
+    return f"argument {name!r} is {named}, which plans do not support"
 
 
 def situation(args: Sequence[Any], by_value: Collection[int], exact: bool = False) -> Hashable:
-    """Everything that a plan assumes of the arguments; `by_value` has the places of the arguments
-    whose numbers count in full, and those in lists always do. `exact`: who asks knows the dtype,
-    device, sizes and strides of each tensor.
+    """Everything that a plan assumes of the arguments. Numbers count by value if their index is in
+    `by_value`, and always in lists. With `exact` the caller has compared the dtype, device, sizes
+    and strides of each tensor already.
 
     >>> one = situation((1, 2), {0})
     >>> situation((1, 3), {0}) == one, situation((2, 2), {0}) == one
@@ -85,12 +78,11 @@ def situation(args: Sequence[Any], by_value: Collection[int], exact: bool = Fals
     """
     seen: dict[int, int] = {}
     found: list[Hashable] = []
+    facts = _facts_besides_geometry if exact else _facts
     for k, value in enumerate(args):
         kind = type(value)
         if kind in TENSORS:
-            same = seen.setdefault(id(value), k)
-            shape = (kind,) if exact else _shape(value)
-            found.append((*shape, _flags(value), same))
+            found.append((*facts(value), seen.setdefault(id(value), k)))
         elif kind is int and k not in by_value:
             found.append(_class(value))
         elif kind in NUMBERS and k not in by_value:
@@ -100,18 +92,8 @@ def situation(args: Sequence[Any], by_value: Collection[int], exact: bool = Fals
     return tuple(found)
 
 
-def _shape(value: torch.Tensor) -> tuple[Any, ...]:
-    return (type(value), value.dtype, value.device, value.size(), value.stride())
-
-
-def _flags(value: torch.Tensor) -> tuple[Any, ...]:
-    """What besides its geometry decides what is done with a tensor, and by which binary."""
-    lazy = (value.is_conj(), value.is_neg(), is_zero_tensor(value))
-    return (value.requires_grad, lazy, value.data_ptr() & 15)
-
-
 def _class(value: int) -> tuple[Any, ...]:
-    """What Triton may make of an integer that it is given."""
+    """What Triton specializes a binary for, of an integer."""
     if -0x80000000 <= value <= 0x7FFFFFFF:
         width = 32
     else:
@@ -122,7 +104,7 @@ def _class(value: int) -> tuple[Any, ...]:
 def _assumed(value: Any, seen: dict[int, int]) -> Hashable:
     kind = type(value)
     if kind in TENSORS:
-        return (*_shape(value), _flags(value), seen.setdefault(id(value), -1 - len(seen)))
+        return (*_facts(value), seen.setdefault(id(value), -1 - len(seen)))
     if kind is list or kind is tuple or kind is dict:
         same = seen.setdefault(id(value), -1 - len(seen))
         if kind is dict:

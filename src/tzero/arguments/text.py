@@ -1,7 +1,7 @@
-"""Keys in words: a text that is the same in every process, and how two keys differ.
+"""Keys as text: the same in every process; and the first difference of two keys.
 
-Enters: parts of keys. Leaves: text. It must not know how parts are made, beyond the shape of a
-tensor's, nor kernels.
+Enters: parts of keys. Leaves: text. It must not know kernels, nor how parts are made, except the
+order of a tensor's facts.
 
     >>> text((torch.float16, torch.Size([2]), (1,)))
     '(torch.float16, (2,), (1,))'
@@ -16,13 +16,14 @@ from typing import Any
 
 import torch
 
-from tzero.arguments.constants import Same
+from tzero.arguments.constants import Identity
+from tzero.arguments.tensor_facts import FACTS
 
 __all__ = ["difference", "first_difference", "holds_tensor", "shown", "text"]
 
 
 def text(item: Hashable) -> str:
-    """A part as text: the same for equal parts in every process, so that disks can keep it.
+    """A part as text: equal parts have the same text in every process, so caches on disk use it.
 
     >>> text((int, "mean", frozenset({1})))
     "(int, 'mean', {1})"
@@ -34,14 +35,14 @@ def text(item: Hashable) -> str:
         return f"({inner},)" if len(item) == 1 else f"({inner})"
     if isinstance(item, frozenset):
         return f"{{{', '.join(sorted(text(each) for each in item))}}}"
-    if isinstance(item, Same):
-        return _of_same(item)
+    if isinstance(item, Identity):
+        return _of_identity(item)
     if isinstance(item, CodeType):
         return f"<code {item.co_qualname} {_digest(item)}>"
     return shown(item)
 
 
-def _of_same(item: Same) -> str:
+def _of_identity(item: Identity) -> str:
     value = item.value
     if isinstance(value, type):
         return f"<class {_dotted(value)}>"
@@ -55,7 +56,7 @@ def _dotted(kind: type) -> str:
 
 
 def _digest(code: CodeType) -> str:
-    """What a function does, in twelve digits; functions in it are among its constants."""
+    """A hash of a function's code in twelve digits; inner functions are among its constants."""
     facts = (
         code.co_code,
         code.co_exceptiontable,
@@ -68,7 +69,7 @@ def _digest(code: CodeType) -> str:
 
 
 def shown(value: object) -> str:
-    """What a value's own `repr` says; what is said of keys must not fail where that does.
+    """A value's `repr`; if that raises, the class and the error.
 
     >>> shown(0.5)
     '0.5'
@@ -79,11 +80,14 @@ def shown(value: object) -> str:
         return f"<{_dotted(type(value))}, whose repr raises {type(error).__name__}>"
 
 
-_TENSOR_FACTS = ("dtype", "sizes", "strides", "dims marked static", "64-bit indices")
+_TENSOR_FACTS = (
+    *(fact.name for fact in FACTS if "key" in fact.readers),
+    *("dims marked static", "64-bit indices"),  # with static_shapes=False
+)
 
 
 def first_difference(old: Sequence[object], new: Sequence[object]) -> int:
-    """The place of the first part in which two keys differ; behind the shorter if there is none.
+    """The index of the first part in which two keys differ; the length of the shorter if none does.
 
     >>> first_difference((1, 2), (1, 3))
     1
@@ -93,7 +97,7 @@ def first_difference(old: Sequence[object], new: Sequence[object]) -> int:
 
 
 def difference(old: Sequence[Any], new: Sequence[Any], names: Sequence[str]) -> str:
-    """The first fact in which two keys differ, in words; empty if there is none.
+    """The first fact in which two keys differ, as a clause; empty if there is none.
 
     >>> difference((int, "sum"), (int, "mean"), ["n", "how"])
     "argument 'how' is 'mean', not 'sum'"
@@ -113,7 +117,7 @@ def difference(old: Sequence[Any], new: Sequence[Any], names: Sequence[str]) -> 
 
 
 def holds_tensor(item: object) -> bool:
-    """Whether a part is, or holds, that of a tensor.
+    """Whether a part is or holds the part of a tensor.
 
     >>> holds_tensor((list, (torch.int8, (2,), (1,)))), holds_tensor((list, int))
     (True, False)

@@ -1,8 +1,8 @@
-"""What the ``toolchain`` of a request is made of, and values as text, in one way only.
+"""Canonical text for values, and facts about compilers and CPU, for the ``toolchain`` of a request.
 
-Enters: values, a compiler's path, this machine. Leaves: text that is equal where what it stands for
-is equal, and differs where it differs. It must not know any backend: each of them says for itself
-what has a say in its results, and writes it down with what is here.
+Enters: values, a compiler's path, this machine. Leaves: text that is equal exactly if the values
+are equal. It must not know any backend: each backend decides which facts affect its results, and
+writes them with these functions.
 
     >>> toolchain(compiler="gcc 12.2", flags=("-O3",))
     '{"compiler":"gcc 12.2","flags":{"$tuple":["-O3"]},"tzero":1}'
@@ -23,11 +23,11 @@ from typing import Any, NoReturn
 __all__ = ["SCHEMA", "Unwritable", "canonical", "cpu_features", "file_digest", "parse", "toolchain"]
 
 SCHEMA = 1
-"""Raised when tzero's own share in what is compiled changes: what was made before is then asked
-for under other digests, and never found again."""
+"""Incremented when tzero's own part of compiled code changes. All digests change with it, so older
+entries are never found again."""
 
 _CPUINFO = "/proc/cpuinfo"
-_PLAIN_INT = 1 << 63  # beyond it: hexadecimal, which Python reads at any length
+_PLAIN_INT = 1 << 63  # larger ones are written in hexadecimal, which int() reads at any length
 
 
 class Unwritable(TypeError):
@@ -40,7 +40,7 @@ class Unwritable(TypeError):
 
 
 def toolchain(**facts: Any) -> str:
-    """The facts of a toolchain as a request has them, together with tzero's own schema.
+    """Return the ``toolchain`` text of a request: these facts and tzero's own schema.
 
     >>> toolchain(triton="3.6.0")
     '{"triton":"3.6.0","tzero":1}'
@@ -49,39 +49,40 @@ def toolchain(**facts: Any) -> str:
 
 
 def canonical(value: Any) -> str:
-    """A value as JSON, in the only way there is to write it.
+    """Return the canonical JSON of a value.
 
-    Keys are sorted, numbers exact, and what JSON would mix up is told apart: tuples from lists,
-    integers from floats, the zeros, infinities and NaN. What is none of None, bool, int, float,
-    str, bytes, list, tuple and dict is refused, classes derived from these too.
+    Keys are sorted and numbers are exact. Values that plain JSON would confuse differ: tuples and
+    lists, integers and floats, zeros of different sign, infinities and NaN. Allowed are None, bool,
+    int, float, str, bytes, list, tuple and dict, but not their subclasses; anything else raises
+    `Unwritable`.
 
     >>> canonical({"b": (1, 2.5), "a": [True, None]})
     '{"a":[true,null],"b":{"$tuple":[1,{"$float":"0x1.4000000000000p+1"}]}}'
     """
     try:
-        # Not as ASCII: two surrogates would become the escapes of the character that they make up.
-        return json.dumps(_written(value), ensure_ascii=False, separators=(",", ":"))
+        # Not ASCII: escaped, a pair of surrogates would equal the one character that it encodes.
+        return json.dumps(_to_json(value), ensure_ascii=False, separators=(",", ":"))
     except RecursionError:
         raise Unwritable("a value that is nested too deeply has no canonical text") from None
 
 
 def parse(text: str) -> Any:
-    """The value of a canonical text; ValueError for any other.
+    """Return the value of a canonical text; raise ValueError for any other text.
 
     >>> parse(canonical((1, b"x", -0.0)))
     (1, b'x', -0.0)
     """
     try:
-        plain = json.loads(text, parse_float=_refused, parse_constant=_refused)
-        value = _read(plain)
+        plain = json.loads(text, parse_float=_reject, parse_constant=_reject)
+        value = _from_json(plain)
         if canonical(value) == text:
             return value
     except (RecursionError, TypeError, KeyError, ValueError) as error:
-        raise ValueError(f"no canonical text: {error}") from error
-    raise ValueError("no canonical text: the value that it stands for is written otherwise")
+        raise ValueError(f"not a canonical text: {error}") from error
+    raise ValueError("not a canonical text: the canonical text of its value differs")
 
 
-def _written(value: Any) -> Any:
+def _to_json(value: Any) -> Any:
     kind = type(value)
     if value is None or kind is bool or kind is str:
         return value
@@ -92,30 +93,30 @@ def _written(value: Any) -> Any:
     if kind is bytes:
         return {"$bytes": value.hex()}
     if kind is list:
-        return [_written(each) for each in value]
+        return [_to_json(each) for each in value]
     if kind is tuple:
-        return {"$tuple": [_written(each) for each in value]}
+        return {"$tuple": [_to_json(each) for each in value]}
     if kind is dict:
-        return _written_dict(value)
+        return _to_json_dict(value)
     article = "an" if kind.__name__[0] in "aeiouAEIOU" else "a"
     raise Unwritable(f"{article} {kind.__name__} has no canonical text")
 
 
-def _written_dict(value: dict[Any, Any]) -> dict[str, Any]:
+def _to_json_dict(value: dict[Any, Any]) -> dict[str, Any]:
     if all(type(key) is str and not key.startswith("$") for key in value):
-        return {key: _written(value[key]) for key in sorted(value)}
-    pairs = [(canonical(key), [_written(key), _written(each)]) for key, each in value.items()]
+        return {key: _to_json(value[key]) for key in sorted(value)}
+    pairs = [(canonical(key), [_to_json(key), _to_json(each)]) for key, each in value.items()]
     return {"$dict": [pair for _, pair in sorted(pairs, key=lambda pair: pair[0])]}
 
 
-def _read(plain: Any) -> Any:
+def _from_json(plain: Any) -> Any:
     if isinstance(plain, list):
-        return [_read(each) for each in plain]
+        return [_from_json(each) for each in plain]
     if not isinstance(plain, dict):
         return plain
     mark = next(iter(plain), "")
     if len(plain) != 1 or not mark.startswith("$"):
-        return {key: _read(each) for key, each in plain.items()}
+        return {key: _from_json(each) for key, each in plain.items()}
     held = plain[mark]
     match mark:
         case "$int":
@@ -125,20 +126,20 @@ def _read(plain: Any) -> Any:
         case "$bytes":
             return bytes.fromhex(held)
         case "$tuple":
-            return tuple(_read(held))
+            return tuple(_from_json(held))
         case "$dict":
-            return {_read(key): _read(each) for key, each in held}
-    raise ValueError(f"{mark!r} marks nothing")
+            return {_from_json(key): _from_json(each) for key, each in held}
+    raise ValueError(f"unknown mark {mark!r}")
 
 
-def _refused(text: str) -> NoReturn:
-    raise ValueError(f"{text} is written otherwise")
+def _reject(text: str) -> NoReturn:
+    raise ValueError(f"the plain number {text} is not allowed")
 
 
 @functools.cache
 def cpu_features() -> str:
-    """What this machine's processors can do, all of them: code made for it runs where this is the
-    same.
+    """Return the architecture and the features that all CPU cores of this machine have. Code that
+    was compiled for it runs on any machine with the same text.
 
     >>> cpu_features().startswith(platform.machine())
     True
@@ -146,29 +147,29 @@ def cpu_features() -> str:
     sets = _feature_sets(_CPUINFO)
     if not sets:
         return " ".join([platform.machine(), platform.processor() or "unknown"])
-    # Cores may differ, and a kernel runs on any of them.
+    # Cores may differ, and a kernel may run on any of them.
     return " ".join([platform.machine(), *sorted(frozenset.intersection(*sets))])
 
 
 def _feature_sets(path: str) -> list[frozenset[str]]:
-    """The features of each processor, as Linux lists them; none where it does not."""
+    """The features of each core from /proc/cpuinfo; empty if it lists none."""
     try:
         lines = Path(path).read_text(errors="replace").splitlines()
     except OSError:
-        return []  # not Linux, or no /proc: `platform` is asked instead
+        return []  # not Linux, or no /proc: the caller uses `platform`
     named = [line.partition(":") for line in lines]
-    return [frozenset(words.split()) for name, _, words in named if name.strip() in _LISTS]
+    return [frozenset(features.split()) for name, _, features in named if name.strip() in _FIELDS]
 
 
-_LISTS = ("flags", "Features", "isa")  # on x86, on Arm, on RISC-V
+_FIELDS = ("flags", "Features", "isa")  # on x86, on Arm, on RISC-V
 
 
 def file_digest(path: str | os.PathLike[str], ask: Sequence[str] = ("--version",)) -> str:
-    """Which compiler this is: a digest of the file and of its answer to a question.
+    """Identify a compiler: return a digest of its file and of its output for these arguments.
 
-    The path has no part in it, so that machines with the same compiler share what it made. The file
-    is read and asked again only when its path, size or time of change is another. OSError where it
-    cannot be read or run; ``subprocess.TimeoutExpired`` where it does not answer.
+    The path is not part of the digest, so machines with the same compiler share its results. The
+    file is read and run again only if its path, size or modification time changes. Raises OSError
+    if it cannot be read or run, and ``subprocess.TimeoutExpired`` if it does not end.
 
     >>> import sys
     >>> file_digest(sys.executable) == file_digest(sys.executable)
@@ -176,13 +177,13 @@ def file_digest(path: str | os.PathLike[str], ask: Sequence[str] = ("--version",
     """
     real = os.path.realpath(path)
     found = os.stat(real)
-    return _asked(os.path.abspath(path), real, found.st_size, found.st_mtime_ns, tuple(ask))
+    return _digest_of(os.path.abspath(path), real, found.st_size, found.st_mtime_ns, tuple(ask))
 
 
 @functools.lru_cache(maxsize=64)
-def _asked(path: str, real: str, size: int, changed: int, ask: tuple[str, ...]) -> str:
-    # Run by the name it was given: some compilers are one file that acts by its name.
-    answer = subprocess.run(
+def _digest_of(path: str, real: str, size: int, changed: int, ask: tuple[str, ...]) -> str:
+    # Run under the given name, not the resolved one: some compilers behave according to argv[0].
+    done = subprocess.run(
         [path, *ask],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -192,5 +193,5 @@ def _asked(path: str, real: str, size: int, changed: int, ask: tuple[str, ...]) 
     )
     with open(real, "rb") as file:
         content = hashlib.file_digest(file, "sha256").hexdigest()
-    facts = (content, answer.returncode, answer.stdout, ask)
+    facts = (content, done.returncode, done.stdout, ask)
     return hashlib.sha256(canonical(facts).encode()).hexdigest()

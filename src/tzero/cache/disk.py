@@ -1,28 +1,28 @@
-"""Entries in a directory of one's own, each under the digest of the request that it answers.
+"""Cache entries in a private directory, one file per entry, named by the digest of its request.
 
 ::
 
-    root/                      0700, ours, nobody else may write
+    root/                      mode 0700, owned by us, not writable for others
       ab/                      likewise
-        ab12...                an entry, whole: entry.py has its format
-        .ab12....tmp           one that is being written; its name cannot be guessed
-      ledger                   what there was when it was last counted, and what came since
+        ab12...                one entry; entry.py has its format
+        .ab12....tmp           an entry being written, under a random name
+      ledger                   the size at the last count, and what was written since
       lock                     held by the process that evicts
 
-    put ── temporary file ── rename ──► entry ── ledger says: too much ──► evict, unless others do
+    put ── temporary file ── rename ──► entry ── ledger over the limit ──► evict
     get ── open, read, verify ──► payload     └─ damaged: event, removed, a miss
 
 Enters: payloads by digest. Leaves: the same payloads, or misses. It must not know what the payloads
 are, nor any other layer.
 
-Correctness rests on renaming alone, which replaces a file as a whole, on network file systems too,
-and on verifying what is read; no reader ever waits, and the lock only keeps two processes from
-evicting at once. Nothing is synced to the disk: after a power failure an entry may be torn, which
-is found when it is read, and costs one compile.
+Correctness depends only on atomic renames, which network file systems have too, and on verifying
+what is read. Readers never wait; the lock only keeps two processes from evicting at once. There is
+no fsync: after a power failure an entry may be torn, which its next read detects; that costs one
+compile.
 
-What the environment does (full, read-only, deleted, broken) is an event of kind ``cache``, never an
-exception. So is a directory that others may write to: `CacheRefused` is what the event says; only
-`Disk.check` and who looks after the store (`usage`, `clear`, `verify`) raise it.
+Failures of the environment (disk full, read-only, deleted, broken) are events of kind ``cache``,
+never exceptions. So is a directory that others may write to: the event has the message of
+`CacheRefused`. Only `Disk.check` and the maintenance methods (`usage`, `clear`, `verify`) raise it.
 """
 
 from __future__ import annotations
@@ -46,26 +46,26 @@ from tzero.events import Event, emit
 __all__ = ["Disk", "Removed", "Usage", "Verdict"]
 
 FRESH = 3600
-"""Seconds within which an entry's use is not noted again, nor a temporary file taken for one that
-its writer left behind."""
+"""Seconds within which another use of an entry is not recorded, and a temporary file is taken to be
+still in use by its writer."""
 
-COUNTED = 24 * 3600
-"""Seconds after which the store is counted again even if little was written."""
+RECOUNT_AFTER = 24 * 3600
+"""Seconds after which the size is counted again even if little was written."""
 
-ROOM = 0.9
-"""How full the store is left by an eviction, so that the next one is many writes away."""
+EVICT_TO = 0.9
+"""Fraction of the limit that an eviction goes down to, so that the next one is many writes away."""
 
 _LEDGER = re.compile(rb"tzero ledger 1 (\d+) (\d+) *\n")
 _LEDGER_SIZE = 64
-_UNIT = 1024  # one byte at the ledger's end stands for so many that were written
+_UNIT = 1024  # each byte appended to the ledger stands for this many bytes written
 _SHARD = re.compile(r"[0-9a-f]{2}", re.ASCII)
 _TEMPORARY = re.compile(r"\.(?:[0-9a-f]{64}|ledger)\.[0-9a-f]{32}\.tmp", re.ASCII)
-_GONE = (errno.ENOENT, errno.ESTALE)  # ESTALE: another machine replaced it while it was read
+_GONE = (errno.ENOENT, errno.ESTALE)  # ESTALE: replaced by another machine during the read
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a store holds.
+    """Number, size and age of the entries of a store.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as root:
@@ -76,15 +76,15 @@ class Usage:
     entries: int
     bytes: int
     oldest: float | None
-    """When the least recently used entry was used, in seconds since 1970; `FRESH` is how exact."""
+    """When the least recently used entry was used, in seconds since 1970; accurate to `FRESH`."""
     newest: float | None
     temporary: int
-    """Files that are being written, or were when their writer died."""
+    """Temporary files, of writers at work or dead."""
 
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """What clearing a store removed, and what it could not.
+    """What `Disk.clear` removed, and a message for each file it could not remove.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as root:
@@ -99,15 +99,16 @@ class Removed:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is wrong with one entry.
+    """The result of verifying one entry.
 
-    >>> Verdict("0" * 64, "torn: it ends within its header").problem
-    'torn: it ends within its header'
+    ::
+
+        [verdict.digest for verdict in store.verify() if verdict.problem is not None]
     """
 
     digest: str
     problem: str | None
-    """None where nothing is."""
+    """What is wrong with it; None if it is intact."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +120,7 @@ class _File:
 
 
 class Disk:
-    """A store in a directory, made when something is first put there.
+    """A store in a directory, which is created at the first `put`.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as root:
@@ -130,16 +131,16 @@ class Disk:
     """
 
     def __init__(self, root: str | os.PathLike[str], limit: int = 4 << 30) -> None:
-        # Absolute, because the program may change its directory.
+        # Absolute, because the program may change its working directory.
         self.root = os.path.abspath(os.path.expanduser(os.fspath(root)))
         self.limit = limit
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def __repr__(self) -> str:
         return f"Disk({self.root!r}, limit={self.limit})"
 
     def get(self, digest: str) -> bytes | None:
-        """The payload of this digest, verified; None where there is none that can be used."""
+        """Return the verified payload of this digest; None if there is no valid entry."""
         path = self._path(digest)
         try:
             if not self._trusted(os.path.dirname(path)):
@@ -149,42 +150,42 @@ class Disk:
             self._discard(path, digest, damage)
         except OSError as error:
             if error.errno not in _GONE:
-                self._tell(digest, f"reading {path} failed", error)
+                self._report(digest, f"reading {path} failed", error)
         return None
 
     def put(self, digest: str, payload: bytes) -> None:
-        """Keep a payload, in place of what may be there."""
+        """Store a payload; replaces an existing entry."""
         path, data = self._path(digest), seal(payload, digest)
         if len(data) > self.limit:
-            words = f"it has {len(data)} bytes, and the whole cache may hold {self.limit}"
-            self._say(digest, f"not kept: {words}. Set TZERO_CACHE_LIMIT to more MiB.")
+            problem = f"the entry has {len(data)} bytes, the limit of the cache is {self.limit}"
+            self._emit(digest, f"not cached: {problem}. Set TZERO_CACHE_LIMIT to more MiB.")
             return
         try:
             if not self._trusted(os.path.dirname(path)):
                 return
             self._write(path, data)
         except OSError as error:
-            self._tell(digest, f"writing {path} failed", error)
+            self._report(digest, f"writing {path} failed", error)
             return
         try:
-            if self._grown(len(data)) > self.limit:
+            if self._add_to_ledger(len(data)) > self.limit:
                 self.evict()
         except OSError as error:
-            self._tell(digest, f"evicting from {self.root} failed", error)
+            self._report(digest, f"evicting from {self.root} failed", error)
 
     def check(self) -> None:
-        """Raise `CacheRefused` if someone else could write what is read here."""
+        """Raise `CacheRefused` if another user could have written the entries."""
         for path in (self.root, *self._shards()):
-            with suppress(FileNotFoundError):  # removed meanwhile, or not made yet: nobody's
+            with suppress(FileNotFoundError):  # not created yet, or removed meanwhile
                 _check(path)
 
     # Reading.
 
     def _path(self, digest: str) -> str:
-        request_of(digest)  # refuses what is no digest, before it becomes a name
+        request_of(digest)  # raises ValueError for anything that is not safe as a file name
         return os.path.join(self.root, digest[:2], digest)
 
-    def _read(self, path: str, in_use: bool = True) -> bytes:
+    def _read(self, path: str, record_use: bool = True) -> bytes:
         try:
             file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         except OSError as error:
@@ -193,32 +194,39 @@ class Disk:
             raise
         try:
             found = os.fstat(file)
-            if problem := _not_private(found) or _no_file(found):
+            if problem := _not_private(found) or _not_a_file(found):
                 raise Damaged("foreign", problem)
-            data = _all_of(file, found.st_size)
-            if in_use and abs(time.time() - found.st_mtime) > FRESH:
-                self._note_use(file, path)
+            data = _read_all(file, found.st_size)
+            if record_use and abs(time.time() - found.st_mtime) > FRESH:
+                self._record_use(file, path)
             return data
         finally:
             os.close(file)
 
-    def _note_use(self, file: int, path: str) -> None:
-        """The time of change says when an entry was last used: the time of access is often not
-        kept, and nothing else changes an entry."""
+    def _record_use(self, file: int, path: str) -> None:
+        """Set the modification time, which says when an entry was last used: access times are often
+        disabled, and entries are never modified."""
         try:
             os.utime(file)
         except OSError as error:
-            self._tell(os.path.basename(path), "its use could not be noted", error, logging.DEBUG)
+            self._report(
+                os.path.basename(path),
+                "recording the use of the entry failed",
+                error,
+                logging.DEBUG,
+            )
 
     def _discard(self, path: str, digest: str, damage: Damaged) -> None:
         facts = {"layer": "disk", "digest": digest, "path": path, "damage": damage.kind}
-        after = "It is removed, and made anew."
+        after = "It was removed; the next compile writes it again."
         try:
             os.unlink(path)
         except FileNotFoundError:
-            pass  # someone else saw it too
+            pass  # another process removed it
         except OSError as error:
-            after = f"It could not be removed ({error.strerror}); it is made anew each time."
+            after = (
+                f"It could not be removed ({error.strerror}), so each request compiles it again."
+            )
         emit(Event("cache", digest[:12], f"{path} is not used: {damage}. {after}", facts))
 
     # Writing.
@@ -227,10 +235,10 @@ class Disk:
         folder, name = os.path.split(path)
         temporary = os.path.join(folder, f".{name}.{secrets.token_hex(16)}.tmp")
         try:
-            file = _created(temporary)
-        except FileNotFoundError:  # the first entry of its shard, or the store was deleted
+            file = _create(temporary)
+        except FileNotFoundError:  # the first entry of its subdirectory, or the store was deleted
             _make(folder)
-            file = _created(temporary)
+            file = _create(temporary)
         try:
             try:
                 _write_all(file, data)
@@ -238,51 +246,53 @@ class Disk:
                 os.close(file)
             os.rename(temporary, path)
         except BaseException:
-            with suppress(OSError):  # the first error is the one to tell
+            with suppress(OSError):  # the first error is the one to raise
                 os.unlink(temporary)
             raise
 
-    # Trust.
+    # Permissions.
 
     def _trusted(self, shard: str) -> bool:
-        """Whether nobody else can write here; asked each time, so that a cure works at once."""
+        """Whether no other user can write here. Checked each time, so that a fix works at once."""
         try:
             for path in (self.root, shard):
                 _check(path)
         except FileNotFoundError:
-            return True  # there is nothing yet; what is made is made private
-        except CacheRefused as refusal:
-            self._say("cache", str(refusal), once=f"refused {refusal.path}")
+            return True  # nothing is there yet; it will be created private
+        except CacheRefused as error:
+            self._emit("cache", str(error), once=f"refused {error.path}")
             return False
-        if self._told:  # cured: should it happen again, it is told again
-            self._told -= {f"refused {self.root}", f"refused {shard}"}
+        if self._reported:  # fixed: if it happens again, it is reported again
+            self._reported -= {f"refused {self.root}", f"refused {shard}"}
         return True
 
-    # Telling.
+    # Events.
 
-    def _tell(self, digest: str, doing: str, error: OSError, level: int = logging.WARNING) -> None:
-        """One event for each failure; in the log, a warning for the first of its kind only."""
+    def _report(
+        self, digest: str, doing: str, error: OSError, level: int = logging.WARNING
+    ) -> None:
+        """Emit an event for a failure; it is logged as a warning only the first time."""
         why = error.strerror or str(error)
         advice = _ADVICE.get(error.errno or 0, "")
         kind = f"{doing.split()[0]} {error.errno}"
-        if kind in self._told:
+        if kind in self._reported:
             level = logging.DEBUG
-        self._told.add(kind)
+        self._reported.add(kind)
         facts = {"layer": "disk", "digest": digest, "errno": error.errno}
         emit(Event("cache", digest[:12], f"{doing}: {why}. {advice}".rstrip(), facts), level)
 
-    def _say(self, subject: str, words: str, once: str | None = None) -> None:
+    def _emit(self, subject: str, reason: str, once: str | None = None) -> None:
         if once is not None:
-            if once in self._told:
+            if once in self._reported:
                 return
-            self._told.add(once)
-        emit(Event("cache", subject[:12], words, {"layer": "disk", "root": self.root}))
+            self._reported.add(once)
+        emit(Event("cache", subject[:12], reason, {"layer": "disk", "root": self.root}))
 
-    # How much there is.
+    # Size and eviction.
 
-    def _grown(self, size: int) -> float:
-        """Note in the ledger that so many bytes were written, and estimate what there is; more than
-        anything where nobody knows."""
+    def _add_to_ledger(self, size: int) -> float:
+        """Record in the ledger that this many bytes were written; return the estimated size of the
+        store, or infinity if it must be counted."""
         path = os.path.join(self.root, "ledger")
         try:
             file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -294,38 +304,38 @@ class Disk:
             since = os.fstat(file).st_size - _LEDGER_SIZE
         finally:
             os.close(file)
-        if found is None or abs(time.time() - int(found[2])) > COUNTED:
+        if found is None or abs(time.time() - int(found[2])) > RECOUNT_AFTER:
             return float("inf")
         return int(found[1]) + since * _UNIT
 
-    def _settle(self, total: int) -> None:
-        """Begin the ledger anew from what was counted."""
+    def _start_ledger(self, total: int) -> None:
+        """Write a new ledger with the counted size."""
         text = f"tzero ledger 1 {total} {int(time.time())}"
         self._write(
             os.path.join(self.root, "ledger"), text.encode().ljust(_LEDGER_SIZE - 1) + b"\n"
         )
 
     def evict(self) -> int:
-        """Count the store, and remove the least recently used until it is within its limit, with
-        some room; how many went. Nothing where another process is at it."""
-        with self._turn() as ours:
+        """Count the store. If it exceeds the limit, remove the least recently used entries down to
+        `EVICT_TO`. Return how many were removed. Does nothing while another process evicts."""
+        with self._evict_lock() as ours:
             if not ours:
                 return 0
             files = sorted(self._sweep(), key=lambda file: file.used)
             total, gone = sum(file.size for file in files), 0
-            goal = self.limit * ROOM if total > self.limit else self.limit
+            goal = self.limit * EVICT_TO if total > self.limit else self.limit
             for file in files:
-                # The newest stays if it fits at all: it is what was just put here.
+                # The newest stays if it fits within the limit: it was just put here.
                 if total <= (self.limit if file is files[-1] else goal):
                     break
-                if _unused_since(file):
+                if _is_unchanged(file):
                     total -= file.size
-                    gone += _removed(file.path)
-            self._settle(total)
+                    gone += _remove(file.path)
+            self._start_ledger(total)
             return gone
 
     @contextmanager
-    def _turn(self) -> Iterator[bool]:
+    def _evict_lock(self) -> Iterator[bool]:
         path = os.path.join(self.root, "lock")
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         file = os.open(path, flags, 0o600)
@@ -336,18 +346,18 @@ class Disk:
                 yield False
                 return
             except OSError as error:
-                # No locks on this file system. Two that evict at once remove too much, at worst.
-                self._tell("cache", f"locking {path} failed", error, logging.DEBUG)
+                # No locks on this file system: at worst, two processes evict too much at once.
+                self._report("cache", f"locking {path} failed", error, logging.DEBUG)
             yield True
         finally:
             os.close(file)
 
     def _sweep(self) -> list[_File]:
-        """The entries, after removing what dead writers left."""
+        """Remove temporary files of dead writers; return the entries."""
         entries, temporary = self._files()
         for file in temporary:
             if time.time() - file.used > FRESH:
-                _removed(file.path)
+                _remove(file.path)
         return entries
 
     def _shards(self) -> list[str]:
@@ -358,7 +368,7 @@ class Disk:
         return sorted(os.path.join(self.root, name) for name in names if _SHARD.fullmatch(name))
 
     def _files(self) -> tuple[list[_File], list[_File]]:
-        """The entries and the temporary files; what else lies about is not ours."""
+        """The entries and the temporary files. Any other file is not ours."""
         entries: list[_File] = []
         temporary: list[_File] = []
         for folder in (self.root, *self._shards()):
@@ -367,7 +377,7 @@ class Disk:
                     for each in found:
                         kept = entries if is_digest(each.name) else temporary
                         if kept is entries or _TEMPORARY.fullmatch(each.name):
-                            with suppress(FileNotFoundError):  # removed while we look
+                            with suppress(FileNotFoundError):  # removed meanwhile
                                 facts = each.stat(follow_symlinks=False)
                                 use = facts.st_mtime
                                 kept.append(_File(each.path, each.name, facts.st_size, use))
@@ -375,10 +385,11 @@ class Disk:
                 continue
         return entries, temporary
 
-    # For who looks after the store.
+    # Maintenance.
 
     def usage(self) -> Usage:
-        """What there is; `CacheRefused` where it is not private, OSError where it is unreadable."""
+        """Count the entries. Raises `CacheRefused` if the store is not private, OSError if it is
+        unreadable."""
         self.check()
         entries, temporary = self._files()
         used = [file.used for file in entries]
@@ -391,63 +402,62 @@ class Disk:
         )
 
     def clear(self) -> Removed:
-        """Remove every entry and what belongs to the store; files of others stay."""
+        """Remove every entry and the store's own files; any other file stays."""
         self.check()
         entries, temporary = self._files()
         problems: list[str] = []
         count = size = 0
         for file in [*entries, *temporary]:
             try:
-                gone = _removed(file.path)
+                removed = _remove(file.path)
             except OSError as error:
                 problems.append(f"{file.path}: {error.strerror}")
                 continue
-            if gone and is_digest(file.name):
+            if removed and is_digest(file.name):
                 count, size = count + 1, size + file.size
         for path in self._shards():
-            with suppress(OSError):  # not empty: a file of someone else's, or a new entry
+            with suppress(OSError):  # not empty: a foreign file, or a new entry
                 os.rmdir(path)
         for name in ("ledger", "lock"):
             try:
-                _removed(os.path.join(self.root, name))
+                _remove(os.path.join(self.root, name))
             except OSError as error:
                 problems.append(f"{name}: {error.strerror}")
         return Removed(count, size, tuple(problems))
 
     def verify(self, remove: bool = False) -> Iterator[Verdict]:
-        """Open every entry, and say what is wrong with it; remove those with which something is,
-        if that is asked for."""
+        """Read and verify every entry; with ``remove``, remove the damaged ones."""
         self.check()
         for file in self._files()[0]:
             problem: str | None = None
             try:
-                opened(self._read(file.path, in_use=False), file.name)
+                opened(self._read(file.path, record_use=False), file.name)
             except Damaged as damage:
                 problem = str(damage)
             except FileNotFoundError:
-                continue  # evicted, or replaced, meanwhile
+                continue  # evicted or replaced meanwhile
             except OSError as error:
                 problem = f"unreadable: {error.strerror}"
             if problem is not None and remove:
-                _removed(file.path)
+                _remove(file.path)
             yield Verdict(file.name, problem)
 
 
 _ADVICE = {
-    errno.ENOSPC: "The disk is full; compiling goes on without keeping. Make room, or set "
+    errno.ENOSPC: "The disk is full; compiling goes on without caching. Free space, or set "
     "TZERO_CACHE_DIR to another disk.",
-    errno.EDQUOT: "The quota is used up; compiling goes on without keeping. Make room, or set "
+    errno.EDQUOT: "The quota is exceeded; compiling goes on without caching. Free space, or set "
     "TZERO_CACHE_DIR to another disk.",
-    errno.EROFS: "Compiling goes on without keeping. Set TZERO_CACHE_DIR to a directory that can "
-    "be written to.",
-    errno.EACCES: "Compiling goes on without it. Set TZERO_CACHE_DIR to a directory of your own.",
+    errno.EROFS: "Compiling goes on without caching. Set TZERO_CACHE_DIR to a directory that is "
+    "writable.",
+    errno.EACCES: "Compiling goes on without it. Set TZERO_CACHE_DIR to a directory that you own.",
     errno.ENOTDIR: "Compiling goes on without it. Set TZERO_CACHE_DIR to a directory.",
-    errno.EIO: "The disk or its network fails; compiling goes on without it.",
+    errno.EIO: "The disk or its network connection fails; compiling goes on without it.",
 }
 
 
 def _check(path: str) -> None:
-    """Raise `CacheRefused` where this directory, or what it links to, is not private."""
+    """Raise `CacheRefused` if this directory, or the target of this link, is not private."""
     found = os.stat(path)
     if not stat.S_ISDIR(found.st_mode):
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
@@ -465,16 +475,16 @@ def _not_private(found: os.stat_result) -> str | None:
     return None
 
 
-def _no_file(found: os.stat_result) -> str | None:
-    return None if stat.S_ISREG(found.st_mode) else "it is no regular file"
+def _not_a_file(found: os.stat_result) -> str | None:
+    return None if stat.S_ISREG(found.st_mode) else "it is not a regular file"
 
 
 def _make(folder: str) -> None:
-    """Make a directory and what is missing above it, each private from its first moment."""
+    """Create a directory and its missing parents, each with mode 0700 from the start."""
     try:
         os.mkdir(folder, 0o700)
     except FileExistsError:
-        pass  # another writer was faster
+        pass  # another writer created it
     except FileNotFoundError:
         above = os.path.dirname(folder)
         if above == folder:
@@ -484,7 +494,7 @@ def _make(folder: str) -> None:
             os.mkdir(folder, 0o700)
 
 
-def _created(path: str) -> int:
+def _create(path: str) -> int:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     return os.open(path, flags, 0o600)
 
@@ -495,8 +505,8 @@ def _write_all(file: int, data: bytes) -> None:
         view = view[os.write(file, view) :]
 
 
-def _all_of(file: int, size: int) -> bytes:
-    """The whole file: it may be longer than it was, and one read may bring less than is there."""
+def _read_all(file: int, size: int) -> bytes:
+    """Read the whole file. It may have grown since ``size``, and one read may return less."""
     data = os.read(file, max(size, HEADER.size) + 1)
     if len(data) == size:
         return data
@@ -506,17 +516,17 @@ def _all_of(file: int, size: int) -> bytes:
     return b"".join(parts)
 
 
-def _unused_since(file: _File) -> bool:
-    """Whether nobody used or replaced an entry since it was counted."""
+def _is_unchanged(file: _File) -> bool:
+    """Whether the entry was neither used nor replaced since it was counted."""
     try:
         return os.lstat(file.path).st_mtime == file.used
     except FileNotFoundError:
         return True
 
 
-def _removed(path: str) -> bool:
+def _remove(path: str) -> bool:
     try:
         os.unlink(path)
     except FileNotFoundError:
-        return False  # someone else did
+        return False  # another process did
     return True

@@ -1,25 +1,24 @@
-"""A cache that machines share: the same entries, on redis or at any URL that fsspec knows.
+"""A cache shared between machines: the same entries, on redis or at any URL of fsspec.
 
 ::
 
-    get ── left alone for now? ──► a miss, at once
-      └─── a thread asks ── in time ── verify ──► payload, or a miss
-                        └── too late, or an error ──► a miss; it is left alone for a while
+    get ── in backoff? ──► a miss, immediately
+      └─── another thread fetches ── in time ── verify ──► payload, or a miss
+                                └── too late, or an error ──► a miss; backoff begins
 
-    put ──► queue (bounded) ── one thread, while there is work ──► sealed, sent
+    put ──► queue (bounded) ── one thread, while there is work ──► seal, send
 
 Enters: payloads by digest, and a URL. Leaves: the same payloads, or misses. It must not know what
 the payloads are, nor any other layer.
 
-A remote is someone else's machine: it may be down, slow, or lie. No call here waits longer than
-`PATIENCE`, whatever the transport does: another thread talks to the remote, and is left behind if
-it must be. A remote that failed is left alone, twice as long each time, and that is told once, not
-for each kernel. What comes back is opened as any entry is, with the key if there is one, and is a
-miss if that fails. Entries of different keys and schemas have different names, so that machines
-with different keys do not replace each other's.
+A remote may be down, slow, or malicious. No call here waits longer than `PATIENCE`, whatever the
+transport does: another thread talks to the remote, and is abandoned if it takes too long. After a
+failure the remote is not used for a while, twice as long each time. That is one event, not one per
+kernel. A fetched entry is verified like any other, with the key if there is one; if that fails, it
+is a miss. Entry names contain the schema and a hash of the key, so that machines with different
+keys do not replace each other's entries.
 
-A forked child begins with an empty queue and connections of its own; what its parent had in the
-queue, the parent sends.
+A forked child starts with an empty queue and new connections. The parent sends what it had queued.
 """
 
 from __future__ import annotations
@@ -42,42 +41,42 @@ from tzero.events import Event, emit
 __all__ = ["Remote", "shown"]
 
 PATIENCE = 2.0
-"""Seconds that a caller waits for an answer, at most."""
+"""Maximum seconds that a caller waits for a reply."""
 
-TRANSFER = 15.0
-"""Seconds that a connection to redis may take for one step, in the background."""
+SOCKET_TIMEOUT = 15.0
+"""Socket timeout of redis connections in seconds; they are used in the background only."""
 
-FAREWELL = 3.0
-"""Seconds that the interpreter's exit waits for what is still to be sent, at most."""
+EXIT_TIMEOUT = 3.0
+"""Maximum seconds that the interpreter's exit waits for the queue to be sent."""
 
-ALONE = (5.0, 300.0)
-"""Seconds that a remote is left alone after its first failure, and at most."""
+BACKOFF = (5.0, 300.0)
+"""Seconds without use after the first failure, and the maximum."""
 
-ASKING = 8
-"""Threads that ask at the same time, those left behind included."""
+FETCH_THREADS = 8
+"""Maximum number of threads that fetch, including abandoned ones."""
 
-QUEUED = (256, 128 << 20)
-"""Entries, and bytes, that may wait to be sent."""
+QUEUE_LIMIT = (256, 128 << 20)
+"""Maximum number of entries, and of bytes, in the queue."""
 
-_Answer = TypeVar("_Answer")
+_T = TypeVar("_T")
 
 
 class _Unavailable(Exception):
-    """A transport cannot be had on this machine; the message says what to do."""
+    """A transport cannot be used on this machine; the message says what to install."""
 
 
 class Transport(Protocol):
-    """What brings bytes to a remote and back; it may raise anything, and take any time."""
+    """Fetches and sends bytes. May raise anything, and take any time."""
 
     def fetch(self, name: str) -> bytes | None:
-        """The bytes of this name; None where there are none."""
+        """Return the bytes under this name, or None."""
 
     def send(self, name: str, data: bytes) -> None:
-        """Keep bytes under this name, in place of what may be there."""
+        """Store bytes under this name, replacing existing ones."""
 
 
 class Remote:
-    """A store behind a URL.
+    """A store at a URL.
 
     >>> store = Remote("memory://docs", key="a secret")
     >>> store.put("0" * 64, b"code")
@@ -93,7 +92,7 @@ class Remote:
         key: str | None = None,
         *,
         patience: float = PATIENCE,
-        alone: tuple[float, float] = ALONE,
+        backoff: tuple[float, float] = BACKOFF,
         connect: Callable[[str], Transport] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -102,10 +101,10 @@ class Remote:
         self.authenticated = key is not None
         self.patience = patience
         self._key = None if key is None else derived(key)
-        self._alone = alone
+        self._backoff = backoff
         self._connect = connect or _transport
         self._clock = clock
-        self._said: set[str] = set()
+        self._warned_open = False
         self.reset()
         _remotes.add(self)
 
@@ -113,24 +112,24 @@ class Remote:
         return f"Remote({self.shown!r})"
 
     def reset(self) -> None:
-        """Forget connections, threads and what is queued, as in a child after a fork."""
-        self._health = _Health(self._alone, self.patience, self._clock)
-        self._asking = threading.BoundedSemaphore(ASKING)
-        self._opening = threading.Lock()  # protects `_opened`, so that there is one
+        """Drop connections, threads and the queue, as a forked child must."""
+        self._health = _Health(self._backoff, self.patience, self._clock)
+        self._fetch_slots = threading.BoundedSemaphore(FETCH_THREADS)
+        self._open_lock = threading.Lock()  # held while `_opened` is made
         self._opened: Transport | None = None
         self._outbox = _Outbox(self._send, self._dropped)
 
     def get(self, digest: str) -> bytes | None:
-        """The payload of this digest, verified; None where there is none that can be used, or the
-        remote does not answer in time."""
+        """Return the verified payload of this digest; None if there is no valid entry, or no reply
+        in time."""
         name = self.name_of(digest)
-        self._say_if_open()
+        self._warn_if_open()
         if not self._health.may_try():
             return None
         try:
             transport = self._transport()
-            data = self._in_time(lambda: transport.fetch(name))
-        except Exception as error:  # whatever a transport raises: a remote never fails a compile
+            data = self._with_timeout(lambda: transport.fetch(name))
+        except Exception as error:  # of any transport: a remote never fails a compile
             self._failed(error)
             return None
         self._health.worked()
@@ -139,16 +138,16 @@ class Remote:
         try:
             return opened(data, digest, self._key)
         except Damaged as damage:
-            words = f"{self.shown}: the entry {name} is not used: {damage}. It is made anew."
+            reason = f"{self.shown}: the entry {name} is not used: {damage}. It will be replaced."
             facts = {"layer": "remote", "digest": digest, "damage": damage.kind}
-            emit(Event("cache", digest[:12], words, facts))
+            emit(Event("cache", digest[:12], reason, facts))
             return None
 
     def put(self, digest: str, payload: bytes) -> None:
-        """Have a payload sent, in the background; the caller does not wait."""
+        """Queue a payload to be sent in the background."""
         request_of(digest)
-        self._say_if_open()
-        if self._health.is_left_alone():
+        self._warn_if_open()
+        if self._health.is_backing_off():
             return
         try:
             self._transport()
@@ -158,55 +157,56 @@ class Remote:
         self._outbox.add(digest, payload)
 
     def flush(self, seconds: float | None = None) -> bool:
-        """Wait until all that was put is sent or given up; whether it was in time."""
+        """Wait until the queue is sent or dropped; return False on timeout."""
         return self._outbox.wait(seconds)
 
     def probe(self) -> str | None:
-        """Why the remote does not answer; None if it does. Asks even one that is left alone."""
+        """Return why the remote does not reply, or None if it does. Ignores the backoff."""
         try:
             transport, name = self._transport(), self.name_of("0" * 64)
-            self._in_time(lambda: transport.fetch(name))
+            self._with_timeout(lambda: transport.fetch(name))
         except Exception as error:
             return _reason(error)
         return None
 
     def name_of(self, digest: str) -> str:
-        """The name of an entry at the remote."""
+        """Return the name of an entry at the remote."""
         request_of(digest)
-        whose = "open" if self._key is None else _mark(self._key)
-        return f"tzero/{SCHEMA}/{whose}/{digest[:2]}/{digest}"
+        key = "open" if self._key is None else _key_name(self._key)
+        return f"tzero/{SCHEMA}/{key}/{digest[:2]}/{digest}"
 
     def _transport(self) -> Transport:
-        """Made by the caller, because it imports: a fork in the middle of an import by another
-        thread would leave the child with half a module, and at the exit there are no imports."""
-        with self._opening:
+        """Return the transport; made in the caller's thread, because that imports packages. A fork
+        during an import by another thread would leave the child with a half-imported module, and at
+        interpreter exit imports fail."""
+        with self._open_lock:
             if self._opened is None:
                 self._opened = self._connect(self.url)
             return self._opened
 
-    def _in_time(self, ask: Callable[[], _Answer]) -> _Answer:
-        """What a question brings, asked by another thread. A thread whose answer does not come in
-        time is left behind, and keeps its place until it ends: so there are never many of them."""
+    def _with_timeout(self, call: Callable[[], _T]) -> _T:
+        """Run a call on another thread, and wait for at most `patience`. A thread that takes longer
+        is abandoned. It keeps its slot until it ends, so there are at most `FETCH_THREADS`."""
         until = self._clock() + self.patience
-        if not self._asking.acquire(timeout=self.patience):
-            raise TimeoutError(f"{ASKING} earlier questions have had no answer yet")
-        question = _Question(ask, self._asking)
+        if not self._fetch_slots.acquire(timeout=self.patience):
+            raise TimeoutError(f"{FETCH_THREADS} earlier calls have not returned")
+        running = _Call(call, self._fetch_slots)
         try:
-            # A daemon, for the interpreter waits without end for threads that are none.
-            threading.Thread(target=question.run, name="tzero-remote", daemon=True).start()
+            # A daemon thread, because the interpreter waits for all others without limit.
+            threading.Thread(target=running.run, name="tzero-remote", daemon=True).start()
         except RuntimeError:
-            self._asking.release()  # no more threads: the interpreter ends, or has too many
+            self._fetch_slots.release()  # no thread can be started: at exit, or there are too many
             raise
-        if not question.done.wait(max(0.0, until - self._clock())):
-            raise TimeoutError(f"no answer within {self.patience:g} s")
-        if question.error is not None:
-            raise question.error
-        return question.answer  # type: ignore[no-any-return]
+        if not running.done.wait(max(0.0, until - self._clock())):
+            raise TimeoutError(f"no reply within {self.patience:g} s")
+        if running.error is not None:
+            raise running.error
+        return running.result  # type: ignore[no-any-return]
 
     def _send(self, digest: str, payload: bytes) -> None:
-        """One entry, sent by the thread of the outbox."""
+        """Send one entry; runs on the thread of the outbox."""
         if not self._health.may_try():
-            return  # it failed since this was put; told when it did
+            return  # it failed since this was put, which was reported then
         try:
             data = seal(payload, digest, self._key)
             self._transport().send(self.name_of(digest), data)
@@ -218,73 +218,73 @@ class Remote:
     def _failed(self, error: Exception) -> None:
         delay = self._health.failed()
         if delay is not None:
-            words = (
-                f"the shared cache {self.shown} is left alone for {delay:g} s, and longer if it "
+            reason = (
+                f"the shared cache {self.shown} is not used for {delay:g} s, and longer if it "
                 f"fails again: {_reason(error)}. Compiling goes on without it."
             )
-            self._say(words, {"error": type(error).__name__})
+            self._emit(reason, {"error": type(error).__name__})
 
     def _dropped(self, digest: str, why: str) -> None:
-        words = f"some entries are not sent to the shared cache {self.shown}: {why}"
-        self._say(words, {"digest": digest})
+        reason = f"some entries are not sent to the shared cache {self.shown}: {why}"
+        self._emit(reason, {"digest": digest})
 
-    def _say_if_open(self) -> None:
-        if self._key is None and "open" not in self._said:
-            self._said.add("open")
-            words = (
+    def _warn_if_open(self) -> None:
+        if self._key is None and not self._warned_open:
+            self._warned_open = True
+            reason = (
                 f"the shared cache {self.shown} is used without a key: whoever can write to it "
-                "decides what code runs here. Set TZERO_CACHE_KEY to a secret that only those have "
-                "whom you trust."
+                "decides what code runs here. Set TZERO_CACHE_KEY to the same secret on each "
+                "machine that you trust."
             )
-            self._say(words, {})
+            self._emit(reason, {})
 
-    def _say(self, words: str, facts: dict[str, Any]) -> None:
-        emit(Event("cache", "remote", words, {"layer": "remote", "url": self.shown, **facts}))
+    def _emit(self, reason: str, facts: dict[str, Any]) -> None:
+        emit(Event("cache", "remote", reason, {"layer": "remote", "url": self.shown, **facts}))
 
 
-class _Question:
-    """One call on a transport, made by another thread."""
+class _Call:
+    """One call of a transport, on a thread of its own."""
 
-    def __init__(self, ask: Callable[[], Any], place: threading.BoundedSemaphore) -> None:
-        self._ask = ask
-        self._place = place
+    def __init__(self, call: Callable[[], Any], slots: threading.BoundedSemaphore) -> None:
+        self._call = call
+        self._slots = slots
         self.done = threading.Event()
-        self.answer: Any = None
+        self.result: Any = None
         self.error: Exception | None = None
 
     def run(self) -> None:
         try:
-            self.answer = self._ask()
-        except Exception as error:  # handed to who asked; nobody listens if that was too long ago
+            self.result = self._call()
+        except Exception as error:  # raised by the waiting caller, unless it has given up
             self.error = error
         finally:
-            self._place.release()
+            self._slots.release()
             self.done.set()
 
 
 class _Health:
-    """Whether a remote is worth asking: after a failure not before some time has passed, and then
-    by one caller alone, until that one knows."""
+    """Exponential backoff: after a failure the remote is not used for a while, and then by one
+    caller only, until that call has succeeded or failed."""
 
     def __init__(
-        self, alone: tuple[float, float], patience: float, clock: Callable[[], float]
+        self, backoff: tuple[float, float], patience: float, clock: Callable[[], float]
     ) -> None:
-        self._first, self._most = alone
+        self._first, self._maximum = backoff
         self._patience = patience
         self._clock = clock
-        self._change = threading.Lock()  # protects the three below
-        self._delay = 0.0  # how long it is left alone since its last failure; 0: it works
+        self._lock = threading.Lock()  # protects the three below
+        self._delay = 0.0  # the current backoff in seconds; 0: it works
         self._until = 0.0
-        self._trying = False  # one caller is asking whether it works again
+        self._trying = False  # whether one caller tries if it works again
 
-    def is_left_alone(self) -> bool:
+    def is_backing_off(self) -> bool:
         return self._delay > 0.0 and self._clock() < self._until
 
     def may_try(self) -> bool:
-        """Whether the caller may ask; it then says how that went."""
+        """Whether the caller may use the remote; if so, it must call `worked` or `failed`."""
         if self._delay == 0.0:
             return True
-        with self._change:
+        with self._lock:
             now = self._clock()
             if now < self._until:
                 return False
@@ -294,94 +294,95 @@ class _Health:
 
     def worked(self) -> None:
         if self._delay:
-            with self._change:
+            with self._lock:
                 self._delay, self._trying = 0.0, False
 
     def failed(self) -> float | None:
-        """Leave it alone; for how long, if this failure is the first and is to be told."""
-        with self._change:
+        """Begin or extend the backoff; return its length if this is the first failure, which is
+        to be reported."""
+        with self._lock:
             first = self._delay == 0.0
-            # Calls that were under way together fail together: that is one failure.
+            # Concurrent calls fail together: that counts as one failure.
             if first or self._trying:
-                self._delay = self._first if first else min(2 * self._delay, self._most)
+                self._delay = self._first if first else min(2 * self._delay, self._maximum)
                 self._until = self._clock() + self._delay
                 self._trying = False
             return self._delay if first else None
 
 
 class _Outbox:
-    """What is to be sent, and the thread that sends it, which is there while there is work."""
+    """The queue of entries to send, and the thread that sends them and ends when it is empty."""
 
     def __init__(
         self, send: Callable[[str, bytes], None], dropped: Callable[[str, str], None]
     ) -> None:
         self._send = send
         self._dropped = dropped
-        self._change = threading.Condition()  # protects all below
+        self._changed = threading.Condition()  # protects all below
         self._waiting: collections.deque[tuple[str, bytes]] = collections.deque()
         self._bytes = 0
-        self._at_work = False
-        self._told = False  # that something was dropped, since all was last sent
+        self._is_running = False
+        self._reported = False  # a dropped entry, since the queue was last empty
 
     def add(self, digest: str, payload: bytes) -> None:
-        entries, most = QUEUED
-        with self._change:
-            if len(self._waiting) >= entries or self._bytes + len(payload) > most:
-                why = "it is slower than entries are made"
+        max_entries, max_bytes = QUEUE_LIMIT
+        with self._changed:
+            if len(self._waiting) >= max_entries or self._bytes + len(payload) > max_bytes:
+                why = "the queue is full"
             else:
                 self._waiting.append((digest, payload))
                 self._bytes += len(payload)
                 why = self._start()
-            tell = bool(why) and not self._told
-            self._told = self._told or tell
-        if tell:
+            report = bool(why) and not self._reported
+            self._reported = self._reported or report
+        if report:
             self._dropped(digest, why)
 
     def _start(self) -> str:
-        """Have the thread run; why it does not. The lock is held by the caller."""
-        if self._at_work:
+        """Start the thread if needed; return why that failed, or "". The caller holds the lock."""
+        if self._is_running:
             return ""
-        # A daemon, for the interpreter would wait for any other without limit; `_at_exit` waits.
+        # A daemon thread, because the interpreter waits for others without limit; `_at_exit` waits.
         thread = threading.Thread(target=self._work, name="tzero-remote-put", daemon=True)
         try:
             thread.start()
-        except RuntimeError as error:  # the interpreter is about to end, or there are too many
+        except RuntimeError as error:  # at interpreter exit, or there are too many threads
             self._waiting.clear()
             self._bytes = 0
             return str(error)
-        self._at_work = True
+        self._is_running = True
         return ""
 
     def _work(self) -> None:
         try:
             while job := self._next():
                 self._send(*job)
-        except BaseException:  # of an observer of events: it is shown, and the next put goes on
-            with self._change:
-                self._rest()
+        except BaseException:  # of an observer of events; threading prints it
+            with self._changed:
+                self._stop()
             raise
 
     def _next(self) -> tuple[str, bytes] | None:
-        with self._change:
+        with self._changed:
             if not self._waiting:
-                self._rest()
+                self._stop()
                 return None
             digest, payload = self._waiting.popleft()
             self._bytes -= len(payload)
             return digest, payload
 
-    def _rest(self) -> None:
-        """The thread ends; the lock is held by the caller."""
-        self._at_work = self._told = False
-        self._change.notify_all()
+    def _stop(self) -> None:
+        """Mark the thread as ended; the caller holds the lock."""
+        self._is_running = self._reported = False
+        self._changed.notify_all()
 
     def wait(self, seconds: float | None) -> bool:
-        with self._change:
-            return self._change.wait_for(lambda: not self._at_work, seconds)
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._is_running, seconds)
 
 
 class _Redis:
-    """On redis; connections are made by the calls."""
+    """Transport to redis; connects at the first call."""
 
     def __init__(self, url: str) -> None:
         try:
@@ -391,11 +392,11 @@ class _Redis:
         except ImportError as error:
             words = "the package redis is not installed; run `pip install 'tzero-runtime[redis]'`"
             raise _Unavailable(words) from error
-        # Trying again is for `_Health` to decide, which knows what it costs the caller.
+        # No retries here: `_Health` decides when to try again.
         self._client = redis.Redis.from_url(
             url,
-            socket_timeout=TRANSFER,
-            socket_connect_timeout=TRANSFER,
+            socket_timeout=SOCKET_TIMEOUT,
+            socket_connect_timeout=SOCKET_TIMEOUT,
             retry=Retry(NoBackoff(), 0),
         )
 
@@ -403,14 +404,14 @@ class _Redis:
         found = self._client.get(name)
         if found is None or isinstance(found, bytes):
             return found
-        raise TypeError(f"redis answered with a {type(found).__name__}")
+        raise TypeError(f"redis replied with a {type(found).__name__}")
 
     def send(self, name: str, data: bytes) -> None:
         self._client.set(name, data)
 
 
 class _Files:
-    """On a file system of fsspec, which is opened by the first call: some connect to do so."""
+    """Transport to a file system of fsspec. The first call opens it, which may connect."""
 
     def __init__(self, url: str) -> None:
         try:
@@ -423,11 +424,11 @@ class _Files:
             fsspec.get_filesystem_class(protocol)
         self._url = url
         self._open = fsspec.core.url_to_fs
-        self._opening = threading.Lock()  # protects `_opened`, so that there is one
+        self._open_lock = threading.Lock()  # held while `_opened` is made
         self._opened: tuple[Any, str] | None = None
 
     def _place(self, name: str) -> tuple[Any, str]:
-        with self._opening:
+        with self._open_lock:
             if self._opened is None:
                 self._opened = self._open(self._url)
             files, root = self._opened
@@ -441,13 +442,13 @@ class _Files:
             return None
         if isinstance(found, bytes):
             return found
-        raise TypeError(f"fsspec answered with a {type(found).__name__}")
+        raise TypeError(f"fsspec returned a {type(found).__name__}")
 
     def send(self, name: str, data: bytes) -> None:
         files, path = self._place(name)
         files.makedirs(path.rpartition("/")[0], exist_ok=True)
         if "file" not in _names(files.protocol):
-            files.pipe_file(path, data)  # object stores show an object when it is whole
+            files.pipe_file(path, data)  # object stores write objects atomically
             return
         temporary = f"{path}.{secrets.token_hex(16)}.tmp"
         try:
@@ -469,22 +470,22 @@ def _transport(url: str) -> Transport:
 
 
 def shown(url: str) -> str:
-    """A URL without what may be secret in it.
+    """Return a URL without the parts that may be secret.
 
     >>> shown("redis://:password@host:6379/0?client_name=me")
     'redis://host:6379/0'
     """
-    # Up to the last @: a password may hold any character, also where it should not.
+    # Up to the last @: an unquoted password may contain any character.
     return re.sub(r"[?#].*", "", re.sub(r"//.*@", "//", url, flags=re.DOTALL), flags=re.DOTALL)
 
 
 def _reason(error: Exception) -> str:
-    words = str(error) if isinstance(error, _Unavailable) else f"{type(error).__name__}: {error}"
-    return words.rstrip(": .")
+    text = str(error) if isinstance(error, _Unavailable) else f"{type(error).__name__}: {error}"
+    return text.rstrip(": .")
 
 
-def _mark(key: bytes) -> str:
-    """A name for a key, from which the key cannot be had."""
+def _key_name(key: bytes) -> str:
+    """A hash of a key, as part of entry names; the key cannot be recovered from it."""
     return hmac.digest(key, b"the name of this key", "sha256").hex()[:16]
 
 
@@ -497,12 +498,12 @@ def _after_fork() -> None:
 
 
 def _at_exit() -> None:
-    """Give what is still to be sent some time, for all remotes together."""
-    until = time.monotonic() + FAREWELL
+    """Wait for the queues of all remotes, `EXIT_TIMEOUT` seconds in total."""
+    until = time.monotonic() + EXIT_TIMEOUT
     for remote in list(_remotes):
         if not remote.flush(max(0.0, until - time.monotonic())):
-            words = f"the shared cache {remote.shown} did not take all entries before the exit"
-            emit(Event("cache", "remote", words, {"layer": "remote", "url": remote.shown}))
+            reason = f"the shared cache {remote.shown} did not receive all entries before the exit"
+            emit(Event("cache", "remote", reason, {"layer": "remote", "url": remote.shown}))
 
 
 os.register_at_fork(after_in_child=_after_fork)

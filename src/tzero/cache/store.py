@@ -1,9 +1,9 @@
-"""The layers of the cache, as one: the disk in front, what is shared behind it.
+"""The layers of the cache combined: the disk first, then the shared cache.
 
 ::
 
     get ── disk ── hit ──► Found(payload, "disk")
-             └ miss ── remote ── hit ──► the disk gets it too ──► Found(payload, "remote")
+             └ miss ── remote ── hit ──► also put on disk ──► Found(payload, "remote")
     put ──► disk, and the remote's queue
 
 Enters: settings, and payloads by digest. Leaves: payloads, and which layer had them. It must not
@@ -27,7 +27,7 @@ __all__ = ["Found", "Layers", "Store", "location", "stores"]
 
 
 class Store(Protocol):
-    """Where payloads are kept, by the digest of the request that they answer.
+    """Keeps payloads by the digest of their request.
 
     ::
 
@@ -36,18 +36,20 @@ class Store(Protocol):
     """
 
     def get(self, digest: str) -> bytes | None:
-        """The payload, verified; None for a miss. Damage is a miss, and told by an event."""
+        """Return the verified payload; None for a miss. A damaged entry is a miss and an event."""
 
     def put(self, digest: str, payload: bytes) -> None:
-        """Keep a payload. Never raises for what the environment does: that is told by an event."""
+        """Keep a payload. Failures of the environment are events, never exceptions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A payload, and which layer had it.
+    """A payload, and the layer that had it.
 
-    >>> Found(b"code", "disk").layer
-    'disk'
+    ::
+
+        found = layers.get(digest)
+        assert found.layer == "disk"
     """
 
     payload: bytes
@@ -56,7 +58,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Layers:
-    """The stores that settings ask for, either or both of which may be absent.
+    """The stores that the settings configure; each may be absent.
 
     >>> nothing = Layers(disk=None, remote=None)
     >>> nothing.put("0" * 64, b"code")
@@ -68,7 +70,7 @@ class Layers:
     remote: Remote | None
 
     def get(self, digest: str) -> Found | None:
-        """The payload of this digest; one that only the remote had is kept on the disk as well."""
+        """Return the payload of this digest. A hit at the remote is also put on disk."""
         if self.disk is not None and (payload := self.disk.get(digest)) is not None:
             return Found(payload, "disk")
         if self.remote is not None and (payload := self.remote.get(digest)) is not None:
@@ -78,19 +80,19 @@ class Layers:
         return None
 
     def put(self, digest: str, payload: bytes) -> None:
-        """Keep a payload in every layer; the remote's is sent in the background."""
+        """Put a payload into every layer; the remote gets it in the background."""
         if self.disk is not None:
             self.disk.put(digest, payload)
         if self.remote is not None:
             self.remote.put(digest, payload)
 
     def flush(self, seconds: float | None = None) -> bool:
-        """Wait until the remote has what was put; whether it was in time."""
+        """Wait until the remote has received everything; return False on timeout."""
         return self.remote is None or self.remote.flush(seconds)
 
 
 def location(settings: Settings) -> str:
-    """The directory that settings keep the cache in.
+    """Return the cache directory of these settings.
 
     >>> location(Settings(cache_dir="/data/kernels"))
     '/data/kernels'
@@ -100,7 +102,7 @@ def location(settings: Settings) -> str:
 
 
 def stores(settings: Settings) -> Layers:
-    """The layers for these settings; the same object for the same values.
+    """Return the layers of these settings; the same object for equal values.
 
     >>> stores(Settings(cache=False)).disk is None
     True

@@ -1,10 +1,14 @@
-"""Calls of host functions: the order of the stages.
+"""Calls of host functions.
 
-kernel       Kernel: arguments -> key -> bound kernel -> call
-bound        BoundKernel: one specialization
+stages       the order of the stages, in one place: arguments -> key -> bound kernel -> run
+kernel       Kernel: what users see of it
+ordering     arguments in the order of the parameters, defaults filled in
+bound        BoundKernel: one specialization, its config and its plans
 bound_table  the table of bound kernels, and what is evicted when it is full
-specialize   specialize(): a value that joins the key while a host function runs
+specialize   specialize(): a value that joins the key while a host function runs; noting, what
+             a kernel does with it
 native       kernels whose plans are replayed natively
-reports      Stats and Explanation
+tally        counts, and events of misses; reports and explain, what a kernel says of itself
+by_name      kernels are copied and pickled by reference
 compare      a program's kernels, timed with and without tzero
 """

@@ -11,7 +11,6 @@ replays. It must not know how native code decides. A call that native code does 
 from __future__ import annotations
 
 import functools
-import inspect
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
@@ -24,7 +23,7 @@ from tzero.adapters.torch_layout import configure, in_a_new_thread
 from tzero.calls.bound import BoundKernel
 from tzero.calls.kernel import Kernel
 from tzero.launches import native as native_launch
-from tzero.launches.native import NotNative
+from tzero.launches.native import NotNative, ParameterDescription
 from tzero.plans import outputs
 from tzero.plans.describe import describe
 from tzero.plans.plan import Call, Plan, View
@@ -62,9 +61,8 @@ class NativeCalls(Kernel[Any]):
             self._tell_once("its key= function is asked on each call")
             return
         host = self.host
-        empty = inspect.Parameter.empty
         parameters = tuple(
-            (name, name in host.defaults, host.defaults.get(name, empty), constant)
+            ParameterDescription(name, constant, name in host.defaults, host.defaults.get(name))
             for name, constant in zip(host.parameters, host.constants, strict=True)
         )
         most = _ENTRIES_PER_BOUND_KERNEL * settings.current().max_specializations
@@ -142,14 +140,14 @@ class NativeCalls(Kernel[Any]):
 
     def stages(self, args: tuple[Any, ...], bound: Any) -> dict[str, float]:
         """What the stages of a native hit cost now, in nanoseconds."""
-        if not self._look(2, *args):
+        stages = self.native.STAGES
+        if not self._look(stages["guards"], *args):
             return super().stages(args, bound)
         times = [measure.nanoseconds(self._count)]  # a call that does nothing
-        for stage in range(3):
+        for stage in stages.values():
             times.append(measure.nanoseconds(functools.partial(self._look, stage, *args)))
-        names = ("reading", "lookup", "guards")
         pairs = itertools.pairwise(times)
-        return {name: max(b - a, 0.0) for name, (a, b) in zip(names, pairs, strict=True)}
+        return {name: max(b - a, 0.0) for name, (a, b) in zip(stages, pairs, strict=True)}
 
     def _note_uses(self) -> None:
         for bound, used in self._used():

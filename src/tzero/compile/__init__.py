@@ -1,36 +1,47 @@
-"""Compiling beside the program: requests out, artifacts back.
+"""Compile kernels in the background: a `Request` goes in, a future of an `Artifact` comes out.
+
+What is sent to a worker process, and what comes back:
+
+- sent: `Request` in ``request.py``: backend name, kernel name, program text, toolchain versions,
+  environment variables. Everything is text; the worker needs nothing else from this process.
+- sent beside it: how many MiB the compile may use (``worker.run(request, memory)``).
+- returned: `worker.Reply` in ``worker.py``: the bytes of an `Artifact` or a `worker.Failure`, the
+  process and thread ids, start and end time, memory in use.
+- `Artifact` in ``request.py``: files by name, and facts about them as JSON.
 
 ::
 
-    caller                 the service's threads                    worker processes
-    ──────                 ─────────────────────                    ────────────────
-    submit ─► memory?
+    caller                 threads of the service                  worker processes
+    ──────                 ──────────────────────                  ────────────────
+    submit ─► in memory?
       │         │ no
       │       in flight? ─ yes ─► the same future
       │         │ no
-      │         └─► lookers ─► disk? ─► remote?
-      │               │ no               │ yes
-      │               │                  └──────────────────────┐
-      │               ├─ runs = "thread" ─► threads ─ compiler ─┤
+      │         └─► lookup threads ─► on disk? ─► at the remote?
+      │               │ no                          │ yes
+      │               │                             └───────────┐
+      │               ├─ runs = "thread" ─► thread ─ compiler ──┤
       │               │                                         │
-      │               └─ runs = "process" ─► queue ─┬─ slot ──── Request ──► worker ─ backend
+      │               └─ runs = "process" ─► queue ─┬─ Slot ──── Request ──► worker ─ backend
       │                                             │   ▲◄────── Reply ─────────┘
-      │                                             └─ slot ... one worker each
+      │                                             └─ Slot ... one worker each
       │                                                         │
     future ◄── artifact ◄── memory ◄── disk, remote (put) ◄─────┘
 
-    compile() does the looking in the caller, and the compiling too while no worker is up.
+    compile() looks into the caches in the caller's thread, and compiles there if no worker is up.
 
-- `tzero.compile.request`: what crosses the border between processes.
-- `tzero.compile.backend`: what compiles, found by name.
-- `tzero.compile.service`: `AsyncCompile`; memory, what is in flight, and the order of the stages.
-- `tzero.compile.crew`: threads that take work from a queue.
-- `tzero.compile.pool`: a slot, its worker, and how that ends.
-- `tzero.compile.worker`: what runs in a worker process.
-- `tzero.compile.command`: compilers that are programs.
-- `tzero.compile.accounting`, `tzero.compile.progress`: what it costs; how far it is.
+- ``request.py``: `Request` and `Artifact`, and the bytes of an artifact.
+- ``backend.py``: the protocol of a compiler, and how one is found by name.
+- ``service.py``: `AsyncCompile`, the public methods and the order of the stages.
+- ``in_flight.py``: which requests are being compiled, and the artifacts kept in memory.
+- ``pending.py``: `Pending`, the future that callers share, and `Job`; ``recent.py``: the LRU table.
+- ``compilers.py``: runs a job in a worker, on a thread, or in the caller.
+- ``thread_pool.py``: threads that take work from a queue.
+- ``pool.py``: `pool.Slot`, which starts, uses and ends one worker process.
+- ``worker.py``: the code that runs in a worker; ``command.py``: compilers that are programs.
+- ``lifetime.py``: exit and fork; ``accounting.py``: counters and events; ``progress.py``: the bar.
 
-What is promised of threads, processes, forks and exits is in ``docs/concurrency.md``.
+``docs/concurrency.md`` states the guarantees about threads, processes, forks and exits.
 """
 
 from tzero.compile.accounting import CompileStats, Cost
@@ -41,7 +52,7 @@ __all__ = ["Artifact", "AsyncCompile", "CompileStats", "Cost", "Request", "servi
 
 
 def top(count: int = 10) -> list[Cost]:
-    """The kernels whose compiles took longest in this process.
+    """Return the kernels whose compiles took longest in this process, longest first.
 
     >>> len(top(3)) <= 3
     True

@@ -1,7 +1,7 @@
-"""What compiling has cost: counters, seconds by kernel, and a line for each compile.
+"""Count what compiling costs, and emit one event per compile.
 
-Enters: what the service did, as it does it. Leaves: `CompileStats`, the kernels that took longest,
-an event and a span for each compile. It must not know how compiling is done.
+Enters: what the service did, reported as it happens. Leaves: `CompileStats`, the kernels that took
+longest, an event and a span for each compile. It must not know how compiling is done.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tzero import measure
 from tzero.compile.request import Request
 from tzero.events import Event, emit, watched
 
-__all__ = ["Book", "CompileStats", "Cost", "Done", "Layer", "Where"]
+__all__ = ["Accounting", "CompileRun", "CompileStats", "Cost", "Layer", "Where"]
 
 Layer = Literal["memory", "disk", "remote"]
 Where = Literal["inline", "process", "thread"]
@@ -35,24 +35,24 @@ class CompileStats:
     """
 
     requests: int
-    """What was asked for, in all."""
+    """All requests."""
     joined: int
-    """Requests for what was being compiled already."""
+    """Requests that joined a compile already in flight."""
     hits: Mapping[str, int]
-    """Requests that a cache met: ``memory``, ``disk`` or ``remote``."""
+    """Cache hits by layer: ``memory``, ``disk`` or ``remote``."""
     compiled: Mapping[str, int]
-    """Compiles that succeeded: ``inline``, or in a ``process`` or ``thread`` beside the caller."""
+    """Successful compiles: ``inline`` in the caller, in a worker ``process`` or on a ``thread``."""
     failed: int
     """Requests that ended in an error."""
     reloads: int
-    """How often the main process had to read a kernel's source again to compile it itself."""
+    """How often the main process read a kernel's source again to compile it itself."""
     seconds: float
-    """Time spent compiling, all workers together."""
+    """Time spent compiling, summed over all workers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one kernel has cost.
+    """Number of compiles of one kernel, and their total time.
 
     >>> print(Cost("add", 2, 0.5))
     add: 0.500 s in 2 compiles
@@ -63,15 +63,15 @@ class Cost:
     seconds: float
 
     def __str__(self) -> str:
-        many = "compile" if self.compiles == 1 else "compiles"
-        return f"{self.kernel}: {self.seconds:.3f} s in {self.compiles} {many}"
+        noun = "compile" if self.compiles == 1 else "compiles"
+        return f"{self.kernel}: {self.seconds:.3f} s in {self.compiles} {noun}"
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
-    """One compile that is over: where it ran, and from when to when on the monotonic clock.
+class CompileRun:
+    """Where one compile ran, and when: start and end in nanoseconds of ``time.perf_counter_ns``.
 
-    >>> Done("process", 4711, 4711, 0, 2_500_000_000).seconds
+    >>> CompileRun("process", 4711, 4711, 0, 2_500_000_000).seconds
     2.5
     """
 
@@ -81,87 +81,87 @@ class Done:
     start: int
     end: int
     why: str = ""
-    """Why it ran there, where that was not the usual thing."""
+    """Why it ran there, if that is not the default place."""
 
     @property
     def seconds(self) -> float:
-        """How long it took."""
+        """Duration."""
         return (self.end - self.start) / 1e9
 
 
-class Book:
-    """Where the service writes down what it does.
+class Accounting:
+    """Counters of one service.
 
-    >>> book = Book()
-    >>> book.asked()
-    >>> book.stats().requests
+    >>> accounting = Accounting()
+    >>> accounting.requested(joined=True)
+    >>> accounting.stats().joined
     1
     """
 
     def __init__(self) -> None:
-        self._change = threading.Lock()  # protects all below
+        self._lock = threading.Lock()  # protects everything below
         self._counts: Counter[str] = Counter()
         self._hits: Counter[str] = Counter()
         self._compiled: Counter[str] = Counter()
         self._costs: dict[str, tuple[int, int]] = {}  # compiles and nanoseconds, by kernel
 
-    def asked(self, joined: bool = False) -> None:
-        """Note a request, and whether it joined another."""
-        with self._change:
+    def requested(self, joined: bool = False) -> None:
+        """Count a request, and whether it joined another."""
+        with self._lock:
             self._counts["requests"] += 1
             self._counts["joined"] += joined
 
     def reloaded(self) -> None:
-        """Note that the main process read a kernel's source again."""
-        with self._change:
+        """Count a kernel whose source the main process read again."""
+        with self._lock:
             self._counts["reloads"] += 1
 
     def hit(self, request: Request, layer: Layer) -> None:
-        """Note a request that a cache met, and tell of it where someone listens."""
-        with self._change:
+        """Count a cache hit; emit an event if someone watches."""
+        with self._lock:
             self._hits[layer] += 1
         if watched():
             facts = {"digest": request.digest, "backend": request.backend, "layer": layer}
-            found = Event("cache", request.name, f"layer={layer}", MappingProxyType(facts))
-            emit(found, logging.DEBUG)
+            event = Event("cache", request.name, f"layer={layer}", MappingProxyType(facts))
+            emit(event, logging.DEBUG)
 
-    def compiled(self, request: Request, done: Done) -> None:
-        """Note a compile that succeeded, and tell of it."""
-        with self._change:
-            self._compiled[done.where] += 1
+    def compiled(self, request: Request, run: CompileRun) -> None:
+        """Count a successful compile, and emit its event."""
+        with self._lock:
+            self._compiled[run.where] += 1
             compiles, before = self._costs.get(request.name, (0, 0))
-            self._costs[request.name] = (compiles + 1, before + done.end - done.start)
-        self._tell(request, done, "")
+            self._costs[request.name] = (compiles + 1, before + run.end - run.start)
+        self._emit(request, run, "")
 
-    def failed(self, request: Request, error: BaseException, done: Done | None = None) -> None:
-        """Note a request that ended in an error, and tell of it; ``done`` where it was begun."""
-        with self._change:
+    def failed(self, request: Request, error: BaseException, run: CompileRun | None = None) -> None:
+        """Count a failed request, and emit its event. ``run`` is None if it never started."""
+        with self._lock:
             self._counts["failed"] += 1
-        # Ctrl-C and shutdown stop many at once, and nobody is left to wonder why.
+        # Ctrl-C and shutdown cancel many jobs at once: a warning for each would be noise.
         level = logging.DEBUG if isinstance(error, CancelledError) else None
-        self._tell(request, done, f"{type(error).__name__}: {error}".partition("\n")[0], level)
+        self._emit(request, run, f"{type(error).__name__}: {error}".partition("\n")[0], level)
 
-    def _tell(
-        self, request: Request, done: Done | None, problem: str, level: int | None = None
+    def _emit(
+        self, request: Request, run: CompileRun | None, problem: str, level: int | None = None
     ) -> None:
         facts: dict[str, object] = {"digest": request.digest, "backend": request.backend}
-        if done is not None:
-            facts |= {"where": done.where, "pid": done.pid, "seconds": round(done.seconds, 6)}
-            if done.why:
-                facts["why"] = done.why
+        if run is not None:
+            facts |= {"where": run.where, "pid": run.pid, "seconds": round(run.seconds, 6)}
+            if run.why:
+                facts["why"] = run.why
             record = measure.active()
             if record is not None:
-                times = done.start, done.end, done.thread, done.pid
+                times = run.start, run.end, run.thread, run.pid
                 record.add(measure.Span("compile", request.name, *times))
         facts["layer"] = "compiled" if not problem else "none"
         if problem:
             facts["problem"] = problem
-        line = " ".join(f"{key}={_word(value)}" for key, value in facts.items())
+        line = " ".join(f"{key}={_quoted(value)}" for key, value in facts.items())
         emit(Event("compile", request.name, line, MappingProxyType(facts)), level)
 
     def stats(self) -> CompileStats:
-        """The counts so far."""
-        with self._change:
+        """Return the counts so far."""
+        with self._lock:
             return CompileStats(
                 requests=self._counts["requests"],
                 joined=self._counts["joined"],
@@ -175,13 +175,13 @@ class Book:
             )
 
     def top(self, count: int) -> list[Cost]:
-        """The kernels that took longest, the longest first."""
-        with self._change:
+        """Return the kernels that took longest, longest first."""
+        with self._lock:
             costs = [Cost(name, n, taken / 1e9) for name, (n, taken) in self._costs.items()]
         return sorted(costs, key=lambda cost: -cost.seconds)[:count]
 
 
-def _word(value: object) -> str:
-    """A value as one word of a log line."""
+def _quoted(value: object) -> str:
+    """A value as one field of a log line; quoted if it has spaces."""
     text = str(value)
     return repr(text) if not text or any(c.isspace() or c == '"' for c in text) else text

@@ -1,8 +1,8 @@
-"""The compilers there are: one protocol, found by name through the entry points of packages.
+"""Find compiler backends by name, through the entry points of installed packages.
 
-Enters: the name of a backend, or where it is, as ``package.module:object``. Leaves: that object;
-for a name, the one behind the entry point in the group ``tzero.backends``. tzero's own are declared
-in the same way as anyone else's. It must not know any of them.
+Enters: a backend's name in the entry point group ``tzero.backends``, or its import path
+``package.module:object``. Leaves: that object, a `Backend`. tzero's own backends are entry points
+like any other. It must not know any of them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ GROUP = "tzero.backends"
 
 
 class Backend(Protocol):
-    """What makes artifacts of requests.
+    """A compiler: turns requests into artifacts.
 
     ::
 
@@ -30,34 +30,34 @@ class Backend(Protocol):
             def compile(self, request):
                 return Artifact({"out.txt": request.program.upper().encode()})
 
-    It may also have a method ``warm()``, which imports what compiling will need: a worker that is
-    started ahead of need calls it.
+    It may also have a method ``warm()`` that imports what compiling needs. Workers that are started
+    in advance call it.
     """
 
     runs: Literal["process", "thread"]
-    """``process``: the compiler is Python, and needs a worker process to run beside others;
-    ``thread``: it is a program of its own, and a thread that waits for it is enough."""
+    """``process``: the compiler is Python code, and needs a worker process to run in parallel;
+    ``thread``: it is a separate program, and a thread that waits for it is enough."""
 
     def compile(self, request: Request) -> Artifact:
-        """Make what was asked for, from the request alone; raise where it cannot be made."""
+        """Compile from the request alone; raise if that fails."""
 
 
 def names() -> list[str]:
-    """The names of all backends that installed packages offer.
+    """Return the names of all backends that installed packages offer.
 
-    >>> "fortran" in names()
-    False
+    >>> "triton" in names()
+    True
     """
     return sorted({entry.name for entry in entry_points(group=GROUP)})
 
 
 @functools.cache
 def find(name: str) -> Backend:
-    """The backend of this name, or at this place.
+    """Return the backend of this name or import path.
 
     >>> find("fortran")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    tzero.errors.BackendMissing: no backend is called 'fortran'...
+    tzero.errors.BackendMissing: ...'fortran'...
     """
     if ":" in name:
         try:

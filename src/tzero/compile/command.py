@@ -1,8 +1,9 @@
-"""Compilers that are programs: run, watched, and ended with the compile they belong to.
+"""Run compilers that are separate programs, and kill them when their compile ends.
 
-Enters: a command. Leaves: what it said and how it ended. A command ends at its compile's deadline,
-when its caller is interrupted, and when the process ends, with whatever it started itself. It must
-not know what the command is. A backend that starts compilers in its own way has none of this.
+Enters: a command line. Leaves: its output and exit code. A command is killed, with everything it
+started, at the deadline of its compile, when its caller is interrupted, and when the process exits.
+It must not know what the command is. A backend that starts compilers without `run` gets none of
+this.
 """
 
 from __future__ import annotations
@@ -20,27 +21,27 @@ from tzero.errors import CompileTimeout
 
 __all__ = ["deadline", "end_all", "forget", "run"]
 
-_limits = threading.local()  # of a thread: which kernel it compiles, how long, and until when
-# Protects `_running`. It is held while a command starts, which may have done much before the start
-# returns: whoever ends all of them is not to miss it.
-_change = threading.Lock()
+_thread = threading.local()  # .limit: (kernel, seconds, end on the monotonic clock) or None
+# Protects `_running`. It is held while a command starts: a command may already do work before Popen
+# returns, and `end_all` must not miss it.
+_lock = threading.Lock()
 _running: set[subprocess.Popen[bytes]] = set()
 
 
 @contextmanager
 def deadline(kernel: str, seconds: float) -> Iterator[None]:
-    """Give the commands that this thread runs in the block so long together; 0: as they like.
+    """Limit the total time of the commands that this thread runs in the block; 0: no limit.
 
     >>> with deadline("add", 600):
     ...     run(["true"]).returncode
     0
     """
-    before = getattr(_limits, "held", None)
-    _limits.held = (kernel, seconds, time.monotonic() + seconds) if seconds else None
+    before = getattr(_thread, "limit", None)
+    _thread.limit = (kernel, seconds, time.monotonic() + seconds) if seconds else None
     try:
         yield
     finally:
-        _limits.held = before
+        _thread.limit = before
 
 
 def run(
@@ -50,14 +51,14 @@ def run(
     env: Mapping[str, str] | None = None,
     stdin: bytes = b"",
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run a command to its end. How it ended is for the caller to look at; `CompileTimeout` where
-    it was not let.
+    """Run a command to its end; the caller checks the exit code. Raises `CompileTimeout` at the
+    deadline.
 
     >>> run(["echo", "hello"]).stdout
     b'hello\\n'
     """
-    held = getattr(_limits, "held", None)
-    with _change:
+    limit = getattr(_thread, "limit", None)
+    with _lock:
         process = subprocess.Popen(
             command,
             cwd=cwd,
@@ -65,46 +66,50 @@ def run(
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            # A worker's commands belong to the worker's group, and end with it.
+            # A worker's commands stay in the worker's process group, and are killed with it.
             start_new_session=not inside(),
         )
         _running.add(process)
     with process:
         try:
-            left = None if held is None else max(0.0, held[2] - time.monotonic())
+            left = None if limit is None else max(0.0, limit[2] - time.monotonic())
             out, err = process.communicate(stdin, timeout=left)
         except BaseException as error:
-            _end(process)
-            if isinstance(error, subprocess.TimeoutExpired) and held is not None:
-                raise CompileTimeout(kernel=held[0], seconds=held[1]) from None
+            _kill(process)
+            if isinstance(error, subprocess.TimeoutExpired) and limit is not None:
+                raise CompileTimeout(kernel=limit[0], seconds=limit[1]) from None
             raise
         finally:
-            with _change:
+            with _lock:
                 _running.discard(process)
     return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 
 def end_all() -> None:
-    """End every command that this process runs.
+    """Kill every command that this process runs.
 
-    >>> end_all()
+    ::
+
+        end_all()  # at exit
     """
-    with _change:
+    with _lock:
         left = list(_running)
     for process in left:
-        _end(process)
+        _kill(process)
 
 
 def forget() -> None:
-    """In a forked child: leave the parent's commands to the parent.
+    """In a forked child: drop the parent's commands without killing them.
 
-    >>> forget()
+    ::
+
+        os.register_at_fork(after_in_child=forget)
     """
-    global _change, _running
-    _change, _running = threading.Lock(), set()
+    global _lock, _running
+    _lock, _running = threading.Lock(), set()
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _kill(process: subprocess.Popen[bytes]) -> None:
     if process.poll() is not None:
         return
     try:
@@ -113,4 +118,4 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         else:
             os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:
-        return  # it was quicker
+        return  # it ended by itself

@@ -1,7 +1,7 @@
-"""What a process's services do when it ends, and when it forks.
+"""Shut services down at interpreter exit, and reset them in forked children.
 
-Enters: services, as they are made. Leaves: a call of ``shutdown`` when the interpreter ends, and of
-``leave_to_parent`` in a forked child. It must not know what a service is.
+Enters: services, when they are made. Leaves: a call of ``shutdown`` at interpreter exit, and of
+``reset_after_fork`` in a forked child. It must not know what a service is.
 """
 
 from __future__ import annotations
@@ -13,71 +13,72 @@ import threading
 import weakref
 from typing import Protocol
 
-__all__ = ["Living", "register", "see_to_exit"]
+__all__ = ["ProcessBound", "register", "register_exit_hook"]
 
 
-class Living(Protocol):
-    """What must be told of ends and forks.
+class ProcessBound(Protocol):
+    """An object with threads or processes, which must react to exits and forks.
 
     ::
 
-        register(living)
+        register(service)
     """
 
     def shutdown(self) -> None:
-        """The interpreter ends: end, and leave nothing behind."""
+        """The interpreter exits: end all threads and processes."""
 
-    def leave_to_parent(self) -> None:
-        """This is a forked child: begin anew, and leave alone what belongs to the parent."""
+    def reset_after_fork(self) -> None:
+        """In a forked child: start empty, and leave alone what belongs to the parent."""
 
 
 _lock = threading.Lock()  # protects the two below
-_all: dict[int, weakref.ref[Living]] = {}
+_objects: dict[int, weakref.ref[ProcessBound]] = {}
 _is_hooked = False
 
 
-def register(living: Living) -> None:
-    """Tell it of ends and forks, as long as it lives.
+def register(bound: ProcessBound) -> None:
+    """Call its methods at exits and forks, for as long as it lives.
 
     ::
 
         register(self)
     """
-    number = id(living)
+    number = id(bound)
     global _is_hooked
     with _lock:
-        _all[number] = weakref.ref(living, lambda _: _all.pop(number, None))
+        _objects[number] = weakref.ref(bound, lambda _: _objects.pop(number, None))
         is_first, _is_hooked = not _is_hooked, True
     if is_first:
         os.register_at_fork(after_in_child=_after_fork)
-        atexit.register(_end)
+        atexit.register(_at_exit)
 
 
-def see_to_exit() -> None:
-    """Be asked before loky when the interpreter ends: it waits for what its workers are at. Who was
-    registered last is asked first, and loky registers with each executor that begins; so this is
-    to be called after each.
+def register_exit_hook() -> None:
+    """Run our shutdown before loky's exit hook, which waits for its workers to finish.
+
+    Exit hooks run in reverse order of registration, and loky registers one with each executor it
+    starts. So call this after each start.
 
     ::
 
         executor.submit(work)
-        see_to_exit()
+        register_exit_hook()
     """
-    with contextlib.suppress(RuntimeError):  # the interpreter ends just now, and has asked
-        threading._register_atexit(_end)  # type: ignore[attr-defined]
+    with contextlib.suppress(RuntimeError):  # the interpreter is exiting; the hooks have run
+        threading._register_atexit(_at_exit)  # type: ignore[attr-defined]
 
 
-def _living() -> list[Living]:
-    return [one for reference in list(_all.values()) if (one := reference()) is not None]
+def _alive() -> list[ProcessBound]:
+    return [bound for reference in list(_objects.values()) if (bound := reference()) is not None]
 
 
-def _end() -> None:
-    for one in _living():
-        one.shutdown()
+def _at_exit() -> None:
+    for bound in _alive():
+        bound.shutdown()
 
 
 def _after_fork() -> None:
     global _lock
     _lock = threading.Lock()  # another thread of the parent may have held it
-    for one in _living():
-        one.leave_to_parent()
+    for bound in _alive():
+        bound.reset_after_fork()

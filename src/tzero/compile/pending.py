@@ -1,7 +1,7 @@
-"""What is under way: the future that callers hold, and the job behind it.
+"""`Pending`, the future that callers hold, and `Job`, the compile behind it.
 
-Enters: a request. Leaves: a `Pending`, which all who ask for the same thing share. It must not know
-who will compile it.
+Enters: a request. Leaves: a `Pending` shared by all callers with an equal request. It must not know
+who compiles it.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ __all__ = ["Job", "Pending"]
 
 
 class Pending(Future[Artifact]):
-    """An artifact that is to come. It knows its request, and cannot be cancelled: it may be
-    somebody else's, too.
+    """The future of an artifact. It cannot be cancelled, because other callers may share it.
 
     >>> Pending(Request("cpp", "add", "", "")).cancel()
     False
@@ -32,27 +31,27 @@ class Pending(Future[Artifact]):
         self.set_running_or_notify_cancel()
 
     def result(self, timeout: float | None = None) -> Artifact:
-        """The artifact; waits for it."""
-        self.require_here()
+        """Wait for the artifact."""
+        self.check_process()
         return super().result(timeout)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """What it failed with, if it did; waits for it."""
-        self.require_here()
+        """Wait for the end; return the error, or None."""
+        self.check_process()
         return super().exception(timeout)
 
-    def require_here(self) -> None:
-        """Refuse to wait in a forked child, where nobody would ever answer."""
+    def check_process(self) -> None:
+        """Raise in a forked child, where nobody would ever set the result."""
         if self._process != os.getpid() and not self.done():
             raise CancelledError(
-                f"{self.request.name}: process {self._process} compiles it, from which this one "
-                "was forked. Submit the request again here."
+                f"{self.request.name}: process {self._process} compiles it, and this process is "
+                "a fork of that one. Submit the request again here."
             )
 
 
 @dataclass(eq=False, slots=True)
 class Job:
-    """A request under way, and the settings of the moment it was made.
+    """A request in flight, with the settings in force when it was made.
 
     ::
 
@@ -62,18 +61,18 @@ class Job:
     request: Request
     settings: Settings
     future: Pending
-    asked: int = 1
-    """How often it was asked for; the service's lock protects it."""
+    requests: int = 1
+    """How many callers requested it; protected by the lock of `InFlight`."""
     stopped: bool = False
-    """Whether nobody wants it any more."""
+    """Whether it was cancelled."""
     slot: Slot | None = None
-    """Where it is compiled, if in a worker."""
+    """The slot that compiles it, if a worker does."""
 
-    def require_wanted(self) -> None:
-        """Raise where it is not wanted any more."""
+    def raise_if_stopped(self) -> None:
+        """Raise `CancelledError` if it was cancelled."""
         if self.stopped:
-            raise self.as_stopped()
+            raise self.stopped_error()
 
-    def as_stopped(self) -> CancelledError:
-        """What it ends with when it is stopped."""
+    def stopped_error(self) -> CancelledError:
+        """The error that a cancelled job ends with."""
         return CancelledError(f"{self.request.name}: its compile was stopped")

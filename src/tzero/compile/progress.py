@@ -1,6 +1,7 @@
-"""A progress bar for those who wait at a terminal; for all others nothing.
+"""Wait for futures, with a progress bar if stderr is a terminal.
 
-Enters: futures with names. Leaves: when all of them are done. It must not know what they are for.
+Enters: futures with names. Leaves: nothing; returns when all are done. It must not know what the
+futures are for.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from typing import Any, TextIO
 __all__ = ["watch"]
 
 SHOWN = 3
-"""How many names stand in the bar."""
+"""How many names the bar shows."""
 
 PATIENCE = 0.3
-"""Seconds before there is a bar: one that flashes by helps nobody."""
+"""Seconds before the bar appears, so that it does not flash for short waits."""
 
 
 def watch(named: Sequence[tuple[str, Future[Any]]], stream: TextIO | None = None) -> None:
-    """Wait until all are done; on a terminal, a bar says how many are and names what is not.
+    """Wait until all are done; on a terminal, a bar shows how many are and names the rest.
 
     >>> future = Future()
     >>> future.set_result(1)
@@ -35,21 +36,21 @@ def watch(named: Sequence[tuple[str, Future[Any]]], stream: TextIO | None = None
     rich = importlib.import_module("rich.progress")
     console = importlib.import_module("rich.console").Console(file=stream)
     columns = [rich.BarColumn(), rich.MofNCompleteColumn(), rich.TextColumn("{task.description}")]
-    # It is drawn when something has changed, which takes no thread.
+    # Redrawn after each completed future, which needs no refresh thread.
     with rich.Progress(*columns, console=console, transient=True, auto_refresh=False) as bar:
         task = bar.add_task("", total=len(futures))
         while left := {future for future in futures if not future.done()}:
             bar.update(
                 task,
                 completed=len(futures) - len(left),
-                description=_names(named, left),
+                description=_description(named, left),
                 refresh=True,
             )
             wait(left, return_when=FIRST_COMPLETED)
 
 
-def _names(named: Sequence[tuple[str, Future[Any]]], left: set[Future[Any]]) -> str:
+def _description(named: Sequence[tuple[str, Future[Any]]], left: set[Future[Any]]) -> str:
     names = list(dict.fromkeys(name for name, future in named if future in left))
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    # In rich's text, brackets are markup; kernels of generic names have some.
+    # Rich reads brackets as markup; names of generic kernels have some.
     return "compiling " + ", ".join(names[:SHOWN]).replace("[", r"\[") + more

@@ -1,7 +1,7 @@
-"""The artifacts that were asked for last, in memory, up to a number of bytes.
+"""An LRU table of artifacts in memory, limited in bytes.
 
-Enters: artifacts by digest. Leaves: the same. It must not know where they came from. It has no lock
-of its own: whoever has it protects it.
+Enters: artifacts by digest. Leaves: the same. It must not know where they came from. It has no
+lock: its owner protects it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["Recent"]
 
 
 class Recent:
-    """A table that forgets what was used least recently.
+    """Artifacts by digest; drops the least recently used when it is full.
 
     >>> recent = Recent(limit=10)
     >>> for name in "ab":
@@ -29,7 +29,7 @@ class Recent:
         self._bytes = 0
 
     def get(self, digest: str) -> Artifact | None:
-        """The artifact of this digest, which is then the latest used."""
+        """Return the artifact of this digest, and mark it as used."""
         found = self._entries.get(digest)
         if found is None:
             return None
@@ -37,7 +37,7 @@ class Recent:
         return found[0]
 
     def put(self, digest: str, artifact: Artifact, size: int) -> None:
-        """Keep an artifact of so many bytes."""
+        """Keep an artifact of ``size`` bytes."""
         _, before = self._entries.pop(digest, (None, 0))
         self._entries[digest] = artifact, size
         self._bytes += size - before

@@ -1,13 +1,13 @@
-"""What crosses the border between processes: a `Request` goes out, an `Artifact` comes back.
+"""The two values that cross process boundaries: `Request` goes out, `Artifact` comes back.
 
 ::
 
     a backend ── Request ──► service ── worker ── backend.compile ──► Artifact ──► cache, loader
 
-Enters: plain text and bytes. Leaves: two frozen records that pickle, and that stand alone: a worker
-that has a request needs nothing of the process that made it, not even an importable module. They
-must not know what is compiled, or how. The bytes of an artifact are what caches hold; they are
-read without ever being unpickled.
+Enters: plain text and bytes. Leaves: two frozen records that can be pickled. A request is complete:
+a worker needs nothing from the process that made it, not even an importable module. They must not
+know what is compiled, or how. Caches hold the encoded bytes of an artifact, and decoding never
+unpickles.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from typing import Any
 __all__ = ["SCHEMA", "Artifact", "Malformed", "Request"]
 
 SCHEMA = 1
-"""Raised whenever requests or artifacts change their meaning: older ones are then unknown."""
+"""Incremented when the meaning of requests or artifacts changes; older cache entries then miss."""
 
 _LENGTH = struct.Struct(">I")
 
 
 class Malformed(ValueError):
-    """Bytes that are no artifact.
+    """The bytes are not an encoded artifact.
 
     >>> Artifact.decode(b"torn")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    tzero.compile.request.Malformed: no artifact...
+    tzero.compile.request.Malformed: not an artifact...
     """
 
 
 @dataclass(frozen=True)
 class Request:
-    """One thing to compile, whole.
+    """Everything needed to compile one kernel.
 
     >>> request = Request(backend="cpp", name="add", program="int main() {}", toolchain="gcc 12")
     >>> request.digest == Request("cpp", "add", "int main() {}", "gcc 13").digest
@@ -48,27 +48,28 @@ class Request:
     """
 
     backend: str
-    """The entry point, in the group ``tzero.backends``, of what compiles it."""
+    """The backend that compiles it: an entry point in the group ``tzero.backends``, or an import
+    path ``package.module:object``."""
 
     name: str
-    """The kernel's name, for people."""
+    """The kernel's name, for messages."""
 
     program: str
-    """Source, constants, options and target, as the backend writes them: in one way only, so that
-    equal programs are equal texts."""
+    """Source, constants, options and target, in a canonical text that the backend defines: equal
+    programs must have equal texts."""
 
     toolchain: str
-    """The versions of all that has a say in the result, and the CPU's features where they do."""
+    """The versions of everything that affects the result, and the CPU features if they do."""
 
     environment: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    """Variables the compiler is to see: where things are, not what comes out, which would belong
-    to the program. They are not part of the digest."""
+    """Environment variables for the compiler. They say where things are, and are not part of the
+    digest; whatever affects the result belongs in ``program``."""
 
     schema: int = SCHEMA
 
     @functools.cached_property
     def digest(self) -> str:
-        """The content address of what this asks for."""
+        """SHA-256 over all fields but ``environment``: the cache key of the artifact."""
         fields = (str(self.schema), self.backend, self.name, self.program, self.toolchain)
         texts = [each.encode("utf-8", "surrogatepass") for each in fields]
         lengths = [_LENGTH.pack(len(text)) for text in texts]
@@ -81,7 +82,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """What a compiler made: files by name, and facts about them as JSON has them.
+    """The output of a compiler: files by name, and JSON facts about them.
 
     >>> made = Artifact({"add.so": b"..."}, {"entry": "add"})
     >>> Artifact.decode(made.encode()) == made
@@ -94,10 +95,10 @@ class Artifact:
     def __post_init__(self) -> None:
         for name in self.files:
             if not _is_plain(name):
-                raise Malformed(f"{name!r} is no name for a file")
+                raise Malformed(f"{name!r} is not a valid file name")
 
     def encode(self) -> bytes:
-        """The artifact as bytes: a length, the facts and names as JSON, and the files."""
+        """Encode as bytes: a length, then facts and file names as JSON, then the files."""
         names = sorted(self.files)
         head = {"facts": self.facts, "files": [[name, len(self.files[name])] for name in names]}
         text = json.dumps(head, sort_keys=True, separators=(",", ":")).encode()
@@ -105,26 +106,26 @@ class Artifact:
 
     @staticmethod
     def decode(data: bytes) -> Artifact:
-        """The artifact of these bytes; `Malformed` where they are none."""
+        """Decode bytes made by `encode`; raise `Malformed` for anything else."""
         try:
             (size,) = _LENGTH.unpack_from(data)
             head = json.loads(data[_LENGTH.size : _LENGTH.size + size])
             facts, table = head["facts"], [(str(name), int(n)) for name, n in head["files"]]
         except (struct.error, ValueError, KeyError, TypeError, RecursionError) as error:
-            raise Malformed(f"no artifact: {error}") from error
+            raise Malformed(f"not an artifact: {error}") from error
         at = _LENGTH.size + size
         sizes = [n for _, n in table]
         if min(sizes, default=0) < 0 or at + sum(sizes) != len(data) or type(facts) is not dict:
-            raise Malformed("no artifact: its parts do not add up")
+            raise Malformed("not an artifact: the sizes of its parts do not match its length")
         files = {}
         for name, n in table:
             files[name] = data[at : at + n]
             at += n
         if len(files) != len(table):
-            raise Malformed("no artifact: a name comes twice")
+            raise Malformed("not an artifact: a file name occurs twice")
         return Artifact(files, facts)
 
 
 def _is_plain(name: str) -> bool:
-    """Whether a name stays in the directory it is put in."""
+    """Whether a file of this name stays in its directory."""
     return 0 < len(name) <= 255 and name not in (".", "..") and not set(name) & {"/", "\\", "\0"}

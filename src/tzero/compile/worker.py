@@ -1,12 +1,11 @@
-"""What runs in a worker process: one request in, one reply out.
+"""The code that runs in a worker process: one `Request` in, one `Reply` out.
 
-Enters: a request, and how much memory it may take. Leaves: a `Reply`, small and plain: the bytes of
-the artifact, or the failure as text, with the exception itself where it can travel; and when, where
-and with how much memory. It must not know who asked, nor what the backends compile.
+Enters: a request, and a memory limit. Leaves: a `Reply`: the bytes of the artifact, or the failure
+as text, with the pickled exception if it can be pickled; plus process, thread, times and memory. It
+must not know who made the request, nor what the backends compile.
 
-A worker leads a process group, so that whatever its compilers start ends with it; it ends when the
-process that started it does; it ignores Ctrl-C, which is for that process to act on; and it sees no
-GPU.
+A worker leads its own process group, so that everything its compilers start ends with it. It ends
+when its parent process ends. It ignores Ctrl-C, which the parent handles. It sees no GPU.
 """
 
 from __future__ import annotations
@@ -35,24 +34,24 @@ __all__ = [
     "Failure",
     "Reply",
     "begin",
+    "compile_to_bytes",
     "end_with",
     "error_of",
     "failure_of",
     "inside",
-    "is_pythons",
-    "make",
+    "is_stdlib_error",
     "run",
     "warm",
 ]
 
 HIDDEN = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "", "ROCR_VISIBLE_DEVICES": ""}
-"""What keeps a worker's libraries from opening a GPU: it costs memory there, and time here."""
+"""Environment of a worker: opening a GPU would cost GPU memory and time."""
 
 _MIB = 1 << 20
 
 
 class Failure(NamedTuple):
-    """Why a request could not be met, as it travels.
+    """Why a compile failed, in a form that can be pickled.
 
     >>> failure_of(NameError("BLOCK")).problem
     'NameError: BLOCK'
@@ -61,11 +60,11 @@ class Failure(NamedTuple):
     problem: str
     trace: str
     error: bytes | None
-    """The exception, pickled; ``None`` where it cannot be."""
+    """The pickled exception; ``None`` if it cannot be pickled."""
 
 
 class Reply(NamedTuple):
-    """What a worker answers.
+    """What a worker sends back for one request: ``payload`` or ``failure``, the other is None.
 
     ::
 
@@ -74,56 +73,58 @@ class Reply(NamedTuple):
     """
 
     payload: bytes | None
+    """The encoded `Artifact`."""
     failure: Failure | None
     pid: int
     thread: int
     start: int
     end: int
+    """Start and end are ``time.perf_counter_ns()``, which all processes of a machine share."""
     resident: int
-    """Bytes of memory that the worker holds now."""
+    """Resident memory of the worker after the request, in bytes."""
 
 
-class _Here:
-    """What this process is, if it is a worker."""
+class _State:
+    """State of this process; both are None unless it is a worker."""
 
-    born: int | None = None  # bytes of data it had when it began
-    log: int | None = None  # where it notes which request it is at, and how it crashed
+    initial_data: int | None = None  # bytes of data segment when it began
+    log: int | None = None  # file for the digest of the current request, and for faulthandler
 
 
 def inside() -> bool:
-    """Whether this process is a worker: then there is nobody to hand a request on to.
+    """Whether this process is a worker. Workers compile everything themselves.
 
     >>> inside()
     False
     """
-    return _Here.born is not None
+    return _State.initial_data is not None
 
 
 def begin(parent: int, log: str) -> None:
-    """Make a worker of this process; ``parent`` started it, and made the file ``log`` for it.
+    """Turn this process into a worker. ``parent`` is its parent's pid, ``log`` a file for crashes.
 
     ::
 
         ProcessPoolExecutor(1, initializer=begin, initargs=(os.getpid(), path))
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a forked worker has its parent's handlers
-    # It was started with the signal blocked, so that none came before it could be ignored.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a forked worker inherits handlers
+    # The parent blocks SIGINT while it starts a worker (see `thread_pool`).
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     os.setpgid(0, 0)
     threading.Thread(target=end_with, args=(parent,), name="tzero-parent", daemon=True).start()
-    _Here.log = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
-    os.unlink(log)  # both ends have it open, and nobody else needs its name
-    faulthandler.enable(file=_Here.log)
-    # loky replaces a worker that grew, also when it has just been handed work, and warns; the pool
-    # looks at the size in each reply instead, between two requests.
+    _State.log = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+    os.unlink(log)  # parent and worker have it open; the name is not needed any more
+    faulthandler.enable(file=_State.log)
+    # loky replaces a worker whose memory grew, even one that has just received work, and warns.
+    # Disabled: `Slot` checks the memory in each reply instead, between requests.
     loky = importlib.import_module("loky.process_executor")
     loky._MAX_MEMORY_LEAK_SIZE = sys.maxsize  # type: ignore[attr-defined]
-    _Here.born = _status("VmData:")
+    _State.initial_data = _status("VmData:")
 
 
 def end_with(parent: int) -> None:
-    """End this process and all that it started when its parent is gone; it leads a process group.
+    """Wait until the parent ends, then kill this process group. The process must lead its group.
 
     ::
 
@@ -131,7 +132,7 @@ def end_with(parent: int) -> None:
     """
     try:
         end = os.pidfd_open(parent)
-    except OSError:  # gone already, or a kernel without them
+    except OSError:  # the parent is gone, or the kernel has no pidfds
         end = None
     poll = select.poll()
     if end is not None:
@@ -142,7 +143,7 @@ def end_with(parent: int) -> None:
 
 
 def warm(backends: Sequence[str]) -> list[tuple[str, str]]:
-    """Import what these backends will need; the problems of those that could not.
+    """Import what these backends need; return (backend, problem) for each that failed.
 
     >>> warm([])
     []
@@ -154,79 +155,79 @@ def warm(backends: Sequence[str]) -> list[tuple[str, str]]:
                 backend = find(name)
                 if backend.runs == "process" and hasattr(backend, "warm"):
                     backend.warm()
-            except Exception as error:  # someone else's backend; it is told by whoever asked
+            except Exception as error:  # of any backend; the caller emits it as an event
                 problems.append((name, f"{type(error).__name__}: {error}"))
     return problems
 
 
 def run(request: Request, memory: int) -> Reply:
-    """Meet a request in this worker, with so many MiB of memory; 0: all there is.
+    """Compile a request in this worker with at most ``memory`` MiB more data; 0: no limit.
 
     ::
 
         executor.submit(run, request, settings.compile_memory)
     """
-    if _Here.log is not None:
-        os.ftruncate(_Here.log, 0)
-        os.write(_Here.log, f"{request.digest}\n".encode())
+    if _State.log is not None:
+        os.ftruncate(_State.log, 0)
+        os.write(_State.log, f"{request.digest}\n".encode())
     payload = failure = None
     start = time.perf_counter_ns()
     try:
         with settings.applied({**request.environment, **HIDDEN}), _limited(memory):
-            payload = make(request)
+            payload = compile_to_bytes(request)
     except MemoryError as error:
-        failure = failure_of(error, _too_much(memory))
-    except BaseException as error:  # also a sys.exit() of a compiler: it must not end the worker
+        failure = failure_of(error, _memory_hint(memory))
+    except BaseException as error:  # also sys.exit() in a compiler, which must not end the worker
         failure = failure_of(error)
     end = time.perf_counter_ns()
     here = os.getpid(), threading.get_native_id()
     return Reply(payload, failure, *here, start, end, _status("VmRSS:"))
 
 
-def make(request: Request) -> bytes:
-    """Meet a request in this process: the bytes of its artifact.
+def compile_to_bytes(request: Request) -> bytes:
+    """Compile a request in this process; return the encoded artifact.
 
     ::
 
-        Artifact.decode(make(request))
+        Artifact.decode(compile_to_bytes(request))
     """
     if request.schema != SCHEMA:
         raise CompileFailed(
             kernel=request.name,
-            problem=f"its request has schema {request.schema}, and this process knows {SCHEMA}",
+            problem=f"its request has schema {request.schema}, this process supports {SCHEMA}",
             trace="",
         )
     artifact = find(request.backend).compile(request)
     if not isinstance(artifact, Artifact):
-        raise TypeError(f"the backend {request.backend!r} made {artifact!r}, which is no Artifact")
+        raise TypeError(f"the backend {request.backend!r} returned {artifact!r}, not an Artifact")
     try:
         return artifact.encode()
     except (TypeError, ValueError) as error:
         raise TypeError(
-            f"what the backend {request.backend!r} made cannot leave the process: {error}"
+            f"the artifact of the backend {request.backend!r} cannot be encoded: {error}"
         ) from error
 
 
 def failure_of(error: BaseException, more: str = "") -> Failure:
-    """An exception, made ready to travel.
+    """Describe an exception as a `Failure`; ``more`` is appended to its message.
 
     >>> failure_of(ValueError("no"), "; really").problem
     'ValueError: no; really'
     """
     trace = "".join(traceback.format_exception(error))
-    words = str(error)
-    problem = type(error).__name__ + (f": {words}" if words else "") + more
+    message = str(error)
+    problem = type(error).__name__ + (f": {message}" if message else "") + more
     try:
-        # A class may pickle and then refuse to be made again, so that is tried here.
+        # Some exceptions can be pickled but not unpickled, so try both here.
         data = pickle.dumps(error)
-        travels = type(pickle.loads(data)) is type(error)
-    except Exception as refusal:
-        return Failure(problem, f"{trace}(It cannot be pickled: {refusal})\n", None)
-    return Failure(problem, trace, data if travels else None)
+        survives = type(pickle.loads(data)) is type(error)
+    except Exception as reason:
+        return Failure(problem, f"{trace}(It cannot be pickled: {reason})\n", None)
+    return Failure(problem, trace, data if survives else None)
 
 
 def error_of(failure: Failure, kernel: str, where: str) -> BaseException:
-    """What the caller is to see of a failure.
+    """Return the exception that the caller sees for a failure.
 
     >>> failure = failure_of(NameError("BLOCK"))
     >>> error_of(failure, "add", "worker 7").__cause__
@@ -237,9 +238,9 @@ def error_of(failure: Failure, kernel: str, where: str) -> BaseException:
     if failure.error is not None:
         try:
             error = pickle.loads(failure.error)
-        except Exception as refusal:  # its class is not importable here, or refuses
-            trace += f"(It could not be read in the main process: {refusal})\n"
-    if error is not None and not is_pythons(error):
+        except Exception as reason:  # such as a class that is not importable here
+            trace += f"(It could not be unpickled in the main process: {reason})\n"
+    if error is not None and not is_stdlib_error(error):
         error.add_note(f"While compiling {kernel} in {where}:\n{trace.rstrip()}")
         return error
     failed = CompileFailed(kernel=kernel, problem=failure.problem, trace=trace)
@@ -247,29 +248,29 @@ def error_of(failure: Failure, kernel: str, where: str) -> BaseException:
     return failed
 
 
-def is_pythons(error: BaseException) -> bool:
-    """Whether an exception is one of Python's own: it then says nothing of compiling, and goes
-    into a `CompileFailed`. Those of tzero and of compilers are for the caller to catch.
+def is_stdlib_error(error: BaseException) -> bool:
+    """Whether an exception class is defined by Python. Such an error does not say that compiling
+    failed, so it is wrapped in `CompileFailed`. Errors of tzero and of compilers are raised as is.
 
-    >>> is_pythons(KeyError()), is_pythons(CompileFailed(kernel="", problem="", trace=""))
+    >>> is_stdlib_error(KeyError()), is_stdlib_error(CompileFailed(kernel="", problem="", trace=""))
     (True, False)
     """
     return type(error).__module__.partition(".")[0] in sys.stdlib_module_names
 
 
-def _too_much(memory: int) -> str:
-    return f"; it may take {memory} MiB (TZERO_COMPILE_MEMORY)" if memory else ""
+def _memory_hint(memory: int) -> str:
+    return f"; the limit is {memory} MiB (TZERO_COMPILE_MEMORY)" if memory else ""
 
 
 @contextmanager
 def _limited(memory: int) -> Iterator[None]:
-    """Let allocations fail that go beyond this many MiB. What a forked worker was born with does
-    not count: it is its parent's."""
+    """Make allocations beyond this many MiB fail. Memory that the worker started with does not
+    count: a forked worker inherits its parent's."""
     if not memory:
         yield
         return
     before = resource.getrlimit(resource.RLIMIT_DATA)
-    limit = (_Here.born or 0) + memory * _MIB
+    limit = (_State.initial_data or 0) + memory * _MIB
     if before[1] != resource.RLIM_INFINITY:
         limit = min(limit, before[1])
     resource.setrlimit(resource.RLIMIT_DATA, (limit, before[1]))
@@ -280,7 +281,7 @@ def _limited(memory: int) -> Iterator[None]:
 
 
 def _status(field: str) -> int:
-    """Bytes of memory, by their name in what the kernel says of this process."""
+    """A field of ``/proc/self/status`` in bytes."""
     with open("/proc/self/status", encoding="ascii", errors="replace") as lines:
         found = [int(line.split()[1]) for line in lines if line.startswith(field)]
     return 1024 * found[0] if found else 0

@@ -1,9 +1,13 @@
-"""Triton's CPU backend: the plugin that Triton finds in its ``triton.backends`` entry points.
+"""Triton's CPU backend, a plugin that Triton finds through its ``triton.backends`` entry point.
 
-Enters: Triton, which imports ``tzero.cpu.compiler`` and ``tzero.cpu.driver`` while it is itself
-being imported. Leaves: kernels compiled through C, run on the threads of this machine.
+Enters: Triton imports ``tzero.cpu.compiler`` and ``tzero.cpu.driver`` during its own import.
+Leaves: kernels compiled through C and run on the threads of this machine.
+
+    compiler.py  TTIR -> ttir.py (parse) -> lower/ (C text) -> toolchain.py (shared object)
+    driver.py    the CPU as Triton's device; launcher.py packs a call, pool.py loads objects
+    runtime/     the C headers of generated kernels, and the thread pool
 """
 
-# Triton looks for the backend's classes in modules that must be complete by then. So whoever
-# imports one of them first starts Triton's import, which brings them in, in order.
+# Triton scans the two modules for its backend classes, so they must be fully imported by then.
+# Importing triton first guarantees that, whichever module of this package is imported first.
 import triton  # noqa: F401

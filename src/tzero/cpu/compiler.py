@@ -1,9 +1,9 @@
 """The Triton backend: TTIR in, shared object out.
 
 Enters: Triton's module objects and launch options. Leaves: the stages `ttir`, `c` and `so`, and
-the metadata that the launcher reads. Triton finds `CPUBackend` here by scanning the module for
-the one concrete backend class. What the IR means is `lower`'s business, how C becomes a shared
-object `toolchain`'s.
+the metadata that the launcher reads. Triton finds `CPUBackend` by scanning this module for the one
+concrete backend class. It must not know what the IR means (`lower`) or how C is compiled
+(`toolchain`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from triton._C.libtriton import ir, passes
 from triton.backends.compiler import BaseBackend, GPUTarget
 
 from tzero import settings
@@ -27,12 +26,12 @@ from tzero.cpu.lower import lower
 _HERE = Path(__file__).parent
 _RUNTIME = _HERE / "runtime"
 LONG_SOURCE = 60_000
-"""Characters of C from which -O3 takes seconds for nothing; such kernels are sorting networks."""
+"""Longer C text (sorting networks) is compiled with -O1: -O3 takes seconds and gains nothing."""
 
 
 @dataclass(frozen=True)
 class CPUOptions:
-    """Launch options. Those that shape a GPU's threads and pipelines are taken and ignored."""
+    """Launch options. Options for a GPU's threads and pipelines are accepted and ignored."""
 
     num_warps: int = 1
     num_ctas: int = 1
@@ -58,13 +57,13 @@ class CPUOptions:
     cpu_check: bool = False
 
     def hash(self) -> str:
-        """A digest of every option."""
+        """Digest of all options."""
         return hashlib.sha256(repr(astuple(self)).encode()).hexdigest()
 
 
 @functools.cache
-def _own_digest() -> str:
-    """A digest of this backend's own sources: a change in them must not find old objects."""
+def _backend_digest() -> str:
+    """Digest of this backend's sources, so that a change in them misses Triton's cache."""
     digest = hashlib.sha256()
     for path in sorted(_HERE.rglob("*")):
         if path.suffix in (".py", ".h", ".c"):
@@ -77,73 +76,54 @@ class CPUBackend(BaseBackend):
 
     @property
     def binary_ext(self) -> str:
-        """How Triton's cache calls the object. Told to keep binaries alone, it keeps what is called
-        like those of GPUs."""
-        return "hsaco" if triton_compat.keeps_binaries_alone() else "so"
+        """File extension of the object in Triton's cache. With TRITON_STORE_BINARY_ONLY Triton
+        keeps only the extensions of GPU binaries, so the object takes one of those."""
+        return "hsaco" if triton_compat.stores_binaries_only() else "so"
 
     @staticmethod
     def supports_target(target: GPUTarget) -> bool:
-        """Targets of the driver beside this."""
+        """Whether `tzero.cpu.driver` reports this target."""
         return bool(target.backend == "cpu")
 
     @functools.cached_property
     def _hash(self) -> str:
-        return f"tzero-{_own_digest()}-{toolchain.find().fingerprint}-{self.target.arch}"
+        return f"tzero-{_backend_digest()}-{toolchain.find().fingerprint}-{self.target.arch}"
 
     def hash(self) -> str:
-        """Everything besides source and options that decides the object's bytes."""
+        """Key of everything that decides the object besides source and options."""
         return f"{self._hash}-{self.binary_ext}"
 
     def parse_options(self, options: Mapping[str, Any]) -> CPUOptions:
-        """Known options from a launch's keywords."""
+        """Options from a launch's keywords; unknown keywords are dropped."""
         known = {f.name for f in fields(CPUOptions)}
         given = {k: v for k, v in options.items() if k in known and v is not None}
         check = bool(given.get("cpu_check")) or settings.current().cpu_check
         return CPUOptions(**{**given, "cpu_check": check})
 
     def pack_metadata(self, metadata: Any) -> tuple[int, int, int]:
-        """What Triton hands to the launcher beside the arguments."""
+        """Metadata that Triton passes to the launcher with the arguments."""
         return (metadata.num_warps, metadata.num_ctas, metadata.shared)
 
     def get_codegen_implementation(self, options: CPUOptions) -> dict[str, Callable[..., Any]]:
-        """Hooks of Triton's front end: any dot size will do."""
+        """Hooks of Triton's front end: `tl.dot` accepts any size."""
         return {"min_dot_size": lambda lhs, rhs: (1, 1, 1)}
 
     def get_module_map(self) -> dict[str, ModuleType]:
-        """`tl.extra.libdevice` is NVIDIA's list of functions; `libdevice.py` maps them to C."""
+        """Resolve `tl.extra.libdevice` to NVIDIA's functions; `libdevice.py` maps them to C."""
         from triton.language.extra.cuda import libdevice
 
         return {"triton.language.extra.libdevice": libdevice}
 
     def load_dialects(self, context: Any) -> None:
-        """TTIR needs none beyond Triton's own."""
+        """Load nothing: TTIR uses only Triton's own dialects."""
 
     def add_stages(
         self, stages: dict[str, Callable[..., Any]], options: CPUOptions, language: Any = None
     ) -> None:
-        """Triton runs these in order and caches what each returns."""
-        stages["ttir"] = lambda module, metadata: _optimised(module)
+        """Register the stages; Triton runs them in order and caches each result."""
+        stages["ttir"] = lambda module, metadata: triton_compat.optimize_ttir(module)
         stages["c"] = lambda module, metadata: _c(module, metadata, options)
         stages[self.binary_ext] = lambda source, metadata: _so(source, metadata, options)
-
-
-def _optimised(module: Any) -> Any:
-    """Triton's target-independent passes; descriptors and block pointers become plain pointers."""
-    manager = ir.pass_manager(module.context)
-    manager.enable_debug()
-    passes.common.add_inliner(manager)
-    for name in ("add_rewrite_tensor_pointer", "add_rewrite_tensor_descriptor_to_pointer"):
-        if hasattr(passes.ttir, name):  # block pointers ended with 3.6
-            getattr(passes.ttir, name)(manager)
-    passes.common.add_canonicalizer(manager)
-    passes.ttir.add_combine(manager)
-    passes.ttir.add_reorder_broadcast(manager)
-    passes.common.add_cse(manager)
-    passes.ttir.add_triton_licm(manager)
-    passes.common.add_symbol_dce(manager)
-    passes.ttir.add_loop_unroll(manager)
-    manager.run(module, "make_ttir")
-    return module
 
 
 def _c(module: Any, metadata: dict[str, Any], options: CPUOptions) -> str:
@@ -151,13 +131,13 @@ def _c(module: Any, metadata: dict[str, Any], options: CPUOptions) -> str:
     if lowered.unchecked:
         where = ", ".join(sorted({str(place) for place in lowered.unchecked}))
         warnings.warn(
-            f"{lowered.name}: checked mode cannot check pointers that were read from memory or "
-            f"made from integers ({where}); those accesses run unchecked.",
+            f"{lowered.name}: checked mode cannot check pointers loaded from memory or made from "
+            f"integers ({where}); those accesses run unchecked.",
             stacklevel=2,
         )
     metadata.update(
         name=lowered.name,
-        shared=1,  # no kernel here has shared memory, but host code divides by this
+        shared=1,  # there is no shared memory, but host code divides by its size
         cpu_params=lowered.params,
         cpu_scratch=lowered.scratch,
         cpu_work=lowered.work,

@@ -1,10 +1,10 @@
-"""Triton's driver for the CPU: is it active, what is the device, how is a binary loaded and timed.
+"""Triton's driver for the CPU: activation, device, loading and timing of kernels.
 
-Enters: Triton's questions, and binaries. Leaves: answers in the words of a GPU, so that Triton and
-the code around it need not care. It must not know how kernels are compiled.
+Enters: queries from Triton, and binaries. Leaves: what a GPU driver would return, so that code
+written for GPUs works unchanged. It must not know how kernels are compiled.
 
-Triton takes the one concrete subclass of ``DriverBase`` it finds here, so there is only one. It
-imports this module while it is itself being imported; so import triton before this module.
+Triton takes the one concrete subclass of ``DriverBase`` in this module, so there must be only one.
+Triton imports this module during its own import, so import triton before it.
 """
 
 from __future__ import annotations
@@ -60,22 +60,22 @@ class CPUDriver(DriverBase):
 
     @staticmethod
     def is_active() -> bool:
-        """As TZERO_CPU says; by itself where no driver of Triton's own is active."""
+        """As TZERO_CPU says; when it is unset, whether no GPU driver of Triton's is active."""
         forced = settings.current().cpu
         if forced is None:
-            return not any(driver.is_active() for driver in triton_compat.in_tree_drivers())
+            return not any(driver.is_active() for driver in triton_compat.gpu_drivers())
         if forced:
-            triton_compat.silence_drivers()
+            triton_compat.deactivate_gpu_drivers()
         return forced
 
     def get_current_target(self) -> GPUTarget:
         return GPUTarget("cpu", platform.machine(), 1)
 
     def get_current_device(self) -> str:
-        return "cpu"  # what torch.cpu.current_device() says
+        return "cpu"  # as torch.cpu.current_device() returns
 
     def set_current_device(self, device: object) -> None:
-        """There is one device, and it is the current one."""
+        """Do nothing: there is only one device."""
 
     def get_current_stream(self, device: object = None) -> int:
         return 0
@@ -95,8 +95,8 @@ class CPUDriver(DriverBase):
         return do_bench
 
     def get_empty_cache_for_benchmark(self) -> torch.Tensor:
-        """Nothing to clear: kernels are timed with warm caches. Emptying them would push out the
-        interpreter too, and time that."""
+        """An empty tensor: kernels are timed with warm caches. Clearing the caches would evict
+        the interpreter too, and the measurement would include that."""
         import torch
 
         return torch.empty(0, dtype=torch.int32)
@@ -106,19 +106,19 @@ class CPUDriver(DriverBase):
 
 
 class _Utils:
-    """What Triton reaches through ``driver.active.utils``."""
+    """The functions behind ``driver.active.utils``."""
 
     @staticmethod
     def load_binary(
         name: str, kernel: bytes, shared: int, device: object
     ) -> tuple[ctypes.CDLL, int, int, int, int]:
-        """Library, address of the kernel, registers, spills, threads per program.
+        """Return library, kernel address, registers, spills, threads per program.
 
-        The last three mean nothing here; registers are not 0 because occupancy is computed by
-        dividing by them.
+        The last three mean nothing on a CPU. Registers is not 0, because occupancy computations
+        divide by it.
         """
         directory = triton_compat.cache_directory()
-        pool.load(directory)  # before the kernel, which finds the C library's maths through it
+        pool.load(directory)  # before the kernel, which resolves libm's functions through it
         library = pool.open_object(kernel, directory)
         address = ctypes.cast(library.tz_kernel, ctypes.c_void_p).value
         assert address is not None  # a function that was found has an address
@@ -126,12 +126,12 @@ class _Utils:
 
     @staticmethod
     def unload_module(module: ctypes.CDLL) -> None:
-        """Triton asks for this when the kernel's last reference is gone, so no launch has it."""
+        """Unload a kernel; Triton calls this when the kernel's last reference is gone."""
         pool.close_object(module)
 
     @staticmethod
     def get_device_properties(device: object) -> dict[str, Any]:
-        """The keys that Triton's GPU drivers have; clocks and bus are unknown, and so 0."""
+        """The keys of Triton's GPU drivers; clock rates and bus width are unknown, so 0."""
         import torch
 
         return {
@@ -147,11 +147,11 @@ class _Utils:
 
     @staticmethod
     def set_printf_fifo_size(size: int) -> None:
-        """``tl.device_print`` writes at once here; there is no buffer to size."""
+        """Do nothing: ``tl.device_print`` is unbuffered here."""
 
 
 class _Event:
-    """A point in time; like torch.cuda.Event where that matters to a benchmark."""
+    """A point in time, with the methods of torch.cuda.Event that benchmarks use."""
 
     def __init__(self, enable_timing: bool = False, **kwargs: object) -> None:
         self._seconds = 0.0
@@ -163,20 +163,20 @@ class _Event:
         return (end._seconds - self._seconds) * 1e3
 
     def synchronize(self) -> None:
-        """A launch has ended when it returns."""
+        """Do nothing: launches are synchronous."""
 
     def query(self) -> bool:
         return True
 
 
 class _DeviceInterface:
-    """What ``triton.testing`` asks of torch.cuda; torch.cpu lacks timed events."""
+    """The part of torch.cuda that ``triton.testing`` uses; torch.cpu lacks timed events."""
 
     Event = _Event
 
     @staticmethod
     def synchronize(device: object = None) -> None:
-        """A launch has ended when it returns."""
+        """Do nothing: launches are synchronous."""
 
     @staticmethod
     def current_device() -> str:
@@ -240,4 +240,4 @@ def _quantile(ordered: Sequence[float], at: float) -> float:
 
 
 if settings.current().cpu:
-    triton_compat.silence_drivers()
+    triton_compat.deactivate_gpu_drivers()

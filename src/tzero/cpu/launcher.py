@@ -1,4 +1,4 @@
-"""One launch: Triton's call turned into the pool's.
+"""One launch: packs the arguments of Triton's call and runs the grid on the pool.
 
     (gx, gy, gz, stream, function, ..., *args)
       enter hook ─► values ─► one block of bytes ─► tz_run_packed ─► outcome ─► exit hook
@@ -24,7 +24,7 @@ __all__ = ["Launcher", "Native"]
 
 Hook = Callable[[Any], Any] | None
 
-# Triton type -> (the compiler's tag for a parameter, struct code).
+# Triton type -> (the parameter's tag in the metadata, struct code).
 _SCALARS = {
     "i1": ("i1", "?"),
     "u1": ("i1", "?"),
@@ -43,16 +43,16 @@ _SCALARS = {
     "fp64": ("f64", "d"),
 }
 
-# tz_packed of pool.h: kernel, grid, threads, and what keeps the arguments aligned.
+# tz_packed of pool.h: kernel, grid, threads, padding that aligns the arguments.
 _HEADER = "@P4i8x"
 
-_ANYWHERE = (0, ctypes.c_size_t(-1).value)
-_NOWHERE = (0, 0)
+_ANY_BYTES = (0, ctypes.c_size_t(-1).value)
+_NO_BYTES = (0, 0)
 
 
 class Native(NamedTuple):
-    """Addresses of ``tz_run_packed`` and of the kernel's ``tz_program``, which lives as long as
-    its launcher."""
+    """Addresses of ``tz_run_packed`` and of the kernel's ``tz_program``, valid as long as its
+    launcher lives."""
 
     run: int
     program: int
@@ -61,13 +61,12 @@ class Native(NamedTuple):
 class Launcher:
     """Launches one compiled kernel; Triton makes one per kernel and calls it per launch.
 
-    Hooks are called as Triton's CUDA launcher calls them: the enter hook before the arguments are
-    looked at, both of them also when the grid is empty, and the exit hook not when the launch
-    raises.
+    Hooks are called as by Triton's CUDA launcher: the enter hook before the arguments are read,
+    both hooks also for an empty grid, and no exit hook when the launch raises.
     """
 
     def __init__(self, src: Any, metadata: Any) -> None:
-        import torch  # here, because this module is imported while Triton is
+        import torch  # not at the top: Triton imports this module during its own import
 
         self._tensor = torch.Tensor
         self._allowed_threads = torch.get_num_threads
@@ -109,12 +108,12 @@ class Launcher:
         tensor = self._tensor
         for i in self._pointers:
             value = values[i]
-            # The usual case written out: this loop is most of a launch's cost.
+            # The common case is inlined: this loop is most of a launch's cost.
             if value.__class__ is tensor and value.is_cpu:
                 address = value.data_ptr()
             else:
                 address = self._address(i, value)
-            values[i] = address or self._nowhere(i, value, (grid_x, grid_y, grid_z))
+            values[i] = address or self._null_address(i, value, (grid_x, grid_y, grid_z))
         for i in self._bf16:
             values[i] = _bf16_bits(values[i])
         threads = self._allowed_threads()
@@ -129,9 +128,10 @@ class Launcher:
             exit_hook(launch_metadata)
 
     def direct(self) -> Callable[..., int] | None:
-        """A launch with addresses in place of tensors, which are known to be on the CPU:
+        """A faster launch for callers that pass addresses instead of CPU tensors:
         ``(function, x, y, z, arguments)`` to an outcome for `error`. It raises `struct.error` or
-        `OverflowError` for a value that does not fit. None for a kernel that takes more care."""
+        `OverflowError` for a value that does not fit. None for kernels whose arguments must be
+        converted or checked."""
         if self._check or self._bf16 or any(p.part or len(p.path) > 1 for p in self._parameters):
             return None
         pack, run, program, threads = (
@@ -151,7 +151,7 @@ class Launcher:
         return launch
 
     def native(self) -> Native | None:
-        """What native code needs to launch this kernel itself; None where it must not."""
+        """What native code needs to launch this kernel; None in checked mode."""
         if self._check:
             return None
         return Native(self._pool.run_packed_address, ctypes.addressof(self._program))
@@ -159,18 +159,18 @@ class Launcher:
     # ---- arguments ------------------------------------------------------------------------------
 
     def _codes_for(self, tags: Sequence[str]) -> list[str]:
-        """The struct code of each parameter; the compiler must have seen the same ones."""
+        """The struct code of each parameter, after a check that the compiled kernel agrees."""
         rows = [_row(self._name, parameter) for parameter in self._parameters]
         if [tag for tag, _ in rows] != list(tags):
             raise RuntimeError(
                 f"{self._name}: Triton's signature flattens to {[tag for tag, _ in rows]}, but the "
-                f"compiled kernel takes {list(tags)}. This Triton passes arguments in a way that "
-                "tzero does not know; please report it with the Triton version."
+                f"compiled kernel takes {list(tags)}. tzero does not know how this Triton passes "
+                "arguments; please report it with the Triton version."
             )
         return [code for _, code in rows]
 
     def _address(self, index: int, value: Any) -> int:
-        """The address a pointer parameter gets from anything Triton allows there."""
+        """The address of whatever Triton accepts for a pointer parameter."""
         if value is None:
             return 0
         if isinstance(value, int):
@@ -192,8 +192,8 @@ class Launcher:
         address: int = read()
         return address
 
-    def _nowhere(self, index: int, value: Any, grid: tuple[int, int, int]) -> int:
-        """The address 0, unless programs would find elements there: that ends the process."""
+    def _null_address(self, index: int, value: Any, grid: tuple[int, int, int]) -> int:
+        """0, or an error if programs would dereference it, which would crash the process."""
         if not isinstance(value, self._tensor) or 0 in grid or value.numel() == 0:
             return 0
         raise ValueError(
@@ -206,7 +206,7 @@ class Launcher:
     def _pack_one_by_one(
         self, function: int, grid: tuple[int, int, int], threads: int, values: list[Any]
     ) -> bytes:
-        """Pack again, slowly, to name the value that did not fit, or to make it fit as C would."""
+        """Pack one by one, to convert a value as C would or to name the one that does not fit."""
         for axis, size in zip("xyz", grid, strict=True):
             _fit(f"{self._name}: the grid's {axis}", "i32", "i", size)
         for index, (parameter, code) in enumerate(zip(self._parameters, self._codes, strict=True)):
@@ -220,29 +220,29 @@ class Launcher:
         flat = [
             bound
             for parameter, value in zip(self._parameters, values, strict=True)
-            for bound in (_span(value) if parameter.type[0] == "*" else _NOWHERE)
+            for bound in (_span(value) if parameter.type[0] == "*" else _NO_BYTES)
         ]
         return struct.pack(f"@{len(flat)}P", *flat)
 
     # ---- outcomes -------------------------------------------------------------------------------
 
     def error(self, outcome: int, grid: tuple[int, int, int], args: Sequence[Any]) -> Exception:
-        """What to raise for an outcome of the calling thread's latest launch."""
+        """The exception for an outcome of the calling thread's latest launch."""
         if outcome == pool.RAISED:
             return self._failed_check(self._pool.last_status(), args)
         if outcome == pool.NO_MEMORY:
             need = self._program.scratch
-            return MemoryError(f"{self._name}: no memory for {need} bytes of scratch per thread.")
+            return MemoryError(f"{self._name}: cannot allocate {need} bytes of scratch per thread.")
         if outcome == pool.NO_THREADS:
             return RuntimeError(
                 f"{self._name}: launch_cooperative_grid needs a thread for each of the "
-                f"{math.prod(grid)} programs of the grid {grid}, and the system did not give them. "
+                f"{math.prod(grid)} programs of the grid {grid}, and the system cannot start them. "
                 "Launch fewer programs, or raise the limit on threads."
             )
         return ValueError(
             f"{self._name}: the grid {grid} has {math.prod(grid)} programs, which is too many"
             + (
-                f": launch_cooperative_grid runs each on its own thread, and at most "
+                f": launch_cooperative_grid runs each on its own thread, at most "
                 f"{pool.MAX_COOPERATIVE}. Launch fewer programs."
                 if self._program.cooperative
                 else "."
@@ -273,12 +273,12 @@ class Launcher:
 
 
 def _reader(parameters: Sequence[Parameter]) -> Callable[[Sequence[Any]], list[Any]]:
-    """What turns launch arguments into parameter values, in a new list."""
+    """A function from launch arguments to a new list of parameter values."""
     if any(p.part is not None or len(p.path) > 1 for p in parameters):
         return lambda args: [parameter.read(args) for parameter in parameters]
     indices = [p.path[0] for p in parameters]
     if indices == list(range(len(indices))):
-        count = len(indices)  # constants, if any, come last
+        count = len(indices)  # constexpr arguments, if any, come last
         return lambda args: list(args[:count])
     if len(indices) == 1:
         return lambda args: [args[indices[0]]]
@@ -298,7 +298,7 @@ def _row(kernel: str, parameter: Parameter) -> tuple[str, str]:
 
 
 def _fit(name: str, type_: str, code: str, value: Any) -> Any:
-    """The value if it packs; infinity for a float beyond float32, as a conversion in C gives."""
+    """The value if it packs; infinity for a float beyond float32, as C converts it."""
     try:
         struct.pack(f"@{code}", value)
     except OverflowError as error:
@@ -315,7 +315,7 @@ def _fit(name: str, type_: str, code: str, value: Any) -> Any:
 
 
 def _bf16_bits(value: float) -> int:
-    """The upper half of a float32, cut off: what Triton's GPU launchers pass."""
+    """The upper half of a float32, truncated as Triton's GPU launchers do."""
     try:
         bits: int = struct.unpack("@I", struct.pack("@f", value))[0]
     except OverflowError:
@@ -324,12 +324,12 @@ def _bf16_bits(value: float) -> int:
 
 
 def _span(value: Any) -> tuple[int, int]:
-    """The byte range of a tensor's own elements; everything where the object does not say."""
+    """The byte range of a tensor's elements; all memory for objects without shape and strides."""
     if value is None:
-        return _NOWHERE
+        return _NO_BYTES
     sizes, strides = getattr(value, "shape", None), getattr(value, "stride", None)
     if sizes is None or strides is None or not hasattr(value, "element_size"):
-        return _ANYWHERE
+        return _ANY_BYTES
     start: int = value.data_ptr()
     if 0 in sizes:
         return (start, start)
@@ -341,9 +341,9 @@ def _span(value: Any) -> tuple[int, int]:
 
 
 def _elements(value: Any) -> int | None:
-    """How many elements there are from a tensor's pointer on, where that is known."""
+    """Number of elements from a tensor's pointer to its end, if known."""
     low, high = _span(value)
-    if (low, high) == _ANYWHERE or value is None:
+    if (low, high) == _ANY_BYTES or value is None:
         return None
     elements: int = (high - value.data_ptr()) // value.element_size()
     return elements

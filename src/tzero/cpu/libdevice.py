@@ -1,10 +1,10 @@
-"""CUDA's libdevice symbols, as the C functions that compute them.
+"""CUDA's libdevice symbols and the C functions that implement them.
 
 Enters: the name of a ``__nv_*`` symbol that Triton's libdevice module can emit. Leaves: a
-:class:`Function`: what to call, with which element types, from which header of ``runtime/``.
-It must not know IR or C text, nor import Triton (a test compares this table with Triton's own).
+:class:`Function`: C name, element types, and the header in ``runtime/``. It must not know IR or C
+text, nor import Triton (a test compares this table with Triton's own).
 
-Integer tags carry no sign: the C functions take either and convert as two's complement.
+Integer tags have no sign: the C functions accept both and convert as two's complement.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
-__all__ = ["REFUSED", "Function", "lookup", "symbols"]
+__all__ = ["UNSUPPORTED", "Function", "lookup", "symbols"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +26,8 @@ class Function:
     header: str = "libdevice.h"
 
 
-REFUSED: dict[str, str] = {}
-"""Symbols that have no meaning in C, each with the reason. So far every one has a meaning."""
+UNSUPPORTED: dict[str, str] = {}
+"""Symbols that cannot be implemented in C, each with the reason; none so far."""
 
 # Functions that exist as `name` on double and as `name` + "f" on float.
 _FLOAT_PAIRS = {
@@ -39,7 +39,7 @@ _FLOAT_PAIRS = {
     4: "norm4d rnorm4d",
 }
 
-# The same, computed by functions that numeric.h has for Triton's own operations.
+# The same, implemented by the functions in numeric.h for Triton's own operations.
 _NUMERIC_PAIRS = {
     "ceil": (1, "ceil"),
     "cos": (1, "cos"),
@@ -60,7 +60,7 @@ _NUMERIC_PAIRS = {
     "tanh": (1, "tanh"),
 }
 
-# Single symbols of numeric.h; the fast_* ones are approximations there is no gain in copying.
+# Single symbols in numeric.h. The fast_* approximations use the exact functions.
 _NUMERIC = {
     "abs": ("tz_abs_i32", "i32", "i32"),
     "llabs": ("tz_abs_i64", "i64", "i64"),
@@ -89,7 +89,7 @@ _ALIASES = {
     "scalbnf": "ldexpf",
 }
 
-# name -> arguments and, last, the result; C name is tz_nv_ + name.
+# name -> argument types, then the result type; the C name is tz_nv_ + name.
 _SIGNATURES = {
     "brev": "i32 i32",
     "brevll": "i64 i64",
@@ -151,7 +151,7 @@ _FLOATS = {"float": "f32", "double": "f64"}
 
 
 def _rounded() -> Iterator[tuple[str, Function]]:
-    """The symbols that end in a rounding: arithmetic and conversions."""
+    """Symbols with a rounding suffix: arithmetic and conversions."""
     stems: dict[str, tuple[tuple[str, ...], str]] = {"double2float": (("f64",), "f32")}
     for letter, tag in (("f", "f32"), ("d", "f64")):
         for name, count in (("add", 2), ("sub", 2), ("mul", 2), ("div", 2), ("rcp", 1)):
@@ -191,7 +191,7 @@ _FUNCTIONS = _table()
 
 
 def lookup(symbol: str) -> Function | None:
-    """The C function of a libdevice symbol, or None: then ``REFUSED`` may say why."""
+    """The C function of a libdevice symbol, or None; ``UNSUPPORTED`` may have the reason."""
     return _FUNCTIONS.get(symbol)
 
 

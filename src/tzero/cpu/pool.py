@@ -1,7 +1,7 @@
-"""Shared objects in this process: the thread pool's, and those of kernels.
+"""Builds and loads the thread pool; loads and unloads the shared objects of kernels.
 
-Enters: the C text in ``runtime/``, a kernel's binary. Leaves: the pool's entry points, an address
-to call. It must not know arguments, grids or Triton's protocol.
+Enters: the C sources in ``runtime/``, a kernel's binary. Leaves: the pool's entry points, a loaded
+library. It must not know arguments, grids or Triton's protocol.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from tzero.cpu import toolchain
 __all__ = ["RUNTIME", "Pool", "Program", "Status", "load", "open_object"]
 
 RUNTIME = Path(__file__).parent / "runtime"
-"""Where the headers are that generated C includes."""
+"""Directory of the headers that generated C includes."""
 
-# The pool's outcomes; pool.h has their meaning.
+# Return values of tz_run; see pool.h.
 DONE, RAISED, NO_MEMORY, NO_THREADS, TOO_WIDE = range(5)
 MAX_COOPERATIVE = 4096
 
-# Protects the building and loading of the pool: once is enough.
+# Serialises building and loading the pool, so that each happens once.
 _loading = threading.Lock()
 
 
@@ -57,8 +57,8 @@ class Pool:
     """The entry points of pool.c."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
-        # Without argtypes, and so without a conversion object per argument: callers pass what
-        # ctypes takes as it is (references, bytes, None).
+        # No argtypes, which would cost a conversion object per argument: callers pass only what
+        # ctypes accepts directly (references, bytes, None).
         self.run_packed: Any = library.tz_run_packed
         address = ctypes.cast(library.tz_run_packed, ctypes.c_void_p).value
         assert address is not None
@@ -87,14 +87,14 @@ def _load(directory: Path) -> Pool:
     path = directory / f"pool-{digest}.so"
     if not _is_whole(path):
         _build(compiler, path)
-    # Global, so that kernels find the C maths functions through the pool's own libm: linking each
-    # kernel with it takes 5 ms of its compile time.
+    # RTLD_GLOBAL lets kernels resolve math functions through the pool's libm. Linking each kernel
+    # with libm would add 5 ms to its compile time.
     return Pool(ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL))
 
 
 def _is_whole(path: Path) -> bool:
-    """Whether the file is there and ends in the digest of what comes before it. Loading a damaged
-    object would not raise, it would end the process."""
+    """Whether the file exists and ends in the digest of its contents. Loading a damaged object
+    would crash the process instead of raising."""
     try:
         stored = path.read_bytes()
     except FileNotFoundError:
@@ -104,21 +104,21 @@ def _is_whole(path: Path) -> bool:
 
 def _build(compiler: toolchain.Toolchain, path: Path) -> None:
     source = (RUNTIME / "pool.c").read_text(encoding="utf-8")
-    # libm even though the pool itself needs none of it: see _load.
+    # libm is for the kernels; the pool does not use it: see _load.
     flags = ("-pthread", "-Wl,--no-as-needed", "-lm") if sys.platform == "linux" else ("-pthread",)
     binary = compiler.build(source, "pool", [RUNTIME], flags, optimization=2)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix="pool-", suffix=".tmp")
     with os.fdopen(descriptor, "wb") as file:
         file.write(binary + hashlib.sha256(binary).digest())
-    os.replace(name, path)  # another process sees all of it or none
+    os.replace(name, path)  # atomic: other processes see the whole file or none
 
 
 def open_object(binary: bytes, directory: Path) -> ctypes.CDLL:
-    """Load a shared object from memory, by way of a file in ``directory`` that is gone afterwards.
+    """Load a shared object from memory through a temporary file in ``directory``.
 
-    Not through a memfd: the loader takes two objects for one when their paths are equal, and
-    ``/proc/self/fd/N`` is, as soon as a descriptor is used again.
+    A memfd would not do: the loader identifies objects by path, and ``/proc/self/fd/N`` repeats
+    when a descriptor is reused.
     """
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(dir=directory, prefix="kernel-", suffix=".so")
@@ -131,7 +131,7 @@ def open_object(binary: bytes, directory: Path) -> ctypes.CDLL:
 
 
 def close_object(library: ctypes.CDLL) -> None:
-    """Unload a kernel's shared object. No launch of it may be running, and none may follow."""
+    """Unload a kernel's shared object; no launch of it may be running or follow."""
     if _dlclose(ctypes.c_void_p(library._handle)) != 0:
         raise OSError(f"dlclose failed for {library._name}")
 

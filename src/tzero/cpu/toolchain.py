@@ -1,8 +1,7 @@
-"""The C compiler: which one, with which flags, and what makes its output reusable.
+"""Finds the C compiler, the flags it accepts, and a fingerprint for cache keys.
 
-Enters: ``settings.cc`` and the machine. Leaves: a :class:`Toolchain`, which turns C text into the
-bytes of a shared object and has a fingerprint for cache keys. It must not know Triton, kernels or
-where objects are kept.
+Enters: ``settings.cc`` and the machine. Leaves: a :class:`Toolchain`, which compiles C text to the
+bytes of a shared object. It must not know Triton, kernels or where objects are kept.
 """
 
 from __future__ import annotations
@@ -26,35 +25,37 @@ from tzero.settings import Settings
 
 __all__ = ["Toolchain", "find"]
 
-# What to look for, in this order, when no compiler was named.
+# Searched in this order when no compiler is configured.
 _SEARCHED = ("gcc", "cc", "clang")
 
-# Every flag here is asked for, and left out where the compiler does not know it; of alternatives
-# the first known one is taken. Nothing here changes what a kernel computes, but for -march=native,
-# which the fingerprint covers.
-_WANTED: tuple[tuple[str, ...], ...] = (
+# Flags to use where the compiler accepts them; of alternatives, the first accepted one. Only
+# -march=native affects what a kernel computes, and the fingerprint covers it.
+_FLAGS: tuple[tuple[str, ...], ...] = (
     ("-std=gnu11",),
     ("-march=native", "-mcpu=native"),
     ("-fPIC",),
-    ("-fno-math-errno",),  # errno is not read, and setting it keeps loops from vectorising
-    ("-fno-trapping-math",),  # nor are the floating-point exception flags
+    ("-fno-math-errno",),  # errno is never read, and setting it prevents vectorisation
+    ("-fno-trapping-math",),  # floating-point exception flags are never read either
     ("-fopenmp-simd",),  # the simd pragmas only: no OpenMP runtime
     ("-fno-semantic-interposition",),
-    ("-fno-sanitize=all",),  # zig sanitizes unless told not to
-    ("-fno-use-linker-plugin",),  # a few ms of linking, and there is no LTO
+    ("-fno-sanitize=all",),  # zig sanitizes by default
+    ("-fno-use-linker-plugin",),  # saves a few ms of linking; there is no LTO
     ("-pipe",),
     ("-w",),
 )
+
+# Stands for the kernel's name in errors of the first run of a compiler.
+_PROBE = "probing the compiler"
 
 _FEATURE = re.compile(r"^#define (__[A-Z][A-Za-z0-9_]*__) 1$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
 class Toolchain:
-    """A C compiler that was found and asked what it knows.
+    """A C compiler and the flags it accepts.
 
-    ``version`` is for people. ``features`` are the macros that the compiler defines as 1 with these
-    flags, the instruction sets of this machine among them (``__AVX2__``).
+    ``version`` is for display. ``features`` are the macros that the compiler defines as 1 with
+    these flags, including the machine's instruction sets (``__AVX2__``).
     """
 
     command: tuple[str, ...]
@@ -71,9 +72,9 @@ class Toolchain:
         extra_flags: Sequence[str] = (),
         optimization: int = 3,
     ) -> bytes:
-        """Compile C text to a shared object; ``name`` is whose code it is, for the error.
+        """Compile C text to a shared object; errors name the kernel ``name``.
 
-        ``extra_flags`` come last, so they win over the toolchain's own and may name libraries.
+        ``extra_flags`` come last, so they override the toolchain's own and may name libraries.
         """
         with tempfile.TemporaryDirectory(prefix="tzero-") as folder:
             stem = re.sub(r"\W", "_", name, flags=re.ASCII)[:64] or "kernel"
@@ -84,23 +85,23 @@ class Toolchain:
             command += ["-o", str(binary), str(text), *extra_flags]
             output = _run(command, name)
             if output.returncode != 0 or not binary.exists():
-                words = output.stderr + output.stdout
-                raise CompilerFailed(kernel=name, command=command, output=words)
+                messages = output.stderr + output.stdout
+                raise CompilerFailed(kernel=name, command=command, output=messages)
             return binary.read_bytes()
 
 
-def find(said: Settings | None = None) -> Toolchain:
-    """Find the compiler of some settings, else of those in force, as PATH is now, and ask it once
-    per process what it knows; again where its file has changed.
+def find(configured: Settings | None = None) -> Toolchain:
+    """Find the compiler of the given settings (default: the current ones) on the current PATH. It
+    is probed once per process, and again if its file changes.
 
-    Raises CompilerMissing where there is none, CompilerFailed where it does not work.
+    Raises CompilerMissing if there is none, CompilerFailed if it does not work.
     """
-    command = _locate((said or settings.now()).cc)
+    command = _locate((configured or settings.now()).cc)
     try:
         found = os.stat(command[0])
-    except OSError:  # it was there a moment ago
+    except OSError:  # removed since it was located
         raise CompilerMissing(searched=[command[0]]) from None
-    return _asked(command, os.path.realpath(command[0]), found.st_size, found.st_mtime_ns)
+    return _probe(command, os.path.realpath(command[0]), found.st_size, found.st_mtime_ns)
 
 
 def _locate(named: tuple[str, ...] | None) -> tuple[str, ...]:
@@ -118,22 +119,22 @@ def _locate(named: tuple[str, ...] | None) -> tuple[str, ...]:
 
 
 @functools.cache
-def _asked(command: tuple[str, ...], real: str, size: int, changed: int) -> Toolchain:
-    """One run of the compiler answers everything: its predefined macros tell the version and the
-    machine's instruction sets, and it refuses flags that it does not know. The file's place, size
-    and time say for how long the answer stands."""
-    flags = tuple(alternatives[0] for alternatives in _WANTED)
+def _probe(command: tuple[str, ...], real: str, size: int, changed: int) -> Toolchain:
+    """One run tells everything: the predefined macros give the version and the machine's
+    instruction sets, and unknown flags are rejected. The result is cached by the file's path, size
+    and time."""
+    flags = tuple(alternatives[0] for alternatives in _FLAGS)
     answer = _macros(command, flags)
     if answer.returncode != 0:
-        flags = tuple(flag for each in _WANTED for flag in _first_known(command, each))
+        flags = tuple(flag for each in _FLAGS for flag in _first_known(command, each))
         answer = _macros(command, flags)
     if answer.returncode != 0:
         raise CompilerFailed(
-            kernel="tzero's first question to the compiler",
+            kernel=_PROBE,
             command=answer.args,
             output=answer.stderr + answer.stdout,
         )
-    # Macros do not tell a script that adds flags from the compiler it calls; the file does.
+    # Macros cannot tell a wrapper script that adds flags from the compiler it calls; the file can.
     identity = "\0".join([sys.platform, *command, *flags, answer.stdout, _content(real)])
     return Toolchain(
         command=command,
@@ -148,7 +149,7 @@ def _content(path: str) -> str:
     try:
         with open(path, "rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:  # it may be run, and not read
+    except OSError as error:  # executable but not readable
         return f"{path} cannot be read: {error.strerror}"
 
 
@@ -160,16 +161,16 @@ def _first_known(command: tuple[str, ...], alternatives: tuple[str, ...]) -> tup
 
 
 def _macros(command: tuple[str, ...], flags: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
-    # -Werror: some compilers only warn about a flag that they do not know.
-    question = [*command, *flags, "-Werror", "-E", "-dM", "-x", "c", os.devnull]
-    return _run(question, "tzero's first question to the compiler")
+    # -Werror: some compilers only warn about unknown flags.
+    command_line = [*command, *flags, "-Werror", "-E", "-dM", "-x", "c", os.devnull]
+    return _run(command_line, _PROBE)
 
 
 def _version(macros: str) -> str:
     version = re.search(r'^#define __VERSION__ "(.*)"$', macros, re.MULTILINE)
-    words = version[1].strip() if version else "of unknown version"
+    name = version[1].strip() if version else "of unknown version"
     family = "clang" if "#define __clang__ " in macros else "gcc"
-    return words if family in words.lower() else f"{family} {words}"
+    return name if family in name.lower() else f"{family} {name}"
 
 
 def _run(command: Sequence[str], name: str) -> subprocess.CompletedProcess[str]:
@@ -182,5 +183,5 @@ def _run(command: Sequence[str], name: str) -> subprocess.CompletedProcess[str]:
             errors="replace",
             check=False,
         )
-    except OSError as error:  # it was there when we looked: not executable, or gone
+    except OSError as error:  # not executable, or removed since it was located
         raise CompilerFailed(kernel=name, command=command, output=str(error)) from error

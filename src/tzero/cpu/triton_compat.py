@@ -1,8 +1,9 @@
-"""What differs between Triton 3.6 and 3.9 on the driver's side, or could in the next release.
+"""Triton's internals and what differs between its versions (3.6 to 3.9); other modules of this
+package use only Triton's backend base classes.
 
-Enters: Triton's modules and the source object of a kernel. Leaves: parameters in the order of the
-compiled kernel, the drivers that Triton ships, its cache directory and what is kept there. It must
-not know how a kernel is launched.
+Enters: Triton's modules, a module object of its IR, the source object of a kernel. Leaves:
+optimized and printed IR, parameters in the order of the compiled kernel, the GPU drivers that
+Triton ships, its cache directory. It must not know how a kernel is lowered or launched.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from triton import knobs
+from triton._C.libtriton import ir, passes
 from triton.backends.driver import DriverBase
 
 from tzero import settings
@@ -26,34 +28,67 @@ from tzero import settings
 __all__ = [
     "Parameter",
     "cache_directory",
-    "in_tree_drivers",
-    "keeps_binaries_alone",
+    "deactivate_gpu_drivers",
+    "gpu_drivers",
     "parameters",
-    "silence_drivers",
+    "stores_binaries_only",
 ]
 
 
 def cache_directory() -> Path:
-    """Our corner of Triton's cache; Triton itself does not look into it."""
+    """Directory for our own objects inside Triton's cache; Triton ignores it."""
     return Path(knobs.cache.dir) / "tzero"
 
 
-def keeps_binaries_alone() -> bool:
-    """Whether Triton's cache is told to keep no more of a kernel than its binary: a file that is
-    called like those of its GPUs, by a list that it has written down."""
+def stores_binaries_only() -> bool:
+    """Whether Triton's cache keeps only a kernel's binary, which it recognises by a fixed list of
+    GPU file extensions."""
     return bool(knobs.compilation.store_binary_only)
+
+
+# ---- IR -----------------------------------------------------------------------------------------
+
+
+def optimize_ttir(module: Any) -> Any:
+    """Run Triton's target-independent passes; descriptors and block pointers become pointers."""
+    manager = ir.pass_manager(module.context)
+    manager.enable_debug()
+    passes.common.add_inliner(manager)
+    for name in ("add_rewrite_tensor_pointer", "add_rewrite_tensor_descriptor_to_pointer"):
+        if hasattr(passes.ttir, name):  # 3.9 has no block pointers
+            getattr(passes.ttir, name)(manager)
+    passes.common.add_canonicalizer(manager)
+    passes.ttir.add_combine(manager)
+    passes.ttir.add_reorder_broadcast(manager)
+    passes.common.add_cse(manager)
+    passes.ttir.add_triton_licm(manager)
+    passes.common.add_symbol_dce(manager)
+    passes.ttir.add_loop_unroll(manager)
+    manager.run(module, "make_ttir")
+    return module
+
+
+def generic_text(module: Any) -> str:
+    """A module in MLIR's generic form, with locations. The module must not be used again.
+
+    The bindings can walk operations but cannot enter regions, and have no generic printer. But
+    MLIR prints a module that does not verify in generic form, and a malformed `llvm.data_layout`
+    attribute makes verification fail.
+    """
+    module.set_attr("llvm.data_layout", ir.builder(module.context).get_string_attr("unverifiable"))
+    return str(module)
 
 
 # ---- drivers ------------------------------------------------------------------------------------
 
 
-def in_tree_drivers() -> list[type[DriverBase]]:
+def gpu_drivers() -> list[type[DriverBase]]:
     """The GPU drivers in Triton's own wheel.
 
-    Not from ``triton.backends.backends``, which is not there yet while Triton is being imported.
+    ``triton.backends.backends`` does not exist yet while Triton is being imported.
     """
     found = []
-    backends = importlib.import_module("triton.backends")  # no attribute of triton yet, either
+    backends = importlib.import_module("triton.backends")  # not an attribute of triton yet
     for module in pkgutil.iter_modules(backends.__path__):
         if module.ispkg:
             driver = importlib.import_module(f"triton.backends.{module.name}.driver")
@@ -70,15 +105,15 @@ def _is_own_driver(value: object, module: Any) -> bool:
     )
 
 
-def silence_drivers() -> None:
-    """Make Triton's own drivers answer that they are inactive as long as TZERO_CPU=1 holds.
+def deactivate_gpu_drivers() -> None:
+    """Make Triton's own drivers report that they are inactive while TZERO_CPU=1.
 
-    Exactly one driver may be active, and only since 3.7 can one be chosen by name. It has to
-    happen when our driver is imported: Triton may ask the others first.
+    Triton requires exactly one active driver, and only since 3.7 can one be chosen by name. This
+    runs when our driver is imported, because Triton may query the others before it.
     """
-    for driver in in_tree_drivers():
-        if not hasattr(driver, "tzero_asked_before"):
-            driver.tzero_asked_before = driver.is_active
+    for driver in gpu_drivers():
+        if not hasattr(driver, "tzero_original_is_active"):
+            driver.tzero_original_is_active = driver.is_active
             driver.is_active = staticmethod(partial(_unless_forced, driver.is_active))
 
 
@@ -91,10 +126,10 @@ def _unless_forced(is_active: Callable[[], bool]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One parameter of the compiled kernel: its name, Triton type, and where its value is.
+    """One parameter of the compiled kernel: name, Triton type, and where to find its value.
 
-    ``path`` leads from the tuple of launch arguments to the value, through tuples; ``part`` takes
-    what is wanted out of a tensor descriptor there.
+    ``path`` indexes into the tuple of launch arguments and nested tuples; ``part`` extracts one
+    field of a tensor descriptor found there.
     """
 
     name: str
@@ -110,8 +145,8 @@ class Parameter:
 
 
 def parameters(src: Any) -> list[Parameter]:
-    """Flatten a kernel's signature as Triton flattens it: tuples become their items, constants
-    disappear, a tensor descriptor becomes what the rewrite to pointers makes of it."""
+    """Flatten a kernel's signature as Triton does: tuples become their items, constants are
+    dropped, a tensor descriptor becomes the parameters of the rewrite-to-pointer pass."""
     found: list[Parameter] = []
     for index, (key, type_) in enumerate(src.signature.items()):
         name = key if isinstance(key, str) else f"#{key}"
@@ -130,11 +165,13 @@ def _flatten(name: str, type_: Any, path: tuple[int, ...]) -> Iterator[Parameter
 
 
 def _descriptor(name: str, type_: str, path: tuple[int, ...]) -> Iterator[Parameter]:
-    """Pointer, sizes and strides, padding and rounding, from the pass; then sizes and strides
-    again, which the front end adds to each descriptor."""
+    """Pointer, shape, strides, padding and rounding, added by the pass; then shape and strides
+    again, added by the front end."""
     match = re.match(r"tensordesc<([^\[>]*)\[([^\]]*)\]", type_)
     if match is None:
-        raise TypeError(f"argument {name!r} has the type {type_}, which has no meaning on the CPU")
+        raise TypeError(
+            f"argument {name!r} has the type {type_}, which the CPU backend does not support"
+        )
     axes = range(match[2].count(",") + 1)
 
     def part(label: str, kind: str, read: Callable[[Any], Any]) -> Parameter:
@@ -159,7 +196,7 @@ def _axis(field: str, axis: int, descriptor: Any) -> Any:
 
 
 def _rounds_descriptors() -> bool:
-    """3.7 gave descriptors a rounding flag, and the pass a parameter for it, in one change."""
+    """Whether descriptors have a rounding flag, and the pass a parameter for it: since 3.7."""
     from triton.tools.tensor_descriptor import TensorDescriptor
 
     return any(f.name == "round_f32_to_tf32" for f in dataclasses.fields(TensorDescriptor))

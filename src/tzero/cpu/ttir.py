@@ -1,13 +1,8 @@
 """Triton's IR as Python objects.
 
 Enters: an MLIR module object from Triton's bindings. Leaves: a tree of `Op`, `Block` and `Value`
-with parsed types and Python source locations. Knows MLIR's generic text form and nothing of what
-the operations mean.
-
-The bindings can walk operations but cannot enter regions, and offer no generic printer. MLIR
-prints the generic form by itself, though, when a module does not verify; a malformed
-`llvm.data_layout` attribute makes it so. `tests/cpu/test_ttir.py` holds this on every supported
-Triton.
+with parsed types and Python source locations. It knows MLIR's generic text form; it must not know
+what the operations mean. How the text is obtained: `triton_compat.generic_text`.
 """
 
 from __future__ import annotations
@@ -17,6 +12,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
+
+from tzero.cpu import triton_compat
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +62,7 @@ class Value:
 
 @dataclass(eq=False, slots=True)
 class Op:
-    """One operation; attributes stay text until asked for."""
+    """One operation; attributes are kept as text and parsed on demand."""
 
     name: str
     operands: list[Value]
@@ -127,7 +124,7 @@ class Op:
 
 @dataclass(eq=False, slots=True)
 class Block:
-    """A straight run of operations that ends in a terminator."""
+    """A basic block: operations that end in a terminator."""
 
     label: str
     args: list[Value]
@@ -148,11 +145,8 @@ class MalformedIR(ValueError):
 
 
 def read_module(module: Any) -> Module:
-    """Read a Triton module object. The module is left unverifiable and must not be used again."""
-    from triton._C.libtriton import ir
-
-    module.set_attr("llvm.data_layout", ir.builder(module.context).get_string_attr("unverifiable"))
-    return parse(str(module))
+    """Read a Triton module object, which must not be used again."""
+    return parse(triton_compat.generic_text(module))
 
 
 def parse(text: str) -> Module:
@@ -303,7 +297,7 @@ class _Reader:
 
 
 class _Locations:
-    """Resolves `loc(...)` text to the frame a user wrote: library frames are stepped over."""
+    """Resolves `loc(...)` text to the user's frame, skipping frames of triton.language."""
 
     def __init__(self, text: str) -> None:
         self.aliases = dict(re.findall(r"^(#loc\d*) = loc\((.*)\)$", text, re.M))
@@ -332,7 +326,7 @@ def _names(text: str) -> list[str]:
 
 
 def _closing(text: str, start: int) -> int:
-    """Index of the bracket that closes the one at `start`; strings are stepped over."""
+    """Index of the bracket that closes the one at `start`; strings are skipped."""
     depth, at = 0, start
     while True:
         char = text[at]

@@ -1,9 +1,10 @@
 """`NativeJit`: a Triton kernel that `tzero._native` launches.
 
-Enters: a kernel, and after its first launch the binary that Triton compiled. Leaves: a description
-of that binary, from which native/spec.cpp makes a launch. It must not know how native code decides.
+Enters: a kernel, and after its first launch the binary that Triton compiled. Leaves: a
+`BinaryDescription`, which native code reads by the names of its fields and can launch from then on.
+It must not know how native code chooses between binaries.
 
-Launches that native code does not support are made by `PythonJit`, the base class.
+Launches that native code cannot make go to the base class, `PythonJit`.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ import inspect
 import logging
 import struct
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
 import torch
 
-import tzero._native as _native  # in this form, a missing extension is a ModuleNotFoundError
+import tzero._native as _native  # raises ModuleNotFoundError, with this name, if it is not built
 from tzero import events, settings
 from tzero.adapters import triton_launch
 from tzero.adapters.torch_layout import handle_offset
@@ -28,34 +30,108 @@ from tzero.cpu.launcher import Launcher
 from tzero.errors import LaunchFailed
 from tzero.launches.python import Launching, PythonJit, finish
 
-__all__ = ["NativeJit", "NotNative", "configure", "described", "make"]
+__all__ = [
+    "BinaryDescription",
+    "MoveDescription",
+    "NativeJit",
+    "NotNative",
+    "ParameterDescription",
+    "configure",
+    "described",
+    "make",
+]
 
-# Triton's type -> the number of `Type` in native/spec.h, and its code for `struct`.
+# Triton's type -> its name in `_native.PARAMETER_TYPES`, and its code in the struct module.
 _TYPES = {
-    "i1": (1, "b"),
-    "u1": (1, "b"),
-    "i8": (2, "b"),
-    "u8": (3, "B"),
-    "i16": (4, "h"),
-    "u16": (5, "H"),
-    "i32": (6, "i"),
-    "u32": (7, "I"),
-    "i64": (8, "q"),
-    "u64": (9, "Q"),
-    "fp16": (10, "e"),
-    "bf16": (11, "H"),
-    "fp32": (12, "f"),
-    "f32": (12, "f"),
-    "fp64": (13, "d"),
+    "i1": ("boolean", "b"),
+    "u1": ("boolean", "b"),
+    "i8": ("i8", "b"),
+    "u8": ("u8", "B"),
+    "i16": ("i16", "h"),
+    "u16": ("u16", "H"),
+    "i32": ("i32", "i"),
+    "u32": ("u32", "I"),
+    "i64": ("i64", "q"),
+    "u64": ("u64", "Q"),
+    "fp16": ("f16", "e"),
+    "bf16": ("bf16", "H"),
+    "fp32": ("f32", "f"),
+    "f32": ("f32", "f"),
+    "fp64": ("f64", "d"),
 }
-_POINTER = (0, "P")
+_POINTER = ("pointer", "P")
 
-# The header before the arguments in a block for the CPU's thread pool: tz_packed of pool.h.
-_HEAD = "@P4i8x"
+
+# -- descriptions: native code reads them by the names of their fields -----------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterDescription:
+    """A parameter of a kernel or a host function, for `_prepare`. A parameter without a default has
+    `has_default` false, because None is a default too."""
+
+    name: str
+    constant: bool = False
+    has_default: bool = False
+    default: Any = None
+    specialize: bool = True
+    align: bool = True
+    keyword_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MoveDescription:
+    """Which argument goes where in the block of parameters, and as which type."""
+
+    argument: int
+    type: int  # of PARAMETER_TYPES
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class CpuDescription:
+    """How the CPU backend runs a binary: two addresses, and the work of a program as `_steady_work`
+    has it."""
+
+    run_packed: int
+    program: int
+    work: int
+
+
+@dataclass(frozen=True, slots=True)
+class CudaDescription:
+    """How CUDA launches a binary. A launch attribute has a field here, which native/binary.cpp
+    (`read_cuda`) reads and native/cuda.cpp (`Driver::launch`) packs."""
+
+    threads: int  # in a block
+    shared: int  # bytes
+    cluster: int  # blocks
+    cooperative: bool
+    dependent: bool  # programmatic dependent launch
+    device: int
+
+
+@dataclass(frozen=True, slots=True)
+class BinaryDescription:
+    """A binary, where Triton keeps it (`caches`, `table`, `key`), and how the CPU backend or CUDA
+    launches it. `launcher` owns what the addresses point to."""
+
+    kernel: Any
+    caches: Any
+    table: dict[Any, Any]
+    key: Any
+    device: Any
+    name: str
+    launcher: Any
+    function: int
+    moves: tuple[MoveDescription, ...]
+    block_bytes: int
+    cpu: CpuDescription | None
+    cuda: CudaDescription | None
 
 
 def configure(native: ModuleType) -> None:
-    """Give native code the objects that it reads."""
+    """Give native code the objects of torch, Triton and tzero that it reads."""
     native.configure(
         tensor=torch.Tensor,
         parameter=torch.nn.Parameter,
@@ -80,11 +156,13 @@ def configure(native: ModuleType) -> None:
 
 
 def make(native: ModuleType) -> type[PythonJit]:
-    """The kernel class for a build of the native module."""
+    """Make the kernel class for a build of the native module."""
     configure(native)
 
     class NativeJit(native.Launchable, PythonJit):  # type: ignore[name-defined]
         """A Triton kernel whose launches are native; `tzero.jit` makes it."""
+
+        most_parameters: int = native.MOST_ARGUMENTS
 
         def __init__(self, fn: Any, **options: Any) -> None:
             super().__init__(fn, **options)
@@ -93,7 +171,8 @@ def make(native: ModuleType) -> type[PythonJit]:
 
         @untraced
         def _launched(self, grid: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-            """Launch in Python; return the compiled kernel, and its description for native code."""
+            """Launch in Python. Returns the compiled kernel and its description, or None if native
+            code cannot launch it."""
             kernel = Launching(self, grid)(*args, **kwargs)
             try:
                 return kernel, None if kernel is None else described(native, self, kernel)
@@ -105,14 +184,15 @@ def make(native: ModuleType) -> type[PythonJit]:
         def _launch_in_python(
             self, grid: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], reason: str
         ) -> Any:
-            """Launch what native code does not support; an empty reason is not reported."""
+            """Launch in Python because native code cannot, for `reason`; an empty one is not
+            reported."""
             if reason:
                 self.say_once(f"Python launches: {reason}")
             return Launching(self, grid)(*args, **kwargs)
 
         @untraced
         def _finish(self, kernel: Any, grid: Any, values: tuple[Any, ...], stream: int) -> Any:
-            """The rest of a launch after its grid function was called."""
+            """Finish a launch in Python after native code has called the grid function."""
             finish(self, kernel, grid, values, stream)
             return kernel
 
@@ -126,56 +206,70 @@ NativeJit = make(_native)
 
 
 class NotNative(Exception):
-    """Native code cannot launch a binary; the message says why."""
+    """Why native code cannot launch a binary, or replay a plan."""
 
 
-def _parameter(parameter: triton_launch.Parameter) -> tuple[Any, ...]:
-    """A parameter in the form that `_prepare` takes."""
+def _parameter(parameter: triton_launch.Parameter) -> ParameterDescription:
     has_default = parameter.default is not inspect.Parameter.empty
-    return (
-        parameter.name,
-        parameter.constant,
-        parameter.specialize,
-        parameter.align,
-        parameter.keyword_only,
-        has_default,
-        parameter.default if has_default else None,
+    return ParameterDescription(
+        name=parameter.name,
+        constant=bool(parameter.constant),
+        has_default=has_default,
+        default=parameter.default if has_default else None,
+        specialize=bool(parameter.specialize),
+        align=bool(parameter.align),
+        keyword_only=bool(parameter.keyword_only),
     )
 
 
-def described(native: ModuleType, function: Any, kernel: Any) -> tuple[Any, ...] | None:
-    """A binary as native/launch.cpp's `spec_from` takes it; None where Triton does not keep it."""
+def described(native: ModuleType, function: Any, kernel: Any) -> BinaryDescription | None:
+    """Describe a binary; None if Triton does not keep it, `NotNative` if only Python can launch
+    it."""
     if not triton_launch.is_plain_driver(driver.active):
-        raise NotNative("the active driver is not as Triton or tzero made it")
+        raise NotNative("the active driver has been changed, or is not Triton's or tzero's")
     device = _device(function)
     kept = triton_launch.compiled(function, kernel, device)
     if kept is None:
         return None
     if not triton_launch.plain_alignment(triton_launch.backend_of(kept.caches)):
-        raise NotNative("this backend asks more of a tensor than its alignment")
-    types = list(_types(function, kernel))
+        raise NotNative("this backend specializes on more of a tensor than its alignment")
+    cpu = cuda = None
     if isinstance(kept.run, Launcher):
-        launch = kept.run.native()
-        if launch is None:
-            raise NotNative("the CPU backend checks every access")
-        moves, size = _moves(types, _HEAD)
-        numbers = (launch.run, launch.program, kept.handle, 0, 0, 1, False, False, -1)
-        work = _steady_work(kernel)
-        where: tuple[Any, ...] = (True, kept.run, *numbers)
+        cpu = _on_cpu(kernel, kept.run)
     else:
-        cuda = triton_launch.cuda_launch(kernel, kept.run)
-        if cuda is None:
-            raise NotNative("the binary wants scratch memory, or runs on no device known here")
-        if not native.open_cuda():
-            raise NotNative("CUDA's driver library cannot be opened")
-        moves, size = _moves(types, "@")
-        work = 0
-        where = (False, kept.run, 0, 0, kept.handle, *cuda, device)
-    return (
-        *(kernel, kept.caches, kept.table, kept.key, device, tuple(moves), size, kernel.name),
-        *where,
-        work,
+        cuda = _on_cuda(native, kernel, kept.run, device)
+    moves, size = _moves(native, kernel, native.HEAD_BYTES if cpu else 0)
+    return BinaryDescription(
+        kernel=kernel,
+        caches=kept.caches,
+        table=kept.table,
+        key=kept.key,
+        device=device,
+        name=kernel.name,
+        launcher=kept.run,
+        function=kept.handle,
+        moves=moves,
+        block_bytes=size,
+        cpu=cpu,
+        cuda=cuda,
     )
+
+
+def _on_cpu(kernel: Any, launcher: Launcher) -> CpuDescription:
+    launch = launcher.native()
+    if launch is None:
+        raise NotNative("the CPU backend checks every access")
+    return CpuDescription(launch.run, launch.program, _steady_work(kernel))
+
+
+def _on_cuda(native: ModuleType, kernel: Any, launcher: Any, device: int) -> CudaDescription:
+    launch = triton_launch.cuda_launch(kernel, launcher)
+    if launch is None:
+        raise NotNative("the binary needs scratch memory, or is not for CUDA")
+    if not native.open_cuda():
+        raise NotNative("CUDA's driver library cannot be opened")
+    threads, shared, cluster, cooperative, dependent = launch
+    return CudaDescription(threads, shared, cluster, cooperative, dependent, device)
 
 
 def _device(function: Any) -> Any:
@@ -184,7 +278,7 @@ def _device(function: Any) -> Any:
     if not isinstance(function, source_kernel.Kernel):
         return active.get_current_device()
     if function.place == "cuda" and not isinstance(active, triton_launch.cuda_driver()):
-        raise NotNative("the kernel is CUDA's, and the active driver is not")
+        raise NotNative("the kernel is for CUDA, and the active driver is not CUDA's")
     return function.device()[0]
 
 
@@ -192,17 +286,16 @@ _UNSTEADY = ("scf.for", "scf.while", "cf.", "tt.print", "tt.call")
 
 
 def _steady_work(kernel: Any) -> int:
-    """The cost of one program of a CPU kernel in element operations, if it does not depend on the
-    arguments; else 0. Such a kernel never blocks, so native code keeps the GIL during a short one:
-    releasing it costs more than a small launch."""
+    """The element operations of one program of a CPU kernel; 0 if they depend on its arguments.
+    Native code keeps the GIL during a short launch: releasing it costs more than the launch."""
     if "ttir" not in kernel.asm or any(word in kernel.asm["ttir"] for word in _UNSTEADY):
         return 0
     work: int = kernel.metadata.cpu_work
     return 0 if getattr(kernel.metadata, "launch_cooperative_grid", False) else max(work, 1)
 
 
-def _types(function: Any, kernel: Any) -> Iterator[tuple[int, str]]:
-    """The parameters of the binary: index of the argument, and type."""
+def _types(kernel: Any) -> Iterator[tuple[int, str]]:
+    """The parameters of the binary: the number of the argument, and Triton's type."""
     for index, (name, type_) in enumerate(kernel.src.signature.items()):
         if type_ == "constexpr":
             continue
@@ -211,11 +304,13 @@ def _types(function: Any, kernel: Any) -> Iterator[tuple[int, str]]:
         yield index, type_
 
 
-def _moves(types: list[tuple[int, str]], head: str) -> tuple[list[tuple[int, int, int]], int]:
-    """The offset of each parameter in the argument block (a C struct), and the block's size."""
-    moves, layout = [], head
-    for index, type_ in types:
-        number, code = _POINTER if type_[0] == "*" else _TYPES[type_]
+def _moves(native: ModuleType, kernel: Any, head: int) -> tuple[tuple[MoveDescription, ...], int]:
+    """Lay the parameters out as a C struct behind `head` bytes; the moves, and the block's size."""
+    moves, layout = [], f"@{head}x"
+    for index, type_ in _types(kernel):
+        name, code = _POINTER if type_[0] == "*" else _TYPES[type_]
         layout += code
-        moves.append((index, number, struct.calcsize(layout) - struct.calcsize(f"@{code}")))
-    return moves, struct.calcsize(layout) + 8  # so that any parameter can be written as eight bytes
+        offset = struct.calcsize(layout) - struct.calcsize(f"@{code}")
+        moves.append(MoveDescription(index, native.PARAMETER_TYPES[name], offset))
+    # Native code may write the last one, too, with as many bytes as the widest type has.
+    return tuple(moves), struct.calcsize(layout) + int(native.PARAMETER_BYTES)

@@ -27,9 +27,6 @@ from tzero.launches.python import PythonJit
 
 __all__ = ["made", "tier"]
 
-MOST_PARAMETERS = 64
-"""Kernels with more are launched in Python: native code has all arguments on the stack."""
-
 
 def tier() -> int:
     """The tier of kernels that are made now.
@@ -110,8 +107,9 @@ def _from_triton(kernel: Any, chosen: int) -> Any:
     native = _native()
     if chosen < 2 or native is None:
         return PythonJit.of(kernel)
-    if len(kernel.params) > MOST_PARAMETERS:
-        reason = f"Python launches: it has more than {MOST_PARAMETERS} parameters"
+    most: int = native.most_parameters
+    if len(kernel.params) > most:
+        reason = f"Python launches: it has {len(kernel.params)} parameters, more than {most}"
         events.emit(events.Event("refusal", kernel.__name__, reason))
         return PythonJit.of(kernel)
     return native.of(kernel)

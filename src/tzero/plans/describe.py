@@ -1,7 +1,10 @@
-"""A plan as numbers and objects, for native code to replay.
+"""Describe a plan for native code to replay.
 
-Enters: a recorded `Plan`. Leaves: its description for `native/plan_from.cpp`, or `NotNative` with
-the reason why only Python can replay it. It must not know how native code decides.
+Enters: a recorded `Plan`. Leaves: a `PlanDescription`, which `native/plan_from.cpp` reads by the
+names of its fields, or `NotNative` with the reason why only Python can replay the plan. It must not
+know how native code chooses between plans.
+
+Kinds are numbers of `_native.STEP_KINDS`, `VALUE_KINDS`, `GUARD_KINDS` and `PARAMETER_TYPES`.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ import functools
 import inspect
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import CellType, ModuleType
 from typing import Any
 
@@ -18,7 +22,7 @@ import torch
 from tzero.adapters.torch_internals import quick_empty_strided
 from tzero.adapters.torch_layout import dtype_in
 from tzero.launches import native as native_launch
-from tzero.launches.native import NotNative
+from tzero.launches.native import BinaryDescription, NotNative
 from tzero.plans.plan import (
     Allocate,
     Call,
@@ -36,25 +40,170 @@ from tzero.plans.plan import (
 from tzero.plans.wrapper import filling, wanted
 from tzero.reading.guards import Absent, Check, Equal, Guard, Same
 
-__all__ = ["describe"]
+__all__ = ["PlanDescription", "describe"]
 
-_MOST_SLOTS = 256
-_MOST_ARGUMENTS = 64
+# As in `_native.GUARD_KINDS`.
+_GUARD_KINDS = {Same: "same", Equal: "equal", Check: "check", Absent: "absent"}
 
-_GUARDS = {Same: 0, Equal: 1, Check: 2, Absent: 3}  # as in native/plan.h
-_DEVICES = {"cpu": 0, "cuda": 1}  # the numbers of torch's device types
-_TENSOR, _SCALAR, _CONSTANT, _TUPLE, _LIST, _DICT, _SEQUENCE = range(7)
-_ALLOCATE, _FILL, _VIEW, _CALL, _LAUNCH = range(5)
+
+# -- descriptions ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ValueDescription:
+    """What a step is given, or a call returns. `index` is that of a slot or a leaf; `object` is a
+    constant, or what makes a sequence of its items; `names` are the keys of a dict."""
+
+    kind: int
+    index: int = 0
+    object: Any = None
+    items: tuple[ValueDescription, ...] = ()
+    names: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GuardDescription:
+    """What a name must be in a dict or a cell; `function` is what a check calls."""
+
+    where: dict[str, Any] | CellType
+    name: str
+    value: Any
+    kind: int
+    function: Any
+
+
+@dataclass(frozen=True, slots=True)
+class SlotDescription:
+    """A tensor, in torch's numbers, and the leaf or the guard that it comes from, if any."""
+
+    leaf: int | None
+    guard: int | None
+    dtype: int
+    device_type: int
+    device_index: int
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AllocateDescription:
+    """Make a tensor: from the ring, by torch's quick function, which takes the current device, or
+    by the plain one. `changes` is how often the plan then changes it in place."""
+
+    slot: int
+    cuda_device: int | None
+    quick: Any
+    quick_args: tuple[Any, ...]
+    plain: Any
+    plain_args: tuple[Any, ...]
+    plain_kwargs: dict[str, Any]
+    ring: Any
+    changes: int
+
+
+@dataclass(frozen=True, slots=True)
+class FillDescription:
+    """Fill a tensor with one element, `pattern`; torch does it by `function` where native code does
+    not. `version` is the tensor's afterwards, 0 if torch does not count the fill."""
+
+    slot: int
+    cuda_device: int | None
+    pattern: bytes
+    bytes: int
+    function: Any
+    value: Any
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class ViewDescription:
+    """An address in another tensor's memory, for launches only; the offset is in bytes."""
+
+    slot: int
+    base: int
+    offset: int
+    is_empty: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CallDescription:
+    """Call a function of torch; `keywords` are the names of the last of `args`."""
+
+    function: Any
+    name: str
+    args: tuple[ValueDescription, ...]
+    keywords: tuple[str, ...]
+    result: ValueDescription
+
+
+@dataclass(frozen=True, slots=True)
+class PointerDescription:
+    """A parameter that is the address of a tensor; `aligned` if the binary assumes 16 bytes."""
+
+    slot: int
+    offset: int
+    aligned: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ScalarDescription:
+    """A parameter that is a number of the call."""
+
+    leaf: int
+    type: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchDescription:
+    """Launch a binary. `function` is its kernel's number in the plan, `block` its parameters with
+    gaps for pointers and scalars, `args` the arguments for an error."""
+
+    function: int
+    binary: BinaryDescription
+    block: bytes
+    pointers: tuple[PointerDescription, ...]
+    scalars: tuple[ScalarDescription, ...]
+    args: tuple[ValueDescription, ...]
+    grid: tuple[int, ...]
+
+
+Details = (
+    AllocateDescription | FillDescription | ViewDescription | CallDescription | LaunchDescription
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StepDescription:
+    """A step; `number` is its place in the plan."""
+
+    kind: int
+    number: int
+    details: Details
+
+
+@dataclass(frozen=True, slots=True)
+class PlanDescription:
+    """A whole plan, beside the plan itself, which Python resumes where native code cannot go on."""
+
+    plan: Plan
+    guards: tuple[GuardDescription, ...]
+    slots: tuple[SlotDescription, ...]
+    functions: tuple[Any, ...]
+    steps: tuple[StepDescription, ...]
+    result: ValueDescription
+
+
+# -- describing ------------------------------------------------------------------------------------
 
 
 def describe(
     native: ModuleType, plan: Plan, ring: Callable[[], Any] = lambda: None
-) -> tuple[Any, ...] | None:
-    """A plan as native/plan_from.cpp takes it; None where the world has changed since it was made,
-    and `NotNative` where it is for Python alone. `ring` makes what its tensors come from, if
-    anything."""
-    if len(plan.slots) > _MOST_SLOTS:
-        raise NotNative(f"its plan has more than {_MOST_SLOTS} tensors")
+) -> PlanDescription | None:
+    """Describe a plan. None if Triton has dropped one of its binaries; `NotNative` if only Python
+    can replay it. `ring` makes the pool of an allocation's tensors, or None for no pool."""
+    if len(plan.slots) > native.MOST_SLOTS:
+        raise NotNative(f"its plan has {len(plan.slots)} tensors, more than {native.MOST_SLOTS}")
     return _Describer(native, plan, ring).description()
 
 
@@ -65,72 +214,89 @@ class _Describer:
         self.ring = ring
         self.functions: list[Any] = []
         self.made = {step.slot for step in plan.steps if isinstance(step, Allocate)}
-        # How often each was changed in place. In inference mode torch does not count that.
+        # How often each tensor was changed in place. In inference mode torch does not count that.
         self.versions: Counter[int] = Counter()
         self.counts = not torch.is_inference_mode_enabled()
-        # A function of torch's may give a tensor other memory: a view then keeps what it looks at.
+        # A function of torch may give a tensor other memory, so that its views must be tensors too.
         self.calls = any(isinstance(s, Call) and not self._fills(s) for s in plan.steps)
         self.tensors = wanted(plan, launches=self.calls)
 
-    def description(self) -> tuple[Any, ...] | None:
-        """All of the plan."""
+    def description(self) -> PlanDescription | None:
         plan = self.plan
-        guards = tuple(map(_guard, plan.guards))
+        guards = tuple(self._guard(each) for each in plan.guards)
         slots = tuple(map(self._slot, plan.slots))
         steps = []
         for number, step in enumerate(plan.steps):
-            kind, said = self._step(step)
-            if said is None:
+            kind, details = self._step(step)
+            if details is None:
                 return None
-            steps.append((kind, number, said))
-        return (plan, guards, slots, tuple(self.functions), tuple(steps), _value(plan.result))
+            steps.append(StepDescription(self.native.STEP_KINDS[kind], number, details))
+        functions = tuple(self.functions)
+        result = self._value(plan.result)
+        return PlanDescription(plan, guards, slots, functions, tuple(steps), result)
 
-    def _slot(self, slot: Slot) -> tuple[Any, ...]:
-        if slot.device.type not in _DEVICES:
+    def _guard(self, guard: Guard) -> GuardDescription:
+        where = guard.where
+        if type(where) is not dict and not isinstance(where, CellType):
+            raise NotNative(f"{guard.text} is in a {type(where).__name__}")
+        kind = self.native.GUARD_KINDS[_GUARD_KINDS[type(guard)]]
+        check = guard.check if isinstance(guard, Check) else None
+        return GuardDescription(where, guard.name, guard.value, kind, check)
+
+    def _slot(self, slot: Slot) -> SlotDescription:
+        devices = self.native.DEVICE_TYPES
+        if slot.device.type not in devices:
             raise NotNative(f"{slot.name} is on {slot.device}")
         words = self.native.tensor_words(torch.empty(0, dtype=slot.dtype, device="cpu"))
-        geometry = (
-            *(dtype_in(words), _DEVICES[slot.device.type], slot.device.index or 0),
-            (*slot.size, *slot.stride),
+        return SlotDescription(
+            leaf=slot.leaf,
+            guard=slot.guard,
+            dtype=dtype_in(words),
+            device_type=devices[slot.device.type],
+            device_index=slot.device.index or 0,
+            size=tuple(slot.size),
+            stride=tuple(slot.stride),
         )
-        leaf = -1 if slot.leaf is None else slot.leaf
-        return (leaf, -1 if slot.guard is None else slot.guard, geometry)
 
-    def _step(self, step: Any) -> tuple[int, tuple[Any, ...] | None]:
+    def _step(self, step: Any) -> tuple[str, Details | None]:
         if isinstance(step, Allocate):
-            return _ALLOCATE, self._allocate(step)
+            return "allocate", self._allocate(step)
         if isinstance(step, Fill):  # of a new tensor, which nobody has
-            return _FILL, self._fill(step.slot, step.value, 0)
+            return "fill", self._fill(step.slot, step.value, 0)
         if isinstance(step, Call) and not self.calls:  # else one may keep the tensor, and see it
             at, value = filling(step) or (0, 0)
             self.versions[at] += self.counts
-            return _FILL, self._fill(at, value, self.versions[at])
+            return "fill", self._fill(at, value, self.versions[at])
         if isinstance(step, View) and step.slot not in self.tensors:
             slot = self.plan.slots[step.slot]
-            is_empty = 0 in slot.size
-            return _VIEW, (step.slot, step.base, step.offset * slot.dtype.itemsize, is_empty)
+            offset = step.offset * slot.dtype.itemsize
+            return "view", ViewDescription(step.slot, step.base, offset, 0 in slot.size)
         if isinstance(step, View):
-            return _CALL, _call(step.call)
+            return "call", self._call(step.call)
         if isinstance(step, Call):
-            return _CALL, _call(step)
-        return _LAUNCH, self._launch(step)
+            return "call", self._call(step)
+        return "launch", self._launch(step)
 
-    def _allocate(self, step: Allocate) -> tuple[Any, ...]:
+    def _allocate(self, step: Allocate) -> AllocateDescription:
         slot = self.plan.slots[step.slot]
-        changes = 0  # in place, here: how a tensor comes back to a ring
+        changes = 0
         if self.counts and not self.calls:
             fills = (filling(each) for each in self.plan.steps)
             changes = sum(each is not None and each[0] == step.slot for each in fills)
-        # torch's short way does not fill memory with a value that shows, where that is asked for.
+        # The quick function ignores torch.utils.deterministic.fill_uninitialized_memory.
         quick = None
         if not torch.are_deterministic_algorithms_enabled():
             quick = quick_empty_strided(slot.device.type)
-        return (
-            *(step.slot, _cuda_device(slot), quick, (slot.size, slot.stride, slot.dtype)),
-            *(torch.empty_strided, (slot.size, slot.stride)),
-            {"dtype": slot.dtype, "device": slot.device},
-            None if 0 in slot.size else self.ring(),
-            changes,
+        return AllocateDescription(
+            slot=step.slot,
+            cuda_device=_cuda_device(slot),
+            quick=quick,
+            quick_args=(slot.size, slot.stride, slot.dtype),
+            plain=torch.empty_strided,
+            plain_args=(slot.size, slot.stride),
+            plain_kwargs={"dtype": slot.dtype, "device": slot.device},
+            ring=None if 0 in slot.size else self.ring(),
+            changes=changes,
         )
 
     def _fills(self, step: Call) -> bool:
@@ -138,8 +304,7 @@ class _Describer:
         found = filling(step)
         return found is not None and found[0] in self.made
 
-    def _fill(self, at: int, value: bool | int | float, version: int) -> tuple[Any, ...]:
-        """`version` is the tensor's afterwards, 0 for what it has in it from the beginning."""
+    def _fill(self, at: int, value: bool | int | float, version: int) -> FillDescription:
         slot = self.plan.slots[at]
         try:
             one = torch.empty(1, dtype=slot.dtype, device="cpu").fill_(value)
@@ -149,51 +314,70 @@ class _Describer:
         size = len(pattern)
         for each in slot.size:
             size *= each
-        fill = torch.Tensor.fill_
-        return (at, _cuda_device(slot), pattern, size, fill, value, version)
+        return FillDescription(
+            slot=at,
+            cuda_device=_cuda_device(slot),
+            pattern=pattern,
+            bytes=size,
+            function=torch.Tensor.fill_,
+            value=value,
+            version=int(version),
+        )
 
     # -- launches ------------------------------------------------------------------------------
 
-    def _launch(self, step: Launch) -> tuple[Any, ...] | None:
+    def _launch(self, step: Launch) -> LaunchDescription | None:
         name = step.function.__name__
-        if len(step.args) > _MOST_ARGUMENTS:
-            raise NotNative(f"{name} has more than {_MOST_ARGUMENTS} parameters")
+        self._check_count(name, len(step.args), "parameters")
         _check_kernel(self.native, step.function)
-        spec = native_launch.described(self.native, step.function, step.compiled)
-        if spec is None:
+        binary = native_launch.described(self.native, step.function, step.compiled)
+        if binary is None:
             return None
-        device, moves, size, on_cpu = spec[4], spec[5], spec[6], spec[8]
-        block = bytearray(size)
-        pointers, numbers = [], []
-        for index, type_, offset in moves:
-            value = step.args[index]
-            if type_ == 0:
-                self._check_place(name, value, None if on_cpu else device)
-                assert isinstance(value, Tensor)
-                pointers.append((value.slot, offset, _is_aligned(step.compiled, index)))
+        device = None if binary.cuda is None else binary.cuda.device
+        block = bytearray(binary.block_bytes)
+        pointers, scalars = [], []
+        for move in binary.moves:
+            value, offset = step.args[move.argument], move.offset
+            if move.type == self.native.PARAMETER_TYPES["pointer"]:
+                slot = self._pointed(name, value, device)
+                aligned = _is_aligned(step.compiled, move.argument)
+                pointers.append(PointerDescription(slot, offset, aligned))
             elif isinstance(value, Scalar):
-                numbers.append((value.leaf, type_, offset))
+                scalars.append(ScalarDescription(value.leaf, move.type, offset))
             else:
-                block[offset : offset + 8] = self._packed(name, type_, value)
-        return (
-            *(self._function(step.function), spec, bytes(block), tuple(pointers), tuple(numbers)),
-            *(tuple(map(_value, step.args)), tuple(step.grid)),
+                packed = self._packed(name, move.type, value)
+                block[offset : offset + len(packed)] = packed
+        return LaunchDescription(
+            function=self._function(step.function),
+            binary=binary,
+            block=bytes(block),
+            pointers=tuple(pointers),
+            scalars=tuple(scalars),
+            args=tuple(map(self._value, step.args)),
+            grid=tuple(step.grid),
         )
+
+    def _check_count(self, name: str, count: int, what: str) -> None:
+        most = self.native.MOST_ARGUMENTS
+        if count > most:
+            raise NotNative(f"{name} has {count} {what}, more than {most}")
 
     def _packed(self, name: str, type_: int, value: Value) -> bytes:
         packed = self.native.packed(type_, value.value) if isinstance(value, Constant) else None
         if packed is None:
-            raise NotNative(f"{name} is given a value that its parameter does not take as it is")
+            raise NotNative(f"{name} is given a value that does not fit its parameter's type")
         found: bytes = packed
         return found
 
-    def _check_place(self, name: str, value: Value, device: int | None) -> None:
-        """Tensors are where the binary runs; elsewhere Triton has a say."""
+    def _pointed(self, name: str, value: Value, device: int | None) -> int:
+        """The slot of a tensor that is passed by address. It must be on the binary's device, a
+        number of CUDA's or None for the CPU: Triton decides about others on each launch."""
         if not isinstance(value, Tensor):
             raise NotNative(f"{name} is given an address that is no tensor's")
         where = self.plan.slots[value.slot].device
         if (where.type, where.index) != (("cpu", None) if device is None else ("cuda", device)):
             raise NotNative(f"{name} is given a tensor on {where}")
+        return value.slot
 
     def _function(self, function: Any) -> int:
         for k, known in enumerate(self.functions):
@@ -202,9 +386,38 @@ class _Describer:
         self.functions.append(function)
         return len(self.functions) - 1
 
+    # -- calls and values ----------------------------------------------------------------------
+
+    def _call(self, call: Call) -> CallDescription:
+        self._check_count(call.name, len(call.args) + len(call.kwargs), "arguments")
+        values = (*call.args, *(value for _, value in call.kwargs))
+        return CallDescription(
+            function=call.function,
+            name=call.name,
+            args=tuple(map(self._value, values)),
+            keywords=tuple(name for name, _ in call.kwargs),
+            result=self._value(call.result),
+        )
+
+    def _value(self, value: Value) -> ValueDescription:
+        kinds = self.native.VALUE_KINDS
+        if isinstance(value, Tensor):
+            return ValueDescription(kinds["tensor"], index=value.slot)
+        if isinstance(value, Scalar):
+            return ValueDescription(kinds["scalar"], index=value.leaf)
+        if isinstance(value, Constant):
+            return ValueDescription(kinds["constant"], object=value.value)
+        return ValueDescription(
+            kinds[_nest_kind(value)],
+            object=_named(value.kind),
+            items=tuple(map(self._value, value.items)),
+            names=tuple(value.names),
+        )
+
 
 def _check_kernel(native: ModuleType, function: Any) -> None:
-    """What native code reads of a kernel is in its fields, or plainly in its dict."""
+    """Native code reads these attributes from a `Launchable`'s fields or the kernel's own dict, so
+    they must not be computed."""
     if isinstance(function, native.Launchable):
         return
     for name in ("pre_run_hooks", "debug", "device_caches", "used_global_vals"):
@@ -215,54 +428,24 @@ def _check_kernel(native: ModuleType, function: Any) -> None:
 
 
 def _is_aligned(kernel: Any, index: int) -> bool:
-    """Whether a binary is made for an address that 16 divides."""
+    """Whether a binary assumes that 16 divides the address."""
     return any(name == "tt.divisibility" for name, *_ in kernel.src.attrs.get((index,), ()))
 
 
-def _cuda_device(slot: Slot) -> int:
-    return slot.device.index or 0 if slot.device.type == "cuda" else -1
-
-
-def _guard(guard: Guard) -> tuple[Any, ...]:
-    where = guard.where
-    if type(where) is not dict and not isinstance(where, CellType):
-        raise NotNative(f"{guard.text} is in a {type(where).__name__}")
-    check = guard.check if isinstance(guard, Check) else None
-    return (where, guard.name, guard.value, _GUARDS[type(guard)], check)
-
-
-def _call(call: Call) -> tuple[Any, ...]:
-    if len(call.args) + len(call.kwargs) > _MOST_ARGUMENTS:
-        raise NotNative(f"{call.name} is given more than {_MOST_ARGUMENTS} arguments")
-    values = (*call.args, *(value for _, value in call.kwargs))
-    names = tuple(name for name, _ in call.kwargs)
-    return (call.function, call.name, tuple(map(_value, values)), names, _value(call.result))
-
-
-def _value(value: Value) -> tuple[Any, ...]:
-    """A value as native code takes it: kind, number, object, items, names."""
-    if isinstance(value, Tensor):
-        return (_TENSOR, value.slot, None, (), ())
-    if isinstance(value, Scalar):
-        return (_SCALAR, value.leaf, None, (), ())
-    if isinstance(value, Constant):
-        return (_CONSTANT, 0, value.value, (), ())
-    kind, made = _kind(value), value.kind
-    return (kind, 0, _named(made), tuple(map(_value, value.items)), tuple(value.names))
+def _cuda_device(slot: Slot) -> int | None:
+    return slot.device.index or 0 if slot.device.type == "cuda" else None
 
 
 @functools.cache
 def _named(kind: type) -> Any:
-    """What makes a named tuple of its items, whatever its class does when it is called."""
+    """What makes a named tuple from its items without calling its class, which may do more."""
     return functools.partial(tuple.__new__, kind) if hasattr(kind, "_fields") else kind
 
 
-def _kind(nest: Nest) -> int:
+def _nest_kind(nest: Nest) -> str:
     kind = nest.kind
     if kind in (tuple, list, dict):
-        return _TUPLE if kind is tuple else _LIST if kind is list else _DICT
-    if issubclass(kind, tuple) and hasattr(kind, "_fields"):
-        return _SEQUENCE
-    if issubclass(kind, tuple) and hasattr(kind, "n_sequence_fields"):
-        return _SEQUENCE
+        return kind.__name__
+    if issubclass(kind, tuple) and (hasattr(kind, "_fields") or hasattr(kind, "n_sequence_fields")):
+        return "sequence"
     raise NotNative(f"it makes a {kind.__name__}")

@@ -23,9 +23,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from types import CodeType, FrameType
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -33,8 +31,9 @@ from torch.overrides import TorchFunctionMode, resolve_name
 
 from tzero.adapters import intercept, torch_modes, triton_launch
 from tzero.adapters.torch_internals import OpOverload
-from tzero.arguments.situation import NUMBERS, TENSORS, containers, leaves, oddity, situation
+from tzero.arguments.situation import NUMBERS, TENSORS, containers, leaves, situation, unsupported
 from tzero.plans import torch_ops
+from tzero.plans.frames import Stack, is_timed
 from tzero.plans.plan import (
     Allocate,
     Call,
@@ -53,33 +52,13 @@ from tzero.plans.plan import (
     is_sequence_type,
     replaced,
 )
+from tzero.plans.values import NotAStep, constant_of, containers_in, is_inexact, tensors_of
 from tzero.reading.bytecode import span_of
 from tzero.reading.dependencies import Dependencies
 from tzero.reading.forwarded import Passing
 from tzero.reading.guards import Check, Equal, Guard
-from tzero.reading.purity import LIBRARIES
 
 __all__ = ["Subject", "capture"]
-
-_CONSTANTS = (
-    *(bool, int, float, complex, str, bytes, type(None), type(...), slice, torch.Size),
-    *(torch.dtype, torch.layout, torch.memory_format, torch.device),
-)
-
-_LAUNCHING = frozenset(
-    {
-        "helion.runtime",
-        "helion.runtime.triton.launcher",
-        "tzero.backends.source_kernel",
-        "tzero.plans.record",
-        "tzero.adapters.intercept",
-        "tzero.launches.python",
-        "tzero.launches.native",
-        "tzero.adapters.triton_launch",
-        "triton.runtime.jit",
-    }
-)
-"""The modules whose frames stand between a launch that is written in a host function and here."""
 
 
 class Subject(NamedTuple):
@@ -152,11 +131,10 @@ class _Recorder:
         self._inference = torch.is_inference_mode_enabled()
         self._ran: list[torch_ops.Ran] | None = None
         self._paused = False
-        self._code = frozenset(
-            _code_of([subject.function, subject.code, *subject.dependencies.helpers])
-        )
+        helpers = (subject.function, *subject.dependencies.helpers)
+        self._stack = Stack(subject.code, helpers)
         for k, (name, value) in enumerate(self.leaves):
-            odd = oddity(name, value)
+            odd = unsupported(name, value)
             if odd:
                 self.refuse(odd, show=False)
             elif type(value) in TENSORS and id(value) not in self._slot_of:
@@ -200,7 +178,7 @@ class _Recorder:
         try:
             self._paused = True  # what is asked of tensors here is asked by nobody else
             self._note(func, args, kwargs, result, ran)
-        except _Refused as refused:
+        except NotAStep as refused:
             self.refuse(str(refused))
         finally:
             self._paused = False
@@ -225,15 +203,15 @@ class _Recorder:
         if torch_ops.is_read(name):
             return
         why = torch_ops.obstacle(name, result, ran)
-        if name.endswith("tensor_split") and len(list(_tensors((args, dict(kwargs))))) > 1:
+        if name.endswith("tensor_split") and len(list(tensors_of((args, dict(kwargs))))) > 1:
             why = f"{name} reads the values of a tensor"
         if why:
-            raise _Refused(why)
-        found = list(_tensors(result))
+            raise NotAStep(why)
+        found = list(tensors_of(result))
         if len(found) == 1 and result is found[0]:
             if not ran and id(result) in self._slot_of:
                 if name.endswith("_") and not name.endswith("__"):  # requires_grad_, share_memory_
-                    raise _Refused(f"{name} changes a tensor in a way that plans do not hold")
+                    raise NotAStep(f"{name} changes a tensor in a way that plans do not hold")
                 return  # itself, as `contiguous` gives it where it is
             if self._allocated(result, ran) or self._filled(result, ran):
                 return
@@ -241,12 +219,12 @@ class _Recorder:
         fresh = [tensor for tensor in found if id(tensor) not in self._slot_of]
         odd = next(filter(None, map(torch_ops.oddity, fresh)), "")
         if odd:
-            raise _Refused(f"{name} returns a {odd} tensor")
-        inexact = any(map(_is_inexact, fresh)) and "dtype" not in kwargs
-        if inexact and not any(map(_is_inexact, _tensors((args, kwargs)))):
+            raise NotAStep(f"{name} returns a {odd} tensor")
+        inexact = any(map(is_inexact, fresh)) and "dtype" not in kwargs
+        if inexact and not any(map(is_inexact, tensors_of((args, kwargs)))):
             self._default_dtype()
         several = result is not found[0] if found else False
-        if several and len(list(_tensors((args, kwargs)))) > 1:
+        if several and len(list(tensors_of((args, kwargs)))) > 1:
             pass  # each may look at the memory of another
         elif fresh and all(self._is_view(tensor, call, ran) for tensor in fresh):
             self._views(call, result)
@@ -267,8 +245,8 @@ class _Recorder:
         values = tuple(self._value(arg, f"an argument of {name}") for arg in args)
         named = tuple((k, self._value(v, f"an argument of {name}")) for k, v in kwargs.items())
         if torch_modes.dispatch() != self.modes:
-            raise _Refused(f"{name} is called in another mode of torch than the host function")
-        return Call(func, name, values, named, Constant(None), self._line())
+            raise NotAStep(f"{name} is called in another mode of torch than the host function")
+        return Call(func, name, values, named, Constant(None), self._stack.line())
 
     def _allocated(self, tensor: torch.Tensor, ran: list[torch_ops.Ran]) -> bool:
         """Whether a tensor is new memory, and nothing or one number in it; then it is recorded."""
@@ -278,14 +256,14 @@ class _Recorder:
         if filling is None:
             return False
         if tensor.is_inference() != self._inference:
-            raise _Refused("a tensor is made in another inference mode")
+            raise NotAStep("a tensor is made in another inference mode")
         if ran[0].arguments.get("dtype") is None and not ran[0].of_tensor:
             self._default_dtype()
         slot = self._add(tensor, f"t{len(self.slots)}")
         self._made.add(slot)
-        self.steps.append(Allocate(slot, self._line()))
+        self.steps.append(Allocate(slot, self._stack.line()))
         if filling is not torch_ops.NOTHING:
-            self.steps.append(Fill(slot, filling, self._line()))
+            self.steps.append(Fill(slot, filling, self._stack.line()))
         return True
 
     def _filled(self, tensor: torch.Tensor, ran: list[torch_ops.Ran]) -> bool:
@@ -299,11 +277,11 @@ class _Recorder:
         if (
             torch_modes.dispatch()[:2] != self.modes[:2]
         ):  # inference mode may not count it as a change
-            raise _Refused(f"{ran[0].name} is called in another mode of torch")
+            raise NotAStep(f"{ran[0].name} is called in another mode of torch")
         assert slot is not None
         values = (Tensor(slot), Constant(number))
         fill = torch.Tensor.fill_
-        call = Call(fill, "Tensor.fill_", values, (), Tensor(slot), self._line())
+        call = Call(fill, "Tensor.fill_", values, (), Tensor(slot), self._stack.line())
         self.steps.append(call)
         return True
 
@@ -371,7 +349,7 @@ class _Recorder:
             if self.refusal is None:
                 sizes = answers[-1] if answers else grid
                 self._launched(function, kernel, sizes, args, kwargs, asked, stream)
-        except _Refused as refused:
+        except NotAStep as refused:
             self.refuse(str(refused))
         except BaseException:
             self.refuse(f"the launch of {function.__name__} raises, and it goes on")
@@ -391,13 +369,13 @@ class _Recorder:
         stream: Any,
     ) -> None:
         name = function.__name__
-        if any(frame.f_code.co_name in ("_bench", "_do_bench") for frame in _frames()):
+        if is_timed():
             self.refuse(f"an autotuner times {name}", lasting=False)
             return
         if kernel is None:
-            raise _Refused(f"Triton gives no compiled kernel for {name}")
+            raise NotAStep(f"Triton gives no compiled kernel for {name}")
         if self.steps and stream != getattr(self, "_stream", stream):
-            raise _Refused(f"{name} is launched on another stream than the kernel before it")
+            raise NotAStep(f"{name} is launched on another stream than the kernel before it")
         self._stream = stream
         given, options = triton_launch.named(function, args, kwargs)
         passed = {} if asked else self._passed_on(function)
@@ -417,17 +395,17 @@ class _Recorder:
         for source in passed.values():
             if source.name not in looked_at:
                 self._passed.add((source.name, source.span))
-        words = tuple((k, _plain(v, f"option {k!r} of {name}")) for k, v in options.items())
+        words = tuple((k, constant_of(v, f"option {k!r} of {name}")) for k, v in options.items())
         sizes = tuple(int(size) for size in (*grid, 1, 1)[:3])
         self.steps.append(
-            Launch(function, sizes, tuple(values), words, kernel, self._line())  # type: ignore[arg-type]
+            Launch(function, sizes, tuple(values), words, kernel, self._stack.line())  # type: ignore[arg-type]
         )
 
     def _passed_on(self, function: Any) -> dict[str, _Source]:
         """Which parameters of a kernel are given a parameter of the host function, by the call that
         this launch is; none, unless nothing but Triton and tzero stands between."""
-        frame = next((f for f in _frames() if f.f_globals.get("__name__") not in _LAUNCHING), None)
-        if frame is None or frame.f_code is not self.subject.code:
+        frame = self._stack.launching()
+        if frame is None:
             return {}
         span = span_of(frame)
         found = {}
@@ -455,7 +433,7 @@ class _Recorder:
         if isinstance(value, torch.Tensor):
             slot = self._slot_of.get(id(value))
             if slot is None:
-                raise _Refused(f"{what} is a tensor that was made where tzero does not see it")
+                raise NotAStep(f"{what} is a tensor that was made where tzero does not see it")
             return Tensor(slot)
         kind = type(value)
         named = isinstance(value, tuple) and (hasattr(kind, "_fields") or is_sequence_type(kind))
@@ -463,8 +441,8 @@ class _Recorder:
             return Nest(kind, tuple(self._value(item, what) for item in value))
         if kind is dict:
             items = tuple(self._value(item, what) for item in value.values())
-            return Nest(kind, items, tuple(_plain(key, what).value for key in value))
-        return _plain(value, what)
+            return Nest(kind, items, tuple(constant_of(key, what).value for key in value))
+        return constant_of(value, what)
 
     def _add(
         self, tensor: torch.Tensor, name: str, leaf: int | None = None, guard: int | None = None
@@ -483,7 +461,7 @@ class _Recorder:
         try:
             value = self._result(result)
             self._settled()
-        except _Refused as refused:
+        except NotAStep as refused:
             self.refuse(str(refused), show=False)
         if self.refusal is not None:
             return self.refusal
@@ -507,27 +485,27 @@ class _Recorder:
     def _result(self, result: Any) -> Value:
         value = self._value(result, "its result")
         held = [guard.value for guard in (*self.subject.dependencies.guards, *self._guards)]
-        seen = {id(each) for each in _changeable([*self.args, *held])}
-        for each in _changeable(result):
+        seen = {id(each) for each in containers_in([*self.args, *held])}
+        for each in containers_in(result):
             if id(each) in seen:
-                raise _Refused(
+                raise NotAStep(
                     f"it returns a {type(each).__name__} that is an argument, in a global, or twice"
                 )
             seen.add(id(each))
-        for tensor in _tensors(result):
+        for tensor in tensors_of(result):
             slot = self._slot_of[id(tensor)]
             view = next((s for s in self.steps if isinstance(s, View) and s.slot == slot), None)
             if (slot in self._made or view is not None) and tensor.requires_grad:
-                raise _Refused("its result has a gradient that comes from no function of torch's")
+                raise NotAStep("its result has a gradient that comes from no function of torch's")
         return value
 
     def _settled(self) -> None:
         if not any(isinstance(step, Launch) for step in self.steps):
-            raise _Refused(NO_LAUNCH)
+            raise NotAStep(NO_LAUNCH)
         for slot, tensor in zip(self.slots, self._tensors, strict=True):
             geometry = (slot.dtype, slot.size, slot.stride)
             if (tensor.dtype, tuple(tensor.size()), tuple(tensor.stride())) != geometry:
-                raise _Refused(f"the geometry of {slot.name} changes while it runs")
+                raise NotAStep(f"the geometry of {slot.name} changes while it runs")
         for guard in (*self.subject.dependencies.guards, *self._guards):
             if not guard.holds():
                 self.refuse(f"{guard.text} changes while it runs", show=False, outside=True)
@@ -537,45 +515,23 @@ class _Recorder:
     ) -> None:
         """Record that this call cannot be replayed, unless that is known."""
         if self.refusal is None:
-            place = self._place() if show else ("", 0)
+            place = self._stack.place() if show else ("", 0)
             self.refusal = Refusal(reason, *place, lasting=lasting, outside=outside)
 
     def _interrupted(self) -> bool:
-        """Whether it is not the host function that torch, or a kernel, is called by; then this
-        recording is over."""
-        for frame in _frames():
-            code = frame.f_code
-            if code is self.subject.code:
-                return False
-            module = _module(frame)
-            if code.co_name == "__del__" or module == "weakref":
-                break
-            # What dataclasses and named tuples write has no source, and nobody reads it.
-            written = code.co_filename == "<string>" and code.co_name.startswith("__")
-            if not (code in self._code or written or module.partition(".")[0] in LIBRARIES):
-                break
-        else:
-            return False
-        what = f"{code.co_name}, which it does not call, runs in the middle of it"
-        self.refuse(what, lasting=False, show=False, outside=True)
-        return True
-
-    def _place(self) -> tuple[str, int]:
-        """Where the host function, or its helper, is."""
-        for frame in _frames():
-            if frame.f_globals.get("__name__", "").partition(".")[0] not in _OWN:
-                return frame.f_code.co_filename, frame.f_lineno
-        return "", 0
-
-    def _line(self) -> int:
-        return next((f.f_lineno for f in _frames() if f.f_code is self.subject.code), 0)
+        """Whether it is not the host function that calls torch, or a kernel; then this recording
+        is over."""
+        stranger = self._stack.stranger()
+        if stranger:
+            what = f"{stranger}, which it does not call, runs in the middle of it"
+            self.refuse(what, lasting=False, show=False, outside=True)
+        return bool(stranger)
 
 
 NO_LAUNCH = "it launches no kernel"
 SHARED = "an argument is or holds a list, tuple or dict that is in a global as well"
 _DEFAULT = "torch's default dtype"
 _ASKED: dict[str, Any] = {"asked": torch.get_default_dtype}
-_OWN = frozenset({"tzero", "torch", "triton"})
 
 
 class _Source(NamedTuple):
@@ -588,10 +544,6 @@ class _Source(NamedTuple):
     span: Any
 
 
-class _Refused(Exception):
-    """Why what happened just now cannot be a step."""
-
-
 def shared(args: Sequence[Any], guards: Iterable[Guard]) -> bool:
     """Whether arguments have a list, tuple or dict in common with what a host function reads: it
     may ask if they are one, or change one and see it in the other."""
@@ -602,53 +554,9 @@ def shared(args: Sequence[Any], guards: Iterable[Guard]) -> bool:
     return any(id(each) in given for each in containers(held))
 
 
-def _code_of(things: Iterable[Any]) -> Iterator[CodeType]:
-    """The code of functions, and the code in it."""
-    for thing in things:
-        code = thing if isinstance(thing, CodeType) else getattr(thing, "__code__", None)
-        if isinstance(code, CodeType):
-            yield code
-            yield from _code_of(each for each in code.co_consts if isinstance(each, CodeType))
-
-
-def _module(frame: FrameType) -> str:
-    """The module that a frame's code is of; of what tzero has written, its caller's."""
-    caller = frame.f_back
-    found = frame.f_globals.get("__name__")
-    if found is None and caller is not None:
-        found = caller.f_globals.get("__name__")
-    return found or ""
-
-
-def _frames() -> Iterator[FrameType]:
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
-
-
 def _named(func: Any) -> str:
     name: str = resolve_name(func) or getattr(func, "__name__", repr(func))
     return name.removeprefix("torch.")
-
-
-def _plain(value: Any, what: str) -> Constant:
-    if type(value) in _CONSTANTS or isinstance(
-        value, (triton_launch.Dtype, triton_launch.Constexpr)
-    ):
-        return Constant(value)
-    if type(value) is tuple and all(type(item) is int for item in value):  # the shape of a block
-        return Constant(value)
-    raise _Refused(f"{what} is of type {type(value).__name__}, which plans do not hold")
-
-
-def _changeable(value: Any) -> Iterator[Any]:
-    """The lists and dicts that a value is or holds."""
-    if isinstance(value, (list, dict)):
-        yield value
-    if isinstance(value, (list, tuple, dict)):
-        for item in value.values() if isinstance(value, dict) else value:
-            yield from _changeable(item)
 
 
 def _misses(dependencies: Dependencies) -> list[int]:
@@ -657,18 +565,3 @@ def _misses(dependencies: Dependencies) -> list[int]:
         g.value for g in dependencies.guards if isinstance(g.value, functools._lru_cache_wrapper)
     )
     return [each.cache_info().misses for each in kept]
-
-
-def _is_inexact(tensor: torch.Tensor) -> bool:
-    return tensor.is_floating_point() or tensor.is_complex()
-
-
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _tensors(item)
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from _tensors(item)

@@ -27,6 +27,7 @@ from typing import Any, NoReturn
 
 import torch
 
+from tzero.arguments import tensor_facts
 from tzero.launches.python import over
 from tzero.plans.outputs import Ring
 from tzero.plans.plan import (
@@ -115,7 +116,7 @@ def _holds(plan: Plan) -> Callable[[], bool]:
     for k, slot in enumerate(plan.slots):
         if slot.guard is not None:
             tensor = plan.guards[slot.guard].value
-            world[f"look_{k}"] = functools.partial(_looks, tensor, _look(tensor))
+            world[f"look_{k}"] = functools.partial(_has_facts, tensor, _held_facts(tensor))
             words.append(f"look_{k}()")
     world["missing"] = object()
     exec(_code(f"def holds(): return {' and '.join(words)}", f"<world of {plan.kernel}>"), world)
@@ -282,14 +283,11 @@ class _Writer:
         return name
 
 
-def _look(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """All of a tensor that a host function may look at, but for its address and its contents."""
-    geometry = (tensor.dtype, tensor.device, tensor.size(), tensor.stride())
-    return (*geometry, tensor.requires_grad, tensor.is_conj(), tensor.is_neg())
+_held_facts = tensor_facts.reader("held")
 
 
-def _looks(tensor: torch.Tensor, so: tuple[Any, ...]) -> bool:
-    return _look(tensor) == so
+def _has_facts(tensor: torch.Tensor, facts: tuple[Any, ...]) -> bool:
+    return _held_facts(tensor) == facts
 
 
 _OWN = re.compile(r"(t|leaf_|launch_|call_|checked_|constant_|global_|output_|kind_)\d+|_+")

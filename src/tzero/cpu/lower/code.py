@@ -1,7 +1,7 @@
-"""The statement tree, and the passes over it that end in C text.
+"""The statement tree, and the passes over it that produce C text.
 
-Enters: statements whose pieces are C text and polynomials. Leaves: C text with tile loops
-collapsed and buffers placed on the stack or in scratch memory. Knows nothing of tiles or Triton.
+Enters: statements made of C text, polynomials and buffers. Leaves: C text with nested tile loops
+merged and buffers placed on the stack or in scratch memory. It must not know tiles or Triton.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ class Buffer:
 
     @property
     def nbytes(self) -> int:
-        """Size, rounded up to a cache line so that neighbours never share one."""
+        """Size, rounded up so that no two buffers share a cache line."""
         return -(-self.item * self.count // 64) * 64
 
 
 Part = str | Poly | Buffer
+"""A piece of a statement: C text, an index expression, or the name of a buffer."""
 Parts = tuple[Part, ...]
 
 
@@ -72,9 +73,9 @@ def full(loop: Loop, body: list[Stmt], simd: bool = False) -> Nest:
 
 
 def collapse(stmts: list[Stmt]) -> None:
-    """Merge perfectly nested tile loops where every polynomial allows one index for both.
+    """Merge perfectly nested tile loops where every polynomial can use one index for both.
 
-    Shapes such as 2x2x2x16 would otherwise end in loops too short to vectorise.
+    Otherwise shapes such as 2x2x2x16 give loops too short to vectorise.
     """
     for stmt in stmts:
         if isinstance(stmt, Line):
@@ -130,9 +131,8 @@ def _rename(stmts: list[Stmt], changes: dict[Loop, Poly]) -> None:
 
 @dataclass(slots=True)
 class _Lifetimes:
-    """First and last moment in which each buffer is named. A tile loop is one moment: its turns
-    read what earlier turns must not have overwritten. So is a run-time loop, for buffers that
-    were born before it."""
+    """First and last time each buffer is used. A tile loop is one point in time: no iteration may
+    overwrite what a later one reads. So is a run-time loop, for buffers first used before it."""
 
     clock: int = 0
     spans: dict[Buffer, list[int]] = field(default_factory=dict)
@@ -171,11 +171,11 @@ class Memory:
 
 
 STACK_BYTES = 192 * 1024
-"""Stack one program may use for tiles; a thread's stack is 512 KiB on the smallest platforms."""
+"""Stack for a program's tiles; the smallest platforms have thread stacks of 512 KiB."""
 
 
 def place(stmts: Sequence[Stmt]) -> Memory:
-    """Give every buffer a slot; buffers whose lives do not meet share one."""
+    """Assign every buffer a slot; buffers with disjoint lifetimes share one."""
     lifetimes = _Lifetimes()
     lifetimes.visit(stmts)
     order = sorted(lifetimes.spans.items(), key=lambda item: item[1][0])
@@ -231,8 +231,13 @@ def text(stmts: Sequence[Stmt], memory: Memory, indent: int = 1) -> list[str]:
     return lines
 
 
+def stop_program(site: int, param: int = -1, offset: str = "0") -> str:
+    """C text that ends the running program with a failed check at a site."""
+    return f"TZ_FAIL({site}, {param}, {offset});"
+
+
 def work(stmts: Sequence[Stmt]) -> int:
-    """Rough count of element operations; run-time loops count as eight turns."""
+    """Estimated number of element operations; a run-time loop counts as eight iterations."""
     total = 0
     for stmt in stmts:
         if isinstance(stmt, Line):

@@ -1,8 +1,8 @@
 """Loops, branches, calls and blocks.
 
-Values that cross the edge of a loop or branch get a slot: a C variable for scalars, a buffer for
-tiles. Pointers and indices that only move by the same amount in every lane get a scalar that
-counts the distance instead, so that their addresses stay polynomials. Calls are lowered in place.
+A value carried out of a loop or branch gets a slot: a C variable for a scalar, a buffer for a tile.
+A pointer or index tile that a loop advances by the same amount in every lane gets a scalar distance
+instead, so that its addresses stay polynomials. Calls are inlined.
 """
 
 from __future__ import annotations
@@ -38,28 +38,28 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """Where `tt.return` goes in the function being lowered; the kernel itself has no label."""
+    """Where `tt.return` jumps in an inlined function; the kernel itself has none."""
 
     label: str
     slots: list[Slot]
 
 
 def new_slot(lowering: Lowering, type_: Type) -> Slot:
-    """A slot without a value yet."""
+    """A slot without a value."""
     if type_.shape:
         return Slot(type_, buffer=lowering.buffer(type_))
     return Slot(type_, lowering.variable(ELEMS[type_.elem].carried))
 
 
 def assign(lowering: Lowering, slots: Sequence[Slot], tiles: Sequence[Tile]) -> None:
-    """Give slots new values as if all at once, though values may read the slots."""
-    copies: list[tuple[str, str]] = []
+    """Assign all slots simultaneously: the new values may read the old ones."""
+    scalars: list[tuple[str, str]] = []
     waiting: list[_Assignment] = []
     for slot, tile in zip(slots, tiles, strict=True):
         if slot.buffer is None:
             assert isinstance(tile, Uniform), "a scalar slot takes a uniform value"
             ctype = ELEMS[slot.type.elem].carried
-            copies.append((slot.name, lowering.declare(ctype, tile.text, prefix="y")))
+            scalars.append((slot.name, lowering.declare(ctype, tile.text, prefix="y")))
         elif not (isinstance(tile, Stored) and tile.buffer is slot.buffer):
             waiting.append(_Assignment.of(lowering, slot.buffer, tile))
     while waiting:
@@ -71,23 +71,23 @@ def assign(lowering: Lowering, slots: Sequence[Slot], tiles: Sequence[Tile]) -> 
         if ready:
             lowering.store(ready[0].tile, ready[0].buffer)
             waiting.remove(ready[0])
-        else:  # a cycle: one value steps aside
+        else:  # a cycle: copy one value to a temporary buffer
             first = waiting.pop(0)
-            aside = lowering.store(first.tile, lowering.buffer(first.tile.type))
-            waiting.append(_Assignment.of(lowering, first.buffer, aside))
-    for name, copy in copies:
-        lowering.emit(f"{name} = {copy};")
+            copy = lowering.store(first.tile, lowering.buffer(first.tile.type))
+            waiting.append(_Assignment.of(lowering, first.buffer, copy))
+    for name, value in scalars:
+        lowering.emit(f"{name} = {value};")
 
 
 def fits_in_place(lowering: Lowering, buffer: Buffer, tile: Tile) -> bool:
-    """Whether a tile may be stored into a buffer that computing it may read."""
+    """Whether a tile may be stored into a buffer that it also reads."""
     return _Assignment.of(lowering, buffer, tile).in_place
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Assignment:
-    """A tile on its way to a buffer: what computing it reads, and whether it may overwrite the
-    buffer as it goes."""
+    """A tile to store in a buffer, the buffers that computing it reads, and whether it may
+    overwrite the buffer element by element."""
 
     buffer: Buffer
     tile: Tile
@@ -105,7 +105,7 @@ class _Assignment:
 
 
 class _Moved(Tile):
-    """A tile plus a distance that is the same for every element and changes from turn to turn."""
+    """A tile plus a distance that is the same for all elements and grows in each iteration."""
 
     def __init__(self, start: Tile, distance: str) -> None:
         super().__init__(start.type, start.cost, depth=start.depth + 1)
@@ -113,7 +113,7 @@ class _Moved(Tile):
         self.item = ELEMS[start.type.pointee].size if start.type.elem == "ptr" else 0
 
     def at(self, index: Index, body: Body) -> Ref:
-        """The value, in the element type's arithmetic."""
+        """The sum, in the element type's arithmetic."""
         start = body.at(self.start, index)
         if self.item:
             return body.let("char *", start, f" + {self.item} * {self.distance}")
@@ -126,17 +126,17 @@ class _Moved(Tile):
         )
 
     def linear(self, index: Index, body: Body) -> Poly:
-        """The start's polynomial, moved."""
+        """The start's polynomial plus the distance."""
         return self.start.linear(index, body) + Poly.of(Sym(self.distance))
 
     def address(self, index: Index, body: Body) -> tuple[Ref, Poly]:
-        """The start's address, moved."""
+        """The start's address plus the distance."""
         base, offset = self.start.address(index, body)
         return base, offset + Poly.of(Sym(self.distance))
 
 
 def _step(arg: Value, result: Value, block: Block) -> Value | None:
-    """What a loop adds to a tile in each turn, if that is all it does and the same everywhere."""
+    """What a loop adds to a tile in each iteration, if it only adds a uniform value."""
     op = result.op
     if op is None or op.block is not block or op.name not in ("tt.addptr", "arith.addi"):
         return None
@@ -181,7 +181,7 @@ def for_(lowering: Lowering, op: Op) -> None:
         name = lowering.declare(ctype, f"({ctype}){turn}")
         lowering.env[counter] = Uniform(counter.type, name)
         lowering.ops(block.ops[:-1])
-        # A step may itself be carried: it is read before the slots change.
+        # A step may be a carried value itself, so read it before the slots change.
         steps = [lowering.declare("int64_t", lowering.scalar(step)) for _, step in moved]
         assign(lowering, slots, [lowering.tile(v) for v in carried])
         for (distance, _), by_turn in zip(moved, steps, strict=True):
@@ -231,8 +231,8 @@ def while_(lowering: Lowering, op: Op) -> None:
         assign(lowering, starts, [lowering.tile(v) for v in after.ops[-1].operands])
 
 
-def chain(lowering: Lowering, blocks: list[Block]) -> None:
-    """Blocks in order; jumps between them are gotos."""
+def lower_blocks(lowering: Lowering, blocks: list[Block]) -> None:
+    """Lower blocks in order; jumps between them become gotos."""
     lowering.labels.append({})
     for block in blocks[1:]:
         slots = [new_slot(lowering, v.type) for v in block.args]
@@ -246,8 +246,8 @@ def chain(lowering: Lowering, blocks: list[Block]) -> None:
     lowering.labels.pop()
 
 
-def enclosed(lowering: Lowering, blocks: list[Block], args: Sequence[Tile]) -> list[Tile]:
-    """Blocks with an end of their own, lowered in place; returns what they return."""
+def inline_blocks(lowering: Lowering, blocks: list[Block], args: Sequence[Tile]) -> list[Tile]:
+    """Lower the blocks of a function or region in place; returns the values they return."""
     for arg, tile in zip(blocks[0].args, args, strict=True):
         lowering.env[arg] = tile
     if len(blocks) == 1:
@@ -256,17 +256,17 @@ def enclosed(lowering: Lowering, blocks: list[Block], args: Sequence[Tile]) -> l
     ends = next(b.ops[-1] for b in blocks if b.ops[-1].name.endswith("return"))
     slots = [new_slot(lowering, v.type) for v in ends.operands]
     lowering.exits.append(Exit(lowering.names.fresh("exit"), slots))
-    chain(lowering, blocks)
+    lower_blocks(lowering, blocks)
     lowering.emit(f"{lowering.exits.pop().label}:;")
     return [slot.tile() for slot in slots]
 
 
 def call(lowering: Lowering, op: Op) -> None:
-    """A device function, lowered where it is called."""
+    """A call of a device function, inlined."""
     callee = lowering.module.functions[op.symbol("callee")]
     blocks = callee.regions[0]
     lowering.callers.update(zip(blocks[0].args, op.operands, strict=True))
-    results = enclosed(lowering, blocks, [lowering.tile(v) for v in op.operands])
+    results = inline_blocks(lowering, blocks, [lowering.tile(v) for v in op.operands])
     lowering.env.update(zip(op.results, results, strict=True))
 
 
@@ -302,8 +302,8 @@ def cond_br(lowering: Lowering, op: Op) -> None:
             _jump(lowering, label, values)
 
 
-def nothing(lowering: Lowering, op: Op) -> None:
-    """Hints and barriers: one thread runs a whole program."""
+def ignore(lowering: Lowering, op: Op) -> None:
+    """Hints and barriers, which need no code: one thread runs a whole program."""
 
 
 HANDLERS = {
@@ -317,10 +317,10 @@ HANDLERS = {
     "tt.scan.return": return_,
     "cf.br": br,
     "cf.cond_br": cond_br,
-    "llvm.intr.assume": nothing,
-    "gpu.barrier": nothing,
-    "ttg.barrier": nothing,
-    "ttg.local_barrier": nothing,
-    "tt.grid_dependency_wait": nothing,
-    "tt.grid_dependency_launch_dependents": nothing,
+    "llvm.intr.assume": ignore,
+    "gpu.barrier": ignore,
+    "ttg.barrier": ignore,
+    "ttg.local_barrier": ignore,
+    "tt.grid_dependency_wait": ignore,
+    "tt.grid_dependency_launch_dependents": ignore,
 }

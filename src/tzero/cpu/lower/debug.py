@@ -1,10 +1,11 @@
-"""Assertions, prints, program ids, and what is said of operations that are refused."""
+"""Assertions, prints, program ids, and the reasons why operations are unsupported."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tzero.cpu.libdevice import REFUSED
+from tzero.cpu.libdevice import UNSUPPORTED
+from tzero.cpu.lower.code import stop_program
 from tzero.cpu.lower.elems import BITS, FP8, unsigned
 from tzero.cpu.lower.tiles import Uniform
 from tzero.cpu.ttir import Op
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def program_id(lowering: Lowering, op: Op) -> None:
-    """Where this program stands in the grid."""
+    """The program's index in the grid."""
     lowering.env[op.result] = Uniform(op.result.type, f"pid[{op.integer('axis')}]")
 
 
@@ -24,13 +25,13 @@ def num_programs(lowering: Lowering, op: Op) -> None:
 
 
 def assert_(lowering: Lowering, op: Op) -> None:
-    """Stop the launch unless every element holds."""
+    """Stop the launch unless every element is true."""
     site = lowering.site(op, "assert", op.string("message"))
     condition = lowering.tile(op.operands[0])
     loops, index = lowering.index(condition.type.shape)
     body = lowering.body()
-    body.do(f"if (!{body.at(condition, index).text}) {lowering.fail(site)}")
-    lowering.run(loops, body, simd=False)
+    body.do(f"if (!{body.at(condition, index).text}) {stop_program(site)}")
+    lowering.add_nest(loops, body, simd=False)
 
 
 def print_(lowering: Lowering, op: Op) -> None:
@@ -56,7 +57,7 @@ def print_(lowering: Lowering, op: Op) -> None:
             parts += [", (long long)(", at, ")"]
         parts.append(f", {prefix}, {text});")
         body.do(*parts)  # type: ignore[arg-type]
-        lowering.run(loops, body, simd=False)
+        lowering.add_nest(loops, body, simd=False)
 
 
 def _format(name: str, text: str, hexadecimal: bool, signed: bool) -> tuple[str, str]:
@@ -75,7 +76,7 @@ def _format(name: str, text: str, hexadecimal: bool, signed: bool) -> tuple[str,
 
 
 def _c_string(text: str) -> str:
-    """A C string literal; everything but plain characters as octal bytes."""
+    """A C string literal, with all but plain characters as octal escapes."""
     plain = (
         chr(b) if (chr(b).isalnum() and b < 128) or b in b" .,:;=_()[]+-*/<>" else f"\\{b:03o}"
         for b in text.encode()
@@ -83,18 +84,18 @@ def _c_string(text: str) -> str:
     return f'"{"".join(plain)}"'
 
 
-def refusal(op: Op) -> str:
-    """What to say of an operation nothing here lowers."""
+def why_unsupported(op: Op) -> str:
+    """Why an operation without a handler is not supported, and what to do."""
     if op.name == "tt.elementwise_inline_asm":
         return (
-            "Inline assembly is written for one GPU. Write the same with tl operations, or guard "
-            "it by target."
+            "Inline assembly is specific to one GPU. Use tl operations instead, or guard it by "
+            "target."
         )
     if op.name == "tt.extern_elementwise":
         symbol = op.string("symbol")
-        why = REFUSED.get(symbol, "it is not a libdevice function known here")
-        return f"The external function {symbol} has no CPU form: {why}."
-    return "The CPU backend does not know this operation; express it with others or use a GPU."
+        why = UNSUPPORTED.get(symbol, "it is not a known libdevice function")
+        return f"The external function {symbol} is not supported on the CPU: {why}."
+    return "The CPU backend does not support this operation; use others, or a GPU."
 
 
 HANDLERS = {

@@ -1,7 +1,7 @@
 """Matrix products.
 
-Operands are staged in the type the product is computed in: f32 for every narrow float, i32 for
-int8, f64 for itself. An accumulator that a loop carries is updated where it lies.
+Operands are staged: copied to buffers in the type the product is computed in, which is f32 for all
+narrower floats, i32 for int8, f64 for f64. A loop-carried accumulator is updated in place.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
     from tzero.cpu.lower.lowering import Lowering
 
 _ZEROS = {literal("0", kind) for kind in ("i32", "f32", "f64", "f16")}
-"""Accumulators that the product need not read: adding to -0.0 would be another matter."""
+"""Accumulators that need not be read. -0.0 is not among them: adding to it differs from +0.0."""
 _CTYPES = {"f32": "float", "f64": "double", "i32": "uint32_t"}
 
 
 def dot(lowering: Lowering, op: Op) -> None:
     """`d = a @ b + c`."""
-    kind = _kind(lowering, op)
+    kind = _compute_type(lowering, op)
     a, b = _operand(lowering, op, 0, kind), _operand(lowering, op, 1, kind)
     _product(lowering, op, a, b, lowering.tile(op.operands[2]), kind)
 
 
 def stage_ahead(lowering: Lowering, loop: Op) -> None:
-    """Stage operands of products in a loop before it, where they do not change inside."""
+    """Stage loop-invariant operands of products before the loop."""
     inside = {value for block in blocks(loop) for op in block.ops for value in op.results}
     inside |= {value for block in blocks(loop) for value in block.args}
     for op in walk(loop.regions[0]):
@@ -40,43 +40,43 @@ def stage_ahead(lowering: Lowering, loop: Op) -> None:
             for k in range(2):
                 value = op.operands[k]
                 if value not in inside and (value, k) not in lowering.staged:
-                    tile = _as(lowering.tile(value), _kind(lowering, op))
+                    tile = _converted(lowering.tile(value), _compute_type(lowering, op))
                     stage = _staged if k == 0 else _rows_staged
                     lowering.staged[value, k] = stage(lowering, tile)
 
 
 def _operand(lowering: Lowering, op: Op, k: int, kind: str) -> Stored:
-    """A product's operand in the buffer it is read from."""
+    """A staged operand of a product."""
     ahead = lowering.staged.get((op.operands[k], k))
     if ahead is not None and ahead.type.elem == kind:
         return ahead
-    tile = _as(lowering.tile(op.operands[k]), kind)
+    tile = _converted(lowering.tile(op.operands[k]), kind)
     return _staged(lowering, tile) if k == 0 else _rows_staged(lowering, tile)
 
 
-def _kind(lowering: Lowering, op: Op) -> str:
+def _compute_type(lowering: Lowering, op: Op) -> str:
     """The element type in which a product is computed."""
     operand, result = op.operands[0].type.elem, op.result.type.elem
     if result in ("f64", "i32"):
         return result
     if result in ("f32", "f16", "bf16") and (operand in FP8 or ELEMS[operand].is_float):
         return "f32"
-    raise lowering.unsupported(op, f"There is no product of {operand} into {result} on the CPU.")
+    raise lowering.unsupported(op, f"The CPU backend has no product of {operand} into {result}.")
 
 
-def _as(tile: Tile, kind: str) -> Tile:
-    """A tile in the type of the product."""
+def _converted(tile: Tile, kind: str) -> Tile:
+    """A tile converted to the type of the product."""
     name = tile.type.elem
     if name == kind:
         return tile
     type_ = Type(tile.type.shape, kind)
     if name in FP8:
         return Map(type_, [tile], lambda a: f"tz_{FP8[name]}_to_f32({a})", 2)
-    return _Wide(type_, [tile], lambda a: f"({ELEMS[kind].carried}){a}", 1)
+    return _Widened(type_, [tile], lambda a: f"({ELEMS[kind].carried}){a}", 1)
 
 
-class _Wide(Map):
-    """A narrower tile in the type of the product."""
+class _Widened(Map):
+    """A narrower tile, widened to the type of the product."""
 
 
 def _product(lowering: Lowering, op: Op, left: Stored, right: Stored, c: Tile, kind: str) -> None:
@@ -99,7 +99,7 @@ def _product(lowering: Lowering, op: Op, left: Stored, right: Stored, c: Tile, k
             f" + {z} * {rows * columns}",
         )
     ctype = _CTYPES[kind]
-    sizes = f"{int(fresh)}, {rows}, {columns}, {depth}, {_steps(left)}"
+    sizes = f"{int(fresh)}, {rows}, {columns}, {depth}, {_strides(left)}"
     lowering.emit(
         f"{head}tz_dot_{kind}({sizes}, (const {ctype} *)",
         left.buffer,
@@ -117,14 +117,14 @@ def _product(lowering: Lowering, op: Op, left: Stored, right: Stored, c: Tile, k
     lowering.env[op.result] = Map(op.result.type, [out], elem.rounded, 1)
 
 
-def _steps(left: Stored) -> str:
-    """Distances in A's buffer from row to row and from column to column."""
+def _strides(left: Stored) -> str:
+    """Row and column strides in A's buffer."""
     rows, depth = left.type.shape[-2:]
     return f"{depth}, 1" if left.row_major else f"1, {rows}"
 
 
 def _staged(lowering: Lowering, tile: Tile) -> Stored:
-    """A tile in a buffer; the last two axes stay swapped where its source has them so."""
+    """A tile in a buffer; the last two axes stay swapped if they are in its source."""
     whole = _converted_whole(lowering, tile)
     if whole is not None:
         return whole
@@ -133,7 +133,7 @@ def _staged(lowering: Lowering, tile: Tile) -> Stored:
         return tile if tile.order in ((*range(len(tile.order)),), swapped) else lowering.store(tile)
     loops, index = lowering.index(tile.type.shape)
     body = lowering.body()
-    value = body.raw(_unspread(tile), index)
+    value = body.raw(_storable(tile), index)
     order = tuple(range(len(tile.type.shape)))
     steps = [at.factor(loop) for _, at in body.reads for loop in loops[-2:]]
     if len(loops) > 1 and len(loops) == len(order) and steps == [ONE, *steps[1:2]]:
@@ -141,14 +141,14 @@ def _staged(lowering: Lowering, tile: Tile) -> Stored:
         loops[-2:] = loops[-1], loops[-2]
     stored = Stored(tile.type, lowering.buffer(tile.type), order)
     body.do(stored.buffer, "[", stored.offset(index), "] = ", value, ";")
-    lowering.run(loops, body)
+    lowering.add_nest(loops, body)
     return stored
 
 
 def _converted_whole(lowering: Lowering, tile: Tile) -> Stored | None:
-    """A stored f16 tile as f32, or a stored f32 tile rounded to f16, by the machine's own
-    conversions."""
-    if not isinstance(tile, _Wide):
+    """A stored f16 tile as f32, or a stored f32 tile rounded to f16, converted by one call that
+    uses the machine's conversion instructions; None for other tiles."""
+    if not isinstance(tile, _Widened):
         return None
     source, convert = tile.operands[0], "widen_f16"
     if isinstance(source, Narrowed) and source.type.elem == "f16":
@@ -163,7 +163,7 @@ def _converted_whole(lowering: Lowering, tile: Tile) -> Stored | None:
 
 
 def _rows_staged(lowering: Lowering, tile: Tile) -> Stored:
-    """A tile in a row-major buffer, transposed by blocks where that is needed."""
+    """A tile in a row-major buffer, transposed in blocks if needed."""
     staged = _staged(lowering, tile)
     if staged.row_major:
         return staged
@@ -182,25 +182,25 @@ def _rows_staged(lowering: Lowering, tile: Tile) -> Stored:
     return out
 
 
-def _unspread(tile: Tile) -> Tile:
-    """A uniform tile as one that can be stored."""
+def _storable(tile: Tile) -> Tile:
+    """A tile that can be stored: a uniform one becomes a map."""
     return Map(tile.type, [tile], lambda a: a, 0) if isinstance(tile, Uniform) else tile
 
 
 def _accumulator(lowering: Lowering, op: Op, c: Tile, kind: str) -> Stored:
-    """A buffer that holds c and will hold the product."""
-    wide = _as(c, kind)
+    """A buffer that contains c, to which the product is added."""
+    wide = _converted(c, kind)
     carried = _carried_buffer(lowering, op)
     if carried is not None and wide is c and fits_in_place(lowering, carried, c):
         if not (isinstance(c, Stored) and c.buffer is carried):
-            lowering.store(_unspread(c), carried)
+            lowering.store(_storable(c), carried)
         return Stored(op.result.type, carried)
     type_ = Type(op.result.type.shape, kind)
-    return lowering.store(_unspread(wide), lowering.buffer(type_))
+    return lowering.store(_storable(wide), lowering.buffer(type_))
 
 
 def _carried_buffer(lowering: Lowering, op: Op) -> Buffer | None:
-    """The buffer of the loop-carried tile that only this product reads and replaces."""
+    """The buffer of the loop-carried tile that only this product reads and updates."""
     result = op.result
     if len(result.uses) != 1 or op.block is None or op.block.parent is None:
         return None
@@ -215,7 +215,7 @@ def _carried_buffer(lowering: Lowering, op: Op) -> Buffer | None:
 
 
 def _only_feeds(value: Value, op: Op) -> bool:
-    """Whether a value's one use is the accumulator of `op`, directly or through arithmetic."""
+    """Whether a value is used only as the accumulator of `op`, directly or through arithmetic."""
     while len(value.uses) == 1:
         use = value.uses[0]
         if use is op:
@@ -230,9 +230,9 @@ _FORMATS = {0: "f8E4M3FN", 1: "f8E5M2", 4: "e2m1", 5: "bf16", 6: "f16"}
 
 
 class _Scaled(Tile):
-    """A block-scaled operand as f32: elements decoded, times the scale of their block.
+    """A block-scaled operand as f32: decoded elements times the scale of their block.
 
-    `axes` says which axis is the product's inner dimension; the scales run along their last.
+    `axes` says which axis is the product's inner dimension; the scales' last axis follows it.
     """
 
     def __init__(
@@ -271,7 +271,7 @@ class _Scaled(Tile):
 
 
 class _Axes:
-    """Which axis of an operand is what: inner dimension, outer dimension, the packed one."""
+    """The inner, outer and packed axes of an operand."""
 
     def __init__(self, rank: int, depth_last: bool, packed_depth: bool) -> None:
         self.depth = rank - 1 if depth_last else rank - 2
@@ -287,14 +287,14 @@ def dot_scaled(lowering: Lowering, op: Op) -> None:
     for side, source, scale in (("a", a[0], scales[0]), ("b", b[0], scales[1])):
         form = _FORMATS.get(op.integer(f"{side}_elem_type"))
         if form is None:
-            raise lowering.unsupported(op, "Operands are e4m3, e5m2, e2m1, bf16 or fp16.")
+            raise lowering.unsupported(op, "Operands must be e4m3, e5m2, e2m1, bf16 or fp16.")
         prefix = "lhs" if side == "a" else "rhs"
         by_depth = op.attrs.get(f"{prefix}_k_pack", "true").startswith("true")
         axes = _Axes(len(shape), side == "a", by_depth)
         dims = list(source.type.shape)
         if form == "e2m1":
             dims[axes.packed] *= 2
-        held = lowering.store(_unspread(source))
+        held = lowering.store(_storable(source))
         sides.append(_Scaled(tuple(dims), held, scale[0] if scale else None, form, axes))
     left, right = _staged(lowering, sides[0]), _rows_staged(lowering, sides[1])
     _product(lowering, op, left, right, c[0], "f32")

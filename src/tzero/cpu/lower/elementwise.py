@@ -1,7 +1,7 @@
 """Elementwise operations: C text per operation and element type.
 
-Enters: an operation. Leaves: a function from C operands to a C expression, with its cost, or
-None where the operation is not elementwise. Operands and results are in carried form.
+Enters: an operation. Leaves: a function from C operands to a C expression, with its cost, or None
+if the operation is not elementwise. Operands and results are carried values (see `elems.py`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 from tzero.cpu.libdevice import lookup
 from tzero.cpu.lower.elems import BITS, ELEMS, FP8, unsigned
 from tzero.cpu.lower.tiles import (
-    Both,
+    And,
     Compare,
     Difference,
     Greater,
@@ -32,7 +32,7 @@ Text = Callable[..., str]
 
 
 class Elementwise(NamedTuple):
-    """How to compute one element, what it costs, and the tile class that knows more of it."""
+    """C text of one element, its cost, the tile class of the result, and a header to include."""
 
     text: Text
     cost: int = 1
@@ -41,7 +41,7 @@ class Elementwise(NamedTuple):
 
 
 COSTLY = 12
-"""Cost of a division or a function: storing the result beats computing it twice."""
+"""Cost of a division or a function call: more than storing the result and loading it again."""
 
 _FLOAT_BINARY = {
     "arith.addf": "+",
@@ -174,7 +174,7 @@ def _integers(op: Op) -> Elementwise | None:
         return Elementwise(lambda a, b: text.format(a, b), 1, tile)
     if name in _BITWISE:
         sign = _BITWISE[name]
-        tile = Both if name == "arith.andi" and kind == "i1" else Map
+        tile = And if name == "arith.andi" and kind == "i1" else Map
         return Elementwise(lambda a, b: f"{a} {sign} {b}", 1, tile)
     if name in _DIVISIONS or name in _SHIFTS:
         function, is_unsigned = _DIVISIONS.get(name) or _SHIFTS[name]

@@ -1,7 +1,7 @@
-"""Element types: how each is stored in memory and carried in C expressions.
+"""Element types: the C type of each in memory (stored) and in expressions (carried).
 
-f16 and bf16 are carried as the float that equals them, so that a chain of operations converts
-once and only rounds in between; fp8 is carried as its bits, since nothing computes in it.
+f16 and bf16 are carried as floats of the same value, so that a chain of operations converts once
+and only rounds in between. fp8 is carried as its bits, because no operation computes in it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tzero.cpu.ttir import Type
 
 @dataclass(frozen=True, slots=True)
 class Elem:
-    """C types of one element type; `narrow` names the conversions of a carried narrow float."""
+    """C types of one element type; `narrow` names the conversions of f16 and bf16."""
 
     name: str
     storage: str
@@ -70,7 +70,7 @@ BITS = {"i1": 1, "i8": 8, "i16": 16, "i32": 32, "i64": 64, "index": 64}
 
 
 def elem(type_: Type | str) -> Elem | None:
-    """The element type, or None where this backend has none of that name."""
+    """The element type, or None if this backend does not have it."""
     return ELEMS.get(type_ if isinstance(type_, str) else type_.elem)
 
 
@@ -116,7 +116,7 @@ def _float(text: str, name: str) -> float:
 
 
 def _fp8(value: float, name: str) -> int:
-    """Bits of a value that fp8 holds exactly, found by trying each."""
+    """Bits of a value that fp8 represents exactly, found by trying all."""
     for bits in range(256):
         if _fp8_value(bits, name) == value and (bits < 128 or value != 0 or str(value)[0] == "-"):
             return bits

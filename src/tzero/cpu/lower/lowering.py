@@ -1,8 +1,8 @@
-"""The walk from operations to tiles and statements.
+"""Walks the operations of a kernel and assembles its C text.
 
-Enters: a parsed module and the options that change code. Leaves: `Lowered`, the C text and what
-the launcher must know. Each family of operations registers its handlers in a table here; this
-module knows only what all of them share.
+Enters: a parsed module, and whether accesses are checked. Leaves: `Lowered`, the C text and what
+the launcher needs. Each family of operations has its handlers in its own module; this one holds
+what all of them share and must not know single operations.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tzero.cpu.lower.code import Buffer, Line, Scope, Stmt
 from tzero.cpu.lower.elementwise import elementwise
 from tzero.cpu.lower.elems import ELEMS, literal
 from tzero.cpu.lower.poly import ZERO, Loop, Poly, flat
-from tzero.cpu.lower.schedule import DIVISIONS, first_reader, schedule, stays_before
+from tzero.cpu.lower.schedule import DIVISIONS, can_defer_to, first_reader, schedule
 from tzero.cpu.lower.tiles import Body, Deferred, Index, Names, Ref, Stored, Tile, Uniform, nest
 from tzero.cpu.ttir import Block, Location, Module, Op, Type, Value, blocks
 from tzero.errors import UnsupportedOperation
@@ -33,15 +33,15 @@ HANDLERS: dict[str, Handler] = {
 }
 
 
-LONGEST = 250
-"""Cost from which a tile is stored whoever reads it: C expressions must not grow without end."""
-DEEPEST = 40
-"""Depth from which it is: asking for an element takes a few Python frames for each level."""
+MAX_COST = 250
+"""A tile that costs more is always stored, so that C expressions stay bounded."""
+MAX_DEPTH = 40
+"""So is a deeper one: each level takes a few Python stack frames."""
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A place in the source where a program can stop: kind, message, location, argument."""
+    """A place in the source where a check can stop the program."""
 
     kind: str
     message: str
@@ -52,7 +52,7 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
-    """A kernel as C, with what the launcher needs to call it."""
+    """A kernel as C text, and what the launcher needs to call it."""
 
     name: str
     source: str
@@ -64,7 +64,8 @@ class Lowered:
 
 
 class Lowering:
-    """State of one kernel's lowering. Handlers read operands with `tile`, and `bind` results."""
+    """State of one kernel's lowering. Handlers read operands with `tile` and set results with
+    `bind`."""
 
     def __init__(self, module: Module, check: bool) -> None:
         self.module = module
@@ -72,19 +73,19 @@ class Lowering:
         self.kernel = module.functions[module.entry]
         self.names = Names()
         self.env: dict[Value, Tile] = {}
-        self.stmts: list[Stmt] = []
+        self.stmts: list[Stmt] = []  # where statements are added now
         self.sites: list[Site] = []
         self.headers = ["kernel.h"]
-        self.stored: set[Value] = set()
-        self.exits: list[control.Exit] = []
-        self.callers: dict[Value, Value] = {}
-        self.labels: list[dict[str, tuple[str, list[control.Slot]]]] = []
-        self.blocks: dict[Value, Block] = {}
-        self.unchecked: list[Location] = []
+        self.stored: set[Value] = set()  # values to store when they are defined
+        self.exits: list[control.Exit] = []  # of the functions being inlined
+        self.callers: dict[Value, Value] = {}  # parameters of inlined functions: arguments
+        self.labels: list[dict[str, tuple[str, list[control.Slot]]]] = []  # blocks in scope
+        self.blocks: dict[Value, Block] = {}  # block arguments: their block
+        self.unchecked: list[Location] = []  # accesses that checked mode cannot check
         self.work = 0
-        self.staged: dict[tuple[Value, int], Stored] = {}
-        self.deferred: dict[int, list[Deferred]] = {}
-        self.assumed: set[str] | None = None
+        self.staged: dict[tuple[Value, int], Stored] = {}  # operands staged before a loop
+        self.deferred: dict[int, list[Deferred]] = {}  # by the id of the reader
+        self.assumed: set[str] | None = None  # see with_consecutive_indices
         for function in module.functions.values():
             self.stored |= schedule(function.regions[0])
             for block in blocks(function):
@@ -93,11 +94,11 @@ class Lowering:
     # -- reading -------------------------------------------------------------------------------
 
     def tile(self, value: Value) -> Tile:
-        """What a value is."""
+        """The tile of a value."""
         return self.env[value]
 
     def scalar(self, value: Value) -> str:
-        """C text of a scalar or of a tile whose elements are all equal."""
+        """C text of a scalar or of a uniform tile."""
         tile = self.env[value]
         if not isinstance(tile, Uniform):
             raise TypeError(f"{value.name} is not uniform")
@@ -110,13 +111,13 @@ class Lowering:
         self.stmts.append(Line(parts))
 
     def declare(self, ctype: str, *parts: str | Poly | Buffer, prefix: str = "s") -> str:
-        """Add a constant and return its name."""
+        """Add a C constant and return its name."""
         name = self.names.fresh(prefix)
         self.emit(f"{ctype} const {name} = ", *parts, ";")
         return name
 
     def variable(self, ctype: str, start: str = "") -> str:
-        """Add a variable that later statements assign to."""
+        """Add a C variable and return its name."""
         name = self.names.fresh("v")
         self.emit(f"{ctype} {name}{' = ' + start if start else ''};")
         return name
@@ -147,16 +148,16 @@ class Lowering:
         """An empty loop body."""
         if self.assumed is None:
             return Body(self.names)
-        return Body(self.names, assume_runs=True, runs=self.assumed)
+        return Body(self.names, assume_consecutive=True, consecutive=self.assumed)
 
     def index(self, shape_: Sequence[int]) -> tuple[list[Loop], Index]:
-        """Fresh loops over a shape, and the index they make; dimensions of one have no loop."""
+        """New loops over a shape, and the index they form; dimensions of size one have no loop."""
         loops = [Loop(self.names.fresh("i"), n) for n in shape_]
         index = tuple(Poly.of(loop) if loop.extent > 1 else ZERO for loop in loops)
         return [loop for loop in loops if loop.extent > 1], index
 
-    def run(self, loops: Sequence[Loop], body: Body, simd: bool = True) -> None:
-        """Add a loop nest."""
+    def add_nest(self, loops: Sequence[Loop], body: Body, simd: bool = True) -> None:
+        """Add loops around a body."""
         self.stmts += nest(loops, body, simd)
 
     def store(self, tile: Tile, buffer: Buffer | None = None) -> Stored:
@@ -169,84 +170,83 @@ class Lowering:
         body = self.body()
         value = body.raw(tile, index)
         body.do(buffer, "[", flat(tile.type.shape, index), "] = ", value.text, ";")
-        self.run(loops, body)
+        self.add_nest(loops, body)
         return Stored(tile.type, buffer)
 
     def stored_for(self, op: Op, value: Value) -> Stored:
-        """A value's tile in a buffer. Later readers share it, unless they may run without `op`."""
+        """Store a value's tile. Later readers share the buffer, unless they are in another block
+        and may run without `op`."""
         stored = self.store(self.tile(value))
         if value.op is not None and value.op.block is op.block:
             self.env[value] = stored
         return stored
 
     def bind(self, value: Value, tile: Tile) -> None:
-        """Say what a result is; it is computed now if it is a scalar or scheduled for storing."""
+        """Set the tile of a result; a scalar, or a value scheduled for storing, is computed now."""
         if isinstance(tile, (Uniform, Stored)):
             self.env[value] = tile
         elif not tile.type.shape or _uniform(tile):
             body = self.body()
             ref = body.at(tile, (ZERO,) * len(tile.type.shape))
-            self.run([], body)
+            self.add_nest([], body)
             self.env[value] = Uniform(value.type, ref.text)
         else:
-            keep = value in self.stored or tile.cost > LONGEST or tile.depth > DEEPEST
+            keep = value in self.stored or tile.cost > MAX_COST or tile.depth > MAX_DEPTH
             self.env[value] = self._kept(value, tile) if keep else tile
 
     def _kept(self, value: Value, tile: Tile) -> Stored:
-        """A stored tile; divided indices also learn at run time whether they are consecutive."""
+        """Store a tile. For quotients and remainders of indices, add a run-time test whether they
+        are consecutive."""
         reader = first_reader(value, self.stored)
-        if reader is not None and stays_before(value, reader):
+        if reader is not None and can_defer_to(value, reader):
             return self.defer(tile, reader)
         stored = self.store(tile)
         if value.op is None or value.op.name not in DIVISIONS or len(value.type.shape) != 1:
             return stored
-        run = self.variable("_Bool", "1")
+        consecutive = self.variable("_Bool", "1")
         loops, (at,) = self.index(value.type.shape)
         body = self.body()
         first = body.let("int64_t", stored.buffer, "[0]")
-        body.do(f"{run} &= ", stored.buffer, "[", at, "] == ", first, " + ", at, ";")
-        self.run(loops, body, simd=False)
-        return Stored(stored.type, stored.buffer, run=run)
+        body.do(f"{consecutive} &= ", stored.buffer, "[", at, "] == ", first, " + ", at, ";")
+        self.add_nest(loops, body, simd=False)
+        return Stored(stored.type, stored.buffer, consecutive=consecutive)
 
     def defer(self, tile: Tile, reader: Op) -> Stored:
-        """A tile that `reader` will store while it reads it."""
+        """A tile that `reader` will store as it reads it."""
         deferred = Deferred(tile, self.buffer(tile.type))
         self.deferred.setdefault(id(reader), []).append(deferred)
         return deferred
 
-    def settle(self, reader: Op) -> None:
-        """Say that `reader` has read everything it was to store."""
+    def finish_deferred(self, reader: Op) -> None:
+        """Record that `reader` has stored its deferred tiles."""
         for deferred in self.deferred.pop(id(reader), []):
             deferred.source = None
 
-    def assuming_runs(self, build: Callable[[], None]) -> None:
-        """Add what `build` emits; in two versions, where index tiles may turn out consecutive."""
+    def with_consecutive_indices(self, build: Callable[[], None]) -> None:
+        """Add what `build` emits. If stored index tiles may be consecutive, add a second, faster
+        version for when they are, and a branch on their run-time tests."""
         fast: list[Stmt] = []
         self.assumed = set()
         try:
             with self.into(fast):
                 build()
-            runs = sorted(self.assumed)
+            tests = sorted(self.assumed)
         finally:
             self.assumed = None
-        if not runs:
+        if not tests:
             self.stmts += fast
             return
-        self.stmts.append(Scope((f"if ({' && '.join(runs)}) ",), fast))
+        self.stmts.append(Scope((f"if ({' && '.join(tests)}) ",), fast))
         with self.scope("else "):
             build()
 
     def site(self, op: Op, kind: str, message: str, argument: str = "") -> int:
-        """Register a place where the program can stop."""
+        """Register a place where a check can stop the program."""
         self.sites.append(Site(kind, message, op.location.file, op.location.line, argument))
         return len(self.sites) - 1
 
-    def fail(self, site: int, param: int = -1, offset: str = "0") -> str:
-        """C text that stops the program at a site."""
-        return f"TZ_FAIL({site}, {param}, {offset});"
-
     def unsupported(self, op: Op, why: str) -> UnsupportedOperation:
-        """The error for an operation this backend refuses."""
+        """The error for an operation that this backend does not support."""
         return UnsupportedOperation(
             operation=op.name,
             kernel=self.module.entry,
@@ -262,7 +262,7 @@ class Lowering:
 
     @contextlib.contextmanager
     def around_loop(self, loop: Op) -> Iterator[None]:
-        """Emit what a loop would otherwise do again in every turn; it holds inside the loop."""
+        """Stage loop-invariant operands of products before the loop; undone after it."""
         before = dict(self.staged)
         dot.stage_ahead(self, loop)
         yield
@@ -274,7 +274,7 @@ class Lowering:
         """Lower one operation."""
         for value in op.results:
             if value.type.elem not in ELEMS:
-                raise self.unsupported(op, f"The CPU backend has no values of type {value.type}.")
+                raise self.unsupported(op, f"The CPU backend does not support {value.type} values.")
         handler = HANDLERS.get(op.name)
         if handler is not None:
             handler(self, op)
@@ -284,7 +284,7 @@ class Lowering:
             return
         found = elementwise(op)
         if found is None:
-            raise self.unsupported(op, debug.refusal(op))
+            raise self.unsupported(op, debug.why_unsupported(op))
         self.include(found.header)
         tiles = [self.tile(v) for v in op.operands]
         self.bind(op.result, found.tile(op.result.type, tiles, found.text, found.cost))
@@ -357,7 +357,7 @@ def lower(module: Module, check: bool = False) -> Lowered:
         elem = ELEMS[value.type.elem]
         text = lowering.declare(elem.carried, elem.load(name)) if elem.narrow else name
         lowering.env[value] = Uniform(value.type, text)
-    control.chain(lowering, lowering.kernel.regions[0])
+    control.lower_blocks(lowering, lowering.kernel.regions[0])
     code.collapse(lowering.stmts)
     place = code.place(lowering.stmts)
     types = [ELEMS[v.type.elem] for v in entry.args]

@@ -1,10 +1,10 @@
 """Loads, stores and atomics.
 
-A load is done where it stands, into a buffer: later stores must not be seen by it. Where nothing is
-written before its readers have read, it is left to them (`_lazily`). A mask that bounds the inner
+A load copies memory to a buffer at once, so that it does not see later stores. If nothing is
+written before its readers have read, they load instead (`_lazy_load`). A mask that bounds the inner
 loop (`offsets < n`) becomes the loop's bounds; other masks become branches, so masked-off lanes
-never touch memory. In checked mode every access is preceded by a test against the byte range of the
-argument its pointer came from.
+never touch memory. In checked mode every access is first tested against the byte range of the
+argument its pointer was computed from.
 """
 
 from __future__ import annotations
@@ -12,11 +12,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from tzero.cpu.lower.code import Buffer, Nest
+from tzero.cpu.lower.code import Buffer, Nest, stop_program
 from tzero.cpu.lower.elems import ELEMS, Elem, unsigned
 from tzero.cpu.lower.origin import origins
 from tzero.cpu.lower.poly import ONE, ZERO, Loop, Poly, flat
-from tzero.cpu.lower.schedule import feeds_store, first_reader, reads_again, stays_before
+from tzero.cpu.lower.schedule import (
+    can_defer_to,
+    can_load_in_readers,
+    first_reader,
+    only_feeds_store,
+)
 from tzero.cpu.lower.tiles import (
     Body,
     Index,
@@ -34,16 +39,18 @@ if TYPE_CHECKING:
     from tzero.cpu.lower.lowering import Lowering
 
 Lane = Callable[[Body, Index], None]
-"""Adds the statements of one lane at an index to a body."""
+"""Adds the statements for the element at an index to a body."""
 
 
 class Access:
-    """The memory one operation touches: its pointers, and the text that names an element."""
+    """The memory accesses of one operation: pointers, checks, loop order."""
 
     def __init__(self, lowering: Lowering, op: Op, pointer: Value, what: str) -> None:
         pointee = pointer.type.pointee
         if pointee not in ELEMS:
-            raise lowering.unsupported(op, f"There are no pointers to {pointee} on the CPU.")
+            raise lowering.unsupported(
+                op, f"The CPU backend does not support pointers to {pointee}."
+            )
         self.lowering, self.op = lowering, op
         self.tile = lowering.tile(pointer)
         self.elem: Elem = ELEMS[pointee]
@@ -84,22 +91,22 @@ class Access:
         if len(self.checks) == 1:
             ((param, site),) = self.checks
             offset = f"((int64_t){at} - (int64_t)(uintptr_t)p{param}) / {size}"
-            body.do(f"if (!({inside})) {self.lowering.fail(site, param, offset)}")
+            body.do(f"if (!({inside})) {stop_program(site, param, offset)}")
             return
-        # Several arguments may be meant; the one whose memory is nearest is named.
+        # The pointer may come from several arguments: report the one whose memory is nearest.
         body.do(f"if (!({inside})) {{")
-        best, way = self.lowering.names.fresh("near"), self.lowering.names.fresh("way")
-        body.do(f"int32_t {best} = -1; uint64_t {way} = UINT64_MAX;")
+        best, distance = self.lowering.names.fresh("near"), self.lowering.names.fresh("way")
+        body.do(f"int32_t {best} = -1; uint64_t {distance} = UINT64_MAX;")
         for param, _ in self.checks:
             span = f"launch->spans[{param}]"
-            body.do(f"TZ_NEARER({best}, {way}, {param}, {span}, {at})")
+            body.do(f"TZ_NEARER({best}, {distance}, {param}, {span}, {at})")
         for param, site in self.checks:
             offset = f"((int64_t){at} - (int64_t)(uintptr_t)p{param}) / {size}"
-            body.do(f"if ({best} == {param}) {self.lowering.fail(site, param, offset)}")
+            body.do(f"if ({best} == {param}) {stop_program(site, param, offset)}")
         body.do("}")
 
     def loops(self) -> tuple[list[Loop], Index]:
-        """Loops over the access, the one that walks memory element by element innermost."""
+        """Loops over the elements; the one with unit stride in memory is innermost."""
         loops, index = self.lowering.index(self.shape)
         step = self._unit(loops, index)
         if step is not None:
@@ -107,7 +114,7 @@ class Access:
         return loops, index
 
     def order(self) -> tuple[int, ...]:
-        """The order of axes in which a load keeps its tile: as it lies in memory."""
+        """The order of axes in which a load stores its tile: the order in memory."""
         loops, index = self.lowering.index(self.shape)
         step = self._unit(loops, index)
         axes = list(range(len(self.shape)))
@@ -116,26 +123,26 @@ class Access:
         return tuple(axes)
 
     def in_order(self) -> bool:
-        """Whether the last axis walks memory element by element."""
+        """Whether the last axis has unit stride."""
         loops, index = self.lowering.index(self.shape)
         base, offset = self.tile.address(index, self.lowering.body())
         return bool(loops) and loops[-1] not in base.deps and offset.factor(loops[-1]) == ONE
 
     def _unit(self, loops: list[Loop], index: Index) -> int | None:
-        """Which loop walks memory element by element, if it is not the last that does."""
+        """The position of the loop with unit stride; None if that is the last or there is none."""
         base, offset = self.tile.address(index, self.lowering.body())
         steps = [None if loop in base.deps else offset.factor(loop) for loop in loops]
         return steps.index(ONE) if ONE in steps and steps[-1] != ONE else None
 
     @property
     def simd(self) -> bool:
-        """Whether lanes may run side by side."""
+        """Whether the loop may be vectorised."""
         return not self.checks and not self.ordered
 
 
 def masked(access: Access, mask: Tile | None, on: Lane, off: Lane | None) -> None:
-    """Loops that run `on` for lanes under the mask and `off` for the others."""
-    access.lowering.assuming_runs(lambda: _masked(access, mask, on, off))
+    """Add loops that run `on` for lanes whose mask is true and `off` for the others."""
+    access.lowering.with_consecutive_indices(lambda: _masked(access, mask, on, off))
 
 
 def _masked(access: Access, mask: Tile | None, on: Lane, off: Lane | None) -> None:
@@ -144,7 +151,7 @@ def _masked(access: Access, mask: Tile | None, on: Lane, off: Lane | None) -> No
     body = lowering.body()
     if mask is None:
         on(body, index)
-        lowering.run(loops, body, access.simd)
+        lowering.add_nest(loops, body, access.simd)
         return
     bounds = conditions(mask, index, body, loops[-1]) if loops else None
     if bounds is None:
@@ -157,13 +164,13 @@ def _masked(access: Access, mask: Tile | None, on: Lane, off: Lane | None) -> No
             continue
         part = lowering.body()
         if lane is on:
-            part.holds.append((mask, index))
+            part.true_masks.append((mask, index))
         lane(part, index)
         for stmt in nest([inner], part, access.simd):
             if isinstance(stmt, Nest):
                 stmt.low, stmt.high = (start,), (end,)
             body.items.append((stmt, None))
-    lowering.run(loops[:-1], body)
+    lowering.add_nest(loops[:-1], body)
 
 
 def _branches(
@@ -176,22 +183,22 @@ def _branches(
         body.do("} else {")
         _inline(body, access, off, index)
     body.do("}")
-    access.lowering.run(loops, body, access.simd)
+    access.lowering.add_nest(loops, body, access.simd)
 
 
 def _inline(
-    body: Body, access: Access, lane: Lane, index: Index, holds: Tile | None = None
+    body: Body, access: Access, lane: Lane, index: Index, true_mask: Tile | None = None
 ) -> None:
-    """A lane's statements, all inside the branch that guards them."""
+    """A lane's statements, all kept inside the branch around them."""
     part = access.lowering.body()
-    if holds is not None:
-        part.holds.append((holds, index))
+    if true_mask is not None:
+        part.true_masks.append((true_mask, index))
     lane(part, index)
     body.items += [(stmt, None) for stmt, _ in part.items]
 
 
 def load(lowering: Lowering, op: Op) -> None:
-    """Read memory into a buffer, or into a scalar."""
+    """Read memory into a buffer or a scalar."""
     pointer, mask, other = (seg[0] if seg else None for seg in op.segments()[:3])
     assert pointer is not None
     access = Access(lowering, op, pointer, "load")
@@ -201,7 +208,7 @@ def load(lowering: Lowering, op: Op) -> None:
     if not type_.shape:
         _load_scalar(access, masks, others, op)
         return
-    lazy = _lazily(access, masks, others, op)
+    lazy = _lazy_load(access, masks, others, op)
     if lazy is not None:
         lowering.env[op.result] = lazy
         return
@@ -220,24 +227,24 @@ def load(lowering: Lowering, op: Op) -> None:
     lowering.env[op.result] = stored
 
 
-def _lazily(access: Access, mask: Tile | None, other: Tile | None, op: Op) -> Tile | None:
-    """A load that its readers do, where that is as good as doing it here."""
+def _lazy_load(access: Access, mask: Tile | None, other: Tile | None, op: Op) -> Tile | None:
+    """A tile whose readers load the memory, where that is as good as copying it now."""
     lowering, value = access.lowering, op.result
     if not access.simd or not access.in_order():
         return None
     loaded = _Loaded(value.type, access, mask, other)
-    if reads_again(value, lowering.stored):
+    if can_load_in_readers(value, lowering.stored):
         return loaded
-    if feeds_store(value, lowering.stored):
-        return Fetched(loaded, lowering.buffer(value.type))
+    if only_feeds_store(value, lowering.stored):
+        return FusedLoad(loaded, lowering.buffer(value.type))
     reader = first_reader(value, lowering.stored)
-    if reader is not None and stays_before(value, reader):
+    if reader is not None and can_defer_to(value, reader):
         return lowering.defer(loaded, reader)
     return None
 
 
 class _Loaded(Tile):
-    """Memory read where an element is wanted; lanes under a false mask are not touched."""
+    """Memory that is read when an element is used, unless its mask is false."""
 
     def __init__(self, type_: Type, access: Access, mask: Tile | None, other: Tile | None) -> None:
         super().__init__(type_, 1)
@@ -252,7 +259,7 @@ class _Loaded(Tile):
         mask = body.at(self.mask, index)
         if mask.text == "1":
             return body.let(self.elem.storage, *text, truth)
-        body.masks.append(self.mask)
+        body.load_masks.append(self.mask)
         other = body.raw(self.other, index) if self.other is not None else Ref("0")
         return body.let(self.elem.storage, mask, " ? ", *text, truth, " : ", other)
 
@@ -264,9 +271,9 @@ class _Loaded(Tile):
         return body.let(self.elem.carried, self.elem.load(bits.text), deps=bits.deps)
 
 
-class Fetched(Stored):
-    """A load whose only reader is a store, which decides at run time: where their memory is the
-    same or lies apart, elements are read as they are written; else all are read before."""
+class FusedLoad(Stored):
+    """A load whose only reader is a store. The store decides at run time: if both access the same
+    or disjoint memory, it reads each element as it writes; else it reads all of them first."""
 
     def __init__(self, source: _Loaded, buffer: Buffer) -> None:
         super().__init__(source.type, buffer)
@@ -277,14 +284,14 @@ class Fetched(Stored):
         """The value, from memory or from the buffer."""
         if self.staged:
             return super().at(index, body)
-        body.fetched.append(self)
+        body.fused_loads.append(self)
         return body.at(self.source, index)
 
     def raw(self, index: Index, body: Body) -> Ref:
         """The bits, from memory or from the buffer."""
         if self.staged:
             return super().raw(index, body)
-        body.fetched.append(self)
+        body.fused_loads.append(self)
         return body.raw(self.source, index)
 
 
@@ -305,7 +312,7 @@ def _load_scalar(access: Access, mask: Tile | None, other: Tile | None, op: Op) 
 def _bits(lowering: Lowering, tile: Tile) -> str:
     body = lowering.body()
     ref = body.raw(tile, ())
-    lowering.run([], body)
+    lowering.add_nest([], body)
     return ref.text
 
 
@@ -319,10 +326,10 @@ def store(lowering: Lowering, op: Op) -> None:
         bits = body.raw(value, index)
         body.do(*access.element(body, index), " = ", bits, ";")
 
-    loads = _fetched(access, mask, on)
+    loads = _fused_loads(access, mask, on)
     if loads and access.in_order():
-        apart = [_apart(access, load.source.access) for load in loads]
-        with lowering.scope(f"if ({' && '.join(apart)}) "):
+        tests = [_disjoint(access, load.source.access) for load in loads]
+        with lowering.scope(f"if ({' && '.join(tests)}) "):
             masked(access, mask, on, None)
         with lowering.scope("else "):
             _stage(lowering, loads)
@@ -332,42 +339,43 @@ def store(lowering: Lowering, op: Op) -> None:
     masked(access, mask, on, None)
 
 
-def _stage(lowering: Lowering, loads: list[Fetched]) -> None:
-    """Do loads before a store that may overwrite what they read."""
+def _stage(lowering: Lowering, loads: list[FusedLoad]) -> None:
+    """Finish loads before a store that may overwrite their memory."""
     for load in loads:
         lowering.store(load.source, load.buffer)
         load.staged = True
 
 
-def _fetched(access: Access, mask: Tile | None, on: Lane) -> list[Fetched]:
-    """The loads that a store would do for its value, mask and addresses."""
+def _fused_loads(access: Access, mask: Tile | None, on: Lane) -> list[FusedLoad]:
+    """The fused loads among a store's value, mask and addresses."""
     body = access.lowering.body()
     _, index = access.lowering.index(access.shape)
     on(body, index)
     if mask is not None:
         body.at(mask, index)
-    found: list[Fetched] = []
-    for tile in body.fetched:
-        if isinstance(tile, Fetched) and tile not in found:
+    found: list[FusedLoad] = []
+    for tile in body.fused_loads:
+        if isinstance(tile, FusedLoad) and tile not in found:
             found.append(tile)
     return found
 
 
-def _apart(store: Access, load: Access) -> str:
-    """C text: whether a store of a whole tile leaves a load's later elements alone."""
+def _disjoint(store: Access, load: Access) -> str:
+    """C text: whether storing a tile element by element cannot change what a load still reads."""
     lowering = store.lowering
     names = []
     for access in (store, load):
         body = lowering.body()
         base, offset = access.tile.address((ZERO,), body)
         pointer = body.let("char *", base, f" + {access.elem.size} * (", offset, ")")
-        lowering.run([], body)
+        lowering.add_nest([], body)
         names.append(pointer.text)
     size = max(store.elem.size, load.elem.size) * store.shape[0]
     same = f"{names[0]} == {names[1]} || " if store.elem.size == load.elem.size else ""
     return f"({same}tz_apart({names[0]}, {names[1]}, {size}))"
 
 
+# By MLIR's enum values of atomic_rmw_op and of the memory semantics.
 _FETCH = {1: "and", 2: "or", 3: "xor", 4: "add"}
 _FADD, _XCHG = 5, 10
 _KEEP = {6: (">", False), 7: ("<", False), 8: (">", True), 9: ("<", True)}  # sign, unsigned
@@ -380,7 +388,7 @@ _ORDERS = {
 
 
 def atomic_rmw(lowering: Lowering, op: Op) -> None:
-    """Read, modify and write, atomically; the result is what was there before."""
+    """Read, modify and write; the result is the old value."""
     value, what = lowering.tile(op.operands[1]), op.integer("atomic_rmw_op")
     order, elem = _ORDERS[op.integer("sem")], ELEMS[op.result.type.elem]
     mask = lowering.tile(op.operands[2]) if len(op.operands) > 2 else None
@@ -403,7 +411,7 @@ def atomic_rmw(lowering: Lowering, op: Op) -> None:
 
 
 def atomic_cas(lowering: Lowering, op: Op) -> None:
-    """Compare and swap; the result is what was there before."""
+    """Compare and swap; the result is the old value."""
     expected, desired = (lowering.tile(v) for v in op.operands[1:3])
 
     def lane(body: Body, index: Index) -> tuple[str, str]:
@@ -419,7 +427,7 @@ def _atomic(
     mask: Tile | None,
     lane: Callable[[Body, Index], tuple[str, str]],
 ) -> None:
-    """One atomic call per lane, in order; `lane` gives the text around the address."""
+    """One atomic call per lane, in order; `lane` gives the C text before and after the address."""
     lowering.include("atomics.h")
     access = Access(lowering, op, op.operands[0], "atomic")
     access.ordered = True
@@ -444,7 +452,7 @@ def _atomic(
     if mask is None:
         body = lowering.body()
         on(body, index)
-        lowering.run(loops, body, simd=False)
+        lowering.add_nest(loops, body, simd=False)
     else:
         _branches(access, mask, on, off, loops, index)
     if buffer is not None:
@@ -455,14 +463,14 @@ def _atomic(
 
 
 def atomic_load(lowering: Lowering, op: Op) -> None:
-    """Read, atomically."""
+    """Atomic load."""
     order = _ORDERS[op.integer("sem")]
     mask = lowering.tile(op.operands[1]) if len(op.operands) > 1 else None
     _atomic(lowering, op, mask, lambda body, index: ("TZ_ATOMIC_LOAD(", f", {order})"))
 
 
 def atomic_store(lowering: Lowering, op: Op) -> None:
-    """Write, atomically."""
+    """Atomic store."""
     access = Access(lowering, op, op.operands[0], "atomic")
     access.ordered = True
     lowering.include("atomics.h")
@@ -477,7 +485,7 @@ def atomic_store(lowering: Lowering, op: Op) -> None:
 
 
 def atomic_poll(lowering: Lowering, op: Op) -> None:
-    """Wait until memory holds a value, or until a number of nanoseconds have passed."""
+    """Wait until memory has a value, or until a timeout in nanoseconds."""
     access = Access(lowering, op, op.operands[0], "atomic")
     lowering.include("atomics.h")
     body = lowering.body()
@@ -487,7 +495,7 @@ def atomic_poll(lowering: Lowering, op: Op) -> None:
     order = _ORDERS[op.integer("sem")]
     target = access.element(body, ())
     body.do(f"TZ_ATOMIC_POLL({name}, &", *target, f", {wanted.text}, {limit}, {order});")
-    lowering.run([], body)
+    lowering.add_nest([], body)
     lowering.env[op.result] = Uniform(op.result.type, name)
 
 

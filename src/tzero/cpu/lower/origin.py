@@ -1,7 +1,7 @@
-"""Where pointers come from, for checked mode.
+"""Which kernel parameters a pointer may be computed from, for checked mode.
 
-Enters: a pointer value. Leaves: the kernel parameters it may have been computed from, or None
-where that cannot be known (a pointer read from memory or made from an integer).
+Enters: a pointer value. Leaves: indices of parameters, or None if they cannot be determined (a
+pointer loaded from memory or made from an integer).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _FORWARDING = {
 
 
 def origins(lowering: Lowering, pointer: Value) -> frozenset[int] | None:
-    """Indices of the parameters a pointer may come from."""
+    """Indices of the parameters that a pointer may be computed from."""
     params = {value: k for k, value in enumerate(lowering.kernel.regions[0][0].args)}
     found: set[int] = set()
     seen: set[Value] = set()
@@ -49,7 +49,7 @@ def origins(lowering: Lowering, pointer: Value) -> frozenset[int] | None:
 
 
 def _sources(lowering: Lowering, value: Value) -> Iterator[Value]:
-    """The values this one may be, or be computed from; nothing where that is not known."""
+    """The values that this one may be or be computed from; none if unknown."""
     if value in lowering.callers:
         yield lowering.callers[value]
     elif value.op is None:
@@ -82,7 +82,7 @@ def _results(op: Op, k: int) -> Iterator[Value]:
 
 
 def _incoming(lowering: Lowering, value: Value) -> Iterator[Value]:
-    """What a block argument is given."""
+    """The values passed to a block argument."""
     block = lowering.blocks[value]
     k, op = block.args.index(value), block.parent
     assert op is not None, "only kernel parameters have no parent"

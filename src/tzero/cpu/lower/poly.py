@@ -1,8 +1,8 @@
 """Integer polynomials over loop indices and run-time scalars.
 
 Addresses, buffer offsets and mask bounds are kept in this form, so that the C compiler sees
-`base[uniform + i]` and not wrapped 32-bit arithmetic, which it cannot vectorise. As Triton's own
-vectoriser does, this assumes that index arithmetic on tiles does not overflow its type.
+`base[uniform + i]` instead of wrapping 32-bit arithmetic, which it cannot vectorise. Like Triton's
+own vectoriser, this assumes that index arithmetic on tiles does not overflow.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Loop:
-    """The index of a loop over `range(extent)`; where `ordered`, a turn needs the one before."""
+    """The index of a loop over `range(extent)`; `ordered` if iterations depend on earlier ones."""
 
     name: str
     extent: int
@@ -22,7 +22,7 @@ class Loop:
 
 @dataclass(frozen=True, slots=True)
 class Sym:
-    """A C variable of integer type, and the loops inside which its value changes."""
+    """A C variable of integer type, and the loops in which its value changes."""
 
     name: str
     deps: frozenset[Loop] = frozenset()
@@ -38,7 +38,7 @@ def _key(atom: Atom) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Poly:
-    """A sum of integer multiples of products of atoms; hashable, compared by value."""
+    """A sum of products of atoms with integer factors; hashable, compared by value."""
 
     terms: frozenset[tuple[Monomial, int]]
 
@@ -80,14 +80,14 @@ class Poly:
             yield from monomial
 
     def deps(self) -> frozenset[Loop]:
-        """The loops this depends on, through symbols too."""
+        """The loops this depends on, directly or through symbols."""
         found: set[Loop] = set()
         for atom in self.atoms():
             found |= {atom} if isinstance(atom, Loop) else atom.deps
         return frozenset(found)
 
     def constant(self) -> int | None:
-        """The value if this is a constant."""
+        """The value, or None if this is not a constant."""
         if not self.terms:
             return 0
         if len(self.terms) == 1:
@@ -97,10 +97,10 @@ class Poly:
         return None
 
     def factor(self, loop: Loop, through: bool = True) -> Poly | None:
-        """What `loop` is multiplied by; None where the polynomial is not linear in it.
+        """The factor of `loop`; None if the polynomial is not linear in it.
 
-        With `through`, symbols that change inside the loop count as not linear; without, only
-        the loop's own appearances matter.
+        With `through`, a symbol that changes inside the loop makes it nonlinear; without, only
+        the loop index itself counts.
         """
         sums: dict[Monomial, int] = {}
         for monomial, factor in self.terms:
@@ -126,7 +126,7 @@ class Poly:
         return total
 
     def divided(self, by: int) -> tuple[Poly, Poly] | None:
-        """Quotient and remainder by a positive constant, where loop ranges prove them."""
+        """Quotient and remainder by a positive constant; None if loop ranges do not prove them."""
         quotient: dict[Monomial, int] = {}
         rest: dict[Monomial, int] = {}
         high = 0
@@ -170,7 +170,7 @@ def flat(shape: tuple[int, ...], index: tuple[Poly, ...]) -> Poly:
 
 
 def unflat(shape: tuple[int, ...], offset: Poly) -> tuple[Poly, ...] | None:
-    """The index whose row-major offset this is, where it can be proven."""
+    """The index with this row-major offset; None if it cannot be proven."""
     index: list[Poly] = []
     stride = 1
     for extent in shape:

@@ -1,8 +1,8 @@
-"""Reductions, scans and maps with a region.
+"""Reductions, scans and elementwise maps: operations with a region.
 
-A reduction along the last axis keeps one partial result per lane and folds the lanes at the end,
-which vectorises for any combiner; along another axis it runs over whole rows. An axis of two or
-four is combined where the result is read, which is what sorting networks are made of.
+A reduction along the last axis computes one partial result per lane and combines the lanes at the
+end, which vectorises for any combine function. Along another axis it combines whole rows. An axis
+of at most four elements, as in sorting networks, is combined where the result is read.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tzero.cpu.lower.code import Buffer, Nest, Stmt, full
 from tzero.cpu.lower.elementwise import elementwise
 from tzero.cpu.lower.elems import ELEMS, literal
 from tzero.cpu.lower.poly import ZERO, Loop, Poly, flat
-from tzero.cpu.lower.schedule import DEAR, UNROLLED
+from tzero.cpu.lower.schedule import EXPENSIVE, UNROLLED
 from tzero.cpu.lower.tiles import (
     Body,
     Index,
@@ -33,17 +33,19 @@ if TYPE_CHECKING:
     from tzero.cpu.lower.lowering import Lowering
 
 LANES = 64
-"""Partial results of a reduction: enough for four vectors of sixteen floats."""
+"""Lanes of a reduction: four vectors of sixteen floats."""
 MANY_ROWS = 8
-"""Rows from which lanes are not folded row by row, but for all rows side by side."""
+"""From this many rows on, the lanes of all rows are combined together, not row by row."""
 ROW_LANES = 16
-"""Partial results of each of many rows."""
+"""Lanes per row in that case."""
 
 
-def apply(lowering: Lowering, blocks: list[Block], args: Sequence[Ref], body: Body) -> list[Ref]:
-    """A region of scalar operations as statements; returns what it yields."""
-    if len(blocks) > 1 or not all(_simple(op) for op in blocks[0].ops[:-1]):
-        return _apply_any(lowering, blocks, args, body)
+def apply_region(
+    lowering: Lowering, blocks: list[Block], args: Sequence[Ref], body: Body
+) -> list[Ref]:
+    """Add the statements of a region of scalar operations; returns what it yields."""
+    if len(blocks) > 1 or not all(_is_straight_line(op) for op in blocks[0].ops[:-1]):
+        return _apply_control_flow(lowering, blocks, args, body)
     values: dict[Value, Ref] = dict(zip(blocks[0].args, args, strict=True))
 
     def read(value: Value) -> Ref:
@@ -63,18 +65,18 @@ def apply(lowering: Lowering, blocks: list[Block], args: Sequence[Ref], body: Bo
     return [read(v) for v in blocks[0].ops[-1].operands]
 
 
-def _simple(op: Op) -> bool:
+def _is_straight_line(op: Op) -> bool:
     return op.name == "arith.constant" or elementwise(op) is not None
 
 
-def _apply_any(
+def _apply_control_flow(
     lowering: Lowering, blocks: list[Block], args: Sequence[Ref], body: Body
 ) -> list[Ref]:
-    """The same for regions with calls, branches or loops: their statements stay together."""
+    """The same for regions with calls, branches or loops, whose statements stay together."""
     stmts: list[Stmt] = []
     tiles = [Uniform(v.type, r.text) for v, r in zip(blocks[0].args, args, strict=True)]
     with lowering.into(stmts):
-        results = control.enclosed(lowering, blocks, tiles)
+        results = control.inline_blocks(lowering, blocks, tiles)
     body.items += [(stmt, None) for stmt in stmts]
     deps = frozenset[Loop]().union(*(r.deps for r in args))
     return [Ref(t.text, deps) for t in results if isinstance(t, Uniform)]
@@ -84,30 +86,30 @@ class _Combined(Tile):
     """One result of a reduction over a short axis, combined on demand."""
 
     def __init__(self, lowering: Lowering, op: Op, which: int, tiles: Sequence[Tile]) -> None:
-        cost = DEAR // 2 + 2 * sum(t.cost for t in tiles)
+        cost = EXPENSIVE // 2 + 2 * sum(t.cost for t in tiles)
         super().__init__(op.results[which].type, cost, depth=2 + max(t.depth for t in tiles))
         self.lowering, self.op, self.which, self.tiles = lowering, op, which, tiles
 
     def at(self, index: Index, body: Body) -> Ref:
-        """The elements of the axis, folded from the left."""
+        """The elements of the axis, combined from the left."""
         axis, block = self.op.integer("axis"), self.op.regions[0]
         folded: list[Ref] = []
         for k in range(self.tiles[0].type.shape[axis]):
             place = (*index[:axis], Poly.of(k), *index[axis:])
             new = [body.at(t, place) for t in self.tiles]
-            folded = apply(self.lowering, block, folded + new, body) if k else new
+            folded = apply_region(self.lowering, block, folded + new, body) if k else new
         return folded[self.which]
 
 
 def reduce(lowering: Lowering, op: Op) -> None:
-    """Fold tiles along an axis with a combine region."""
+    """Reduce tiles along an axis with a combine region."""
     axis = op.integer("axis")
     tiles = [lowering.tile(v) for v in op.operands]
     shape = tiles[0].type.shape
     if shape[axis] <= UNROLLED and op.results[0].type.shape:
-        # Every element is asked for once per place on the axis, and again by the next such step.
+        # The result is computed where it is read, possibly several times: store expensive tiles.
         tiles = [
-            lowering.stored_for(op, v) if t.cost >= DEAR else t
+            lowering.stored_for(op, v) if t.cost >= EXPENSIVE else t
             for v, t in zip(op.operands, tiles, strict=True)
         ]
         for k, value in enumerate(op.results):
@@ -118,7 +120,7 @@ def reduce(lowering: Lowering, op: Op) -> None:
         _reduce_rows(lowering, op, tiles, outs)
     else:
         _reduce_columns(lowering, op, tiles, outs, axis)
-    lowering.settle(op)
+    lowering.finish_deferred(op)
     for value, buffer in zip(op.results, outs, strict=True):
         if value.type.shape:
             lowering.env[value] = Stored(value.type, buffer)
@@ -130,7 +132,7 @@ def reduce(lowering: Lowering, op: Op) -> None:
 
 
 def _partials(lowering: Lowering, tiles: Sequence[Tile], shape: tuple[int, ...]) -> list[Stored]:
-    """Buffers for partial results, in carried form: floats keep their precision between lanes."""
+    """Buffers for partial results; f16 and bf16 are kept as f32."""
     types = [Type(shape, _carried(t.type.elem), t.type.pointee) for t in tiles]
     return [Stored(t, lowering.buffer(t)) for t in types]
 
@@ -140,7 +142,7 @@ def _carried(name: str) -> str:
 
 
 def _reduce_rows(lowering: Lowering, op: Op, tiles: Sequence[Tile], outs: Sequence[Buffer]) -> None:
-    """Along the last axis: lanes of partial results, then the lanes folded."""
+    """Reduce along the last axis: into lanes, then the lanes into one."""
     shape = tiles[0].type.shape
     count = tiles[0].type.numel // shape[-1]
     lanes = min(LANES if count < MANY_ROWS else ROW_LANES, shape[-1])
@@ -148,22 +150,24 @@ def _reduce_rows(lowering: Lowering, op: Op, tiles: Sequence[Tile], outs: Sequen
     held = shape[:-1] if count >= MANY_ROWS else (1,) * (len(shape) - 1)
     place = row if count >= MANY_ROWS else (ZERO,) * len(row)
     partials = _partials(lowering, tiles, (*held, lanes))
-    stmts = _lanes(lowering, op, tiles, partials, row, place)
+    stmts = _fold_into_lanes(lowering, op, tiles, partials, row, place)
     if count < MANY_ROWS:
-        stmts += _halves(lowering, op, partials)
+        stmts += _fold_lanes(lowering, op, partials)
         last = lowering.body()
-        _results(last, op, outs, [last.raw(p, (*place, ZERO)) for p in partials], flat(held, row))
-        lowering.stmts += _wrapped(rows, stmts + nest([], last))
+        _store_results(
+            last, op, outs, [last.raw(p, (*place, ZERO)) for p in partials], flat(held, row)
+        )
+        lowering.stmts += _in_loops(rows, stmts + nest([], last))
         return
-    lowering.stmts += _wrapped(rows, stmts)
-    turned = [_turned(lowering, p, count) for p in partials]
-    _reduce_columns(lowering, op, turned, outs, axis=0)
+    lowering.stmts += _in_loops(rows, stmts)
+    transposed = [_transposed(lowering, p, count) for p in partials]
+    _reduce_columns(lowering, op, transposed, outs, axis=0)
 
 
-def _turned(lowering: Lowering, partial: Stored, rows: int) -> Tile:
-    """Rows of lanes as lanes of rows: copied so where the machine is quick at it."""
+def _transposed(lowering: Lowering, partial: Stored, rows: int) -> Tile:
+    """A transposed copy where that is fast (f32, multiples of 16), else a transposed view."""
     lanes = partial.type.shape[-1]
-    view = _Turned(partial)
+    view = _Transposed(partial)
     if partial.type.elem != "f32" or lanes % 16 or rows % 16:
         return view
     lowering.include("transpose.h")
@@ -172,8 +176,8 @@ def _turned(lowering: Lowering, partial: Stored, rows: int) -> Tile:
     return copy
 
 
-class _Turned(Tile):
-    """Rows of lanes seen as lanes of rows, so that rows are folded side by side."""
+class _Transposed(Tile):
+    """A view with the lanes first, so that a reduction over them vectorises over the rows."""
 
     def __init__(self, source: Stored) -> None:
         shape = source.type.shape
@@ -181,11 +185,11 @@ class _Turned(Tile):
         self.source = source
 
     def at(self, index: Index, body: Body) -> Ref:
-        """The element with its lane last."""
+        """The source's element, whose lane is the last index."""
         return body.at(self.source, (*index[1:], index[0]))
 
 
-def _lanes(
+def _fold_into_lanes(
     lowering: Lowering,
     op: Op,
     tiles: Sequence[Tile],
@@ -193,50 +197,52 @@ def _lanes(
     row: Index,
     place: Index,
 ) -> list[Stmt]:
-    """Fold a row into its lanes; short rows in one go, long ones turn by turn."""
+    """Reduce a row into its lanes; short rows are unrolled, long ones use a loop."""
     lanes, length = partials[0].type.shape[-1], tiles[0].type.shape[-1]
     block = op.regions[0]
     lane = Loop(lowering.names.fresh("l"), lanes)
     at = Poly.of(lane) if lanes > 1 else ZERO
     loops = [lane] if lanes > 1 else []
     turns = length // lanes
-    at_once = turns if turns <= UNROLLED else 1
+    unrolled = turns if turns <= UNROLLED else 1
     first = lowering.body()
     folded: list[Ref] = []
-    for k in range(at_once):
+    for k in range(unrolled):
         new = [first.at(t, (*row, at + Poly.of(k * lanes))) for t in tiles]
-        folded = apply(lowering, block, folded + new, first) if k else new
-    _keep(first, partials, (*place, at), folded)
+        folded = apply_region(lowering, block, folded + new, first) if k else new
+    _store_partials(first, partials, (*place, at), folded)
     stmts = nest(loops, first)
-    if turns == at_once:
+    if turns == unrolled:
         return stmts
 
     def rest(turn: Loop, body: Body) -> list[Stmt]:
         old = [p.element(p.offset((*place, at)), body, frozenset({turn})) for p in partials]
         here = (Poly.of(turn) + Poly.of(1)).scaled(lanes) + at
         new = [body.at(t, (*row, here)) for t in tiles]
-        _keep(body, partials, (*place, at), apply(lowering, block, old + new, body))
+        _store_partials(
+            body, partials, (*place, at), apply_region(lowering, block, old + new, body)
+        )
         return nest([turn, *loops], body)
 
     turn = Loop(lowering.names.fresh("c"), turns - 1, ordered=True)
     probe = lowering.body()
     general = rest(turn, probe)
-    bound = _unmasked_turns(lowering, probe.masks, row, length, lanes)
+    bound = _unmasked_turns(lowering, probe.load_masks, row, length, lanes)
     if bound is None:
         return stmts + general
     prologue, mask, full_turns = bound
     plain = lowering.body()
-    plain.holds.append((mask, (*row, (Poly.of(turn) + Poly.of(1)).scaled(lanes) + at)))
+    plain.true_masks.append((mask, (*row, (Poly.of(turn) + Poly.of(1)).scaled(lanes) + at)))
     return (
         stmts
         + prologue
-        + _between("0", full_turns, rest(turn, plain))
-        + _between(full_turns, str(turns - 1), general)
+        + _with_bounds("0", full_turns, rest(turn, plain))
+        + _with_bounds(full_turns, str(turns - 1), general)
     )
 
 
-def _between(low: str, high: str, stmts: list[Stmt]) -> list[Stmt]:
-    """The same statements, their outermost loop from `low` to `high`."""
+def _with_bounds(low: str, high: str, stmts: list[Stmt]) -> list[Stmt]:
+    """The same statements with the outermost loop from `low` to `high`."""
     for stmt in stmts:
         if isinstance(stmt, Nest):
             stmt.low, stmt.high = (low,), (high,)
@@ -246,7 +252,7 @@ def _between(low: str, high: str, stmts: list[Stmt]) -> list[Stmt]:
 def _unmasked_turns(
     lowering: Lowering, masks: Sequence[Tile], row: Index, length: int, lanes: int
 ) -> tuple[list[Stmt], Tile, str] | None:
-    """How many turns after the first lie wholly under the one mask of a row's loads."""
+    """If all loads of a row have one mask: the number of iterations in which it is all true."""
     if not masks or any(m is not masks[0] for m in masks):
         return None
     inner = Loop(lowering.names.fresh("j"), length)
@@ -262,13 +268,15 @@ def _unmasked_turns(
     return nest([], body), masks[0], name
 
 
-def _keep(body: Body, partials: Sequence[Stored], index: Index, refs: Sequence[Ref]) -> None:
+def _store_partials(
+    body: Body, partials: Sequence[Stored], index: Index, refs: Sequence[Ref]
+) -> None:
     for partial, ref in zip(partials, refs, strict=True):
         body.do(partial.buffer, "[", partial.offset(index), "] = ", ref, ";")
 
 
-def _halves(lowering: Lowering, op: Op, partials: Sequence[Stored]) -> list[Stmt]:
-    """Fold the lanes of one row: the upper half into the lower, until one is left."""
+def _fold_lanes(lowering: Lowering, op: Op, partials: Sequence[Stored]) -> list[Stmt]:
+    """Reduce the lanes of one row: the upper half into the lower, until one is left."""
     stmts: list[Stmt] = []
     outer = (ZERO,) * (len(partials[0].type.shape) - 1)
     half = partials[0].type.shape[-1] // 2
@@ -278,19 +286,21 @@ def _halves(lowering: Lowering, op: Op, partials: Sequence[Stored]) -> list[Stmt
         body = lowering.body()
         left = [body.raw(p, (*outer, at)) for p in partials]
         right = [body.raw(p, (*outer, at + Poly.of(half))) for p in partials]
-        refs = apply(lowering, op.regions[0], left + right, body)
-        _keep(body, partials, (*outer, at), refs)
+        refs = apply_region(lowering, op.regions[0], left + right, body)
+        _store_partials(body, partials, (*outer, at), refs)
         stmts += nest([lane] if half > 1 else [], body)
         half //= 2
     return stmts
 
 
-def _results(body: Body, op: Op, outs: Sequence[Buffer], refs: Sequence[Ref], offset: Poly) -> None:
+def _store_results(
+    body: Body, op: Op, outs: Sequence[Buffer], refs: Sequence[Ref], offset: Poly
+) -> None:
     for out, ref, value in zip(outs, refs, op.results, strict=True):
         body.do(out, "[", offset, "] = ", ELEMS[value.type.elem].store(ref.text), ";")
 
 
-def _wrapped(loops: Sequence[Loop], stmts: list[Stmt]) -> list[Stmt]:
+def _in_loops(loops: Sequence[Loop], stmts: list[Stmt]) -> list[Stmt]:
     for loop in reversed(loops):
         stmts = [full(loop, stmts)]
     return stmts
@@ -299,7 +309,7 @@ def _wrapped(loops: Sequence[Loop], stmts: list[Stmt]) -> list[Stmt]:
 def _reduce_columns(
     lowering: Lowering, op: Op, tiles: Sequence[Tile], outs: Sequence[Buffer], axis: int
 ) -> None:
-    """Along another axis: whole rows folded into the first."""
+    """Reduce along another axis: combine whole rows."""
     block, shape = op.regions[0], tiles[0].type.shape
     rest = shape[:axis] + shape[axis + 1 :]
     totals = _partials(lowering, tiles, rest)
@@ -311,23 +321,23 @@ def _reduce_columns(
         return (*index[:axis], position, *index[axis:])
 
     first = lowering.body()
-    _keep(first, totals, index, [first.at(t, at(ZERO)) for t in tiles])
+    _store_partials(first, totals, index, [first.at(t, at(ZERO)) for t in tiles])
     stmts = nest(inner, first)
     if shape[axis] > 1:
         turn = Loop(lowering.names.fresh("c"), shape[axis] - 1, ordered=True)
         body = lowering.body()
         old = [t.element(flat(rest, index), body, within=frozenset({turn})) for t in totals]
         new = [body.at(t, at(Poly.of(turn) + Poly.of(1))) for t in tiles]
-        _keep(body, totals, index, apply(lowering, block, old + new, body))
+        _store_partials(body, totals, index, apply_region(lowering, block, old + new, body))
         stmts += nest([turn, *inner], body)
     last = lowering.body()
-    _results(last, op, outs, [last.raw(t, index) for t in totals], flat(rest, index))
+    _store_results(last, op, outs, [last.raw(t, index) for t in totals], flat(rest, index))
     stmts += nest(inner, last)
-    lowering.stmts += _wrapped(outer, stmts)
+    lowering.stmts += _in_loops(outer, stmts)
 
 
 def scan(lowering: Lowering, op: Op) -> None:
-    """Running combination along an axis; rows are walked whole, so other axes vectorise."""
+    """Running combination along an axis; the other axes are inner loops, which vectorise."""
     axis, block = op.integer("axis"), op.regions[0]
     tiles = [lowering.tile(v) for v in op.operands]
     shape = tiles[0].type.shape
@@ -351,16 +361,16 @@ def scan(lowering: Lowering, op: Op) -> None:
         body = lowering.body()
         old = [body.at(o, at(Poly.of(turn))) for o in outs]
         new = [body.at(t, at(Poly.of(turn) + Poly.of(1))) for t in tiles]
-        for out, ref in zip(outs, apply(lowering, block, old + new, body), strict=True):
+        for out, ref in zip(outs, apply_region(lowering, block, old + new, body), strict=True):
             place = flat(shape, at(Poly.of(turn) + Poly.of(1)))
             body.do(out.buffer, "[", place, "] = ", out.elem.store(ref.text), ";")
         stmts += nest([turn, *inner], body)
-    lowering.stmts += _wrapped(outer, stmts)
+    lowering.stmts += _in_loops(outer, stmts)
     lowering.env.update(zip(op.results, outs, strict=True))
 
 
 def map_elementwise(lowering: Lowering, op: Op) -> None:
-    """A scalar region over every element, or over groups of `pack` neighbours; it may branch."""
+    """Apply a scalar region to every element, or to groups of `pack`; it may branch."""
     pack = op.integer("pack")
     tiles = [lowering.tile(v) for v in op.operands]
     outs = [Stored(r.type, lowering.buffer(r.type)) for r in op.results]
@@ -372,11 +382,11 @@ def map_elementwise(lowering: Lowering, op: Op) -> None:
     for tile in flats:
         for place in places:
             args.append(_read_flat(tile, place, body))
-    results = apply(lowering, op.regions[0], args, body)
+    results = apply_region(lowering, op.regions[0], args, body)
     for k, out in enumerate(outs):
         for place, ref in zip(places, results[k * pack : (k + 1) * pack], strict=True):
             body.do(out.buffer, "[", place, "] = ", out.elem.store(ref.text), ";")
-    lowering.run([groups] if groups.extent > 1 else [], body, simd=False)
+    lowering.add_nest([groups] if groups.extent > 1 else [], body, simd=False)
     lowering.env.update(zip(op.results, outs, strict=True))
 
 

@@ -1,8 +1,8 @@
-"""Which lazy values are worth a buffer.
+"""Which values are stored in a buffer, and which loads may be delayed to their readers.
 
-Enters: a function's blocks. Leaves: the set of values to store when they are defined. A value
-that one consumer reads is computed in that consumer's loop; one that is dear and read by several
-consumers, in a deeper loop, or once per row of a broadcast, is computed once and stored.
+Enters: a function's blocks. Leaves: the set of values to store when they are defined. A value with
+one reader is computed in that reader's loop. An expensive value that would be computed several
+times (several readers, a deeper loop, once per row of a broadcast) is computed once and stored.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ VIEWS = {
     "tt.addptr",
 }
 DIVISIONS = {"arith.remsi", "arith.remui", "arith.divsi", "arith.divui"}
-"""Always stored: they end in addresses, which stay cheap when the lowering can look at all of the
-divided indices at once (see `Stored.run`)."""
+"""Always stored: they become addresses, and on stored indices a run-time test can show that the
+addresses are consecutive (see `Stored.consecutive`)."""
 _LINEAR = {"arith.addi", "arith.subi", "arith.muli", "arith.extsi", "arith.index_cast"}
 _RUN_TIME_LOOPS = ("scf.for", "scf.while")
-DEAR = 8
-"""Cost from which storing beats computing again; a load and a store cost about as much."""
-ROW_DEAR = 4
+EXPENSIVE = 8
+"""Cost from which storing beats recomputing; a load and a store cost about as much."""
+EXPENSIVE_PER_ROW = 4
 """The same for a value that a broadcast would compute once per row."""
 
 
@@ -49,23 +49,23 @@ def schedule(blocks: list[Block]) -> set[Value]:
         if _own_cost(op) is None:
             continue
         for value in op.results:
-            found, dear = _consumers(value, op, stored, sinks)
+            found, threshold = _consumers(value, op, stored, sinks)
             sinks[value] = found
             plain = value.type.elem != "ptr" and value.type.numel > 1
-            if plain and (op.name in DIVISIONS or (costs[value] >= dear and len(found) > 1)):
-                stored.add(_behind_views(value))
+            if plain and (op.name in DIVISIONS or (costs[value] >= threshold and len(found) > 1)):
+                stored.add(_through_views(value))
     return stored
 
 
-def _behind_views(value: Value) -> Value:
-    """What a view shows: storing that is no more work, and serves other views of it."""
+def _through_views(value: Value) -> Value:
+    """The source of a view: storing it is no more work, and its other views share it."""
     while value.op is not None and value.op.name in ("tt.broadcast", "tt.expand_dims"):
         value = value.op.operands[0]
     return value
 
 
 def _own_cost(op: Op) -> int | None:
-    """Cost per element, None for operations that are not lazy."""
+    """Cost per element; None for operations that are not computed on demand."""
     if op.name in VIEWS:
         return 0
     found = elementwise(op)
@@ -77,9 +77,9 @@ def _own_cost(op: Op) -> int | None:
 def _consumers(
     value: Value, op: Op, stored: set[Value], sinks: dict[Value, set[int]]
 ) -> tuple[set[int], int]:
-    """The consumers that would each compute the value, and from what cost that is too dear."""
+    """The operations that would each compute the value, and the cost from which to store it."""
     found: set[int] = set()
-    dear = DEAR
+    threshold = EXPENSIVE
     depth = _depth(op)
     for use in value.uses:
         if use.results and use.results[0] in sinks and use.results[0] not in stored:
@@ -87,29 +87,29 @@ def _consumers(
         else:
             found.add(id(use))
         if _depth(use) > depth:
-            found.add(-1)  # every turn of the loop would compute it
+            found.add(-1)  # every iteration of the loop would compute it
         if use.name == "tt.broadcast" and _repeats_rows(use):
             found |= {-1, id(use)}
-            dear = ROW_DEAR
-    return found, dear
+            threshold = EXPENSIVE_PER_ROW
+    return found, threshold
 
 
 UNROLLED = 4
-"""Longest axis that a reduction combines where its result is read."""
+"""Longest axis for which a reduction is computed where its result is read."""
 
 _WRITES = {
     "tt.store",
     "tt.atomic_rmw",
     "tt.atomic_cas",
     "tt.atomic_store",
-    "tt.atomic_load",  # orders what follows it
+    "tt.atomic_load",  # later accesses must stay after it
     "tt.atomic_poll",
     "tt.call",
 }
 
 
 def first_reader(value: Value, stored: set[Value]) -> Op | None:
-    """The reduction that reads every element of a value once, before anything else reads it."""
+    """The reduction that reads every element of a value once, before any other reader."""
     readers = _readers(value, stored)
     if not readers:
         return None
@@ -120,55 +120,55 @@ def first_reader(value: Value, stored: set[Value]) -> Op | None:
     return reader if shape[-1] > UNROLLED else None
 
 
-def reads_again(value: Value, stored: set[Value]) -> bool:
-    """Whether a load can be left to its few readers: no write may come before they have read."""
+def can_load_in_readers(value: Value, stored: set[Value]) -> bool:
+    """Whether a value's few readers may load it themselves: no write precedes them."""
     readers = _readers(value, stored)
     if not 1 <= len(readers) <= 2:
         return False
-    if not all(_reads_at_once(op) or elementwise(op) is not None for _, op in readers):
-        return False  # others read later, or copy it as it is, which the load itself does best
-    return not _written(value, readers[-1][0] + 1)
+    if not all(_is_eager_reduction(op) or elementwise(op) is not None for _, op in readers):
+        return False  # other readers read later, or only copy, which the load does best
+    return not _memory_may_change(value, readers[-1][0] + 1)
 
 
-def _reads_at_once(op: Op) -> bool:
-    """Whether an operation is a reduction that is done where it stands."""
+def _is_eager_reduction(op: Op) -> bool:
+    """Whether an operation is a reduction that is computed at once, not where it is read."""
     if op.name != "tt.reduce":
         return False
     short = op.operands[0].type.shape[op.integer("axis")] <= UNROLLED
     return not (short and op.results[0].type.shape)
 
 
-def feeds_store(value: Value, stored: set[Value]) -> bool:
-    """Whether one store is all that reads a load, and the first write after it."""
+def only_feeds_store(value: Value, stored: set[Value]) -> bool:
+    """Whether a load's only reader is a store, which is also the first write after it."""
     readers = _readers(value, stored)
     if len(readers) != 1 or len(value.type.shape) != 1:
         return False
     place, op = readers[0]
-    return op.name == "tt.store" and not _written(value, place)
+    return op.name == "tt.store" and not _memory_may_change(value, place)
 
 
-def stays_before(value: Value, reader: Op) -> bool:
-    """Whether a load may be done by a reader in its block: no write may lie between."""
-    return value.op is not None and not _written(value, _place(reader))
+def can_defer_to(value: Value, reader: Op) -> bool:
+    """Whether a reader in the same block may do the load: no write lies between."""
+    return value.op is not None and not _memory_may_change(value, _position(reader))
 
 
-def _place(op: Op) -> int:
+def _position(op: Op) -> int:
     assert op.block is not None
     return op.block.ops.index(op)
 
 
-def _written(value: Value, end: int) -> bool:
-    """Whether memory may change between a value's operation and a place in its block."""
+def _memory_may_change(value: Value, end: int) -> bool:
+    """Whether memory may change between a value's operation and a position in its block."""
     assert value.op is not None and value.op.block is not None
     return any(
         op.name in _WRITES or (op.regions and op.name not in ("tt.reduce", "tt.scan"))
-        for op in value.op.block.ops[_place(value.op) + 1 : end]
+        for op in value.op.block.ops[_position(value.op) + 1 : end]
     )
 
 
 def _readers(value: Value, stored: set[Value]) -> list[tuple[int, Op]]:
-    """Who computes a value's elements, with their places in its block; nothing where one reads
-    it in another block or through a view."""
+    """The operations that compute a value's elements, with their positions in its block; empty if
+    one is in another block or reads it through a view."""
     if value.op is None or value.op.block is None:
         return []
     block = value.op.block

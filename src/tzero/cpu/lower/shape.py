@@ -1,4 +1,4 @@
-"""Operations that move elements without computing: views, joins, ranges, gathers, histograms."""
+"""Operations that move elements: views, joins, ranges, pointer offsets, gathers, histograms."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tzero.cpu.lower.elems import ELEMS
 from tzero.cpu.lower.poly import ZERO, Poly, flat
 from tzero.cpu.lower.tiles import (
-    Bits,
+    Bitcast,
     Body,
     Index,
     Map,
@@ -37,7 +37,7 @@ def _view(lowering: Lowering, op: Op, remap: Callable[[Index], Index]) -> None:
 
 
 def splat(lowering: Lowering, op: Op) -> None:
-    """A scalar for every element."""
+    """A tile with the same scalar in every element."""
     lowering.env[op.result] = Uniform(op.result.type, lowering.scalar(op.operands[0]))
 
 
@@ -47,7 +47,7 @@ def unsplat(lowering: Lowering, op: Op) -> None:
 
 
 def broadcast(lowering: Lowering, op: Op) -> None:
-    """Dimensions of one repeated."""
+    """Repeat dimensions of size one."""
     shape = op.operands[0].type.shape
     _view(
         lowering,
@@ -57,13 +57,13 @@ def broadcast(lowering: Lowering, op: Op) -> None:
 
 
 def expand_dims(lowering: Lowering, op: Op) -> None:
-    """A new dimension of one."""
+    """Add a dimension of size one."""
     axis = op.integer("axis")
     _view(lowering, op, lambda index: index[:axis] + index[axis + 1 :])
 
 
 def trans(lowering: Lowering, op: Op) -> None:
-    """Dimensions permuted."""
+    """Permute dimensions."""
     order = op.integers("order")
 
     def remap(index: Index) -> Index:
@@ -89,13 +89,13 @@ def reshape(lowering: Lowering, op: Op) -> None:
 
 
 def bitcast(lowering: Lowering, op: Op) -> None:
-    """Bits kept, type changed."""
+    """Change the type, keep the bits."""
     source = lowering.tile(op.operands[0])
     type_ = op.result.type
     if type_.elem == "ptr" or source.type.elem == "ptr":
         lowering.bind(op.result, Map(type_, [source], lambda a: a, 0))
     else:
-        lowering.bind(op.result, Bits(type_, source))
+        lowering.bind(op.result, Bitcast(type_, source))
 
 
 class _Joined(Tile):
@@ -123,7 +123,7 @@ def join(lowering: Lowering, op: Op) -> None:
 
 
 def split(lowering: Lowering, op: Op) -> None:
-    """The two halves of a last dimension of two."""
+    """The two tiles along a last dimension of two."""
     source = lowering.tile(op.operands[0])
     for k, value in enumerate(op.results):
         if isinstance(source, Uniform):
@@ -137,7 +137,7 @@ def split(lowering: Lowering, op: Op) -> None:
 
 
 def cat(lowering: Lowering, op: Op) -> None:
-    """Tiles one after the other along the first dimension."""
+    """Concatenate tiles along the first dimension."""
     buffer = lowering.buffer(op.result.type)
     start = 0
     for value in op.operands:
@@ -147,7 +147,7 @@ def cat(lowering: Lowering, op: Op) -> None:
         element = body.raw(tile, index)
         rest = (index[0] + Poly.of(start), *index[1:])
         body.do(buffer, "[", flat(op.result.type.shape, rest), "] = ", element, ";")
-        lowering.run(loops, body)
+        lowering.add_nest(loops, body)
         start += tile.type.shape[0]
     lowering.env[op.result] = Stored(op.result.type, buffer)
 
@@ -163,7 +163,7 @@ def addptr(lowering: Lowering, op: Op) -> None:
     item = ELEMS[pointer.type.pointee].size if pointer.type.pointee in ELEMS else 0
     if not item:
         raise lowering.unsupported(
-            op, f"There are no pointers to {pointer.type.pointee} on the CPU."
+            op, f"The CPU backend does not support pointers to {pointer.type.pointee}."
         )
     if isinstance(pointer, Uniform) and isinstance(offset, Uniform):
         text = lowering.declare("char *", f"{pointer.text} + {item} * (int64_t)({offset.text})")
@@ -173,7 +173,7 @@ def addptr(lowering: Lowering, op: Op) -> None:
         isinstance(offset, Uniform)
         and isinstance(pointer, Offset)
         and isinstance(pointer.pointer, Uniform)
-    ):  # moved by the same amount everywhere: so is the base
+    ):  # a uniform offset moves the base
         moved = f"{pointer.pointer.text} + {item} * (int64_t)({offset.text})"
         base = Uniform(pointer.pointer.type, lowering.declare("char *", moved))
         lowering.bind(op.result, Offset(op.result.type, base, pointer.offset, item))
@@ -189,7 +189,7 @@ class _Gathered(Tile):
         self.source, self.picks, self.axis = source, picks, axis
 
     def at(self, index: Index, body: Body) -> Ref:
-        """The element that the index tile names."""
+        """The element at the position in the index tile."""
         pick = opaque(body.at(self.picks, index))
         return body.at(self.source, (*index[: self.axis], pick, *index[self.axis + 1 :]))
 
@@ -217,12 +217,12 @@ def histogram(lowering: Lowering, op: Op) -> None:
     mask = body.at(lowering.tile(op.operands[1]), index).text if len(op.operands) > 1 else "1"
     inside = f"(uint64_t)(int64_t){value.text} < {type_.numel}u"
     body.do(f"if ({mask} && {inside}) ", buffer, f"[{value.text}]++;")
-    lowering.run(loops, body, simd=False)
+    lowering.add_nest(loops, body, simd=False)
     lowering.env[op.result] = Stored(type_, buffer)
 
 
 def poison(lowering: Lowering, op: Op) -> None:
-    """A value nobody reads; zero, so that C stays defined."""
+    """A value that is never read; zero, so that the C code is defined."""
     lowering.env[op.result] = Uniform(op.result.type, "0")
 
 

@@ -1,12 +1,12 @@
-"""The small typed IR: what a tensor value is, element by element.
+"""Tiles: the values of tensors, as generators of C text for single elements.
 
-A tile is asked for the element at an index (one polynomial per dimension) and answers with C
-text, adding the statements it needs to a `Body`. Nothing is computed until a consumer asks, so
-chains of operations fuse into the consumer's loops; `Stored` tiles read a buffer instead.
+For an index (one polynomial per dimension) a tile returns the C text of that element, and adds the
+statements it needs to a `Body`. Elements are generated on demand, so chains of operations fuse into
+the loops of their reader; `Stored` tiles read a buffer instead.
 
-Besides its value an integer tile can answer with a polynomial (`linear`), a pointer tile with a
-base and an element offset (`address`), and a mask with the bounds it puts on a loop
-(`conditions`). Each defaults to the opaque element, which is always right, only slower.
+An integer tile can also return a polynomial (`linear`), a pointer tile a base and an element offset
+(`address`), and a mask the bounds it puts on a loop (`conditions`). The defaults, which use the
+element's value, are always correct but slower.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from tzero.cpu.lower.poly import ZERO, Loop, Poly, Sym, flat, unflat
 from tzero.cpu.ttir import Type
 
 INDEX_BYTES = 4
-"""Size of the smallest integers that indices are computed in."""
+"""Size of the smallest integer type that is used for indices."""
 
 Index = tuple[Poly, ...]
 Remap = Callable[[Index, "Body"], Index]
 
 
 class Ref(NamedTuple):
-    """A C variable or literal, and the loops inside which it changes."""
+    """A C variable or literal, and the loops in which it changes."""
 
     text: str
     deps: frozenset[Loop] = frozenset()
@@ -43,7 +43,7 @@ class Names:
         self.count = 0
 
     def fresh(self, prefix: str) -> str:
-        """A name not given before."""
+        """A name that is not in use."""
         self.count += 1
         return f"{prefix}{self.count}"
 
@@ -55,18 +55,18 @@ class Body:
     names: Names
     items: list[tuple[Stmt, frozenset[Loop] | None]] = field(default_factory=list)
     memo: dict[tuple[int, Index, str], Ref] = field(default_factory=dict)
-    keep: list[Tile] = field(default_factory=list)
-    assume_runs: bool = False
-    runs: set[str] = field(default_factory=set)
-    fetched: list[Tile] = field(default_factory=list)
-    holds: list[tuple[Tile, Index]] = field(default_factory=list)  # masks known to be true here
-    masks: list[Tile] = field(default_factory=list)  # masks that loads in this body ask
+    kept_alive: list[Tile] = field(default_factory=list)
+    assume_consecutive: bool = False
+    consecutive: set[str] = field(default_factory=set)
+    fused_loads: list[Tile] = field(default_factory=list)
+    true_masks: list[tuple[Tile, Index]] = field(default_factory=list)  # known true here
+    load_masks: list[Tile] = field(default_factory=list)  # tested by loads in this body
     reads: list[tuple[Buffer, Poly]] = field(default_factory=list)
 
     def let(
         self, ctype: str, *parts: str | Poly | Buffer | Ref, deps: frozenset[Loop] = frozenset()
     ) -> Ref:
-        """Declare a constant; it is placed in the outermost loop that it allows."""
+        """Declare a constant; it is placed in the outermost possible loop."""
         name = self.names.fresh("e")
         deps |= _deps(parts)
         star = "" if ctype.endswith("*") else " "
@@ -75,7 +75,7 @@ class Body:
         return Ref(name, deps)
 
     def do(self, *parts: str | Poly | Buffer | Ref) -> None:
-        """Add an effect to the innermost loop."""
+        """Add a statement with side effects to the innermost loop."""
         self.items.append((Line(_plain(parts)), None))
 
     def at(self, tile: Tile, index: Index) -> Ref:
@@ -87,12 +87,12 @@ class Body:
         return self._once(tile, index, "raw")
 
     def _once(self, tile: Tile, index: Index, how: str) -> Ref:
-        if any(tile is mask and index == place for mask, place in self.holds):
+        if any(tile is mask and index == place for mask, place in self.true_masks):
             return Ref("1")
         key = (id(tile), index, how)
         if key not in self.memo:
             self.memo[key] = tile.at(index, self) if how == "at" else tile.raw(index, self)
-            self.keep.append(tile)  # an id is only good while its owner lives
+            self.kept_alive.append(tile)  # its id is a key, and must not be reused
         return self.memo[key]
 
 
@@ -111,7 +111,7 @@ def _plain(parts: Sequence[str | Poly | Buffer | Ref]) -> Parts:
 
 
 def nest(loops: Sequence[Loop], body: Body, simd: bool = True) -> list[Stmt]:
-    """Loops around a body, each statement in the outermost loop that it allows."""
+    """Loops around a body, each statement in the outermost possible loop."""
     levels: list[list[Stmt]] = [[] for _ in range(len(loops) + 1)]
     for line, deps in body.items:
         level = len(loops)
@@ -137,11 +137,13 @@ Condition = Bound | Ref
 
 
 def conditions(mask: Tile, index: Index, body: Body, inner: Loop) -> list[Condition] | None:
-    """What a mask asks of a loop, for a body that stands outside it.
+    """The conditions of a mask on a loop, for a body outside that loop; None if there are none.
 
-    On the way to the answer statements may be made that belong inside the loop; they are left.
+    Statements that depend on the loop are dropped.
     """
-    scratch = Body(body.names, assume_runs=body.assume_runs, runs=body.runs)
+    scratch = Body(
+        body.names, assume_consecutive=body.assume_consecutive, consecutive=body.consecutive
+    )
     found = mask.conditions(index, scratch, inner)
     if found is None or any(deps is None for _, deps in scratch.items):
         return None
@@ -150,7 +152,7 @@ def conditions(mask: Tile, index: Index, body: Body, inner: Loop) -> list[Condit
 
 
 def interval(body: Body, bounds: Sequence[Condition], inner: Loop) -> tuple[str, str]:
-    """The part of the inner loop that conditions leave, as C text of its ends."""
+    """The range of the inner loop in which the conditions are true, as C text."""
     low: list[Poly] = [b.limit for b in bounds if isinstance(b, Bound) and not b.upper]
     high: list[Poly] = [b.limit for b in bounds if isinstance(b, Bound) and b.upper]
     rows = [b.text for b in bounds if isinstance(b, Ref)]
@@ -174,10 +176,10 @@ def interval(body: Body, bounds: Sequence[Condition], inner: Loop) -> tuple[str,
 
 
 class Tile(ABC):
-    """A tensor value; `cost` is a rough count of operations to compute one element.
+    """A tensor value; `cost` is the estimated number of operations per element.
 
-    `operands` lists the tiles that decide every element alone; where all are uniform, so is this.
-    `depth` is how many tiles are asked, one by the other, for one element.
+    Elements depend only on the same elements of `operands`; if all of those are uniform, so is this
+    tile. `depth` is the number of nested tiles behind one element.
     """
 
     def __init__(
@@ -191,7 +193,7 @@ class Tile(ABC):
 
     @abstractmethod
     def at(self, index: Index, body: Body) -> Ref:
-        """The carried value of one element; ask through `Body.at`, which remembers."""
+        """The carried value of one element; call `Body.at`, which caches it."""
 
     def raw(self, index: Index, body: Body) -> Ref:
         """The stored bits of one element."""
@@ -205,11 +207,11 @@ class Tile(ABC):
         return opaque(body.at(self, index))
 
     def address(self, index: Index, body: Body) -> tuple[Ref, Poly]:
-        """One pointer as base and element offset."""
+        """One pointer as a base and an element offset."""
         return body.at(self, index), ZERO
 
     def conditions(self, index: Index, body: Body, inner: Loop) -> list[Condition] | None:
-        """A mask as bounds on `inner` and conditions that do not change in it, or None."""
+        """A mask as bounds on `inner` and loop-invariant conditions, or None."""
         value = body.at(self, index)
         return None if inner in value.deps else [value]
 
@@ -218,7 +220,7 @@ _LITERAL = re.compile(r"\(*(?:\(int\w+\))?(-?\d+)(?:LL)?\)*")
 
 
 def opaque(ref: Ref) -> Poly:
-    """A value as a polynomial of itself."""
+    """A value as a polynomial: a constant, or one symbol."""
     match = _LITERAL.fullmatch(ref.text)
     return Poly.of(int(match[1])) if match else Poly.of(Sym(ref.text, ref.deps))
 
@@ -238,18 +240,18 @@ class Uniform(Tile):
 class Stored(Tile):
     """A tile in a buffer, as stored bits.
 
-    The buffer is row-major over the axes in `order`. For a tile of indices, `run` may name a C
-    variable that is true when they follow one another by one; where a body assumes so, and says
-    in `Body.runs` that it did, they stay a polynomial.
+    The buffer is row-major over the axes in `order`. For a tile of indices, `consecutive` may name
+    a C variable that is true when each is one more than the last. A body that assumes so
+    (`assume_consecutive`) gets a polynomial, and the variable is added to `Body.consecutive`.
     """
 
     def __init__(
-        self, type_: Type, buffer: Buffer, order: tuple[int, ...] = (), run: str = ""
+        self, type_: Type, buffer: Buffer, order: tuple[int, ...] = (), consecutive: str = ""
     ) -> None:
         super().__init__(type_)
         self.buffer = buffer
         self.order = order or tuple(range(len(type_.shape)))
-        self.run = run
+        self.consecutive = consecutive
 
     @property
     def row_major(self) -> bool:
@@ -257,39 +259,39 @@ class Stored(Tile):
         return self.order == tuple(range(len(self.order)))
 
     def offset(self, index: Index) -> Poly:
-        """Where in the buffer an element is."""
+        """Offset of an element in the buffer."""
         shape = tuple(self.type.shape[k] for k in self.order)
         return flat(shape, tuple(index[k] for k in self.order))
 
     def linear(self, index: Index, body: Body) -> Poly:
-        """The first index plus the position, where the body may assume it."""
-        if not (self.run and body.assume_runs):
+        """The first index plus the position, if the body assumes consecutive indices."""
+        if not (self.consecutive and body.assume_consecutive):
             return super().linear(index, body)
-        body.runs.add(self.run)
+        body.consecutive.add(self.consecutive)
         return opaque(body.let("int64_t", self.buffer, "[0]")) + index[0]
 
     def at(self, index: Index, body: Body) -> Ref:
-        """Read and convert."""
+        """Load and convert."""
         bits = body.raw(self, index)
         if not self.elem.narrow:
             return bits
         return body.let(self.elem.carried, self.elem.load(bits.text), deps=bits.deps)
 
     def raw(self, index: Index, body: Body) -> Ref:
-        """Read."""
+        """Load."""
         return self.element(self.offset(index), body)
 
     def element(self, offset: Poly, body: Body, within: frozenset[Loop] = frozenset()) -> Ref:
-        """Read at a row-major offset, anew in every turn of the loops in `within`."""
+        """Load at an offset, again in every iteration of the loops in `within`."""
         body.reads.append((self.buffer, offset))
         ctype = "_Bool" if self.type.elem == "i1" else self.elem.storage
         return body.let(ctype, self.buffer, "[", offset, "]", deps=within)
 
 
 class Deferred(Stored):
-    """A tile that its first reader puts into the buffer, element by element, as it reads them.
+    """A tile that its first reader stores, element by element, as it reads them.
 
-    The lowering defers only where that reader asks for every element once (`first_reader`).
+    That reader must read every element once (`schedule.first_reader`).
     """
 
     def __init__(self, source: Tile, buffer: Buffer) -> None:
@@ -297,14 +299,14 @@ class Deferred(Stored):
         self.source: Tile | None = source
 
     def at(self, index: Index, body: Body) -> Ref:
-        """The element, stored on the way if it is not yet."""
+        """The element, which is stored first if it is not yet."""
         if self.source is None:
             return super().at(index, body)
         body.raw(self, index)
         return body.at(self.source, index)
 
     def raw(self, index: Index, body: Body) -> Ref:
-        """The element's bits, stored on the way if they are not yet."""
+        """The element's bits, which are stored first if they are not yet."""
         if self.source is None:
             return super().raw(index, body)
         bits = body.raw(self.source, index)
@@ -329,7 +331,7 @@ class Range(Tile):
 
 
 class View(Tile):
-    """Another tile seen through a change of index."""
+    """Another tile with its index remapped."""
 
     def __init__(self, type_: Type, source: Tile, remap: Remap) -> None:
         super().__init__(type_, source.cost, depth=source.depth + 1)
@@ -358,7 +360,7 @@ class View(Tile):
 
 
 def reshaped(type_: Type, source: Tile) -> Tile | None:
-    """A reshape without copying; None where the source must be stored first."""
+    """A reshape without copying; None if the source must be stored first."""
     if isinstance(source, Stored):
         return Stored(type_, source.buffer) if source.row_major else None
     probe = tuple(Poly.of(Loop(f"probe{k}", n)) for k, n in enumerate(type_.shape))
@@ -391,16 +393,16 @@ class Map(Tile):
         self.text = text
 
     def at(self, index: Index, body: Body) -> Ref:
-        """The operation applied."""
+        """The result of the operation."""
         refs = [body.at(t, index) for t in self.operands]
         deps = frozenset[Loop]().union(*(r.deps for r in refs))
         return body.let(self.elem.carried, self.text(*(r.text for r in refs)), deps=deps)
 
 
 class Quotient(Map):
-    """Division of f32. Where the divisor stays while the dividend changes, as in a softmax, it
-    becomes a product with the reciprocal: within 2 ulp, as `/` is on a GPU; `tl.div_rn` is
-    another operation. The scale keeps the reciprocal of huge and tiny divisors finite."""
+    """Division of f32. If the divisor is invariant in a loop in which the dividend changes, as in a
+    softmax, it is multiplication by the reciprocal: within 2 ulp, like `/` on a GPU (`tl.div_rn` is
+    another operation). The scale keeps the reciprocals of huge and tiny divisors finite."""
 
     def at(self, index: Index, body: Body) -> Ref:
         """The quotient."""
@@ -414,10 +416,10 @@ class Quotient(Map):
 
 
 class Select(Map):
-    """`mask ? a : b`; narrow floats are chosen as bits when bits are wanted."""
+    """`mask ? a : b`"""
 
     def raw(self, index: Index, body: Body) -> Ref:
-        """The chosen bits."""
+        """The selected bits, without converting narrow floats."""
         mask = body.at(self.operands[0], index)
         a, b = (body.raw(t, index) for t in self.operands[1:])
         return body.let(self.elem.storage, mask, " ? ", a, " : ", b)
@@ -429,7 +431,7 @@ class Sum(Map):
     sign = 1
 
     def linear(self, index: Index, body: Body) -> Poly:
-        """The sum of the operands' polynomials; narrow integers wrap, so they have none."""
+        """The sum of the operands' polynomials; narrow integers wrap, so not for those."""
         if self.elem.size < INDEX_BYTES:
             return super().linear(index, body)
         a, b = (t.linear(index, body) for t in self.operands)
@@ -443,7 +445,7 @@ class Difference(Sum):
 
 
 class Product(Map):
-    """Integer multiplication; a polynomial where one side is the same for all elements."""
+    """Integer multiplication; a polynomial if one side is uniform."""
 
     def linear(self, index: Index, body: Body) -> Poly:
         """The product, if linear."""
@@ -489,7 +491,7 @@ class Offset(Tile):
         return body.let("char *", base, f" + {self.item} * (", offset, ")")
 
     def address(self, index: Index, body: Body) -> tuple[Ref, Poly]:
-        """Base and offset; offsets add up."""
+        """The pointer's base, and the sum of the offsets."""
         base, start = self.pointer.address(index, body)
         return base, start + self.offset.linear(index, body)
 
@@ -500,7 +502,7 @@ class Compare(Map):
     less, strict = True, True
 
     def conditions(self, index: Index, body: Body, inner: Loop) -> list[Condition] | None:
-        """A bound where the difference is the loop index plus what does not change in it."""
+        """A bound, if the difference is the loop index plus a loop-invariant value."""
         a, b = (t.linear(index, body) for t in self.operands)
         gap = a - b if self.less else b - a  # the condition is gap < 0, or gap <= 0
         factor = gap.factor(inner)
@@ -534,11 +536,11 @@ class GreaterEqual(Compare):
     less, strict = False, False
 
 
-class Both(Map):
-    """Conjunction of masks."""
+class And(Map):
+    """Logical and of masks."""
 
     def conditions(self, index: Index, body: Body, inner: Loop) -> list[Condition] | None:
-        """Everything either mask asks."""
+        """The conditions of both masks."""
         found: list[Condition] = []
         for tile in self.operands:
             more = tile.conditions(index, body, inner)
@@ -548,7 +550,7 @@ class Both(Map):
         return found
 
 
-class Bits(Tile):
+class Bitcast(Tile):
     """The same bits as another element type of the same size."""
 
     def __init__(self, type_: Type, source: Tile) -> None:

@@ -1,8 +1,8 @@
-/* Atomics that C's builtins do not spell directly. Those with a value yield the old bits. */
+/* Atomics for which C has no builtin. Those with a value return the old bits. */
 #ifndef TZ_ATOMICS_H
 #define TZ_ATOMICS_H
 
-/* What a failed compare-and-swap may promise under each order. */
+/* The memory order of a failed compare-and-swap. */
 #define TZ_FAILED(order) \
     ((order) == __ATOMIC_RELAXED || (order) == __ATOMIC_RELEASE ? __ATOMIC_RELAXED : __ATOMIC_ACQUIRE)
 
@@ -57,8 +57,8 @@ static inline __attribute__((unused)) int64_t tz_nanoseconds(void)
     return now.seconds * 1000000000ll + now.nanoseconds;
 }
 
-/* A program that waits gives up its core between looks: the one it waits for may need it. A
- * negative limit waits for ever, or until another program fails. */
+/* A waiting program yields its core between polls: the one it waits for may need it. A negative
+ * limit waits without a timeout, until another program fails. */
 #define TZ_ATOMIC_POLL(result, p, wanted, limit, order)                                        \
     do {                                                                                       \
         const int64_t tz_limit = (limit), tz_start = tz_limit < 0 ? 0 : tz_nanoseconds();      \

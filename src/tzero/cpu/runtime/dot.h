@@ -1,7 +1,7 @@
 /* C[M,N] += A[M,K] B[K,N] in the program's own memory, or C = A B where `fresh`; B and C are
  * row-major, A has any steps from row to row (ar) and from column to column (ac). All sizes are
  * constants at every call, so that the loops below unroll into blocks of registers: ROWS rows of A
- * times VECTORS vectors of B, which leaves the fused multiply-adds waiting for nothing. */
+ * times VECTORS vectors of B, enough independent fused multiply-adds to hide their latency. */
 #ifndef TZ_DOT_H
 #define TZ_DOT_H
 

@@ -1,4 +1,4 @@
-/* What generated kernels include: the ABI, the numbers, and the few macros their text uses. */
+/* Included by generated kernels: the ABI, number types and functions, and macros. */
 #ifndef TZ_KERNEL_H
 #define TZ_KERNEL_H
 
@@ -9,7 +9,7 @@
 #define TZ_ALIGNED __attribute__((aligned(64)))
 #define TZ_ASSUME_ALIGNED(p) ((char *)__builtin_assume_aligned((p), 64))
 
-/* Iterations of a tile loop never depend on one another through memory. */
+/* Iterations of a tile loop do not depend on each other through memory. */
 #if defined(__clang__)
 #define TZ_IVDEP _Pragma("clang loop vectorize(assume_safety)")
 #else
@@ -31,7 +31,7 @@ static inline __attribute__((unused)) int tz_apart(const char *p, const char *q,
     return (uintptr_t)p + bytes <= (uintptr_t)q || (uintptr_t)q + bytes <= (uintptr_t)p;
 }
 
-/* A power of two that brings a divisor to where its reciprocal is a normal number. */
+/* A power of two that scales a divisor so that its reciprocal is a normal number. */
 static inline __attribute__((unused)) float tz_divisor_scale(float x)
 {
     const float size = __builtin_fabsf(x);
@@ -43,7 +43,7 @@ static inline __attribute__((unused)) int tz_stopped(const tz_launch *launch)
     return __atomic_load_n(&launch->status->raised, __ATOMIC_RELAXED);
 }
 
-/* Remember `param` if its span lies nearer to the address than the best so far. */
+/* Record `param` if its span is nearer to the address than the best so far. */
 #define TZ_NEARER(best, way, param, span, at)                                                  \
     {                                                                                          \
         const uint64_t tz_way = (at) < (span).lo ? (span).lo - (at) : (at) - (span).hi;        \
@@ -53,7 +53,7 @@ static inline __attribute__((unused)) int tz_stopped(const tz_launch *launch)
         }                                                                                      \
     }
 
-/* The first program to fail tells the launcher where; the others only stop. */
+/* The first program to fail records where; the others only stop. */
 static __attribute__((noinline, cold, unused)) void
 tz_fail(const tz_launch *launch, const int32_t *pid, int32_t site, int32_t param, int64_t offset)
 {

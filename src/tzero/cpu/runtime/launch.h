@@ -1,7 +1,7 @@
-/* The kernel ABI: what a compiled kernel exports, and what the launcher hands to it.
+/* The kernel ABI: what a compiled kernel exports, and what the launcher passes to it.
  *
- * Enters: nothing but two freestanding headers; generated C includes this file, so its parse time
- * is paid by every kernel. Leaves: the types below. It must not know Python, torch or threads.
+ * Enters: two freestanding headers only, because every kernel includes this file and pays for
+ * parsing it. Leaves: the types below. It must not know Python, torch or threads.
  *
  * A kernel's shared object exports one function, `tz_kernel`, of type `tz_kernel_fn`. It runs the
  * programs first .. last-1 of the grid, numbered with x fastest. Several threads may be inside the
@@ -13,13 +13,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Bytes lo .. hi-1 are those a pointer parameter may touch; only read in checked mode. */
+/* A pointer parameter may access bytes lo .. hi-1; only used in checked mode. */
 typedef struct {
     uintptr_t lo, hi;
 } tz_span;
 
-/* The first failed check of a launch. Whoever wins an atomic exchange on `raised` fills the rest;
- * all programs stop soon after. `site` indexes the metadata's cpu_sites, `param` its cpu_params,
+/* The first failed check of a launch. The thread that sets `raised` with an atomic exchange fills
+ * the rest; all programs stop soon after. `site` indexes the metadata's cpu_sites, `param` its cpu_params,
  * `offset` counts elements from that parameter's pointer. */
 typedef struct {
     int32_t raised;
@@ -40,8 +40,8 @@ typedef struct {
 } tz_launch;
 
 /* `scratch` is aligned to 64 bytes, at least as large as the metadata's cpu_scratch, private to
- * the calling thread until the function returns, and not cleared. What does not fit into some
- * 256 KB of stack belongs there: a kernel may be called on any thread of the program around us. */
+ * the calling thread until the function returns, and not cleared. Tiles beyond about 256 KB of
+ * stack go there, because a kernel may run on any thread of the process. */
 typedef void (*tz_kernel_fn)(const tz_launch *launch, int64_t first, int64_t last, void *scratch);
 
 #endif

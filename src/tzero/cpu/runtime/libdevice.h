@@ -81,8 +81,8 @@ TZ_FN double tz_nv_lgamma(double x) { int sign; return lgamma_r(x, &sign); }
 TZ_NV_WIDE(lgamma)
 TZ_FN double tz_nv_exp10(double x) { return __builtin_pow(10.0, x); }
 TZ_NV_WIDE(exp10)
-/* libm's root is off by an ulp or more; one step of Newton's method with an exact residual mends
- * it. Zeros, infinities and NaNs are their own roots, and a step would spoil them. */
+/* libm's root is off by an ulp or more; one step of Newton's method with an exact residual corrects
+ * it. Zeros, infinities and NaNs are their own roots and are left alone. */
 TZ_FN double tz_nv_cbrt(double x)
 {
     double r = __builtin_cbrt(x), square = r * r;

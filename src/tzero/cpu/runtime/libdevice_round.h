@@ -12,7 +12,7 @@ enum tz_direction { TZ_DOWN, TZ_UP, TZ_ZERO };
 
 TZ_FN int tz_sign_f64(double x) { return (x > 0.0) - (x < 0.0); }
 
-/* The step, -1, 0 or 1, from a value rounded to nearest to the one rounded as asked. */
+/* The step, -1, 0 or 1, from the value rounded to nearest to the value in the given rounding. */
 TZ_FN int tz_step(int positive, int side, enum tz_direction to)
 {
     if (to == TZ_DOWN)
@@ -65,7 +65,7 @@ TZ_SLOW int tz_sign_of_sum(const double *terms, int count)
     return 0;
 }
 
-/* x * 2^n, or a speck of the same sign where that would be lost below the rest. */
+/* x * 2^n, or a tiny number of the same sign if that underflows: only the sign matters then. */
 TZ_FN double tz_shifted(double x, int n)
 {
     double y = __builtin_ldexp(x, n);

@@ -1,4 +1,4 @@
-/* Everything numeric that generated kernels call, but for libdevice.h.
+/* All numeric functions that generated kernels call, except those in libdevice.h.
  *
  * Written for -O3 -fno-math-errno -fno-trapping-math; -ffast-math would break it. Declares
  * what it needs of the C library through __builtin_* and includes only <stdint.h>, because

@@ -9,7 +9,7 @@
  * waits for another: its caller works through its own grid, helped or not. After fork() the child
  * starts over with an empty pool (`forget_after_fork`). The library must never be unloaded.
  *
- * It must not know Python, torch or how a kernel was made.
+ * It must not know Python, torch or how a kernel was compiled.
  */
 #define _GNU_SOURCE
 #include "pool.h"
@@ -24,12 +24,12 @@
 #include <time.h>
 #include <unistd.h>
 
-/* The thread policy: a thread is worth waking for this much work. An element operation takes some
+/* Thread policy: each thread gets at least this much work. An element operation takes some
  * 0.05 ns (vectorised arithmetic) to 1 ns (exp), and waking a sleeping thread 5 to 20 us. */
 #define WORK_PER_THREAD 131072
-/* A chunk is at least this much work, so that the shared counter stays out of the way. */
+/* A chunk is at least this much work, so that the shared counter is not a bottleneck. */
 #define WORK_PER_CHUNK 4096
-/* Each chunk is this fraction of a fair share of what is left: balanced, with few atomics. */
+/* A chunk is 1/this of a thread's fair share of the rest: balanced, with few atomics. */
 #define CHUNKS_PER_SHARE 4
 /* How long an idle worker, or a caller waiting for the last chunk, spins before it sleeps. */
 #define SPIN_NS 100000
@@ -70,7 +70,7 @@ static struct pool {
 
 static bool may_spin; /* more than one processor; set once, when the library is loaded */
 
-/* ---- small things ---------------------------------------------------------------------------- */
+/* ---- time and registers ----------------------------------------------------------------------- */
 
 static int64_t now_ns(void) {
     struct timespec t;
@@ -86,8 +86,8 @@ static inline void relax(void) {
 #endif
 }
 
-/* Rounding and denormal modes belong to a thread, and a program must not depend on which thread
- * runs it: helpers take over those of the caller. */
+/* Rounding and denormal modes are per thread, but a program must not depend on the thread that runs
+ * it: helpers use the caller's modes. */
 static unsigned get_fp_control(void) {
 #if defined(__x86_64__)
     return __builtin_ia32_stmxcsr() & ~0x3Fu; /* without the sticky exception flags */
@@ -236,7 +236,7 @@ static void *worker(void *unused) {
     return NULL;
 }
 
-/* Start a thread that leaves signals to the threads of the program around us. */
+/* Start a thread that blocks all signals, so that the program's own threads get them. */
 static bool start_thread(pthread_t *thread, void *(*body)(void *), void *argument, size_t stack,
                          int detach) {
     pthread_attr_t attributes;
@@ -252,7 +252,7 @@ static bool start_thread(pthread_t *thread, void *(*body)(void *), void *argumen
     return !failed;
 }
 
-/* Have `wanted` workers if the system gives them; with fewer, the grid only takes longer. */
+/* Start workers until there are `wanted`, if possible; with fewer, the grid only takes longer. */
 static void start_workers(int32_t wanted) { /* pool.lock is held */
     pthread_t thread;
     if (wanted > MAX_WORKERS) wanted = MAX_WORKERS;
@@ -312,7 +312,7 @@ int32_t tz_threads(int64_t programs, int64_t work, int32_t threads) {
     return worth < 1 ? 1 : (int32_t)worth;
 }
 
-/* All programs on this thread: there is nobody to share them with. */
+/* Run all programs on this thread. */
 static int run_alone(job *j) {
     void *scratch = scratch_of(j->program->scratch);
     if (!scratch) return TZ_NO_MEMORY;
@@ -335,7 +335,7 @@ static int run_on_pool(job *j, int32_t threads) {
 
 /* ---- cooperative grids: a thread for each program -------------------------------------------------- */
 
-/* Programs may wait for one another, so none may start before all have a thread and memory. */
+/* Programs may wait for each other, so none may start before all have a thread and memory. */
 typedef struct {
     job *j;
     pthread_mutex_t lock; /* protects the rest */
@@ -430,8 +430,8 @@ int32_t tz_workers(void) {
     return workers;
 }
 
-/* A forked child has one thread, and a copy of locks and lists that vanished threads may have
- * held and been changing. None of it means anything here. */
+/* A forked child has one thread. Its copies of locks and lists may have been in use by threads that
+ * do not exist here, so they are reset. */
 static void forget_after_fork(void) {
     struct pool fresh = {.lock = PTHREAD_MUTEX_INITIALIZER,
                          .wake = PTHREAD_COND_INITIALIZER,

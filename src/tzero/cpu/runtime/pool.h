@@ -1,26 +1,26 @@
-/* Running a grid on threads: the interface of pool.c, for the Python launcher and any other.
+/* Running a grid on threads: the interface of pool.c, for the Python and native launchers.
  *
  * Enters: a kernel, its packed arguments, a grid. Leaves: an outcome, and the status of a failed
- * check. It must not know Python, torch or how a kernel was made.
+ * check. It must not know Python, torch or how a kernel was compiled.
  */
 #ifndef TZ_POOL_H
 #define TZ_POOL_H
 
 #include "launch.h"
 
-/* What tz_run answers. */
+/* Return values of tz_run. */
 enum {
     TZ_DONE = 0,
-    TZ_RAISED = 1,     /* a check failed; the status says which */
+    TZ_RAISED = 1,     /* a check failed; see the status */
     TZ_NO_MEMORY = 2,  /* the scratch could not be allocated */
     TZ_NO_THREADS = 3, /* a cooperative grid could not get a thread for each program */
-    TZ_TOO_WIDE = 4,   /* a cooperative grid, or any grid, has more programs than can be run */
+    TZ_TOO_WIDE = 4,   /* the grid has too many programs */
 };
 
-/* What is the same for every launch of a kernel; from the metadata the compiler wrote. */
+/* The same for every launch of a kernel; from the compiler's metadata. */
 typedef struct {
     size_t scratch;      /* bytes each running thread needs: cpu_scratch */
-    int64_t work;        /* rough element operations of one program: cpu_work */
+    int64_t work;        /* estimated element operations per program: cpu_work */
     int32_t cooperative; /* all programs must run at the same time */
 } tz_program;
 
@@ -35,12 +35,12 @@ int tz_run(tz_kernel_fn kernel, const tz_program *program, const void *args,
  * element operations each when `threads` are allowed. */
 int32_t tz_threads(int64_t programs, int64_t work, int32_t threads);
 
-/* A launch in one block of memory, so that a foreign caller passes one pointer. */
+/* A launch in one block of memory, so that callers pass one pointer. */
 typedef struct {
     tz_kernel_fn kernel;
     int32_t grid[3];
     int32_t threads;
-    int64_t unused; /* keeps what follows aligned to 16 bytes, as launch.h promises */
+    int64_t unused; /* aligns the arguments to 16 bytes, as launch.h promises */
     /* the arguments follow */
 } tz_packed;
 

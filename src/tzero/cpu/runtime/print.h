@@ -1,4 +1,4 @@
-/* tl.device_print: whole lines straight to standard output, past every buffer. */
+/* tl.device_print: writes whole lines to standard output, unbuffered. */
 #ifndef TZ_PRINT_H
 #define TZ_PRINT_H
 

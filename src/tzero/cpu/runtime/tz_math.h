@@ -17,19 +17,19 @@
 
 #include "tz_number.h"
 
-/* Adding and subtracting this rounds a float below 2^22 to an integer, which then also
- * stands in the low bits of the sum. */
+/* Adding and subtracting this rounds a float below 2^22 to an integer, which is also in the
+ * low bits of the sum. */
 #define TZ_ROUNDER_F32 0x1.8p23f
 #define TZ_ROUNDER_F64 0x1.8p52
 
 /* ---- exponentials ------------------------------------------------------------------------ */
 
-/* The same rounder with 254 on top: of the sum's low bits, halved, each half is the exponent of
- * a factor, bias and all. */
+/* The same plus 254, twice the exponent bias: the two halves of the sum's low bits are the biased
+ * exponents of two factors. */
 #define TZ_SCALE_ROUNDER (TZ_ROUNDER_F32 + 254.0f)
 
 /* p * 2^n for an integer n in [-252, 254], where t = n + TZ_SCALE_ROUNDER. There are two factors,
- * as one alone has not the range, and a subnormal product is rounded once. */
+ * because one does not have the range; a subnormal product is rounded once. */
 TZ_FN float tz_scale_f32(float p, float t)
 {
     uint32_t n = tz_bits_f32(t), half = n >> 1;
@@ -52,8 +52,8 @@ TZ_FN float tz_exp_reduced_f32(float x, float rounder, float *t)
     return tz_mad_f32(p, r * r, r) + 1.0f;
 }
 
-/* Arguments whose result is 0 are taken out before the scaling: masked scores in a softmax are
- * such, and a product that underflows costs a hundred times one that does not. */
+/* Arguments whose result is 0, such as masked scores in a softmax, are replaced before scaling: a
+ * product that underflows is a hundred times slower. */
 TZ_FN float tz_exp_f32(float x)
 {
     float t, inside = x < -104.0f ? 0.0f : x;

@@ -26,8 +26,9 @@ from tzero.adapters import intercept, torch_modes
 from tzero.arguments.extract import ConstExpr
 from tzero.arguments.key import Options
 from tzero.calls.bound import BoundKernel
-from tzero.calls.kernel import Found, Kernel
+from tzero.calls.kernel import Kernel
 from tzero.calls.reports import Explanation, Stats
+from tzero.calls.stages import Found
 from tzero.errors import InvalidArgument
 from tzero.integrations.helion import compat
 from tzero.integrations.helion.planner import HelionPlanner, whole

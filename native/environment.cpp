@@ -1,5 +1,8 @@
-// What a launch asks of the world, each time anew: nothing here remembers that a hook was absent or
-// a knob unset. Triton's own order is kept, so that a change made by one step counts in the next.
+// What a launch reads besides its arguments: hooks, knobs, the driver, globals, Triton's cache.
+//
+// Everything is read on every launch, or its version compared: nothing assumes that a hook stays
+// absent or a knob unset. The order is Triton's, so that a change made by one step is seen by the
+// next.
 
 #include "guards.h"
 #include "kernel.h"
@@ -8,13 +11,13 @@ namespace tzero {
 
 namespace {
 
-constexpr size_t most_worlds = 64;
+constexpr size_t most_environments = 64;
 
 Ref attribute(PyObject *object, const Ref &name) {
     return Ref::steal(PyObject_GetAttr(object, name.get()));
 }
 
-// One of triton.knobs' objects, as the module has it now.
+// The current value of a group of triton.knobs.
 Ref knob_group(const State &state, const Ref &name) {
     Ref group = Ref::borrow(PyDict_GetItemWithError(state.knobs.get(), name.get()));
     if (!group && !PyErr_Occurred()) {
@@ -23,20 +26,20 @@ Ref knob_group(const State &state, const Ref &name) {
     return group;
 }
 
-// The dict of an ordinary chain of hooks, in which its list of calls is; nothing for another hook.
+// The dict of an ordinary chain of hooks, which has its list of calls; nothing for other hooks.
 Ref dict_of_chain(const State &state, const Ref &hook) {
     if (reinterpret_cast<PyObject *>(Py_TYPE(hook.get())) != state.hook_chain.get()) return Ref();
     return Ref::steal(PyObject_GenericGetDict(hook.get(), nullptr));
 }
 
-// What triton.knobs.runtime says now. While its own dict is empty and its class is as it was, that is
-// what it said before; else it is asked again. -1 with the Python error set.
+// Reads triton.knobs.runtime, unless its own dict is empty and its class has the same version as
+// before: then nothing has changed. -1 with the Python error set.
 int read_runtime(State &state) {
     Ref group = knob_group(state, state.names.runtime);
     if (!group) return -1;
     RuntimeKnobs &known = state.runtime;
     const unsigned version = Py_TYPE(group.get())->tp_version_tag;
-    bool is_plain = false;  // another class may compute its attributes
+    bool is_plain = false;  // a subclass may compute its attributes
     if (reinterpret_cast<PyObject *>(Py_TYPE(group.get())) == state.runtime_knobs.get()) {
         Ref own = Ref::steal(PyObject_GenericGetDict(group.get(), nullptr));
         if (!own) return -1;
@@ -50,7 +53,7 @@ int read_runtime(State &state) {
     Ref enter = attribute(group.get(), state.names.launch_enter_hook);
     Ref exit = attribute(group.get(), state.names.launch_exit_hook);
     if (!debug || !stages || !enter || !exit) return -1;
-    known.version = 0;  // until all of it is there: letting go of what was may run Python code
+    known.version = 0;  // invalid until complete: releasing the old values may run Python code
     known.object = std::move(group);
     known.debug = std::move(debug);
     known.stages_hook = std::move(stages);
@@ -80,16 +83,18 @@ Answer same(PyObject *one, PyObject *other) {
     return equal < 0 ? Answer::error : equal > 0 ? Answer::yes : Answer::no;
 }
 
-// Hands the values of the world to `take`, one after the other, until it says no; -1 with the
-// Python error set. The runtime knobs were read before.
-template <typename Take> int each_value(const State &state, const Attributes &attributes, Take take) {
+// Calls `take` with each value of the environment until it returns false; -1 with the Python error
+// set. The runtime knobs have been read before.
+template <typename Take>
+int each_value(const State &state, const Attributes &attributes, Take take) {
     Ref compilation = knob_group(state, state.names.compilation);
     if (!compilation) return -1;
     Ref driver = attribute(state.driver.get(), state.driver_slot);
     Ref mode = attribute(compilation.get(), state.names.instrumentation_mode);
     if (!driver || !mode) return -1;
     if (!take(off(Guard::driver) ? Py_None : driver.get())) return 0;
-    // Triton asks CUDA's driver for device and stream through these two, which may be replaced.
+    // Triton gets device and stream from these two functions of CUDA's driver, which may be
+    // replaced.
     if (!off(Guard::driver) &&
         reinterpret_cast<PyObject *>(Py_TYPE(driver.get())) == state.cuda_driver.get()) {
         for (const Ref *name : {&state.names.get_current_device, &state.names.get_current_stream}) {
@@ -110,28 +115,29 @@ template <typename Take> int each_value(const State &state, const Attributes &at
     return 0;
 }
 
-// Whether the values of the world are the very objects of this one, as is usual.
-Answer is_world(const State &state, const Attributes &attributes, const World &world) {
+// Whether all values are identical to those of an environment, which is the usual case.
+Answer is_environment(const State &state, const Attributes &attributes,
+                      const Environment &environment) {
     size_t k = 0;
     const int failed = each_value(state, attributes, [&](PyObject *value) {
-        if (k >= world.count || world.values[k].get() != value) return false;
+        if (k >= environment.count || environment.values[k].get() != value) return false;
         ++k;
         return true;
     });
     if (failed < 0) return Answer::error;
-    return k == world.count ? Answer::yes : Answer::no;
+    return k == environment.count ? Answer::yes : Answer::no;
 }
 
-// Whether an attribute is a plain value in the object's dict or its class's: then it is the same while
-// both are.
+// Whether an attribute is a plain value in the object's dict or its class's: then it cannot change
+// unless one of these does.
 bool is_plain_attribute(PyObject *object, const Ref &name) {
     if (Py_TYPE(object)->tp_getattro != PyObject_GenericGetAttr) return false;
     PyObject *found = _PyType_Lookup(Py_TYPE(object), name.get());
     return found == nullptr || Py_TYPE(found)->tp_descr_get == nullptr;
 }
 
-// The list of a chain of hooks, into `calls`, and its dict's version; nothing where there is no hook.
-// False where it is another kind of hook.
+// Keeps the list of a chain of hooks and its dict's version; neither if there is no hook. False for
+// another kind of hook.
 bool see_hook(const State &state, const Ref &hook, const Ref &dict, Seen *seen, Ref *calls) {
     *calls = Ref();
     seen->clear();
@@ -148,8 +154,8 @@ bool hook_unchanged(const Ref &calls, const Ref &dict, const Seen &seen) {
     return !calls || (dict && seen.is(dict.get()) && PyList_GET_SIZE(calls.get()) == 0);
 }
 
-// The logger's own cache says if debugging is on; it is emptied whenever a level changes, and
-// filled by asking.
+// Whether there is no observer, and the logger is not at debug level. The logger caches its answers
+// by level, and empties the cache when a level changes; `watched` fills it.
 Answer asked_unwatched(const State &state) {
     PyObject *observers = PyDict_GetItemWithError(state.events.get(), state.names.observers.get());
     if (observers == nullptr || !PyTuple_CheckExact(observers)) return Answer::no;
@@ -244,7 +250,7 @@ Answer no_run_hooks(State &state, const Attributes &attributes) {
         (hooks == nullptr || !PyList_CheckExact(hooks) || PyList_GET_SIZE(hooks) != 0)) {
         return Answer::no;
     }
-    if (attributes.debug == nullptr) return Answer::no;  // it was deleted, and Triton asks for it
+    if (attributes.debug == nullptr) return Answer::no;  // it was deleted: Triton reports it
     if (read_runtime(state) < 0) return Answer::error;
     if (!off(Guard::stages_hook) && state.runtime.stages_hook.get() != Py_None) return Answer::no;
     return Answer::yes;
@@ -259,7 +265,7 @@ Answer no_launch_hooks(State &state, bool again) {
     return hook_is_empty(state, runtime.exit_hook, runtime.exit_dict);
 }
 
-Answer same_world(const World &one, const World &other) {
+Answer same_environment(const Environment &one, const Environment &other) {
     if (one.count != other.count) return Answer::no;
     for (size_t k = 0; k < one.count; ++k) {
         const Answer answer = same(one.values[k].get(), other.values[k].get());
@@ -268,52 +274,54 @@ Answer same_world(const World &one, const World &other) {
     return Answer::yes;
 }
 
-Answer world_now(Kernel *kernel, const Attributes &attributes, size_t *out) {
+Answer environment_now(Kernel *kernel, const Attributes &attributes, size_t *out) {
     const State &state = *kernel->state;
-    if (kernel->world < kernel->worlds.size()) {
-        const Answer answer = is_world(state, attributes, *kernel->worlds[kernel->world]);
+    if (kernel->environment < kernel->environments.size()) {
+        const Environment &latest = *kernel->environments[kernel->environment];
+        const Answer answer = is_environment(state, attributes, latest);
         if (answer == Answer::error) return answer;
         if (answer == Answer::yes) {
-            *out = kernel->world;
+            *out = kernel->environment;
             return Answer::yes;
         }
     }
-    World now;
-    if (read_world(state, attributes, &now) < 0) return Answer::error;
-    const size_t count = kernel->worlds.size();
+    Environment now;
+    if (read_environment(state, attributes, &now) < 0) return Answer::error;
+    const size_t count = kernel->environments.size();
     for (size_t k = 0; k < count; ++k) {
-        const Answer answer = same_world(now, *kernel->worlds[k]);
+        const Answer answer = same_environment(now, *kernel->environments[k]);
         if (answer == Answer::error) return answer;
         if (answer == Answer::yes) {
-            *out = kernel->world = k;
+            *out = kernel->environment = k;
             return Answer::yes;
         }
     }
-    if (kernel->worlds.size() >= most_worlds) return Answer::no;
-    kernel->worlds.push_back(std::make_unique<World>(std::move(now)));
-    *out = kernel->world = kernel->worlds.size() - 1;
+    if (kernel->environments.size() >= most_environments) return Answer::no;
+    kernel->environments.push_back(std::make_unique<Environment>(std::move(now)));
+    *out = kernel->environment = kernel->environments.size() - 1;
     return Answer::yes;
 }
 
-int read_world(const State &state, const Attributes &attributes, World *out) {
+int read_environment(const State &state, const Attributes &attributes, Environment *out) {
     out->count = 0;
     return each_value(state, attributes, [&](PyObject *value) {
         out->values[out->count++] = Ref::borrow(value);
-        return out->count < most_world_values;
+        return out->count < most_environment_values;
     });
 }
 
-Answer world_holds(const State &state, const Attributes &attributes, const World &world) {
-    const Answer answer = is_world(state, attributes, world);
+Answer environment_holds(const State &state, const Attributes &attributes,
+                         const Environment &environment) {
+    const Answer answer = is_environment(state, attributes, environment);
     if (answer != Answer::no) return answer;
-    World now;
-    if (read_world(state, attributes, &now) < 0) return Answer::error;
-    return same_world(now, world);
+    Environment now;
+    if (read_environment(state, attributes, &now) < 0) return Answer::error;
+    return same_environment(now, environment);
 }
 
-int read_knobs(State &state, World *out) {
+int read_knobs(State &state, Environment *out) {
     if (read_runtime(state) < 0) return -1;
-    return read_world(state, {nullptr, Py_None, nullptr, nullptr}, out);
+    return read_environment(state, {nullptr, Py_None, nullptr, nullptr}, out);
 }
 
 Answer is_kept(const Attributes &attributes, Spec &spec) {
@@ -337,7 +345,7 @@ bool is_kept_still(const Attributes &attributes, const Spec &spec) {
            spec.kernels.is(spec.table.get());
 }
 
-// What `!=` says decides, as it does for Triton.
+// Compares with `!=`, as Triton does.
 Answer globals_hold(const Attributes &attributes) {
     if (off(Guard::globals)) return Answer::yes;
     Ref used = Ref::borrow(attributes.used_global_vals);

@@ -1,0 +1,109 @@
+"""Which requests are being compiled, and the artifacts that are kept in memory.
+
+Enters: requests, and the end of each job: an artifact or an error. Leaves: one job for all equal
+requests, and results in the futures that callers hold. It must not know how a job is compiled, nor
+about caches outside this process.
+
+A failed job is dropped: the next equal request is a new job.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+
+from tzero import settings
+from tzero.compile.accounting import Accounting, CompileRun
+from tzero.compile.pending import Job, Pending
+from tzero.compile.recent import Recent
+from tzero.compile.request import Artifact, Request
+
+__all__ = ["InFlight"]
+
+
+class InFlight:
+    """Jobs by digest, from `enter` to `finish` or `fail`.
+
+    >>> in_flight = InFlight(Accounting(), memory=1 << 20)
+    >>> request = Request("cpp", "add", "int main() {}", "gcc 12")
+    >>> job, is_new = in_flight.enter(request)
+    >>> in_flight.enter(request) == (job, False)
+    True
+    >>> in_flight.finish(job, Artifact({}), size=10)
+    >>> job.future.result(), in_flight.jobs()
+    (Artifact(files={}, facts={}), [])
+    """
+
+    def __init__(self, accounting: Accounting, memory: int) -> None:
+        self._accounting = accounting
+        self._lock = threading.Lock()  # protects the two below, and `Job.requests`
+        self._jobs: dict[str, Job] = {}  # by digest
+        self._recent = Recent(memory)
+
+    def enter(self, request: Request) -> tuple[Job, bool]:
+        """Return the job of a request, and whether it is new, so that the caller must start it."""
+        digest = request.digest
+        with self._lock:
+            job = self._jobs.get(digest)
+            if job is not None:
+                job.requests += 1
+            else:
+                kept = self._recent.get(digest)
+        self._accounting.requested(joined=job is not None)
+        if job is not None:
+            return job, False
+        if kept is not None:
+            job = Job(request, settings.current(), Pending(request))
+            self._accounting.hit(request, "memory")
+            job.future.set_result(kept)
+            return job, False
+        job = Job(request, settings.now(), Pending(request))
+        with self._lock:
+            other = self._jobs.setdefault(digest, job)
+            if other is not job:
+                other.requests += 1
+        return other, other is job
+
+    def finish(self, job: Job, artifact: Artifact, size: int) -> None:
+        """Keep the artifact of ``size`` bytes in memory, and set the job's result."""
+        digest = job.request.digest
+        with self._lock:
+            self._jobs.pop(digest, None)
+            self._recent.put(digest, artifact, size)
+        job.future.set_result(artifact)
+
+    def fail(self, job: Job, error: BaseException, run: CompileRun | None = None) -> None:
+        """Set the job's error, unless it has ended already."""
+        with self._lock:
+            if self._jobs.get(job.request.digest) is job:
+                del self._jobs[job.request.digest]
+        if job.future.done():
+            return
+        try:
+            self._accounting.failed(job.request, error, run)
+        except Exception as more:  # raised by an observer of events; the caller sees both
+            error.add_note(f"An observer of events failed, too: {type(more).__name__}: {more}")
+        job.future.set_exception(error)
+
+    @contextmanager
+    def failing(self, job: Job) -> Iterator[None]:
+        """Fail the job if the block raises, so that nobody waits for a job that never started."""
+        try:
+            yield
+        except BaseException:
+            self.fail(job, job.stopped_error())
+            raise
+
+    def jobs(self) -> list[Job]:
+        """Return all jobs in flight."""
+        with self._lock:
+            return list(self._jobs.values())
+
+    def requested_once(self, futures: Iterable[Future[Artifact]]) -> list[Job]:
+        """Return the jobs of these futures that no other caller has requested."""
+        wanted = {id(future) for future in futures}
+        with self._lock:
+            jobs = [job for job in self._jobs.values() if id(job.future) in wanted]
+            return [job for job in jobs if job.requests == 1]

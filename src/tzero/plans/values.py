@@ -1,0 +1,79 @@
+"""Python values as plans hold them.
+
+Enters: what a host function passes on or returns. Leaves: constants, and the tensors and containers
+in a value; or `NotAStep`, where a plan cannot hold it. It must not know slots or steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from tzero.adapters import triton_launch
+from tzero.plans.plan import Constant
+
+__all__ = ["NotAStep", "constant_of", "containers_in", "is_inexact", "tensors_of"]
+
+_CONSTANTS = (
+    *(bool, int, float, complex, str, bytes, type(None), type(...), slice, torch.Size),
+    *(torch.dtype, torch.layout, torch.memory_format, torch.device),
+)
+
+
+class NotAStep(Exception):
+    """Why what a host function does just now cannot be a step of a plan."""
+
+
+def constant_of(value: Any, what: str) -> Constant:
+    """A value that cannot change; `what` it is, for the reason where it may.
+
+    >>> constant_of(64, "an argument")
+    Constant(value=64)
+    """
+    if type(value) in _CONSTANTS or isinstance(
+        value, (triton_launch.Dtype, triton_launch.Constexpr)
+    ):
+        return Constant(value)
+    if type(value) is tuple and all(type(item) is int for item in value):  # the shape of a block
+        return Constant(value)
+    raise NotAStep(f"{what} is of type {type(value).__name__}, which plans do not hold")
+
+
+def containers_in(value: Any) -> Iterator[Any]:
+    """The lists and dicts that a value is or holds.
+
+    >>> list(containers_in(([1], 2)))
+    [[1]]
+    """
+    if isinstance(value, (list, dict)):
+        yield value
+    if isinstance(value, (list, tuple, dict)):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from containers_in(item)
+
+
+def is_inexact(tensor: torch.Tensor) -> bool:
+    """Whether a tensor holds floating point or complex numbers.
+
+    >>> is_inexact(torch.ones(1)), is_inexact(torch.ones(1, dtype=torch.int8))
+    (True, False)
+    """
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def tensors_of(value: Any) -> Iterator[torch.Tensor]:
+    """The tensors in a value, in order.
+
+    >>> len(list(tensors_of([torch.ones(1), {"a": torch.ones(2)}])))
+    2
+    """
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from tensors_of(item)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from tensors_of(item)
