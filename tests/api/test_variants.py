@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ import triton
 import triton.language as tl
 
 import tzero
-from tzero import settings
+from tests import tiers
 from tzero.errors import InvalidKernel
 from tzero.tune import tuner
 
@@ -44,10 +43,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuner, "EACH", 0.02)
 
 
-@pytest.fixture(params=[0, 1, 2], ids=["plain", "python", "native"])
-def tier(request: pytest.FixtureRequest) -> Iterator[int]:
-    with settings.override(tier=request.param):
-        yield request.param
+tier = tiers.fixture(0, 1, 2, override=True)
 
 
 X = torch.randn(5000)

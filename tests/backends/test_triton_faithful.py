@@ -16,7 +16,8 @@ import triton
 import triton.language as tl
 
 from tests.backends.triton_elsewhere import Elsewhere
-from tests.backends.triton_rows import ROWS
+from tests.backends.triton_rows import ROWS, Row
+from tests.rows import by_row
 from tzero.adapters.triton_launch import ASTSource, GPUTarget, JITFunction, compile_here
 from tzero.backends import triton as backend
 from tzero.cache.digest import parse
@@ -92,11 +93,11 @@ def launch(elsewhere: Elsewhere) -> Comparing:
     return Comparing(elsewhere)
 
 
-@pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
+@by_row(ROWS)
 def test_a_kernel_compiled_elsewhere_is_the_same_to_the_last_stage(
-    row: Any, launch: Comparing
+    row: Row, launch: Comparing
 ) -> None:
-    row(launch)
+    row.check(launch)
     assert launch.compared >= 2
 
 

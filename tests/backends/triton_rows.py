@@ -7,7 +7,7 @@ about a wrong answer.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 import triton
@@ -16,17 +16,22 @@ from bench import kernels as programs
 from tests.backends import triton_zoo as zoo
 from tests.launches import kernels as guards
 from tests.plans import kernels as plans
-
-ROWS: dict[str, Callable[[Launch], None]] = {}
+from tests.rows import Rows
 
 
 class Launch(Protocol):
     def __call__(self, kernel: Any, grid: Any, /, *args: Any, **options: Any) -> None: ...
 
 
-def row(function: Callable[[Launch], None]) -> Callable[[Launch], None]:
-    ROWS[function.__name__] = function
-    return function
+class Row(NamedTuple):
+    """Launches through `launch`, and checks what they computed."""
+
+    name: str
+    check: Callable[[Launch], None]
+
+
+ROWS = Rows(Row)
+row = ROWS.add()
 
 
 def _is(got: torch.Tensor, *expected: float) -> None:

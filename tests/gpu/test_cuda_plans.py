@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from tests.plans.tiers import Pair, available
-from tzero.adapters import triton_launch
+from tests import tiers
+from tests.plans.tiers import Pair
 from tzero.backends import cuda
 
 pytestmark = pytest.mark.gpu
@@ -35,11 +35,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZERO_CACHE_DIR", str(folder))
 
 
-@pytest.fixture(params=[1, 2], ids=["python", "native"])
-def tier(request: pytest.FixtureRequest) -> int:
-    if not isinstance(triton_launch.driver.active, triton_launch.cuda_driver()):
-        pytest.skip("the active Triton driver is not CUDA's; unset TZERO_CPU")
-    return available(request.param)
+tier = tiers.fixture(1, 2, cuda=True)
 
 
 def doubled(x: torch.Tensor) -> torch.Tensor:

@@ -16,8 +16,8 @@ import triton.language as tl
 from triton import knobs
 from triton.runtime import _allocation
 
+from tests import tiers
 from tests.launches import kernels
-from tests.launches.conftest import TIERS, available, maker
 from tests.launches.looking import restored, warm
 from tests.launches.rows_arguments import floats, integers
 
@@ -30,13 +30,14 @@ SLEEP = 1_000_000_000
 Make = Callable[..., Any]
 
 
-@pytest.fixture(params=TIERS.values(), ids=TIERS.keys())
-def make(request: pytest.FixtureRequest) -> Iterator[Make]:
-    """What makes kernels of a tier; knobs, hooks and driver are put back."""
-    if triton.runtime.driver.active.get_current_target().backend != "cuda":
-        pytest.skip("the active Triton driver is not CUDA's; unset TZERO_CPU")
+tier = tiers.fixture(0, 1, 2, check=tiers.can_launch, cuda=True)
+
+
+@pytest.fixture
+def make(tier: int) -> Iterator[Make]:
+    """Makes kernels of a tier; knobs, hooks and driver are restored."""
     with restored():
-        yield maker(available(request.param))
+        yield tiers.jit_maker(tier)
 
 
 @contextmanager

@@ -6,6 +6,7 @@ What holds on every device is in tests/plans.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,7 +17,8 @@ import triton.language as tl
 from torch import Tensor
 
 import tzero
-from tzero import events, settings
+from tests import tiers
+from tzero import events
 
 pytestmark = pytest.mark.gpu
 
@@ -61,17 +63,13 @@ def halves(x: Tensor) -> Tensor:
 Make = Callable[..., tzero.Kernel[Any]]
 
 
-@pytest.fixture(params=[1, 2], ids=["python", "native"])
-def make(request: pytest.FixtureRequest) -> Iterator[Make]:
-    """What makes a kernel of a tier."""
-    if triton.runtime.driver.active.get_current_target().backend != "cuda":
-        pytest.skip("the active Triton driver is not CUDA's; unset TZERO_CPU")
+tier = tiers.fixture(1, 2, cuda=True)
 
-    def made(host: Callable[..., Any], **options: Any) -> tzero.Kernel[Any]:
-        with settings.override(tier=request.param):
-            return tzero.kernel(**options)(host)
 
-    yield made
+@pytest.fixture
+def make(tier: int) -> Iterator[Make]:
+    """Makes kernels of a tier."""
+    yield functools.partial(tiers.of_tier, tier)
     tzero.pool.clear()
 
 

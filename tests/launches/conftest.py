@@ -1,85 +1,46 @@
-"""One suite over both twins and over plain Triton: the tiers, and kernels of a tier.
+"""Launches by Triton, in Python and natively, by the same tests.
 
-On a machine without a GPU the CPU backend runs the kernels; on one with a GPU, the GPU does.
+Without a GPU the CPU backend runs the kernels, otherwise the GPU does.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 import torch
 
-if not torch.cuda.is_available():
-    # Before the first import of Triton.
-    os.environ.setdefault("TZERO_CPU", "1")
-
-import triton
-
-import tzero
+from tests import tiers
+from tests.tiers import Make
 
 for _subject in ("arguments", "calls", "world", "hooks", "grids", "life"):
-    # Asserts in the rows show their values, as those in the tests do.
+    # So that asserts in the rows show their values.
     pytest.register_assert_rewrite(f"tests.launches.rows_{_subject}")
 
-Make = Callable[..., Any]
+tier = tiers.fixture(0, 1, 2, check=tiers.can_launch)
+"""Launches by Triton, in Python, natively."""
 
-TIERS = {"plain": 0, "python": 1, "native": 2}
-
-
-@pytest.fixture(params=TIERS.values(), ids=TIERS.keys())
-def tier(request: pytest.FixtureRequest) -> int:
-    """How launches are made: by Triton, in Python, natively."""
-    return available(request.param)
-
-
-@pytest.fixture(params=[1, 2], ids=["python", "native"])
-def fast_tier(request: pytest.FixtureRequest) -> int:
-    """A tier whose launches are tzero's."""
-    return available(request.param)
-
-
-def available(tier: int) -> int:
-    """The tier, or a skip where its extension is not built."""
-    with tzero.settings.override(tier=tier):
-        try:
-            tzero.jit(_nothing)
-        except tzero.NativeMissing as error:
-            pytest.skip(f"no native launches here: {error}")
-    return tier
-
-
-def _nothing() -> None:
-    """A kernel that does nothing."""
-
-
-def maker(tier: int) -> Make:
-    """What makes kernels of a tier."""
-
-    def make(function: Any, **options: Any) -> Any:
-        with tzero.settings.override(tier=tier):
-            return tzero.jit(function, **options)
-
-    return make
+fast_tier = tiers.fixture(1, 2, check=tiers.can_launch)
+"""Launches by tzero."""
 
 
 @pytest.fixture
 def make(tier: int) -> Make:
-    """A function, and options of `triton.jit`, to a kernel of the tier."""
-    return maker(tier)
+    """Makes a kernel of the tier from a function and options of `triton.jit`."""
+    return tiers.jit_maker(tier)
 
 
 @pytest.fixture
 def device() -> torch.device:
     """Where the kernels run."""
+    import triton
+
     return triton.runtime.driver.active.get_active_torch_device()
 
 
 @pytest.fixture(autouse=True)
 def world() -> Iterator[None]:
-    """Each test finds Triton's knobs, hooks and driver as they were."""
+    """Restores Triton's knobs, hooks and driver after each test."""
     from tests.launches.looking import restored
 
     with restored():

@@ -14,18 +14,18 @@ from typing import Any
 
 import torch
 
-import tests.launches.conftest as suite  # before Triton: it chooses the backend
+from tests import tiers  # before Triton: it chooses the backend
 from tests.launches import kernels
 from tests.launches.looking import VERSION
 
-SECONDS = 60
+SECONDS = 600
 
 
 def started(tier: int) -> tuple[Any, torch.Tensor]:
     """A warm kernel and its output."""
     import triton
 
-    kernel = suite.maker(tier)(kernels.fill)
+    kernel = tiers.jit_maker(tier)(kernels.fill)
     device = triton.runtime.driver.active.get_active_torch_device()
     out = torch.zeros(33, dtype=torch.int64, device=device)
     for _ in range(4):
@@ -135,7 +135,7 @@ def leak(tier: int, times: int) -> None:
 
 def kernels_go(tier: int, times: int) -> None:
     """Thousands of kernels, launched and put away, leave nothing behind."""
-    make = suite.maker(tier)
+    make = tiers.jit_maker(tier)
     _, out = started(tier)
 
     def some(count: int) -> None:

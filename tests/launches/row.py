@@ -1,6 +1,6 @@
-"""A row: one fact that may change between two launches, and what is demanded then.
+"""A row: one fact that may change between two launches, and what must happen then.
 
-Enters: functions, decorated. Leaves: `Row` values, which `rows.ROWS` collects.
+Enters: decorated functions. Leaves: tables of `Row`s, which `rows.ROWS` collects.
 """
 
 from __future__ import annotations
@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+
+from tests.rows import Rows
 
 GUARDS = (
     "alignment",
@@ -32,34 +34,30 @@ GUARDS = (
     "cache",
     "grid",
 )
-"""Every check that a launch makes, by name; the native twin can leave each of them out in tests."""
+"""Every check of a launch, by name; a test build of native code can leave out each of them."""
 
 TWIN_GUARDS = ("argument_type",)
-"""Checks that native code cannot be built without: it reads a number as what it is."""
+"""Checks that native code cannot leave out: how it reads a number depends on its type."""
 
 Run = Callable[[Any, Any], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One scenario: what it is called, the guards without which it fails, and the scenario."""
+    """One scenario, and the guards without which it fails."""
 
     name: str
     guards: tuple[str, ...]
     run: Run
 
 
-class Rows(list[Row]):
-    """The rows of one subject, in the order they are written."""
+def table() -> Rows[Row]:
+    """A table; its rows are added with the guards that each fails without."""
+    return Rows(_row)
 
-    def row(self, *guards: str) -> Callable[[Run], Run]:
-        """Add a function as a row that fails without each of these guards."""
-        unknown = set(guards) - {*GUARDS, *TWIN_GUARDS}
-        if unknown:
-            raise ValueError(f"no such guards: {sorted(unknown)}")
 
-        def add(run: Run) -> Run:
-            self.append(Row(run.__name__, guards, run))
-            return run
-
-        return add
+def _row(name: str, run: Run, *guards: str) -> Row:
+    unknown = set(guards) - {*GUARDS, *TWIN_GUARDS}
+    if unknown:
+        raise ValueError(f"no such guards: {sorted(unknown)}")
+    return Row(name, guards, run)

@@ -13,10 +13,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tests.launches import kernels
 from tests.launches.looking import assumes_16, kind_of, warm
-from tests.launches.row import Rows
+from tests.launches.row import table
 
-ROWS = Rows()
-row = ROWS.row
+ROWS = table()
+row = ROWS.add
 
 GRID = (1,)
 

@@ -12,11 +12,11 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tests.launches import kernels
 from tests.launches.looking import VERSION, assumes_16, kind_of, warm
-from tests.launches.row import Rows
+from tests.launches.row import table
 from tests.launches.rows_arguments import GRID, floats, integers
 
-ROWS = Rows()
-row = ROWS.row
+ROWS = table()
+row = ROWS.add
 
 
 # -- constants -----------------------------------------------------------------------------------

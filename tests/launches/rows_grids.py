@@ -10,11 +10,11 @@ from triton.runtime.jit import MockTensor
 
 from tests.launches import kernels
 from tests.launches.looking import VERSION, is_fast, warm
-from tests.launches.row import Rows
+from tests.launches.row import table
 from tests.launches.rows_arguments import GRID, floats, integers
 
-ROWS = Rows()
-row = ROWS.row
+ROWS = table()
+row = ROWS.add
 
 
 def programs(kernel, grid, out):

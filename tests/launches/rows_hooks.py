@@ -11,11 +11,11 @@ from triton import knobs
 
 from tests.launches import kernels
 from tests.launches.looking import warm, watched
-from tests.launches.row import Rows
+from tests.launches.row import table
 from tests.launches.rows_arguments import GRID, integers
 
-ROWS = Rows()
-row = ROWS.row
+ROWS = table()
+row = ROWS.add
 
 
 @row("launch_hooks")

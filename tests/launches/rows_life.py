@@ -15,11 +15,11 @@ from triton.runtime import _allocation
 
 from tests.launches import kernels
 from tests.launches.looking import warm
-from tests.launches.row import Rows
+from tests.launches.row import table
 from tests.launches.rows_arguments import GRID, Mine, integers
 
-ROWS = Rows()
-row = ROWS.row
+ROWS = table()
+row = ROWS.add
 
 THREADS = 8
 

@@ -14,11 +14,11 @@ from triton.runtime.driver import driver
 
 from tests.launches import kernels
 from tests.launches.looking import VERSION, warm
-from tests.launches.row import Rows
+from tests.launches.row import table
 from tests.launches.rows_arguments import GRID, floats, integers
 
-ROWS = Rows()
-row = ROWS.row
+ROWS = table()
+row = ROWS.add
 
 
 # -- globals -------------------------------------------------------------------------------------

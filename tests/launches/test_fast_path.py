@@ -19,10 +19,10 @@ from triton.runtime.jit import JITFunction
 
 import tzero
 from tests.launches import kernels
-from tests.launches.conftest import maker
 from tests.launches.looking import kind_of, warm, watched
 from tests.launches.rows_arguments import Mine, Pointer, integers
 from tests.launches.rows_world import alike
+from tests.tiers import jit_maker
 from tzero.arguments.launch_facts import Reader
 from tzero.launches.python import Launching
 
@@ -116,7 +116,7 @@ def cases() -> Any:
 def test_a_steady_launch_is_seen_as_a_launch_and_as_nothing_else(
     case: Any, fast_tier: int, device: Any
 ) -> None:
-    kernel, call = case(maker(fast_tier), device)
+    kernel, call = case(jit_maker(fast_tier), device)
     call()
     for _ in range(3):
         _, kinds = watched(kernel, call)
@@ -127,7 +127,7 @@ def test_a_steady_launch_is_seen_as_a_launch_and_as_nothing_else(
 def test_a_steady_launch_does_not_enter_tritons(
     case: Any, fast_tier: int, device: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _, call = case(maker(fast_tier), device)
+    _, call = case(jit_maker(fast_tier), device)
     call()
     monkeypatch.setattr(JITFunction, "run", refuse)
     for _ in range(3):
@@ -140,7 +140,7 @@ def test_a_steady_native_launch_does_not_enter_the_python_twins(
 ) -> None:
     if fast_tier != 2:
         pytest.skip("about native launches")
-    _, call = case(maker(2), device)
+    _, call = case(jit_maker(2), device)
     call()
     call()
     monkeypatch.setattr(Launching, "__call__", refuse)
@@ -155,7 +155,7 @@ def refuse(*args: Any, **kwargs: Any) -> Any:
 def test_the_test_can_fail_because_a_new_specialization_enters_tritons(
     fast_tier: int, device: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kernel, out = maker(fast_tier)(kernels.put), integers(device)
+    kernel, out = jit_maker(fast_tier)(kernels.put), integers(device)
     warm(kernel, lambda: kernel[(1,)](out, 7))
     monkeypatch.setattr(JITFunction, "run", refuse)
     with pytest.raises(AssertionError, match="the slow path was taken"):
@@ -163,7 +163,7 @@ def test_the_test_can_fail_because_a_new_specialization_enters_tritons(
 
 
 def test_a_launch_names_its_grid(fast_tier: int, device: Any) -> None:
-    kernel, out = maker(fast_tier)(kernels.count_programs), integers(device)
+    kernel, out = jit_maker(fast_tier)(kernels.count_programs), integers(device)
     warm(kernel, lambda: kernel[(2,)](out))
     seen: list[tzero.events.Event] = []
     with tzero.events.observe(seen.append):
@@ -174,7 +174,7 @@ def test_a_launch_names_its_grid(fast_tier: int, device: Any) -> None:
 
 
 def test_a_first_launch_is_a_miss_and_says_why(fast_tier: int, device: Any) -> None:
-    kernel, out = maker(fast_tier)(kernels.put), integers(device)
+    kernel, out = jit_maker(fast_tier)(kernels.put), integers(device)
     seen: list[tzero.events.Event] = []
     with tzero.events.observe(seen.append):
         kernel[(1,)](out, 7)
@@ -186,7 +186,7 @@ def test_a_first_launch_is_a_miss_and_says_why(fast_tier: int, device: Any) -> N
 
 
 def test_a_launch_that_triton_takes_over_says_why_and_once(fast_tier: int, device: Any) -> None:
-    kernel, out = maker(fast_tier)(kernels.put), integers(device)
+    kernel, out = jit_maker(fast_tier)(kernels.put), integers(device)
     warm(kernel, lambda: kernel[(1,)](out, 7))
     kernel.add_pre_run_hook(lambda *args, **kwargs: None)
     seen: list[tzero.events.Event] = []
@@ -204,7 +204,7 @@ def test_what_was_refused_is_remembered_in_bounded_memory(fast_tier: int, device
         def data_ptr(self) -> int:
             raise LookupError(f"nothing at {id(self)} {len(said)}")
 
-    kernel, out = maker(fast_tier)(kernels.put), integers(device)
+    kernel, out = jit_maker(fast_tier)(kernels.put), integers(device)
     warm(kernel, lambda: kernel[(1,)](out, 7))
     said: list[int] = []
     for _ in range(2000):
@@ -218,7 +218,7 @@ def test_what_was_refused_is_remembered_in_bounded_memory(fast_tier: int, device
 def test_launches_are_fast_whatever_parameters_are_called(
     options: Any, fast_tier: int, device: Any
 ) -> None:
-    kernel, out = maker(fast_tier)(kernels.odd_names), integers(device)
+    kernel, out = jit_maker(fast_tier)(kernels.odd_names), integers(device)
     for _ in range(2):
         kernel[(1,)](out, 7, 2, 5, **options)
     _, kinds = watched(kernel, lambda: kernel[(1,)](out, 7, 2, 5, **options))
@@ -229,7 +229,7 @@ def test_threads_that_meet_new_types_together_do_not_confuse_them(
     device: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both threads have their function written before either can keep it."""
-    kernel = maker(1)(kernels.put)
+    kernel = jit_maker(1)(kernels.put)
     out = torch.zeros(8, device=device)
     kernel[(1,)](out, 7)
     both = threading.Barrier(2)
@@ -259,7 +259,7 @@ def test_threads_that_meet_new_types_together_do_not_confuse_them(
 def test_launches_with_hooks_are_still_fast(
     fast_tier: int, device: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kernel, out = maker(fast_tier)(kernels.put), integers(device)
+    kernel, out = jit_maker(fast_tier)(kernels.put), integers(device)
     warm(kernel, lambda: kernel[(1,)](out, 7))
     seen: list[Any] = []
     knobs.runtime.launch_enter_hook.add(seen.append)
@@ -271,7 +271,7 @@ def test_launches_with_hooks_are_still_fast(
 def test_knobs_and_drivers_that_come_back_find_their_binaries(
     fast_tier: int, device: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kernel, out = maker(fast_tier)(kernels.checked), integers(device)
+    kernel, out = jit_maker(fast_tier)(kernels.checked), integers(device)
     first, other = driver.active, alike()
 
     def call() -> None:
@@ -289,7 +289,7 @@ def test_knobs_and_drivers_that_come_back_find_their_binaries(
 def test_a_kernel_keeps_no_more_specializations_than_it_may_and_stays_right(
     fast_tier: int, device: Any
 ) -> None:
-    kernel, out = maker(fast_tier)(kernels.give), integers(device)
+    kernel, out = jit_maker(fast_tier)(kernels.give), integers(device)
     with tzero.settings.override(max_specializations=3):
         for _ in range(2):
             for value in range(8):

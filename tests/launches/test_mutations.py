@@ -17,12 +17,12 @@ import torch
 import triton
 from triton.runtime.jit import JITFunction
 
-from tests.launches.conftest import available, maker
 from tests.launches.looking import VERSION, NotWarm, restored
 from tests.launches.mutable_native import mutable
 from tests.launches.mutations import MUTATIONS, guard_out
 from tests.launches.row import GUARDS, TWIN_GUARDS, Row
 from tests.launches.rows import ROWS
+from tests.tiers import can_launch, jit_maker
 
 CLAIMS = [(guard, row) for guard in (*GUARDS, *TWIN_GUARDS) for row in ROWS if guard in row.guards]
 """Every guard with every row that fails without it."""
@@ -45,9 +45,11 @@ def test_a_row_fails_when_its_guard_is_out_of_the_python_twin(
     guard: str, row: Row, device: Any
 ) -> None:
     skip_what_triton_does_not_ask(guard)
-    assert failure(lambda: row.run(maker(1), device)) is None, "it fails with every guard in place"
+    assert failure(lambda: row.run(jit_maker(1), device)) is None, (
+        "it fails with every guard in place"
+    )
     with guard_out(guard):
-        failed = failure(lambda: row.run(maker(1), device))
+        failed = failure(lambda: row.run(jit_maker(1), device))
     assert failed is not None, f"without the guard {guard!r} {row.name!r} passes"
     assert not isinstance(failed, NotWarm), f"the mutation of {guard!r} is not about it: {failed}"
 
@@ -61,7 +63,7 @@ def test_a_row_fails_when_its_guard_is_out_of_the_native_twin(
         pytest.skip(f"native launches on the CPU have no {guard}: the check is CUDA's")
     if guard == "device" and torch.cuda.device_count() < 2:
         pytest.skip("needs two CUDA devices: native code leaves a driver of another kind to Python")
-    available(2)
+    can_launch(2)
     module = mutable()
     if module is None:
         pytest.skip("the native module cannot be built a second time here")

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from tests.launches import kernels
-from tests.launches.conftest import maker
 from tests.launches.looking import VERSION
 from tests.launches.rows_arguments import integers
+from tests.tiers import jit_maker
 
 ROOT = Path(__file__).parents[2]
 
@@ -45,7 +45,7 @@ def test_a_spawned_process_launches(fast_tier: int) -> None:
 
 
 def test_a_kernel_that_was_launched_goes_when_nobody_has_it(tier: int, device: Any) -> None:
-    make, out = maker(tier), integers(device)
+    make, out = jit_maker(tier), integers(device)
     gone = []
     for _ in range(20):
         kernel = make(kernels.put)
@@ -62,7 +62,7 @@ def test_a_kernel_that_was_launched_goes_when_nobody_has_it(tier: int, device: A
 
 
 def test_what_a_kernel_compiled_goes_with_it(tier: int, device: Any) -> None:
-    make, out = maker(tier), integers(device)
+    make, out = jit_maker(tier), integers(device)
     kernel = make(kernels.put)
     for _ in range(3):
         binary = kernel[(1,)](out, 7)

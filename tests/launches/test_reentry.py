@@ -12,7 +12,7 @@ import torch
 import triton.language as tl
 
 import tzero
-from tests.launches.conftest import Make, maker
+from tests.tiers import Make, jit_maker
 
 
 def put(out, value):
@@ -126,7 +126,7 @@ class Mark:
 def test_a_binary_that_is_dropped_while_it_is_compared_is_not_found(device: Any) -> None:
     out = integers(device)
     with tzero.settings.override(max_specializations=2):
-        kernel = maker(2)(marked)
+        kernel = jit_maker(2)(marked)
     kernel[(1,)](out, Mark(), 1)
     kernel[(1,)](out, Mark(), 2)
 
@@ -173,7 +173,7 @@ def test_threads_make_room_for_one_another(device: Any) -> None:
     failed: list[BaseException] = []
     try:
         with tzero.settings.override(max_specializations=1):
-            kernel = maker(1)(scaled)
+            kernel = jit_maker(1)(scaled)
 
             def work(by: int) -> None:
                 out = integers(device)

@@ -1,6 +1,6 @@
-"""Every row, over plain Triton and both twins: the same demands of all three.
+"""Every row with Triton's own launches, those in Python and the native ones.
 
-That a row passes on plain Triton shows that it demands nothing that Triton does not do.
+A row that passes with Triton's own launches demands nothing that Triton does not do.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ import pytest
 
 from tests.launches.row import GUARDS, Row
 from tests.launches.rows import ROWS
+from tests.rows import by_row
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+@by_row(ROWS)
 def test_a_launch_is_what_triton_would_have_launched(row: Row, make, device) -> None:
     row.run(make, device)
 

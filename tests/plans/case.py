@@ -1,6 +1,6 @@
 """A case: a host function, a fact besides its arguments that it depends on, and a change of it.
 
-Enters: host functions, decorated. Leaves: `Case` values.
+Enters: decorated host functions. Leaves: tables of `Case`s.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 import torch
+
+from tests.rows import Rows
 
 Patch = pytest.MonkeyPatch
 
@@ -41,20 +43,17 @@ class Case:
         return context if isinstance(context, AbstractContextManager) else nullcontext()
 
 
-class Cases(list[Case]):
+def cases() -> Rows[Case]:
     """The cases of one subject."""
+    return Rows(_case)
 
-    def case(
-        self,
-        change: Callable[[Patch], Any],
-        guard: str = "world",
-        build: Callable[[], tuple[Any, ...]] = numbers,
-        refused: str = "",
-    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        """Add a host function as a case."""
 
-        def add(host: Callable[..., Any]) -> Callable[..., Any]:
-            self.append(Case(host.__name__, host, change, guard, build, refused))
-            return host
-
-        return add
+def _case(
+    name: str,
+    host: Callable[..., Any],
+    change: Callable[[Patch], Any],
+    guard: str = "world",
+    build: Callable[[], tuple[Any, ...]] = numbers,
+    refused: str = "",
+) -> Case:
+    return Case(name, host, change, guard, build, refused)

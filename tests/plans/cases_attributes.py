@@ -15,12 +15,12 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from tests.plans.case import Cases
+from tests.plans.case import cases
 from tests.plans.cases_classes import OPTIONS, nothing, put, put_on
 from tests.plans.hosts import scaled
 
-CASES = Cases()
-case = CASES.case
+CASES = cases()
+case = CASES.add
 
 FLAG = 2.0
 

@@ -12,11 +12,11 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 import triton.language as tl
 
-from tests.plans.case import Cases
+from tests.plans.case import cases
 from tests.plans.hosts import scaled
 
-CASES = Cases()
-case = CASES.case
+CASES = cases()
+case = CASES.add
 
 FLAG = 2.0
 

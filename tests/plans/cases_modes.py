@@ -8,11 +8,11 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tests.plans.case import Cases
+from tests.plans.case import cases
 from tests.plans.hosts import gathered, scaled
 
-CASES = Cases()
-case = CASES.case
+CASES = cases()
+case = CASES.add
 
 
 @contextlib.contextmanager

@@ -12,13 +12,13 @@ import triton
 import triton.language as tl
 
 from tests.plans import elsewhere
-from tests.plans.case import Cases
+from tests.plans.case import cases
 from tests.plans.elsewhere import factor
 from tests.plans.hosts import scaled
 from tests.plans.kernels import BLOCK, give, scale, shift
 
-CASES = Cases()
-case = CASES.case
+CASES = cases()
+case = CASES.add
 
 
 def set_global(name, value):

@@ -6,11 +6,11 @@ from types import SimpleNamespace
 
 import torch
 
-from tests.plans.case import Cases
+from tests.plans.case import cases
 from tests.plans.hosts import added, scaled
 
-CASES = Cases()
-case = CASES.case
+CASES = cases()
+case = CASES.add
 
 WEIGHT, SPACE, TENSORS = torch.arange(5.0), SimpleNamespace(weight=torch.ones(5)), [torch.ones(5)]
 

@@ -11,12 +11,12 @@ from types import SimpleNamespace
 
 import torch
 
-from tests.plans.case import Cases
+from tests.plans.case import cases
 from tests.plans.hosts import scaled
 from tests.plans.kernels import BLOCK, scale
 
-CASES = Cases()
-case = CASES.case
+CASES = cases()
+case = CASES.add
 
 
 def set_global(name, value):

@@ -6,25 +6,19 @@ held to its plan, so that no test can see a call replayed; those about nothing e
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 
-if not torch.cuda.is_available():
-    # Before the first import of Triton.
-    os.environ.setdefault("TZERO_CPU", "1")
+from tests.tiers import fixture
 
 pytest.register_assert_rewrite("tests.plans.tiers")
 
 from tests.plans import tiers  # noqa: E402
 
-
-@pytest.fixture(params=[1, 2], ids=["python", "native"])
-def tier(request: pytest.FixtureRequest) -> int:
-    """A tier whose calls are replayed."""
-    return tiers.available(request.param)
+tier = fixture(1, 2)
+"""A tier whose calls are replayed."""
 
 
 @pytest.fixture

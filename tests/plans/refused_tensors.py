@@ -8,10 +8,10 @@ import torch
 
 from tests.plans.hosts import added, scaled
 from tests.plans.kernels import BLOCK, scale
-from tests.plans.refusing import Table
+from tests.plans.refusing import table
 
-ROWS = Table()
-refused = ROWS.refused
+ROWS = table()
+refused = ROWS.add
 
 
 def whole() -> tuple[Any, ...]:

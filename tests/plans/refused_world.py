@@ -21,10 +21,10 @@ import torch
 
 from tests.plans.hosts import added, increased, scaled
 from tests.plans.kernels import scale
-from tests.plans.refusing import Table
+from tests.plans.refusing import table
 
-ROWS = Table()
-refused = ROWS.refused
+ROWS = table()
+refused = ROWS.add
 
 
 # -- what acts on the world, or asks it ------------------------------------------------------------

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from tests.rows import Rows
+
 Build = Callable[[], tuple[Any, ...]]
 
 
@@ -24,14 +26,10 @@ def vector() -> tuple[Any, ...]:
     return (torch.arange(1.0, 6.0),)
 
 
-class Table(list[Refused]):
+def table() -> Rows[Refused]:
     """The rows of one subject."""
+    return Rows(_row)
 
-    def refused(self, words: str, build: Build = vector) -> Callable[[Any], Any]:
-        """Add a host function as a row."""
 
-        def add(host: Any) -> Any:
-            self.append(Refused(host.__name__, host, words, build))
-            return host
-
-        return add
+def _row(name: str, host: Any, words: str, build: Build = vector) -> Refused:
+    return Refused(name, host, words, build)

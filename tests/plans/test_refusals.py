@@ -6,11 +6,10 @@ import inspect
 import re
 from typing import Any
 
-import pytest
-
 from tests.plans import refused_tensors, refused_world
 from tests.plans.refusing import Refused
 from tests.plans.tiers import Pair
+from tests.rows import by_row
 
 ALL = (*refused_tensors.ROWS, *refused_world.ROWS)
 
@@ -23,7 +22,7 @@ def place(host: Any) -> str:
     return f"{inspect.getsourcefile(host)}:{first + marked[0]}" if marked else ""
 
 
-@pytest.mark.parametrize("row", ALL, ids=lambda row: row.name)
+@by_row(ALL)
 def test_a_refusal_says_why_and_where_once(row: Refused, pair: Any) -> None:
     found: Pair = pair(row.host)
     reason = found.refuses(row.build, row.words)

@@ -16,6 +16,7 @@ from tests.plans import cases_modes, cases_modules, cases_tensors, cases_world
 from tests.plans.case import Case
 from tests.plans.hosts import scaled
 from tests.plans.tiers import NotReplayed, Pair, available, verifying
+from tests.rows import by_row
 from tzero.adapters import torch_modes
 from tzero.plans import wrapper
 
@@ -37,7 +38,7 @@ def run(case: Case, pair: Callable[..., Pair]) -> None:
     found(*case.build())
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@by_row(CASES, "case")
 def test_after_a_change_the_call_is_right(case: Case, pair: Any) -> None:
     run(case, pair)
 
@@ -67,11 +68,7 @@ def test_every_guard_has_a_case_and_a_mutation() -> None:
     assert {case.guard for case in CASES} == {*MUTATIONS, "none"}
 
 
-@pytest.mark.parametrize(
-    "case",
-    [c for c in CASES if c.guard in MUTATIONS and not c.refused],
-    ids=lambda case: case.name,
-)
+@by_row([c for c in CASES if c.guard in MUTATIONS and not c.refused], "case")
 def test_a_case_fails_without_its_guard(case: Case, monkeypatch: Any) -> None:
     if verifying():
         pytest.skip("verify mode does not need guards")

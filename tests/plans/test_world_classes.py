@@ -14,18 +14,17 @@ from tests.plans.case import Case
 from tests.plans.hosts import scaled
 from tests.plans.test_world import MUTATIONS, run
 from tests.plans.tiers import NotReplayed, Pair, available, of_tier, verifying
+from tests.rows import by_row
 
 CASES = (*cases_classes.CASES, *cases_attributes.CASES)
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@by_row(CASES, "case")
 def test_after_a_change_the_call_is_right(case: Case, pair: Any) -> None:
     run(case, pair)
 
 
-@pytest.mark.parametrize(
-    "case", [c for c in CASES if c.guard == "world" and not c.refused], ids=lambda case: case.name
-)
+@by_row([c for c in CASES if c.guard == "world" and not c.refused], "case")
 def test_a_case_fails_without_its_guard(case: Case, monkeypatch: Any) -> None:
     if verifying():
         pytest.skip("verify mode does not need guards")
@@ -37,7 +36,7 @@ def test_a_case_fails_without_its_guard(case: Case, monkeypatch: Any) -> None:
 
 
 @pytest.mark.usefixtures("replaying")
-@pytest.mark.parametrize("case", [c for c in CASES if not c.refused], ids=lambda case: case.name)
+@by_row([c for c in CASES if not c.refused], "case")
 def test_plans_that_use_classes_are_native(case: Case) -> None:
     found = Pair(available(2), case.host)
     found.replays(case.build)

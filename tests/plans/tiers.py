@@ -1,9 +1,9 @@
 """A host function at a tier and at tier 0, call by call: the same arguments, the same outcome.
 
-Enters: host functions, and functions that build arguments. Leaves: a `Pair` that demands of every
-call what tier 0 does with a copy of the arguments, and says which calls ran the host function. It
-knows tiers by their number only; whether a call was replayed it sees by the host function not
-having run, which no tier can feign.
+Enters: host functions, and functions that build arguments. Leaves: a `Pair`, which checks that
+every call does what tier 0 does with a copy of the arguments, and reports which calls ran the host
+function. A call counts as replayed if the host function did not run. Which tiers there are is in
+`tests.tiers`.
 """
 
 from __future__ import annotations
@@ -15,38 +15,27 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import pytest
 import torch
 
-import tzero
+from tests.tiers import can_replay as available
+from tests.tiers import of_tier
 from tzero import events, settings
 
+__all__ = [
+    "NotReplayed",
+    "Pair",
+    "Raised",
+    "assert_same",
+    "available",
+    "counted",
+    "described",
+    "logged",
+    "of_tier",
+    "outcome",
+    "verifying",
+]
+
 Build = Callable[[], tuple[Any, ...]]
-
-
-def available(tier: int) -> int:
-    """The tier, or a skip where it is not built."""
-    with settings.override(tier=tier):
-        try:
-            tzero.kernel(_nothing)
-        except tzero.NativeMissing as error:
-            pytest.skip(f"no native replay here: {error}")
-    if tier == 2:
-        from tzero.calls import native as native_plan
-
-        if native_plan.available():
-            pytest.skip(f"no native replay here: {native_plan.available()}")
-    return tier
-
-
-def _nothing() -> None:
-    """A host function that does nothing."""
-
-
-def of_tier(tier: int, host: Callable[..., Any], **options: Any) -> Any:
-    """A host function as a kernel of a tier."""
-    with settings.override(tier=tier):
-        return tzero.kernel(**options)(host)
 
 
 def verifying() -> bool:

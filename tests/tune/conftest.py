@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tzero import settings
+from tests import tiers
 from tzero.cache.disk import Disk
 from tzero.tune import shipping, tuner
 from tzero.tune.records import Memory
@@ -21,7 +20,4 @@ def own_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuner, "EACH", 0.02)  # these tests do not ask which config is fastest
 
 
-@pytest.fixture(params=[0, 1, 2], ids=["plain", "python", "native"])
-def tier(request: pytest.FixtureRequest) -> Iterator[int]:
-    with settings.override(tier=request.param):
-        yield request.param
+tier = tiers.fixture(0, 1, 2, override=True)

@@ -11,10 +11,12 @@ import pytest
 import torch
 from packaging.version import Version
 
+from tests import tiers
 from tests.integrations.helion import kernels_calls, kernels_limits
 from tests.integrations.helion.calls import again, held_to, installed, is_replayed, settled, wrapped
 from tests.integrations.helion.row import Row
 from tests.integrations.helion.rows import LIMITS, ROWS
+from tests.rows import by_row
 from tzero.integrations.helion import planner
 from tzero.reading.dependencies import Unreplayable
 
@@ -27,13 +29,10 @@ LEFT = {
 """Rows with an argument of these kinds; Helion's host functions look into them."""
 
 
-@pytest.fixture(params=[1, 2], ids=["python", "native"])
-def tier(request: pytest.FixtureRequest) -> int:
-    found: int = request.param
-    return found
+tier = tiers.fixture(1, 2)
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+@by_row(ROWS)
 def test_a_kernel_computes_the_same_through_tzero(row: Row, tier: int) -> None:
     if not row.there:
         pytest.skip(f"needs Helion {row.since}")
@@ -42,7 +41,7 @@ def test_a_kernel_computes_the_same_through_tzero(row: Row, tier: int) -> None:
     assert is_replayed(kernel, *row.fresh()) == (row.name not in LEFT), kernel.explain(*row.fresh())
 
 
-@pytest.mark.parametrize("row", LIMITS, ids=lambda row: row.name)
+@by_row(LIMITS)
 def test_what_does_not_run_fails_alike_through_tzero(row: Row) -> None:
     kernel = wrapped(row.kernel)
     for _ in range(2):

@@ -8,14 +8,15 @@ import torch
 
 from tests.integrations.helion.row import Row
 from tests.integrations.helion.rows import LIMITS, ROWS
+from tests.rows import by_row
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+@by_row(ROWS)
 def test_a_kernel_computes_what_torch_does(row: Row) -> None:
     check(row)
 
 
-@pytest.mark.parametrize("row", LIMITS, ids=lambda row: row.name)
+@by_row(LIMITS)
 def test_what_does_not_run_fails_as_its_row_says(row: Row) -> None:
     with pytest.raises(Exception) as caught:
         check(row)

@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 import pytest
 import torch
 
-if not torch.cuda.is_available():
-    # Before the first import of Triton.
-    os.environ.setdefault("TZERO_CPU", "1")
-
+from tests import tiers
 from tests.integrations.torch import hosts
-from tests.plans import tiers
 
-
-@pytest.fixture(params=[0, 1, 2], ids=["plain", "python", "native"])
-def tier(request: pytest.FixtureRequest) -> int:
-    """Every tier; 0 is the host function as it is written."""
-    return tiers.available(request.param) if request.param else 0
+tier = tiers.fixture(0, 1, 2)
+"""Every tier; 0 is the host function as it is written."""
 
 
 @pytest.fixture
