@@ -162,7 +162,7 @@ def test_a_config_that_is_set_during_a_call_is_used_by_later_calls(
 
     made = kernel()
     made.bind((X,)).set_config(SMALL)
-    planner = made._planner
+    planner = made.planner
     if planner is None:
         pytest.skip("tier 0 keeps nothing")
     place = "_record" if when == "before it is kept" else "_subject"
