@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from tzero.calls.kernel import Kernel
     from tzero.calls.specialize import specialize
     from tzero.launches.ahead import Precompiled, Spec, precompile
-    from tzero.tune.decide import pretuned, ship
+    from tzero.tune.shipping import pretuned, ship
     from tzero.tune.space import Space
 
 __version__ = "0.1.0"
@@ -75,8 +75,8 @@ _HOMES = {
     "kernel": "tzero.api.decorators",
     "multi_kernel": "tzero.api.variants",
     "precompile": "tzero.launches.ahead",
-    "pretuned": "tzero.tune.decide",
-    "ship": "tzero.tune.decide",
+    "pretuned": "tzero.tune.shipping",
+    "ship": "tzero.tune.shipping",
     "specialize": "tzero.calls.specialize",
 }
 

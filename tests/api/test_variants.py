@@ -1,4 +1,4 @@
-"""Several functions that compute the same, as one kernel."""
+"""Several functions that compute the same, as variants of one kernel."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ tier = tiers.fixture(0, 1, 2, override=True)
 X = torch.randn(5000)
 
 
-def test_a_call_gets_the_fastest_of_those_that_are_right(tier: int) -> None:
+def test_a_call_gets_the_fastest_right_variant(tier: int) -> None:
     made = tzero.multi_kernel([narrow, wide, wrong])
     for _ in range(3):
         assert torch.equal(made(X), X * 2)
@@ -59,7 +59,7 @@ def test_a_call_gets_the_fastest_of_those_that_are_right(tier: int) -> None:
     assert choice.how in ("tuned", "cached")
 
 
-def test_a_replayed_call_is_that_of_one_variant() -> None:
+def test_a_plan_launches_one_variant() -> None:
     made = tzero.multi_kernel([narrow, wide], name="double")
     for _ in range(3):
         made(X)
@@ -84,7 +84,7 @@ def test_variants_are_chosen_by_size() -> None:
     assert "nearest" in str(made.explain(X))
 
 
-def test_variants_of_one_name_are_told_apart() -> None:
+def test_variants_with_the_same_name_are_distinct() -> None:
     functions = [lambda x: x * 2, lambda x: x + x]
     made = tzero.multi_kernel(functions, name="double")
     assert torch.equal(made(X), X * 2)
@@ -119,9 +119,7 @@ def _configured(x: torch.Tensor, config: tzero.Config) -> torch.Tensor:
         ([narrow], {"configs": [tzero.Config()]}, "the variants themselves"),
     ],
 )
-def test_what_cannot_be_variants_is_an_error(
-    variants: Any, options: dict[str, Any], words: str
-) -> None:
+def test_invalid_variants_are_an_error(variants: Any, options: dict[str, Any], words: str) -> None:
     with pytest.raises(InvalidKernel, match=words):
         tzero.multi_kernel(variants, **options)
 

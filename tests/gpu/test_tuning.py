@@ -19,7 +19,7 @@ import tzero
 from tzero import Config, settings
 from tzero.cache.disk import Disk
 from tzero.tune import tuner
-from tzero.tune.decide import Memory
+from tzero.tune.records import Memory
 
 pytestmark = pytest.mark.gpu
 

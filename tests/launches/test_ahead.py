@@ -14,6 +14,11 @@ import tzero
 from tzero import events
 from tzero.compile import service
 
+pytestmark = pytest.mark.skipif(
+    torch.cuda.is_available() and not tzero.settings.current().cpu,
+    reason="these kernels are for tensors on the CPU; set TZERO_CPU=1 beside a GPU",
+)
+
 
 def scale_kernel(x, out, n, by, BLOCK: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)

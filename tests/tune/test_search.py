@@ -1,4 +1,4 @@
-"""Strategies: nothing twice, the same by seed, and failures cost only themselves."""
+"""Strategies propose no config twice, the same ones for a seed, and go on after failures."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.tune.untimed import untimed
 from tzero.config import Config
 from tzero.errors import InvalidArgument, ToolchainMissing
 from tzero.tune.search import FULL, QUICK, Exhaustive, First, Random, Strategy, Tpe, strategy
@@ -75,20 +76,20 @@ def run(search: Strategy, batch: int, time: Callable[[Config], float | None]) ->
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("space", [Space(a=range(30)), MIXED, Space(a=[1]), Space.of([Config()])])
-def test_every_config_comes_once_where_there_are_trials_enough(kind: Make, space: Space) -> None:
+def test_with_enough_trials_every_config_comes_once(kind: Make, space: Space) -> None:
     asked = run(kind(space, trials=100, seed=3), 7, lambda config: 1.0)
     assert set(asked) == set(space) and asked[0] == space.first
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_space_with_constraints_is_left_by_no_strategy(kind: Make) -> None:
+def test_no_strategy_proposes_configs_outside_the_constraints(kind: Make) -> None:
     asked = run(kind(WIDE, trials=60, seed=1), 8, cost)
     assert all(config in WIDE for config in asked) and asked[0] == WIDE.first
     assert len(asked) == (60 if kind in (Random, Tpe) else WIDE.count())
 
 
 @pytest.mark.parametrize("kind", KINDS[1:])
-def test_the_seed_decides_and_looking_whether_it_is_done_changes_nothing(kind: Make) -> None:
+def test_the_seed_decides_the_order_and_asking_for_done_does_not_change_it(kind: Make) -> None:
     def search(seed: int, peek: bool) -> list[Config]:
         made, asked = kind(WIDE, seed=seed, trials=40), []
         for _ in range(8):
@@ -103,7 +104,7 @@ def test_the_seed_decides_and_looking_whether_it_is_done_changes_nothing(kind: M
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_known_beforehand_is_not_asked_for(kind: Make) -> None:
+def test_known_configs_are_not_proposed(kind: Make) -> None:
     space = Space(a=range(20), b=["x", "y"])
     search = kind(space, trials=100)
     known = list(space)[:30]
@@ -127,14 +128,14 @@ def test_tpe_finds_the_best_of_many_in_few(seed: int) -> None:
 
 @needs_optuna
 @pytest.mark.parametrize("seed", range(3))
-def test_tpe_avoids_what_is_near_to_failures(seed: int) -> None:
+def test_tpe_avoids_neighbours_of_failures(seed: int) -> None:
     space = Space(BM=POWERS, BN=POWERS, warps=[1, 2, 4, 8, 16], stages=range(1, 6))
     asked = run(
         Tpe(space, seed=seed, trials=90),
         6,
         lambda config: None if config.warps >= 8 else 1.0 + config.stages,
     )
-    late = asked[30:]  # two of five configs fail, so that by chance 24 of these would
+    late = asked[30:]  # two of five configs fail: 24 of these, if they were random
     assert sum(config.warps >= 8 for config in late) <= 12
 
 
@@ -148,7 +149,7 @@ def test_tpe_searches_a_space_larger_than_memory() -> None:
 
 
 @needs_optuna
-@settings(max_examples=8, deadline=None)
+@settings(untimed, max_examples=8)
 @given(st.data())
 def test_tpe_asks_for_each_member_of_any_small_space_once(data: st.DataObject) -> None:
     values = st.sampled_from([0, 1, 2, 64, 2.5, True, None, "a", (1,), math.nan, math.inf])
@@ -159,7 +160,7 @@ def test_tpe_asks_for_each_member_of_any_small_space_once(data: st.DataObject) -
 
 
 @needs_optuna
-def test_tpe_says_nothing_and_leaves_the_verbosity_of_optuna(capfd: Any) -> None:
+def test_tpe_prints_nothing_and_restores_the_log_level_of_optuna(capfd: Any) -> None:
     import optuna
 
     before = optuna.logging.get_verbosity()
@@ -174,13 +175,13 @@ def test_without_optuna_the_error_says_what_to_install(monkeypatch: pytest.Monke
         Tpe(WIDE)
 
 
-def test_an_optuna_that_is_too_old_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_names_an_optuna_that_is_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "optuna", SimpleNamespace(__version__="4.9.1"))  # type: ignore[arg-type]
     with pytest.raises(ToolchainMissing, match=r"optuna>=5, found 4\.9\.1"):
         Tpe(WIDE)
 
 
-def test_an_optuna_that_is_broken_is_not_called_missing(
+def test_the_error_of_a_broken_optuna_is_raised_as_it_is(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
     (tmp_path / "optuna.py").write_text("import nothing_of_that_name\n")
@@ -191,7 +192,7 @@ def test_an_optuna_that_is_broken_is_not_called_missing(
         Tpe(WIDE)
 
 
-def test_efforts_are_what_they_say() -> None:
+def test_each_effort_has_its_strategy() -> None:
     small, large = Space(a=range(QUICK)), Space(a=range(QUICK + 1))
     assert isinstance(strategy(large, "none"), First) and strategy(large, "none").most == 1
     assert run(strategy(large, "none"), 9, lambda config: None) == [Config(a=0)]
@@ -204,12 +205,12 @@ def test_efforts_are_what_they_say() -> None:
 
 
 @needs_optuna
-def test_a_full_effort_searches_by_tpe_where_there_is_much() -> None:
+def test_effort_full_uses_tpe_in_a_large_space() -> None:
     search = strategy(Space(a=range(FULL + 1)), "full", seed=4)
     assert isinstance(search, Tpe) and search.most == FULL
 
 
-def test_a_strategy_may_be_told_the_result_of_what_it_would_ask_next() -> None:
+def test_a_strategy_may_be_told_a_result_before_it_proposes_the_config() -> None:
     search = Exhaustive(Space(a=[1, 2, 3]))
     assert not search.done
     search.tell(Config(a=1), 1.0)
@@ -240,7 +241,7 @@ def test_bad_input_is_named(act: Any, words: str) -> None:
         act()
 
 
-def test_what_was_told_counts_among_the_trials() -> None:
+def test_told_results_count_as_trials() -> None:
     space = Space(a=range(100))
     first = Random(space, trials=8)
     asked = first.ask(8)
@@ -254,7 +255,7 @@ def test_what_was_told_counts_among_the_trials() -> None:
     assert len(more.ask(100)) == 4
 
 
-def test_the_first_config_is_asked_for_however_much_was_told() -> None:
+def test_the_first_config_is_proposed_even_after_many_results() -> None:
     search = Random(Space(a=range(100)), trials=2)
     for a in (7, 8, 9):
         search.tell(Config(a=a), 1.0)

@@ -1,6 +1,6 @@
-"""Choosing by shape: the nearest by L1 distance in log2 space, and what that is at the edges.
+"""Choosing by shape: the nearest by L1 distance in log2 space, and the edge cases.
 
-Both twins are asked: Python's, and the extension's where it is built."""
+Both implementations are tested: Python's, and the extension's where it is built."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.tune.untimed import untimed
 from tzero.errors import InvalidArgument
 from tzero.tune import select as module
 from tzero.tune.select import Choice, Hint, Selector
@@ -29,7 +30,7 @@ Make = Callable[..., Selector[Any]]
 
 @pytest.fixture(params=[False, True], ids=["python", "native"], scope="module")
 def make(request: pytest.FixtureRequest) -> Make:
-    """Makes selectors that choose in Python, or natively."""
+    """Makes selectors that choose in Python or natively."""
     if request.param:
         pytest.importorskip("tzero._native", reason="the native extension is not built")
     return functools.partial(Selector, native=request.param)
@@ -49,7 +50,7 @@ def distance(one: Any, other: Any) -> float:
 
 
 def off(one: Any, other: Any) -> float:
-    """How far the products of all sizes are apart, in doublings."""
+    """The distance of the products of all sizes, in doublings."""
     logs = [
         [math.log2(size) if size else -1.0 for shape in shapes for size in shape]
         for shapes in (one, other)
@@ -59,35 +60,37 @@ def off(one: Any, other: Any) -> float:
 
 def test_a_long_shape_is_nearest_to_the_square_with_as_many_elements(make: Make) -> None:
     selector = make([Hint(n, [(n, n)]) for n in (64, 256, 1024, 4096)])
-    assert selector.nearest(((64, 4096),)).variant == 256  # as far, by L1, from all of them
+    assert selector.nearest(((64, 4096),)).variant == 256  # all are equally far by L1
     assert selector.nearest(((4096, 200),)).variant == 1024
     assert selector.explain(((64, 4096),)).splitlines()[0] == "256: 6.00, tuned for (256, 256)"
 
 
-def test_each_twin_chooses_as_it_was_asked_to(make: Make) -> None:
+def test_native_is_used_where_it_is_asked_for(make: Make) -> None:
     natively = make.keywords["native"]  # type: ignore[attr-defined]
     assert (make([Hint(0, [(8,)])])._number is not None) == natively
 
 
+@untimed
 @given(data=st.data())
-def test_the_nearest_is_that_of_the_definition(make: Make, data: st.DataObject) -> None:
+def test_the_choice_is_nearest_by_the_definition(make: Make, data: st.DataObject) -> None:
     ranks = data.draw(RANKS)
     tuned = data.draw(st.lists(shapes_of(ranks), min_size=1, max_size=20))
     selector = make([Hint(k, shapes) for k, shapes in enumerate(tuned)])
     for asked in data.draw(st.lists(shapes_of(ranks), max_size=5)):
         distances = [distance(asked, each) for each in tuned]
         chosen = selector.select(asked)
-        # Each size is rounded to half a step of 1/1024, on both sides.
+        # Each size is rounded to a step of 1/1024, on both sides.
         assert distances[chosen.variant] <= min(distances) + 2 * sum(ranks) / 1024
         assert chosen == selector.nearest(asked) == selector.select(asked)
 
 
+@untimed
 @given(
     exponents=st.lists(
         st.lists(st.integers(0, 40), min_size=3, max_size=3), min_size=1, max_size=16
     )
 )
-def test_among_powers_of_two_it_is_exact_and_ties_go_to_the_same_product_then_the_earlier(
+def test_ties_among_powers_of_two_go_to_the_nearest_product_then_the_earlier(
     make: Make, exponents: Any
 ) -> None:
     tuned = [((2**a, 2**b), (2**c,)) for a, b, c in exponents]
@@ -135,7 +138,7 @@ def test_outputs_count_as_inputs_do(make: Make) -> None:
     assert make([small, large]).select(((8,), (400,))).variant == "large"
 
 
-def test_sizes_and_shapes_as_torch_has_them_will_do(make: Make) -> None:
+def test_shapes_of_torch_are_accepted(make: Make) -> None:
     torch = pytest.importorskip("torch", reason="torch is not installed")
     x = torch.empty(100, 64, device="meta")
     selector = make([Hint("small", [x.shape]), Hint("large", [(4096, 4096)])])
@@ -148,14 +151,14 @@ def test_shapes_may_be_lists(make: Make) -> None:
     assert selector.nearest([[1000, 2], [3]]).variant == "large"  # type: ignore[arg-type]
 
 
-def test_a_choice_that_was_made_is_looked_up(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_choices_are_cached(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     selector = make([Hint("small", [(64,)])])
     first = selector.select(((80,),))
     monkeypatch.setattr(Selector, "nearest", None)
     assert selector.select(((80,),)) is first
 
 
-def test_what_is_remembered_is_bounded(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_caches_are_bounded(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "KEPT", 10)
     monkeypatch.setattr(module, "SIZES", 10)
     selector = make([Hint("small", [(64,)]), Hint("large", [(4096,)])])
@@ -172,7 +175,7 @@ def test_the_most_hints_and_dimensions_do_not_overflow(make: Make) -> None:
     assert selector.select((ends[0],)).variant == 0
 
 
-def test_threads_choose_alike(make: Make) -> None:
+def test_threads_choose_the_same(make: Make) -> None:
     selector = make([Hint(2**k, [(2**k, 7)]) for k in range(16)])
     wrong: list[int] = []
 
@@ -201,8 +204,8 @@ def test_threads_choose_alike(make: Make) -> None:
         (lambda make: Hint(0, [(2.0,)]), "'inputs' has a size of 2.0"),  # type: ignore[list-item]
         (lambda make: Hint(0, [(True,)]), "'inputs' has a size of True"),
         (lambda make: Hint(0, [], [(2**63,)]), "'outputs' has a size of 9223372036854775808"),
-        (lambda make: Hint(0, (64, 64)), "'inputs' has 64, which is no shape"),  # type: ignore[arg-type]
-        (lambda make: Hint(0, ["ab"]), "'inputs' has 'ab', which is no shape"),  # type: ignore[list-item]
+        (lambda make: Hint(0, (64, 64)), "'inputs' has 64, which is not a shape"),  # type: ignore[arg-type]
+        (lambda make: Hint(0, ["ab"]), "'inputs' has 'ab', which is not a shape"),  # type: ignore[list-item]
         (lambda make: make([Hint(0, [(1,)])], kernel="add").select(((-1,),)), "add: .* size of -1"),
         (lambda make: make([Hint(0, [(1,)])]).select(((2**63,),)), "size of 9223372036854775808"),
         (lambda make: make([Hint(0, [(1,)])]).select(((2.5,),)), "size of 2.5"),  # type: ignore[arg-type]
@@ -214,7 +217,7 @@ def test_bad_input_is_named(make: Make, wrong: Callable[[Make], object], words: 
         wrong(make)
 
 
-def test_a_choice_explains_itself_and_does_not_change() -> None:
+def test_a_choice_has_a_reason_and_is_frozen() -> None:
     choices: list[Choice[str]] = [
         Choice.pinned("a"),
         Choice.cached("a", "the local cache", 0.5),
@@ -232,7 +235,7 @@ def test_a_choice_explains_itself_and_does_not_change() -> None:
     assert "with 3.000 µs" in choices[-1].why
 
 
-def test_a_selector_shows_all_distances_nearest_first(make: Make) -> None:
+def test_explain_lists_all_distances_nearest_first(make: Make) -> None:
     selector = make([Hint("small", [(64,)], [(64,)]), Hint("large", [(4096,)], [(4096,)])])
     assert selector.explain(((2048,), (2048,))).splitlines() == [
         "'large': 2.00, tuned for (4096,) → (4096,)",

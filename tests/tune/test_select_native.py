@@ -1,6 +1,6 @@
-"""The extension's `Nearest` and Python's twin: the same choice, step by step, and the same errors.
+"""The extension's `Nearest` chooses as Python does, and raises the same errors.
 
-What each promises is in test_select.py; here is what holds between them, and of native code alone.
+test_select.py tests each of them; this compares them, and tests what only native code has.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.tune.test_select import RANKS, shapes_of
+from tests.tune.untimed import untimed
 from tzero.tune.select import MOST_DIMS, MOST_HINTS, Hint, Selector, _log2
 
 native = pytest.importorskip("tzero._native", reason="the native extension is not built")
@@ -30,6 +31,7 @@ def both(tuned: Any) -> tuple[Selector[int], Selector[int]]:
     return Selector(hints, native=False), Selector(hints)
 
 
+@untimed
 @given(tuned=st.lists(SHAPES, min_size=1, max_size=20), asked=st.lists(SHAPES, max_size=8))
 @example(tuned=[((2,), ()), ((L, L),)], asked=[((), (L,), (L, L)), ((L, L, 0),), ((L,), (L,))])
 @example(tuned=[((2, 1),), ((L, L),)], asked=[((L,), (L,), (), (), ())])  # 1, in 64 bits
@@ -43,6 +45,7 @@ def test_the_twins_choose_the_same(tuned: Any, asked: Any) -> None:
         assert natively.select(shapes) == python.select(shapes)
 
 
+@untimed
 @given(data=st.data())
 def test_the_twins_choose_the_same_among_hints_of_equal_ranks(data: st.DataObject) -> None:
     ranks = data.draw(RANKS)
@@ -52,10 +55,10 @@ def test_the_twins_choose_the_same_among_hints_of_equal_ranks(data: st.DataObjec
         assert natively._number(asked) == python.nearest(asked).variant  # type: ignore[misc]
 
 
-def test_a_size_is_the_same_step_in_both() -> None:
-    # Around the sizes at which one step ends and the next begins. A size between two hints that are
-    # one step away is no nearer to either, and if native code took it for a step more, or less, the
-    # hint on that side would win in whichever order it comes second.
+def test_python_and_native_round_sizes_to_the_same_step() -> None:
+    # Sizes where one step ends and the next begins. A size between two hints that are one step away
+    # is equally near to both, so the first wins. If native code rounded the size up or down by a
+    # step, the hint on that side would win in the order in which it comes second.
     checked = 0
     for step in range(13 << 10, 62 << 10, 61):
         for size in [round(2 ** ((step + 0.5) / 1024)) + k for k in (-1, 0, 1)]:
@@ -70,21 +73,21 @@ def test_a_size_is_the_same_step_in_both() -> None:
 
 
 class Counted(tuple[int, ...]):
-    """A tuple of another length than its items say."""
+    """A tuple whose length is not the number of its items."""
 
     def __len__(self) -> int:
         return 1
 
 
 class Doubled(tuple[int, ...]):
-    """A tuple that gives others than its items."""
+    """A tuple that iterates over other values than its items."""
 
     def __iter__(self) -> Any:
         return iter([2 * each for each in tuple.__iter__(self)])
 
 
 class Plain(tuple[int, ...]):
-    """A tuple by another name."""
+    """A plain subclass of tuple."""
 
 
 class Number(int):
@@ -109,7 +112,7 @@ LEFT_TO_PYTHON = [
     ((8, "8"),),
     ((8, Number(8)),),
     ((8, Fixed.EIGHT),),
-    ((8, 8, -3),),  # of other ranks: elements are counted
+    ((8, 8, -3),),  # of another rank: elements are counted
     ((8, 8, "8"),),
     ((8, 8, True),),
     (Counted((8, 8)),),
@@ -123,7 +126,7 @@ LEFT_TO_PYTHON = [
 
 
 @pytest.mark.parametrize("shapes", LEFT_TO_PYTHON, ids=repr)
-def test_what_native_code_does_not_know_python_answers(shapes: Any) -> None:
+def test_python_chooses_for_shapes_that_native_code_does_not_take(shapes: Any) -> None:
     python, natively = both([((8, 8),), ((16, 16),), ((8, 4096),)])
     assert natively._number is not None and natively._number(shapes) is None
     expected = outcome(python, shapes)
@@ -133,14 +136,14 @@ def test_what_native_code_does_not_know_python_answers(shapes: Any) -> None:
 def outcome(selector: Selector[int], shapes: Any) -> tuple[str, object]:
     try:
         return "chosen", selector.nearest(shapes).variant
-    except Exception as error:  # compared by its type and its words
+    except Exception as error:  # compared by its type and message
         return type(error).__name__, str(error)
 
 
 @pytest.mark.parametrize(
     "made", [Plain, lambda sizes: Pair(*sizes)], ids=["subclass", "namedtuple"]
 )
-def test_tuples_by_another_name_are_native(made: Any) -> None:
+def test_subclasses_of_tuple_are_native(made: Any) -> None:
     nearest = native.Nearest((((8, 8),), ((512, 8),)))
     assert nearest.number((made((600, 8)),)) == 1
     assert nearest.number(Plain((made((9, 8)),))) == 0
@@ -171,12 +174,12 @@ def test_the_shape_of_a_tensor_is_native() -> None:
         ((((True,),),), TypeError, "True"),
     ],
 )
-def test_hints_that_cannot_be_are_named(hints: Any, error: type[Exception], words: str) -> None:
+def test_errors_name_invalid_hints(hints: Any, error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         native.Nearest(hints)
 
 
-def test_arguments_that_cannot_be_are_refused() -> None:
+def test_invalid_arguments_are_rejected() -> None:
     hints = (((8,),),)
     for wrong in [lambda: native.Nearest(), lambda: native.Nearest(hints, 3),
                   lambda: native.Nearest(sizes=hints), lambda: native.Nearest(hints).number(),
@@ -194,7 +197,7 @@ def test_where_the_extension_is_not_built_python_chooses(monkeypatch: pytest.Mon
     assert selector.select(((500, 8),)).variant == 1
 
 
-def test_an_extension_without_it_is_not_taken_for_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_extension_without_the_class_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tzero._native", ModuleType("tzero._native"))
     with pytest.raises(ImportError, match="Nearest"):
         both([((8, 8),)])

@@ -1,4 +1,4 @@
-"""Spaces: what is in them, in which order, and what is wrong with them."""
+"""Spaces: their configs, their order, and the errors of invalid ones."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.tune.untimed import untimed
 from tzero.config import Config
 from tzero.errors import InvalidArgument, InvalidConfig
 from tzero.tune import space as space_module
@@ -23,7 +24,7 @@ RANGES = st.dictionaries(
 )
 
 
-@settings(max_examples=50, deadline=None)
+@settings(untimed, max_examples=50)
 @given(RANGES, st.integers())
 def test_walk_sample_count_and_membership_agree(ranges: dict[str, list[Any]], seed: int) -> None:
     space = Space(ranges)
@@ -37,7 +38,7 @@ def test_walk_sample_count_and_membership_agree(ranges: dict[str, list[Any]], se
     assert list(again) == walked and again.parameters == space.parameters
 
 
-@settings(max_examples=50, deadline=None)
+@settings(untimed, max_examples=50)
 @given(RANGES, st.integers())
 def test_constraints_hold_for_walks_and_samples_alike(
     ranges: dict[str, list[Any]], seed: int
@@ -52,7 +53,7 @@ def test_constraints_hold_for_walks_and_samples_alike(
     assert [config for config in Space(ranges) if config in space] == keep
 
 
-def test_the_first_config_is_found_however_late_its_parameter_changes() -> None:
+def test_the_first_config_is_found_where_a_walk_would_take_forever() -> None:
     ranges = {f"p{k}": range(12) for k in range(20)}
     first = Space(ranges, where=lambda config: config.p0 > 4).first
     assert first.p0 > 4 and first == Space(ranges, where=lambda config: config.p0 > 4).first
@@ -69,7 +70,7 @@ def test_values_that_differ_in_type_only_are_different() -> None:
     assert Config(a=1.0) in space and Config(a=1.0) not in Space(a=[1, True])
 
 
-def test_a_space_larger_than_memory_is_sampled_and_begun_at_once() -> None:
+def test_a_space_larger_than_memory_is_sampled_and_iterated() -> None:
     space = Space({f"p{k}": range(1000) for k in range(30)})
     assert space.combinations == space.count() == 10**90
     assert len(set(space.sample(random.Random(1), 100))) == 100
@@ -87,7 +88,7 @@ def test_a_listed_space_may_mix_parameters_and_drops_duplicates() -> None:
     assert Space.of(configs, where=lambda c: "b" in c).first == Config(a=3, b=2)
 
 
-def test_what_is_no_member_is_simply_not_in_it() -> None:
+def test_other_configs_and_values_are_not_members() -> None:
     space = Space(BLOCK=[64], where=lambda config: True)
     for other in (Config(), Config(BLOCK=64, x=1), Config(BLOK=64), Config(BLOCK=63), 64, None):
         assert other not in space
@@ -98,7 +99,7 @@ def test_what_is_no_member_is_simply_not_in_it() -> None:
     [
         (lambda: Space(), "has no parameters"),
         (lambda: Space({}), "has no parameters"),
-        (lambda: Space([64]), "maps no names"),  # type: ignore[arg-type]
+        (lambda: Space([64]), "does not map names"),  # type: ignore[arg-type]
         (lambda: Space(BLOCK=[]), "'BLOCK' has no values"),
         (lambda: Space(BLOCK=64), "'BLOCK' is 64, not a list"),  # type: ignore[arg-type]
         (lambda: Space(BLOCK="64"), "'BLOCK' is '64', not a list"),
@@ -121,12 +122,12 @@ def test_what_is_no_member_is_simply_not_in_it() -> None:
         ),
     ],
 )
-def test_a_space_that_cannot_be_names_what_is_wrong(make: Any, words: str) -> None:
+def test_an_invalid_space_is_an_error_with_the_reason(make: Any, words: str) -> None:
     with pytest.raises(InvalidArgument, match=words):
         make()
 
 
-def test_a_value_that_no_config_holds_names_its_parameter() -> None:
+def test_the_error_of_an_invalid_value_names_its_parameter() -> None:
     with pytest.raises(InvalidConfig, match="BLOCK=<object"):
         Space(BLOCK=[64, object()])
     with pytest.raises(InvalidConfig, match="keys"):
@@ -135,7 +136,7 @@ def test_a_value_that_no_config_holds_names_its_parameter() -> None:
         Space.of([{"BLOCK": object()}])
 
 
-def test_a_constraint_that_raises_says_so_with_the_config_and_the_unknown_name() -> None:
+def test_the_error_of_a_constraint_has_the_config_and_the_unknown_name() -> None:
     space = Space(BLOCK=[64], where=lambda config: config.BLOK > 3)
     with pytest.raises(InvalidArgument, match=r"'where' raised AttributeError.*BLOK.*it has BLOCK"):
         list(space)
@@ -143,7 +144,7 @@ def test_a_constraint_that_raises_says_so_with_the_config_and_the_unknown_name()
         list(Space(BLOCK=[64], where=lambda config: None))
 
 
-def test_a_space_that_seems_empty_is_given_up_and_one_that_thins_out_ends(
+def test_sampling_ends_where_constraints_reject_almost_everything(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(space_module, "PATIENCE", 50)
@@ -157,7 +158,7 @@ def test_a_space_that_seems_empty_is_given_up_and_one_that_thins_out_ends(
     assert len(thin.sample(random.Random(0), 5)) == 1
 
 
-def test_an_unknown_parameter_is_named_with_what_was_meant() -> None:
+def test_the_error_of_an_unknown_parameter_suggests_a_name() -> None:
     space = Space(BLOK=[64])
     with pytest.raises(InvalidArgument, match=r"add: argument 'BLOK'.*Did you mean 'BLOCK'"):
         space.check_names(["BLOCK", "num_warps"], kernel="add")
@@ -166,7 +167,7 @@ def test_an_unknown_parameter_is_named_with_what_was_meant() -> None:
     Space(BLOCK=[64]).check_names(["BLOCK", "num_warps"], kernel="add")
 
 
-def test_it_prints_as_what_made_it() -> None:
+def test_repr_is_the_expression_that_made_it() -> None:
     assert repr(Space(a=(1, 2))) == "Space(a=[1, 2])"
     assert repr(Space(a=[1], where=[bool, bool])) == "Space(a=[1], where=<2 constraints>)"
     assert repr(Space.of([Config(a=1)])) == "Space.of([Config(a=1)])"

@@ -1,5 +1,5 @@
-"""What is opened is what was packed: tensors with their memory, functions, kernels; what another
-process could not have is refused with the reason."""
+"""Tensors, functions and kernels are the same after packing and opening; what cannot be sent is
+rejected with the reason."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def sent(function: Callable[..., Any], *args: Any) -> tuple[Callable[..., Any], 
     return host.function, made
 
 
-def refused(function: Callable[..., Any], *args: Any) -> str:
+def rejected(function: Callable[..., Any], *args: Any) -> str:
     with pytest.raises(InvalidArgument) as caught:
         sent(function, *args)
     begin = f"{read_host(function, None).name}: it cannot be timed in a process of its own: "
@@ -92,7 +92,7 @@ def test_a_tensor_that_the_function_closes_over_is_the_one_among_its_arguments()
     ],
     ids=str,
 )
-def test_tensors_of_every_kind_come_out_as_they_are(tensor: torch.Tensor) -> None:
+def test_tensors_of_every_kind_are_rebuilt(tensor: torch.Tensor) -> None:
     _, [made] = sent(nothing, tensor)
     assert type(made) is type(tensor) and made.requires_grad == tensor.requires_grad
     assert (made.device, made.shape, made.is_conj()) == (
@@ -103,12 +103,12 @@ def test_tensors_of_every_kind_come_out_as_they_are(tensor: torch.Tensor) -> Non
     assert tensor.is_meta or torch.equal(made, tensor)
 
 
-def test_other_arguments_come_out_equal() -> None:
+def test_other_arguments_are_equal_after_sending() -> None:
     args = (1, 2.5, "a", None, [1, (2,)], {"k": torch.float16}, Config(BLOCK=64))
     assert sent(nothing, *args)[1] == args
 
 
-def test_what_is_packed_is_of_the_moment_it_is_packed() -> None:
+def test_contents_are_those_at_packing() -> None:
     x = torch.ones(3)
     parcel = packed(read_host(nothing, None), (x,))
     x.fill_(2)
@@ -117,8 +117,8 @@ def test_what_is_packed_is_of_the_moment_it_is_packed() -> None:
     os.close(parcel.descriptor)
 
 
-def test_a_tensor_that_cannot_be_copied_is_refused() -> None:
-    assert "torch.sparse_coo" in refused(nothing, torch.ones(2).to_sparse())
+def test_a_tensor_that_cannot_be_copied_is_rejected() -> None:
+    assert "torch.sparse_coo" in rejected(nothing, torch.ones(2).to_sparse())
 
 
 # -- functions and kernels ------------------------------------------------------------------------
@@ -134,12 +134,12 @@ def filled(x_ptr, value, BLOCK: tl.constexpr):
     tl.store(x_ptr + tl.arange(0, BLOCK), value)
 
 
-def test_a_function_of_a_module_goes_by_name_also_where_a_decorator_is_around_it() -> None:
+def test_a_function_of_a_module_is_sent_by_name_even_if_decorated() -> None:
     assert sent(nothing)[0] is nothing
     assert sent(doubled.function)[0] is doubled.function
 
 
-def test_kernels_of_a_module_go_by_name() -> None:
+def test_kernels_of_a_module_are_sent_by_name() -> None:
     def host(x: torch.Tensor) -> Any:
         return doubled, filled
 
@@ -148,7 +148,7 @@ def test_kernels_of_a_module_go_by_name() -> None:
     assert made(None) == (doubled, filled)
 
 
-def test_the_place_of_the_config_is_kept() -> None:
+def test_the_position_of_the_config_parameter_is_kept() -> None:
     host = read_host(lambda x, config, y: (x, config, y), Config(A=1))
     parcel = packed(host, (1, 2))
     made, args, _ = opened(parcel)
@@ -158,7 +158,7 @@ def test_the_place_of_the_config_is_kept() -> None:
 
 @pytest.mark.parametrize("tier", [1, 2])
 @pytest.mark.parametrize("decorate", [triton.jit, tzero.jit], ids=["triton", "tzero"])
-def test_kernels_of_a_closure_are_made_again_and_run(decorate: Any, tier: int) -> None:
+def test_kernels_of_a_closure_are_rebuilt_and_run(decorate: Any, tier: int) -> None:
     with settings.override(tier=tier):
         step = tl.constexpr(3)
 
@@ -195,41 +195,51 @@ def test_a_partial_and_a_method_can_be_sent() -> None:
         assert made(x).tolist() == [4.0, 4.0]
 
 
-def test_a_kernel_that_cannot_be_written_down_is_refused_with_the_reason() -> None:
+def test_a_kernel_that_cannot_be_serialized_is_rejected_with_the_reason() -> None:
     @triton.jit
     def chatty(x_ptr):
         tl.static_print("compiling")
 
-    assert "of the kernel 'chatty', it prints while it compiles" in refused(
+    assert "of the kernel 'chatty', it prints while it compiles" in rejected(
         lambda x: chatty[(1,)](x), 1
     )
 
 
-def test_a_kernel_with_hooks_is_refused() -> None:
+def test_a_kernel_with_hooks_is_rejected() -> None:
     @triton.jit
     def hooked(x_ptr):
         tl.store(x_ptr, 1)
 
     hooked.add_pre_run_hook(lambda *args, **kwargs: None)
-    assert "'hooked' has hooks" in refused(lambda x: hooked[(1,)](x), 1)
+    assert "'hooked' has hooks" in rejected(lambda x: hooked[(1,)](x), 1)
 
 
-def test_a_kernel_of_tzero_that_cannot_be_imported_is_refused() -> None:
+def test_a_kernel_of_tzero_that_cannot_be_imported_is_rejected() -> None:
     @tzero.kernel
     def inner(x: torch.Tensor) -> torch.Tensor:
         return x + 1
 
-    assert "it uses the kernel 'inner', which is in no module" in refused(lambda x: inner(x), 1)
+    assert "it uses the kernel 'inner', which is in no module" in rejected(lambda x: inner(x), 1)
 
 
-def test_what_cannot_be_pickled_is_refused() -> None:
+class Client:
+    def __init__(self) -> None:
+        self.host = "elsewhere"
+
+
+def test_an_object_with_a_host_of_another_kind_is_no_kernel_and_is_sent() -> None:
+    _, [made] = sent(nothing, Client())
+    assert made.host == "elsewhere"
+
+
+def test_objects_that_cannot_be_pickled_are_rejected() -> None:
     lock = threading.Lock()
-    assert "lock" in refused(lambda x: lock.acquire(), 1)
-    assert "lock" in refused(nothing, lock)
+    assert "lock" in rejected(lambda x: lock.acquire(), 1)
+    assert "lock" in rejected(nothing, lock)
 
 
 @pytest.mark.gpu
-def test_tensors_of_a_gpu_are_there_again() -> None:
+def test_tensors_of_a_gpu_are_rebuilt() -> None:
     x = torch.arange(100.0, device="cuda")[3:]
     _, (y, z) = sent(nothing, x, x[1:])
     assert torch.equal(x, y) and y.device == x.device and x.data_ptr() != y.data_ptr()

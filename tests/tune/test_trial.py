@@ -1,5 +1,4 @@
-"""A config that raises or is wrong costs itself alone; arguments are as they were; what is timed is
-what would be called."""
+"""A config that raises or is wrong has a problem; the arguments of the caller are not modified."""
 
 from __future__ import annotations
 
@@ -27,8 +26,8 @@ Host = Callable[..., Any]
 
 
 @dataclass
-class Told:
-    """A clock by which each call takes what it is told; it notes what happens before samples."""
+class SetClock:
+    """A clock by which each call takes `seconds`; it records what is restored before samples."""
 
     seconds: float = 1.0
     shortest: float = 0.0
@@ -50,11 +49,13 @@ class Told:
         return [self.seconds * calls] * count
 
 
-def trying(host: Host, *args: Any, reference: Config = RIGHT, clock: Told | None = None) -> Trial:
+def trying(
+    host: Host, *args: Any, reference: Config = RIGHT, clock: SetClock | None = None
+) -> Trial:
     def configured(config: Config) -> Host:
         return lambda *given: host(*given, config=config)
 
-    return Trial(configured, args, device_of(args), reference, clock or Told())
+    return Trial(configured, args, device_of(args), reference, clock or SetClock())
 
 
 def tried(made: Trial, config: Config, best: float | None = None) -> Outcome:
@@ -90,12 +91,12 @@ def test_a_kernel_that_is_right_is_timed() -> None:
         assert found.usable and found.median > 0 and found.samples > 0
 
 
-def test_a_kernel_in_place_leaves_the_arguments_alone_and_begins_anew_each_sample() -> None:
+def test_an_in_place_kernel_leaves_the_arguments_alone_and_is_restored_each_sample() -> None:
     def double(x: torch.Tensor, *, config: Config) -> None:
         doubled[(triton.cdiv(x.numel(), config.BLOCK),)](x, x.numel(), **config)
 
     x = torch.ones(200)
-    clock = Told()
+    clock = SetClock()
     made = trying(double, x, clock=clock)
     clock.watched = lambda: made._copies.taken()[0].sum().item()
     assert tried(made, RIGHT).median == 1.0
@@ -105,7 +106,7 @@ def test_a_kernel_in_place_leaves_the_arguments_alone_and_begins_anew_each_sampl
 
 
 def test_a_kernel_that_writes_to_no_argument_is_timed_without_restoring() -> None:
-    clock = Told()
+    clock = SetClock()
     assert tried(trying(lambda x, config: x + 1, torch.ones(3), clock=clock), OTHER).usable
     assert clock.restored == []
 
@@ -119,7 +120,7 @@ def test_wrong_results_are_a_problem_that_says_where() -> None:
     )
 
 
-def test_arguments_that_are_left_otherwise_than_by_the_reference_are_a_problem() -> None:
+def test_arguments_that_differ_from_the_references_after_a_call_are_a_problem() -> None:
     def spoil(x: torch.Tensor, y: torch.Tensor, *, config: Config) -> torch.Tensor:
         out = x + y
         if config == OTHER:
@@ -146,7 +147,7 @@ def test_a_result_that_every_call_writes_to_is_compared_as_the_reference_left_it
     assert "128.0" in tried(trying(fill, torch.ones(3)), OTHER).problem
 
 
-def test_every_config_gets_the_contents_and_the_lists_that_were_given() -> None:
+def test_every_config_gets_the_original_contents_and_lists() -> None:
     def grow(xs: list[torch.Tensor], *, config: Config) -> float:
         [x] = xs
         xs.append(x.add_(1))
@@ -154,13 +155,13 @@ def test_every_config_gets_the_contents_and_the_lists_that_were_given() -> None:
 
     given = [torch.ones(3)]
     made = trying(grow, given)
-    # The first call is right each time; the others find two tensors in the list, and raise.
+    # The first call of each config is right; the next ones find two tensors in the list and raise.
     for config in (RIGHT, OTHER, OTHER):
         assert tried(made, config).problem.startswith("ValueError: too many values")
     assert len(given) == 1
 
 
-def test_what_raises_is_a_problem_and_the_next_config_is_tried() -> None:
+def test_an_exception_is_a_problem_and_the_next_config_is_tried() -> None:
     def picky(x: torch.Tensor, *, config: Config) -> torch.Tensor:
         if config == OTHER:
             raise RuntimeError("n" * 1000)
@@ -172,7 +173,7 @@ def test_what_raises_is_a_problem_and_the_next_config_is_tried() -> None:
     assert tried(made, RIGHT).usable
 
 
-def test_ctrl_c_is_no_problem_of_a_config() -> None:
+def test_ctrl_c_is_not_a_problem_of_a_config() -> None:
     def stopped(x: torch.Tensor, *, config: Config) -> None:
         raise KeyboardInterrupt
 
@@ -180,7 +181,7 @@ def test_ctrl_c_is_no_problem_of_a_config() -> None:
         tried(trying(stopped, torch.ones(3)), RIGHT)
 
 
-def test_a_reference_that_fails_has_its_problem_and_another_one_can_be_named() -> None:
+def test_a_reference_that_fails_has_a_problem_and_can_be_replaced() -> None:
     ran = []
 
     def picky(x: torch.Tensor, *, config: Config) -> torch.Tensor:
@@ -207,7 +208,7 @@ def test_a_config_that_is_slower_than_the_best_is_given_up() -> None:
     assert tried(made, RIGHT, best=0.1).samples < tried(made, RIGHT).samples
 
 
-def test_random_numbers_are_the_same_for_each_config_and_the_callers_are_not_moved() -> None:
+def test_torch_random_numbers_are_the_same_for_each_config_and_then_restored() -> None:
     def noisy(x: torch.Tensor, *, config: Config) -> torch.Tensor:
         return x + torch.rand(3)
 
@@ -233,7 +234,7 @@ def test_the_arguments_are_copied_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(made_of) == 1 and len(places) == 1 and x.data_ptr() not in places
 
 
-def test_what_a_reference_did_not_write_to_is_not_copied_again() -> None:
+def test_arguments_that_the_reference_did_not_modify_are_not_copied_again() -> None:
     x, y = torch.ones(3), torch.ones(3)
     held = Copies((x, y))
     one, two = held.taken()
@@ -245,7 +246,7 @@ def test_what_a_reference_did_not_write_to_is_not_copied_again() -> None:
     assert kept[1].tolist() == [2.0] * 3 and two.tolist() == [1.0] * 3
 
 
-def test_memory_that_is_not_there_is_a_problem_of_one_config() -> None:
+def test_a_failed_allocation_is_a_problem_of_one_config() -> None:
     def greedy(x: torch.Tensor, *, config: Config) -> torch.Tensor:
         if config == OTHER:
             torch.empty(1 << 60, dtype=torch.uint8)
@@ -276,13 +277,13 @@ def test_a_kernel_on_a_gpu_is_timed_and_its_arguments_are_left_alone() -> None:
     assert bool((x == 1).all()) and not made.device_lost()
 
 
-def test_a_config_that_computes_something_else_each_time_is_not_called_wrong() -> None:
+def test_a_nondeterministic_config_is_not_called_wrong() -> None:
     calls = itertools.count()
     made = trying(lambda x, config: x + next(calls), torch.zeros(2))
-    assert tried(made, RIGHT).problem.startswith("it computes something else each time: result is")
+    assert tried(made, RIGHT).problem.startswith("it is nondeterministic: result is")
 
 
-def test_random_numbers_of_python_are_the_same_for_each_and_then_as_if_none_was_drawn() -> None:
+def test_python_random_numbers_are_the_same_for_each_config_and_then_restored() -> None:
     def noisy(x: torch.Tensor, config: Config) -> torch.Tensor:
         return x + random.random()
 

@@ -1,4 +1,4 @@
-"""One search, with a bench and a clock that tests set: what is tried, in which order, the end."""
+"""One search, with a bench and a clock that the tests control: what is tried, in which order."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FAST = {8: 4e-5, 16: 3e-5, 32: 1e-5, 64: 2e-5}
 
 
 class Clock:
-    """Time that passes when a test says so."""
+    """A clock that a test sets."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -94,29 +94,29 @@ def test_the_fastest_of_all_is_found_and_the_first_is_the_reference() -> None:
     assert bench.bests[:4] == [None, *(min(seen[:k]) for k in (1, 2, 3))]
 
 
-def test_a_list_from_slow_to_fast_is_not_timed_in_its_order() -> None:
+def test_candidates_are_timed_in_random_order() -> None:
     configs = [Config(B=size) for size in range(1, 33)]
     bench = Table({config.B: 1 / config.B for config in configs})
     searched(bench, Exhaustive(Space.of(configs)))
     tried = bench.tried[:32]
     best = [max(tried[: k + 1]) for k in range(32)]
     assert sorted(tried) == list(range(1, 33))
-    assert len(set(best)) < 10  # so many were the fastest so far; in order, each would be
+    assert len(set(best)) < 10  # how many were the fastest so far; in list order all would be
 
 
-def test_one_that_fails_costs_only_itself() -> None:
+def test_a_candidate_that_fails_does_not_end_the_search() -> None:
     found = searched(Table({**FAST, 32: "its results are wrong"}))
     assert found.best == Config(B=64)
     assert found.outcomes[Config(B=32)].problem == "its results are wrong"
 
 
-def test_where_the_first_fails_the_next_that_works_is_the_reference() -> None:
+def test_if_the_first_fails_the_next_that_works_is_the_reference() -> None:
     bench = Table({**FAST, 8: "no", 16: "no"})
     assert searched(bench).best == Config(B=32)
     assert bench.references == [8, 16, 32]
 
 
-def test_one_that_does_not_compile_is_not_tried() -> None:
+def test_a_candidate_that_does_not_compile_is_not_tried() -> None:
     def prepare(configs: Sequence[Config]) -> dict[Config, list[Future[Any]]]:
         bad = done(error=ValueError("no such register\nmore lines"))
         return {config: [bad if config.B == 32 else done()] for config in configs}
@@ -133,14 +133,14 @@ def test_where_none_works_there_is_no_best() -> None:
     assert len(found.outcomes) == 4
 
 
-def test_what_is_known_is_not_tried_again_and_is_the_reference() -> None:
+def test_a_known_config_is_not_tried_again_and_is_the_reference() -> None:
     known = {Config(B=8): Outcome(4e-5), Config(B=32): Outcome(1e-5)}
     strategy = Exhaustive(Space.of(CONFIGS))
     for config, outcome in known.items():
         strategy.tell(config, outcome.median)
     bench = Table({**FAST, 64: 2.1e-5})
     found = searched(bench, strategy, known=known)
-    assert set(bench.tried) == {16, 64}  # neither is near what is known
+    assert set(bench.tried) == {16, 64}  # neither is close to the known ones
     assert bench.references == [8]
     assert found.best == Config(B=32)
     assert {step.config.B for step in found.steps} == {16, 64}
@@ -164,7 +164,7 @@ def test_compiles_that_do_not_end_are_not_waited_for_beyond_the_budget() -> None
     def prepare(configs: Sequence[Config]) -> dict[Config, list[Future[Any]]]:
         return {config: [never if config.B == 64 else done()] for config in configs}
 
-    found = searched(Table(FAST), prepare=prepare, budget=0.2)
+    found = searched(Table(FAST), prepare=prepare, budget=0.2, clock=Clock())
     assert found.ended == "budget"
     assert found.best == Config(B=32)
     assert Config(B=64) not in found.outcomes
@@ -205,12 +205,12 @@ def test_ctrl_c_before_anything_is_known_is_raised() -> None:
         searched(Table({**FAST, 8: KeyboardInterrupt()}))
 
 
-def test_those_that_are_close_are_timed_again_and_the_median_decides() -> None:
+def test_close_candidates_are_timed_again_and_the_median_decides() -> None:
     class Moody(Table):
         def outcome(self, config: Config, *, budget: float, best: float | None) -> Outcome:
             first = config.B not in self.tried
             super().outcome(config, budget=budget, best=best)
-            # 64 was lucky once; 32 is what it seems.
+            # 64 is fast only the first time.
             seconds = {32: 1.0e-5, 64: 0.98e-5 if first else 1.2e-5}.get(config.B, 1e-3)
             return Outcome(seconds, 0.0, seconds)
 
@@ -218,10 +218,10 @@ def test_those_that_are_close_are_timed_again_and_the_median_decides() -> None:
     found = searched(bench)
     assert found.best == Config(B=32)
     assert found.outcomes[Config(B=64)].median == 1.2e-5
-    assert bench.tried[4:] == [64, 32, *[32, 64] * 2]  # then it is not close any more
+    assert bench.tried[4:] == [64, 32, *[32, 64] * 2]  # after that 64 is not close any more
 
 
-def test_what_is_known_is_timed_again_only_as_a_rival_of_what_is_new() -> None:
+def test_known_configs_are_timed_again_only_as_rivals_of_new_ones() -> None:
     configs = [Config(B=size) for size in (8, 16, 32, 64)]
     known = {c: Outcome(t) for c, t in zip(configs[:3], (1e-5, 1.3e-5, 1.05e-5), strict=True)}
     strategy = Exhaustive(Space.of(configs))
@@ -229,11 +229,11 @@ def test_what_is_known_is_timed_again_only_as_a_rival_of_what_is_new() -> None:
         strategy.tell(config, outcome.median)
     bench = Table({8: 1e-5, 16: 1.3e-5, 32: 1.05e-5, 64: 1.02e-5})
     found = searched(bench, strategy, known=known)
-    assert set(bench.tried) == {8, 32, 64}  # not 16, which is no rival
+    assert set(bench.tried) == {8, 32, 64}  # 16 is not close
     assert found.best == Config(B=8)
 
 
-def test_turns_take_in_what_a_moment_of_the_machine_made_slow() -> None:
+def test_rounds_include_a_candidate_that_was_slow_once() -> None:
     class Phases(Table):
         def outcome(self, config: Config, *, budget: float, best: float | None) -> Outcome:
             slow = 1.4 if config.B == 32 and 32 not in self.tried else 1.0
@@ -245,7 +245,7 @@ def test_turns_take_in_what_a_moment_of_the_machine_made_slow() -> None:
     assert found.outcomes[Config(B=32)].median == 1e-5
 
 
-def test_one_that_is_wrong_when_timed_again_is_out() -> None:
+def test_a_candidate_that_is_wrong_when_timed_again_is_out() -> None:
     class Flaky(Table):
         def outcome(self, config: Config, *, budget: float, best: float | None) -> Outcome:
             again = config.B in self.tried
@@ -257,7 +257,7 @@ def test_one_that_is_wrong_when_timed_again_is_out() -> None:
     assert found.outcomes[Config(B=32)].problem == "wrong now"
 
 
-def test_a_reference_that_does_not_run_any_more_costs_what_cannot_be_compared() -> None:
+def test_candidates_that_cannot_be_compared_any_more_have_a_problem() -> None:
     class Lost(Table):
         def __init__(self, after: int) -> None:
             super().__init__({**FAST, 64: 1.01e-5})
@@ -272,16 +272,16 @@ def test_a_reference_that_does_not_run_any_more_costs_what_cannot_be_compared() 
     found = searched(bench)
     [lost] = [c.B for c, o in found.outcomes.items() if not o.usable]
     assert lost not in bench.tried and "does not run" in found.outcomes[Config(B=lost)].problem
-    found = searched(Lost(after=5))  # in the first turn
+    found = searched(Lost(after=5))  # in the first round
     assert all(outcome.usable for outcome in found.outcomes.values())
     assert found.best == Config(B=32)
 
 
-def test_turns_end_when_they_take_long_beside_the_search() -> None:
+def test_rounds_end_when_they_take_half_of_the_search() -> None:
     clock = Clock()
     bench = Table({8: 1e-5, 16: 1e-5, 32: 1e-5, 64: 1e-5}, clock, each=1.0)
     searched(bench, clock=clock)
-    assert len(bench.tried) == 4 + 4  # the first turn takes as long as all before it
+    assert len(bench.tried) == 4 + 4  # the first round takes as long as all before it
 
 
 def test_a_search_prints_as_a_table_with_reasons() -> None:
@@ -306,7 +306,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_a_terminal_sees_how_many_are_done_the_best_and_the_time_left() -> None:
+def test_a_terminal_shows_how_many_are_done_the_best_and_the_time_left() -> None:
     stream = Terminal()
     with Bar("matmul", 24, stream) as bar:
         bar.show(7, Config(B=32), 1.25e-5, left=12.4)
@@ -316,7 +316,7 @@ def test_a_terminal_sees_how_many_are_done_the_best_and_the_time_left() -> None:
     assert "best 12.5 µs Config(B=32), 12 s left" in text
 
 
-def test_nothing_is_shown_where_nobody_waits() -> None:
+def test_nothing_is_shown_without_a_terminal() -> None:
     stream = io.StringIO()
     with Bar("matmul", 24, stream) as bar:
         bar.show(7, Config(B=32), 1.25e-5, left=math.inf)
@@ -324,13 +324,13 @@ def test_nothing_is_shown_where_nobody_waits() -> None:
 
 
 class Writer:
-    """What some programs put in the place of stderr."""
+    """Some programs replace stderr by such an object."""
 
     def write(self, text: str) -> None:
         raise AssertionError(text)
 
 
-def test_what_is_no_whole_file_or_closed_is_no_terminal() -> None:
+def test_an_incomplete_or_closed_stream_is_not_a_terminal() -> None:
     closed = Terminal()
     closed.close()
     for stream in (Writer(), closed):
@@ -351,6 +351,6 @@ def test_a_search_is_drawn_with_its_failures_and_what_was_chosen(tmp_path: Path)
     assert "10 µs Config(B=32)" in titles
 
 
-def test_a_search_of_nothing_is_drawn_too(tmp_path: Path) -> None:
+def test_an_empty_search_is_drawn_too(tmp_path: Path) -> None:
     Search({}, (), 0.0, "searched").plot(tmp_path / "search.svg")
     ElementTree.fromstring((tmp_path / "search.svg").read_text(encoding="utf-8"))

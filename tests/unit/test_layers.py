@@ -51,10 +51,6 @@ MOST_LINES = 600
 MOST_LINES_OF_A_FUNCTION = 60
 MOST_METHODS = 25
 
-STILL_LONG = {
-    "tune/decide.py",
-}
-
 
 def package_of(path: Path) -> str:
     first = path.relative_to(SOURCE).parts[0].removesuffix(".py")
@@ -183,8 +179,6 @@ def test_every_form_of_a_private_name_is_seen(source: str, found: set[str]) -> N
 
 @by_path
 def test_files_functions_and_classes_are_short(path: Path) -> None:
-    if str(path.relative_to(SOURCE)) in STILL_LONG:
-        return
     text = path.read_text()
     lines = len(text.splitlines())
     assert lines <= MOST_LINES, f"{path.name} has {lines} lines"

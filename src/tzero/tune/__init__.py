@@ -1,14 +1,34 @@
-"""Which variant of a kernel is the fastest: searched once, remembered, and for new shapes chosen.
+"""Choosing the config of a kernel: the fastest one is searched for once, remembered, and reused.
 
 ::
 
-    space ──Config──► search ──ask──► timing ──seconds──► memory ──best, by key──► select
-    what may be       which one       how long            what was                 which one
-    tried             comes next      it takes            found                    a call gets
-                        ▲               │
-                        └─────tell──────┘
+    a first call                                                       later calls
+         │                                                                  ▲
+       decide ── is it known? ── shipping: a file of `tzero.pretuned` ──────┤
+         │                    ├─ records: the local cache ──────────────────┤  Choice
+         │                    └─ by_size, select: the nearest shape ────────┤
+         │ no                                                               │
+     kernel_search ── tuner: one search ── best config ── records: kept ────┘
+                        │  ▲
+             configs    │  │  Outcome: seconds, or a problem
+                        ▼  │
+      space ── search   trial: copying ── compare ── timing
+      all configs       or isolated ── transfer ── child: the same in another process
+      └ which is next
 
-Enters: the configs a kernel may have, and calls to time them with. Leaves: for each call a `Choice`
-that says why it was made. Each part knows its neighbours by the values that pass between them, and
-nothing else of them.
+==================================  ================================================================
+decide                              chooses the config of a bound kernel
+facts, source                       the keys of a choice: source digest, arguments, hardware
+turn, notices                       when timing is possible; events and warnings
+shipping, records                   files that ship, and the local cache
+by_size, select                     size hints: resized arguments, and the nearest hint of a call
+kernel_search                       one search of one kernel: compiles, times, remembers
+space, search                       which configs there are, and which one is timed next
+tuner, progress, plot, seconds      the loop of a search; its progress bar, picture and units
+trial, copying, compare, timing     one config: run on copies, compared, timed
+isolated, child, transfer           the same in a process of its own
+==================================  ================================================================
+
+Enters: the configs that a kernel may have, and the arguments of calls. Leaves: for each call a
+`Choice` of a config, with the reason. It must not know how calls are dispatched or replayed.
 """

@@ -1,18 +1,18 @@
-"""Which config a call gets by the sizes of its tensors, where a kernel was tuned for several.
+"""The config of a call by the sizes of its tensors, for kernels that were tuned at several sizes.
 
 ::
 
     arguments ── resized(args, 64) ──► arguments to tune for that hint ──► config ─┐
               └─ resized(args, 4096) ──► ...                                       ├─► BySize
-    a call's arguments ── shapes, also those of its results ── nearest hint ◄──────┘
+    a call's arguments ── shapes of inputs and results ── nearest hint ◄───────────┘
 
-Enters: arguments of calls, hints. Leaves: arguments of other sizes, and for each call a `Choice`
-with no timing. It must not know how a config is tuned for a hint.
+Enters: arguments of calls, and size hints. Leaves: resized arguments, and a `Choice` for each call,
+made without timing. It must not know how a config is tuned for a hint.
 
-A hint is a size: every size above one takes its place, but for dimensions that are marked static.
-Which sizes of the results come from which of the arguments is found by calling the host function
-once on tensors without memory whose sizes are all different; where it cannot be found, a size of a
-result counts as not known, and where the call fails, the results do not count.
+A hint is a size. It replaces every size above 1, except in dimensions that are marked static. To
+find which sizes of the arguments the results have, the host function runs once on meta tensors with
+distinct sizes. A size of a result that matches none of them counts as unknown. Where the run fails,
+results are not compared.
 """
 
 from __future__ import annotations
@@ -47,26 +47,16 @@ Shapes = tuple[tuple[int, ...], ...]
 
 
 class NotResizable(Exception):
-    """Arguments that cannot be had in another size; the message says why.
-
-    >>> raise NotResizable("argument 'n' is 5000")
-    Traceback (most recent call last):
-    tzero.tune.by_size.NotResizable: argument 'n' is 5000
-    """
+    """Arguments that cannot be resized; the message says why."""
 
 
 class NotFollowed(Exception):
-    """A host function that does not run on tensors without memory; the message says why.
-
-    >>> raise NotFollowed("ValueError: it wants a multiple of 16")
-    Traceback (most recent call last):
-    tzero.tune.by_size.NotFollowed: ValueError: it wants a multiple of 16
-    """
+    """A host function that does not run on meta tensors; the message says why."""
 
 
 class Origin(NamedTuple):
-    """Where the size of a result comes from: a dimension of one of the tensors given, or nowhere
-    that is known; then it is the number `size`, if that is known.
+    """Where the size of a result comes from: a dimension of an argument. Where that is unknown,
+    `tensor` is -1, and `size` is the number itself or None.
 
     >>> Origin(tensor=0, dimension=1).of([(2, 3)])
     3
@@ -85,7 +75,7 @@ Origins = tuple[tuple[Origin, ...], ...]
 
 
 class BySize:
-    """Chooses a config for each call, by what its shapes are nearest to.
+    """Chooses for each call the config of the hint that is nearest to its shapes.
 
     >>> hints = [Hint(Config(BLOCK=16), [(64, 64)]), Hint(Config(BLOCK=128), [(4096, 4096)])]
     >>> BySize(hints, (), ("x",))((torch.ones(100, 60),)).variant
@@ -100,7 +90,7 @@ class BySize:
         self._parameters = parameters
 
     def shapes(self, args: Sequence[Any]) -> tuple[tuple[int | None, ...], ...]:
-        """The shapes of the tensors given, and of those that will be returned."""
+        """The shapes of the arguments, then those of the results."""
         given = shapes_of(args, self._parameters)
         results = [tuple(size.of(given) for size in each) for each in self._origins]
         return (*given, *results)
@@ -110,7 +100,7 @@ class BySize:
 
 
 def shapes_of(args: Sequence[Any], parameters: Sequence[str]) -> Shapes:
-    """The shapes of the tensors that arguments are or hold.
+    """The shapes of all tensors in some arguments.
 
     >>> shapes_of((torch.ones(2, 3), [torch.ones(4), 5]), ("x", "more"))
     ((2, 3), (4,))
@@ -121,22 +111,20 @@ def shapes_of(args: Sequence[Any], parameters: Sequence[str]) -> Shapes:
 
 
 AS_FAST = 1.05
-"""Two configs are as fast as each other where they take no more than this times each other: a
-machine hardly tells them apart."""
+"""Configs whose times differ by less than this factor count as equally fast."""
 
 
 def most_general(times: Mapping[int, Mapping[Config, float]], hint: int) -> Config:
-    """The config for a hint, by the seconds that configs took at each hint. A hint stands for all
-    sizes that are nearer to it than to the others, so among configs that are as fast as its fastest
-    the one is taken that does best at all hints; one that is twice as large or small counts half.
+    """The config for a hint, from the seconds that each config took at each hint. A hint stands for
+    all sizes that are nearest to it. So among the configs that are as fast as its fastest, this is
+    the one with the best times at all hints. A hint twice as large or small has half the weight.
 
     >>> one, other = Config(BLOCK=64), Config(BLOCK=256)
     >>> times = {64: {one: 1.0, other: 3.0}, 256: {one: 5.1, other: 5.0}}
     >>> most_general(times, 256)
     Config(BLOCK=64)
 
-    What is not known to run at every hint cannot be compared, and is not taken in place of the
-    fastest.
+    A config that was not timed at every hint cannot replace the fastest.
     """
     least = {each: min(found.values()) for each, found in times.items()}
     mine = times[hint]
@@ -154,19 +142,19 @@ def most_general(times: Mapping[int, Mapping[Config, float]], hint: int) -> Conf
 
 
 def resized(args: tuple[Any, ...], parameters: Sequence[str], hint: int) -> tuple[Any, ...]:
-    """Arguments of another size: of tensors, what fits of their contents, repeated; whole numbers
-    that are a size or a number of elements of theirs become that of the new ones.
+    """Arguments of another size. Tensors are cut, or filled by repeating their contents. An integer
+    that equals a size or the number of elements of a tensor becomes that of the new tensor.
 
     >>> x, n = resized((torch.arange(6), 6), ("x", "n"), 4)
     >>> x, n
     (tensor([0, 1, 2, 3]), 4)
 
-    `NotResizable` where a whole number may be a size, but of nothing that is given, or is in a
-    list: a kernel would run past the end of a smaller tensor; where tensors are in what hints do
-    not look into; and where the new ones would be too many for the memory.
+    `NotResizable` where an integer may be a size that matches no tensor, or is in a list, because a
+    kernel could then run past the end of a smaller tensor; where tensors are inside other objects
+    than lists, tuples and dicts; and where the new tensors would take too much memory.
     """
-    numbers: dict[int, int] = {}
-    room: dict[torch.device, int] = {}
+    numbers: dict[int, int] = {}  # sizes and element counts, old to new
+    needed: dict[torch.device, int] = {}  # bytes
     for name, value in leaves(args, parameters):
         if isinstance(value, torch.Tensor):
             if type(value) not in (torch.Tensor, torch.nn.Parameter):
@@ -175,18 +163,18 @@ def resized(args: tuple[Any, ...], parameters: Sequence[str], hint: int) -> tupl
             numbers |= dict(zip(value.shape, new, strict=True))
             count = math.prod(new)
             numbers.setdefault(value.numel(), count)
-            room[value.device] = room.get(value.device, 0) + count * value.dtype.itemsize
+            needed[value.device] = needed.get(value.device, 0) + count * value.dtype.itemsize
         elif tensors_in(value):
             kind = type(value).__name__
-            raise NotResizable(f"argument {name!r} is a {kind}, into which they do not look")
+            raise NotResizable(f"argument {name!r} is a {kind}, whose tensors are not resized")
     dimensions = sum(map(len, shapes_of(args, parameters)))
     if dimensions > MOST_DIMS:
-        raise NotResizable(f"the tensors given have {dimensions} dimensions, more than {MOST_DIMS}")
-    for device, size in room.items():
-        _check_room(device, size, hint)
+        raise NotResizable(f"its tensors have {dimensions} dimensions, more than {MOST_DIMS}")
+    for device, size in needed.items():
+        _check_memory(device, size, hint)
     for name, value in leaves(args, parameters):
         if name not in parameters or type(value) is torch.Size:
-            _check_inner(name, value, numbers, hint)
+            _check_nested(name, value, numbers, hint)
     made = walk(args, lambda tensor: _resized(tensor, _sizes(tensor, hint), hint), {})
     return tuple(
         _number(name, value, numbers, hint) if type(value) is int else value
@@ -195,11 +183,11 @@ def resized(args: tuple[Any, ...], parameters: Sequence[str], hint: int) -> tupl
 
 
 _PART = 4
-"""Of a device's memory, arguments of a hint's size may take this part: there are copies of them,
-and results, and what they are compared with."""
+"""Resized arguments may take one part in so many of a device's memory: there are also copies of
+them, results, and the reference's results."""
 
 
-def _check_room(device: torch.device, size: int, hint: int) -> None:
+def _check_memory(device: torch.device, size: int, hint: int) -> None:
     if device.type == "cuda":
         whole = int(torch.cuda.get_device_properties(device).total_memory)
     else:
@@ -215,15 +203,15 @@ def _number(name: str, value: int, numbers: dict[int, int], hint: int) -> int:
     if value in numbers:
         return numbers[value]
     if abs(value) > min(hint, *numbers.values(), hint):
-        raise NotResizable(f"argument {name!r} is {value}, which is the size of no tensor given")
+        raise NotResizable(f"argument {name!r} is {value}, which is the size of no tensor")
     return value
 
 
-def _check_inner(name: str, value: Any, numbers: dict[int, int], hint: int) -> None:
-    """Refuse whole numbers in lists that may be sizes; only those that stand alone follow."""
+def _check_nested(name: str, value: Any, numbers: dict[int, int], hint: int) -> None:
+    """Reject integers in lists that may be sizes: only arguments of their own are resized."""
     for each in value if type(value) is torch.Size else (value,):
         if type(each) is int and _number(name, each, numbers, hint) != each:
-            raise NotResizable(f"{name} is {value}, which may be a size, and stands in a list")
+            raise NotResizable(f"{name} is {value}, which may be a size, and is in a list")
 
 
 def _static(tensor: torch.Tensor) -> frozenset[int]:
@@ -237,12 +225,12 @@ def _sizes(tensor: torch.Tensor, hint: int) -> tuple[int, ...]:
 
 
 _SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
-"""Types that torch does little with, and those it takes in their place."""
+"""Dtypes for which torch lacks most operators, and the ones used instead."""
 
 
 def _resized(tensor: torch.Tensor, sizes: tuple[int, ...], hint: int) -> torch.Tensor:
-    """A tensor like another one, with its order of dimensions in memory. Whole numbers in it stay
-    below the hint, because they may be places in another tensor."""
+    """A tensor of other sizes, with the same order of dimensions in memory. Integers in it stay
+    below the hint, because they may be indices into another tensor."""
     if 0 in sizes:
         return torch.empty(sizes, dtype=tensor.dtype, device=tensor.device)
     dtype = _SIGNED.get(tensor.dtype, tensor.dtype)
@@ -265,13 +253,13 @@ def _resized(tensor: torch.Tensor, sizes: tuple[int, ...], hint: int) -> torch.T
     return made
 
 
-# -- tensors like others ------------------------------------------------------------------------
+# -- tensors without their contents --------------------------------------------------------------
 
 
-class Likeness(NamedTuple):
-    """What there is to know of a tensor besides its contents.
+class Layout(NamedTuple):
+    """The layout of a tensor, without its contents.
 
-    >>> Likeness.of(torch.ones(2, 3)).tensor().shape
+    >>> Layout.of(torch.ones(2, 3)).tensor().shape
     torch.Size([2, 3])
     """
 
@@ -281,37 +269,33 @@ class Likeness(NamedTuple):
     device: torch.device
 
     @classmethod
-    def of(cls, tensor: torch.Tensor) -> Likeness:
+    def of(cls, tensor: torch.Tensor) -> Layout:
         return cls(tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device)
 
     def tensor(self) -> torch.Tensor:
-        """A tensor like that: of random numbers, or of zeros where it is to hold whole numbers,
-        which may be places in another."""
+        """A tensor of this layout: random floats, or zeros for integers, which may be indices into
+        another tensor."""
         pairs = zip(self.size, self.stride, strict=True)
         last = sum((n - 1) * step for n, step in pairs) if 0 not in self.size else -1
-        # Elements may share memory, and then torch fills only what is below them.
-        room = torch.empty(last + 1, dtype=self.dtype, device=self.device)
+        # Elements may overlap, and torch does not fill overlapping views: fill the memory instead.
+        memory = torch.empty(last + 1, dtype=self.dtype, device=self.device)
         filled = self.dtype.is_floating_point and self.dtype.itemsize > 1
-        room = room.normal_() if filled else room.zero_()
-        return room.as_strided(self.size, self.stride)
+        memory = memory.normal_() if filled else memory.zero_()
+        return memory.as_strided(self.size, self.stride)
 
 
 def described(args: tuple[Any, ...]) -> Any:
-    """Arguments whose tensors are described, so that nobody's memory is held.
-
-    >>> described((torch.ones(2), 3))[1]
-    3
-    """
-    return walk(args, Likeness.of, {})
+    """Arguments with a `Layout` in place of each tensor, so that no memory is kept alive."""
+    return walk(args, Layout.of, {})
 
 
 def imagined(example: Any) -> tuple[Any, ...]:
-    """Arguments like those that were described.
+    """New arguments with the layouts of described ones.
 
     >>> imagined(described((torch.ones(2), 3)))[0].shape
     torch.Size([2])
     """
-    made: tuple[Any, ...] = walk(example, Likeness.tensor, {}, Likeness)
+    made: tuple[Any, ...] = walk(example, Layout.tensor, {}, Layout)
     return made
 
 
@@ -321,11 +305,11 @@ def imagined(example: Any) -> tuple[Any, ...]:
 def origins(
     run: Callable[[tuple[Any, ...]], Any], args: tuple[Any, ...], parameters: Sequence[str]
 ) -> Origins:
-    """Which sizes of the results come from which of the arguments: `run` calls the host function on
-    tensors without memory, whose sizes are told apart. `NotFollowed` where that does not go."""
+    """Which dimension of an argument each size of the results comes from. `run` calls the host
+    function on meta tensors, to which distinct sizes are given. `NotFollowed` where that fails."""
     given = [v for _, v in leaves(args, parameters) if isinstance(v, torch.Tensor)]
     fresh = _primes()
-    renamed: dict[int, int] = {}  # what was one size stays one
+    renamed: dict[int, int] = {}  # equal sizes stay equal
     places: dict[int, Origin] = {}
     wanted: dict[int, tuple[int, ...]] = {}
     for k, tensor in enumerate(given):
@@ -344,7 +328,7 @@ def origins(
 
     try:
         results = run(walk(args, like, {}))
-    except Exception as error:  # of the host function, for sizes that it was not made for
+    except Exception as error:  # from the host function, for sizes that it does not support
         raise NotFollowed(f"{type(error).__name__}: {error}") from error
     tensors = [each for each in tree_flatten(results)[0] if isinstance(each, torch.Tensor)]
     return tuple(
@@ -354,5 +338,5 @@ def origins(
 
 
 def _primes() -> Iterator[int]:
-    """Sizes that nothing else has: primes from 1009 on."""
+    """Sizes that hardly come from anywhere else: primes from 1009 on."""
     return (n for n in itertools.count(1009, 2) if all(n % d for d in range(3, int(n**0.5) + 1, 2)))

@@ -1,12 +1,12 @@
-"""What runs in the process that times candidates: one question in, one reply out.
+"""The process that times candidates: it answers one question at a time.
 
-Enters: a parcel and a connection; then questions, one at a time. Leaves: a `Reply` to each. It must
-not know which configs there are, nor what becomes of replies.
+Enters: a parcel and a connection, then questions. Leaves: a `Reply` to each. It must not know which
+configs there are, nor what the replies are used for.
 
-The process ends when its parent does, also while a candidate hangs and holds Python's lock; it
-ignores Ctrl-C, which is for the parent to act on; of all processes it is the first that the system
-ends when memory is short; and it leaves no core behind. It ends itself after a candidate by which
-the device was lost, so that the next one gets a process with a device.
+- It ends with its parent, even while a candidate hangs and holds the GIL.
+- It ignores Ctrl-C, which the parent handles.
+- It is the first process that the OOM killer takes, and it writes no core file.
+- It exits after a candidate that broke the CUDA context; the next candidate gets a new process.
 """
 
 from __future__ import annotations
@@ -37,25 +37,17 @@ from tzero.tune.records import Outcome
 from tzero.tune.transfer import Parcel, opened
 from tzero.tune.trial import Trial, device_of, problem_of
 
-__all__ = ["Ask", "Refer", "Reply", "World", "main", "world"]
+__all__ = ["ProcessState", "Reply", "SetReference", "TimeConfig", "main", "process_state"]
 
 
-class Refer(NamedTuple):
-    """A question: does this config run? It is the reference from now on.
-
-    >>> Refer(Config(BLOCK=64)).config
-    Config(BLOCK=64)
-    """
+class SetReference(NamedTuple):
+    """A question: does this config run? It becomes the reference."""
 
     config: Config
 
 
-class Ask(NamedTuple):
-    """A question: what does this config come to?
-
-    >>> Ask(Config(BLOCK=64), budget=0.5, best=None).budget
-    0.5
-    """
+class TimeConfig(NamedTuple):
+    """A question: what is the outcome of this config?"""
 
     config: Config
     budget: float
@@ -63,28 +55,20 @@ class Ask(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """An answer: a problem or none, or an outcome; and whether the process ends now.
-
-    >>> Reply("", last=False).value
-    ''
-    """
+    """An answer: a problem, which may be empty, or an outcome; and whether the process exits."""
 
     value: str | Outcome
     last: bool
 
 
 @dataclass(frozen=True, slots=True)
-class World:
-    """What the parent is set to, and a candidate may depend on.
-
-    >>> world().threads > 0
-    True
-    """
+class ProcessState:
+    """The settings and modes of the parent that a candidate may depend on."""
 
     settings: dict[str, Any]
     knobs: dict[str, Any]
     device: int | None
-    """Which CUDA device is the current one."""
+    """The current CUDA device."""
     threads: int
     grad: bool
     inference: bool
@@ -93,7 +77,7 @@ class World:
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """Have this process set to the same."""
+        """Give this process the same settings and modes."""
         torch.set_num_threads(self.threads)
         torch.set_default_dtype(self.dtype)
         torch.set_float32_matmul_precision(self.precision)
@@ -108,15 +92,15 @@ class World:
             yield
 
 
-def world() -> World:
-    """What this process is set to. Nothing compiles beside the child: it finds what the parent's
-    service has compiled, and compiles itself what that has not.
+def process_state() -> ProcessState:
+    """The state of this process. The child gets no compile workers: it finds in the cache what the
+    parent has compiled, and compiles the rest itself.
 
-    >>> world().settings["compile_workers"]
+    >>> process_state().settings["compile_workers"]
     1
     """
     cuda = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-    return World(
+    return ProcessState(
         settings={**asdict(settings.now()), "compile_workers": 1},
         knobs=triton_compile.code_knobs(),
         device=torch.cuda.current_device() if cuda else None,
@@ -129,7 +113,7 @@ def world() -> World:
 
 
 def main(parent: int, connection: int, lifeline: int, descriptor: int, length: int) -> None:
-    """Answer questions until there are no more; called by what `tzero.tune.isolated` starts.
+    """Answer questions until the parent closes the connection. `tzero.tune.isolated` starts this.
 
     ::
 
@@ -137,27 +121,27 @@ def main(parent: int, connection: int, lifeline: int, descriptor: int, length: i
     """
     _begin(parent, lifeline)
     with Connection(connection) as pipe:
-        around: World = pipe.recv()
-        with around.entered():
+        state: ProcessState = pipe.recv()
+        with state.entered():
             try:
-                trial, last = _served(Parcel(descriptor, length)), False
+                trial, last = _trial_of(Parcel(descriptor, length)), False
                 pipe.send(Reply("", last))
-            except Exception as error:  # of modules that are imported here, for one
+            except Exception as error:  # such as a module that cannot be imported here
                 pipe.send(Reply(problem_of(error), True))
                 return
             while not last:
                 try:
                     question = pipe.recv()
-                except EOFError:  # the parent is done
+                except EOFError:  # the parent has closed it
                     return
                 reply = _answer(trial, question)
                 last = reply.last
                 pipe.send(reply)
 
 
-def _answer(trial: Trial, question: Refer | Ask) -> Reply:
+def _answer(trial: Trial, question: SetReference | TimeConfig) -> Reply:
     value: str | Outcome
-    if isinstance(question, Refer):
+    if isinstance(question, SetReference):
         trial.set_reference(question.config)
         value = problem = trial.reference_problem()
     else:
@@ -166,16 +150,16 @@ def _answer(trial: Trial, question: Refer | Ask) -> Reply:
     return Reply(value, last=bool(problem) and trial.device_lost())
 
 
-class _Served(Trial):
-    """Every kernel is compiled by way of the service: it finds on disk what the parent's has
-    compiled."""
+class _ChildTrial(Trial):
+    """A trial that compiles every kernel through tzero's compile service, which finds in the cache
+    what the parent has compiled."""
 
     def run(self, config: Config) -> tuple[Callable[..., Any], tuple[Any, ...], Any]:
-        with intercept.intercepted(_taken_over):
+        with intercept.intercepted(_compiled_by_service):
             return super().run(config)
 
 
-def _taken_over(
+def _compiled_by_service(
     kernel: Any,
     grid: Any,
     args: tuple[Any, ...],
@@ -191,9 +175,9 @@ _CRASHES = ("SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT", "SIGTRAP")
 
 
 def _compiled(*given: Any, **named: Any) -> Any:
-    """What is compiled by way of the service: in this process, for there are no workers, unless it
-    is found. LLVM leaves handlers of signals behind: of Ctrl-C, and of crashes, which one after the
-    other raise them anew without end, so that a crash would pass for a hang."""
+    """Compile in this process, which has no workers. LLVM installs signal handlers meanwhile, for
+    Ctrl-C and for crashes. These would raise the signal again without end, so that a crash would
+    look like a hang: they are removed afterwards."""
     try:
         return compiled(*given, **named)
     finally:
@@ -206,24 +190,23 @@ def _set_signals() -> None:
         signal.signal(signal.Signals[name], signal.SIG_DFL)
 
 
-def _served(parcel: Parcel) -> Trial:
+def _trial_of(parcel: Parcel) -> Trial:
     host, args, called = opened(parcel)
-    os.close(parcel.descriptor)  # it is all here now
-
-    current.is_trial = True  # what it specializes is no news, and kernels in it are not tuned here
+    os.close(parcel.descriptor)
+    current.is_trial = True  # kernels called by the host function are not tuned here
     made = functools.cache(functools.partial(called, host))
-    return _Served(made, args, device_of(args), Config())
+    return _ChildTrial(made, args, device_of(args), Config())
 
 
 def _begin(parent: int, lifeline: int) -> None:
     _set_signals()
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:
-        score.write("1000")  # a system that does not have this chooses by itself
-    # Nothing is ever written to the lifeline. When the parent is gone its other end is closed, and
-    # that is an event, for which the system sends this signal: also while Python's lock is held.
+        score.write("1000")  # not every system has this file
+    # Nothing is ever written to the lifeline pipe. When the parent ends, its end is closed,
+    # and the system sends this signal for that event, even while a thread holds the GIL.
     fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(lifeline, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
-    # If the parent has forked, someone else has that end, too; and it may have been gone before.
+    # A process that the parent forked may hold that end too, and the parent may have ended already.
     threading.Thread(target=end_with, args=(parent,), name="tzero-parent", daemon=True).start()

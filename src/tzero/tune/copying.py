@@ -1,15 +1,15 @@
-"""Arguments with memory of their own: what a candidate writes, it writes there.
+"""Copies of arguments: a candidate writes to these, never to the caller's tensors.
 
 ::
 
-    arguments ── Copies ──► storages of their own, made once ── taken() ──► arguments like them
-                               │  ▲                              restore(): as they were at first
+    arguments ── Copies ──► new storages, allocated once ── taken() ──► arguments in those storages
+                               │  ▲                          restore(): the original contents again
                                │  └── changed(): which storages a call wrote to
-                               └───── kept(value): results, out of the way of the next restore
+                               └───── kept(value): results, safe from the next restore
 
-Enters: arguments of any nest. Leaves: the same nest with other tensors: of the same strides,
-storage offsets and alignment, sharing memory where the first do. It must not know what is called
-with them.
+Enters: arguments, nested in lists, tuples, dicts and dataclasses. Leaves: the same with new tensors
+that have the same strides, storage offsets and alignment, and share memory where the originals do.
+It must not know what is called with them.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from tzero.errors import UnsupportedType
 
 __all__ = [
     "Copies",
-    "Place",
+    "Location",
     "View",
     "bytes_of",
     "copies",
     "has_contents",
-    "place_of",
-    "place_of_storage",
-    "rooms",
+    "location_of",
+    "location_of_storage",
+    "new_storages",
     "tensor_of",
     "tensors_in",
     "view_of",
@@ -45,11 +45,11 @@ _ALIGNED = 512  # what CUDA's own allocations are multiples of, and a multiple o
 
 
 def copies(args: Any) -> Any:
-    """Arguments with tensors of their own, for kernels that work in place or accumulate.
+    """A copy of some arguments, for kernels that work in place or accumulate.
 
-    Lists, tuples, dicts and dataclasses are walked; what else there is stays the same object. What
-    shared memory shares it in the copies, what was one object is one again, and every tensor keeps
-    its strides, its storage offset, and its alignment. Storages are copied whole.
+    Lists, tuples, dicts and dataclasses are walked; other objects stay the same. Tensors that share
+    memory share it in the copies, one object stays one object, and every tensor keeps its strides,
+    its storage offset and its alignment. Storages are copied whole.
 
     >>> x = torch.arange(6.0)
     >>> y, [row] = copies((x, [x[2:4]]))
@@ -61,7 +61,7 @@ def copies(args: Any) -> Any:
 
 
 class Copies:
-    """Copies of arguments that are made once, and put back to what they were before each use.
+    """Copies of arguments: allocated once, restored before each use.
 
     >>> x = torch.ones(2)
     >>> held = Copies([x])
@@ -73,32 +73,33 @@ class Copies:
 
     def __init__(self, args: Any) -> None:
         self._args = args
-        self._holders = {place_of(tensor): tensor for tensor in tensors_in(args)}
+        self._holders = {location_of(tensor): tensor for tensor in tensors_in(args)}
         self._storages = _storages(self._holders)
 
     def taken(self) -> Any:
-        """The arguments, with the copies in place of their tensors: new lists, dicts and tensors
-        each time, in the same memory each time."""
-        return walk(self._args, lambda each: _tensor(each, self._storages[place_of(each)]), {})
+        """The arguments with copies in place of their tensors: each time new lists, dicts and
+        tensor objects, in the same memory."""
+        return walk(self._args, lambda each: _tensor(each, self._storages[location_of(each)]), {})
 
-    def restore(self, places: Collection[Place] | None = None) -> None:
-        """Give the copies the contents of the arguments: all of them, or those at these places."""
-        for place in self._storages if places is None else places:
-            if has_contents(place):
-                _fill(self._storages[place], self._holders[place].untyped_storage())
+    def restore(self, locations: Collection[Location] | None = None) -> None:
+        """Copy the contents of the arguments again: into all copies, or into these."""
+        for location in self._storages if locations is None else locations:
+            if has_contents(location):
+                _fill(self._storages[location], self._holders[location].untyped_storage())
 
-    def changed(self) -> list[Place]:
-        """Where the contents are no longer those of the arguments, bit by bit."""
+    def changed(self) -> list[Location]:
+        """The storages whose bytes differ from those of the arguments."""
         return [
-            place
-            for place, storage in self._storages.items()
-            if has_contents(place) and not _equal(storage, self._holders[place].untyped_storage())
+            location
+            for location, storage in self._storages.items()
+            if has_contents(location)
+            and not _equal(storage, self._holders[location].untyped_storage())
         ]
 
     def kept(self, value: Any) -> Any:
-        """A value, such as the results of a call, as it is now: with memory that neither the next
-        call nor `restore` writes to. Copies that were not changed need none: they are as the
-        arguments are.
+        """A snapshot of a value, such as the results of a call, in memory that neither the next
+        call nor `restore` writes to. Copies that were not changed are not copied again: the
+        arguments have the same contents.
 
         >>> x = torch.zeros(2)
         >>> held = Copies(x)
@@ -110,21 +111,21 @@ class Copies:
         """
         changed = self.changed()
         homes: dict[int, torch.UntypedStorage] = {}
-        for place, storage in self._storages.items():
-            first = self._holders[place].untyped_storage()
-            homes[storage_id(storage)] = _cloned(storage) if place in changed else first
-        others = [each for each in tensors_in(value) if _home(each) not in homes]
-        made = _storages({place_of(each): each for each in others})
+        for location, storage in self._storages.items():
+            first = self._holders[location].untyped_storage()
+            homes[storage_id(storage)] = _cloned(storage) if location in changed else first
+        others = [each for each in tensors_in(value) if storage_id(each) not in homes]
+        made = _storages({location_of(each): each for each in others})
 
         def visit(tensor: torch.Tensor) -> torch.Tensor:
-            storage = homes.get(_home(tensor))
-            return _tensor(tensor, made[place_of(tensor)] if storage is None else storage)
+            storage = homes.get(storage_id(tensor))
+            return _tensor(tensor, made[location_of(tensor)] if storage is None else storage)
 
         return walk(value, visit, {})
 
 
 def tensors_in(value: Any) -> list[torch.Tensor]:
-    """The tensors in a nest of lists, tuples, dicts and dataclasses, each once.
+    """The tensors in nested lists, tuples, dicts and dataclasses, each once.
 
     >>> x = torch.ones(2)
     >>> len(tensors_in((x, {"a": [x, x + 1]}, 3)))
@@ -146,9 +147,9 @@ def walk(
     seen: dict[int, tuple[Any, Any]],
     kind: type = torch.Tensor,
 ) -> Any:
-    """The value with what `visit` makes of each tensor in it, or of what else has this type. `seen`
-    has objects, and what became of them, by their ids: it holds them, so that no other object can
-    get the id of one."""
+    """The value with `visit(each)` in place of each tensor in it, or of each object of another
+    type. `seen` maps the id of an object to the object and its replacement; it keeps the object
+    alive, so that its id is not reused."""
     if id(value) in seen:
         return seen[id(value)][1]
     made: Any = value
@@ -156,9 +157,9 @@ def walk(
         made = visit(value)
     elif isinstance(value, list | dict):
         made = copy.copy(value)
-        seen[id(value)] = (value, made)  # before its items: it may hold itself
-        for place, item in value.items() if isinstance(value, dict) else enumerate(value):
-            made[place] = walk(item, visit, seen, kind)
+        seen[id(value)] = (value, made)  # before its items: it may contain itself
+        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+            made[key] = walk(item, visit, seen, kind)
     elif isinstance(value, tuple):
         items = [walk(item, visit, seen, kind) for item in value]
         if any(new is not old for new, old in zip(items, value, strict=True)):
@@ -175,46 +176,41 @@ def walk(
     return made
 
 
-Place = tuple[torch.device, int, int, int]
-"""Where a storage is: device, address, bytes; and which it is, where it has no address."""
+Location = tuple[torch.device, int, int, int]
+"""Where a storage is: device, address, bytes; and an id, where it has no address."""
 
 
-def place_of(tensor: torch.Tensor) -> Place:
-    """Where a tensor's storage is; tensors that copies cannot be made of are refused.
+def location_of(tensor: torch.Tensor) -> Location:
+    """Where a tensor's storage is; `UnsupportedType` for tensors that cannot be copied.
 
     >>> x = torch.ones(4)
-    >>> place_of(x) == place_of(x[2:])
+    >>> location_of(x) == location_of(x[2:])
     True
     """
     plain = type(tensor) in (torch.Tensor, torch.nn.Parameter)
     if not plain or tensor.is_nested or tensor.layout is not torch.strided or tensor.is_quantized:
         kind = type(tensor).__name__ if not plain else f"{tensor.layout} tensor"
-        raise UnsupportedType(kind=kind, advice="Plain tensors can be copied; pass such ones.")
-    return place_of_storage(tensor.untyped_storage())
+        raise UnsupportedType(kind=kind, advice="Only plain tensors can be copied; pass those.")
+    return location_of_storage(tensor.untyped_storage())
 
 
-def place_of_storage(storage: torch.UntypedStorage) -> Place:
+def location_of_storage(storage: torch.UntypedStorage) -> Location:
     """Where a storage is.
 
-    >>> place_of_storage(torch.ones(2).untyped_storage())[2]
+    >>> location_of_storage(torch.ones(2).untyped_storage())[2]
     8
     """
     address = storage.data_ptr()
     return storage.device, address, storage.nbytes(), 0 if address else storage_id(storage)
 
 
-def _home(tensor: torch.Tensor) -> int:
-    """Which storage a tensor has."""
-    return storage_id(tensor)
+def has_contents(location: Location) -> bool:
+    """Whether a storage has any bytes: it is not a meta storage, and not empty.
 
-
-def has_contents(place: Place) -> bool:
-    """Whether there is anything at a place.
-
-    >>> has_contents(place_of(torch.ones(2))), has_contents(place_of(torch.ones(0)))
+    >>> has_contents(location_of(torch.ones(2))), has_contents(location_of(torch.ones(0)))
     (True, False)
     """
-    return place[0].type != "meta" and place[1] != 0
+    return location[0].type != "meta" and location[1] != 0
 
 
 _CHUNK = 1 << 26  # bytes compared at once
@@ -232,7 +228,7 @@ def _cloned(storage: torch.UntypedStorage) -> torch.UntypedStorage:
 
 
 def bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
-    """The contents of a storage, where they are.
+    """The contents of a storage, as a view.
 
     >>> bytes_of(torch.tensor([1, 2], dtype=torch.uint8).untyped_storage())
     tensor([1, 2], dtype=torch.uint8)
@@ -241,75 +237,71 @@ def bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
     return whole.set_(storage, 0, (storage.nbytes(),), (1,))
 
 
-def _storages(holders: Mapping[Place, torch.Tensor]) -> dict[Place, torch.UntypedStorage]:
-    """A new storage for each that the tensors have, with the same contents."""
-    made = rooms({place: each.is_pinned() for place, each in holders.items()})
-    for place, storage in made.items():
-        if has_contents(place):
-            _fill(storage, holders[place].untyped_storage())
+def _storages(holders: Mapping[Location, torch.Tensor]) -> dict[Location, torch.UntypedStorage]:
+    """A new storage for each storage of the tensors, with the same contents."""
+    made = new_storages({location: each.is_pinned() for location, each in holders.items()})
+    for location, storage in made.items():
+        if has_contents(location):
+            _fill(storage, holders[location].untyped_storage())
     return made
 
 
 def _fill(storage: torch.UntypedStorage, other: torch.UntypedStorage) -> None:
-    """Give a storage the contents of another. On the CPU not by torch, whose threads spin for a
-    while after what they did, on the cores that what is timed next is to have. Where they are not
-    of one size any more, torch says so."""
+    """Copy the contents of a storage into another. On the CPU this is not done by torch: its
+    threads keep spinning for a while, on cores that the next timed call needs. Where the sizes
+    differ, torch raises."""
     if storage.device.type == "cpu" and storage.nbytes() == other.nbytes():
         ctypes.memmove(storage.data_ptr(), other.data_ptr(), other.nbytes())
     else:
         storage.copy_(other, non_blocking=False)
 
 
-def rooms(places: Mapping[Place, bool]) -> dict[Place, torch.UntypedStorage]:
-    """A new storage like each of these, with any contents; those that overlap do so again. The
-    places may be of another process. Each comes with whether its memory is pinned.
+def new_storages(locations: Mapping[Location, bool]) -> dict[Location, torch.UntypedStorage]:
+    """A new, uninitialized storage for each location; storages that overlapped overlap again. The
+    locations may be those of another process. The values say which memory is pinned.
 
     >>> x = torch.ones(2)
-    >>> [storage] = rooms({place_of(x): False}).values()
+    >>> [storage] = new_storages({location_of(x): False}).values()
     >>> storage.nbytes()
     8
     """
-    made: dict[Place, torch.UntypedStorage] = {}
-    for group in _overlapping(places):
+    made: dict[Location, torch.UntypedStorage] = {}
+    for group in _overlapping(locations):
         device, begin = group[0][:2]
         end = max(address + size for _, address, size, _ in group)
         if not has_contents(group[0]):
-            for place in group:
-                made[place] = torch.UntypedStorage(place[2], device=device)  # type: ignore[no-untyped-call]
+            for location in group:
+                made[location] = torch.UntypedStorage(location[2], device=device)  # type: ignore[no-untyped-call]
             continue
         ahead = begin % _ALIGNED
-        pinned = any(places[place] for place in group)  # a device may read it
+        pinned = any(locations[location] for location in group)  # a device may read it
         size = end - begin + 2 * _ALIGNED
-        room = torch.empty(size, dtype=torch.uint8, device=device, pin_memory=pinned)
-        ahead += -room.data_ptr() % _ALIGNED
-        for place in group:
-            _, address, size, _ = place
+        memory = torch.empty(size, dtype=torch.uint8, device=device, pin_memory=pinned)
+        ahead += -memory.data_ptr() % _ALIGNED
+        for location in group:
+            _, address, size, _ = location
             start = ahead + address - begin
             # A tensor that comes by DLPack has a storage that begins where the tensor does.
-            made[place] = from_dlpack(room[start : start + size]).untyped_storage()
+            made[location] = from_dlpack(memory[start : start + size]).untyped_storage()
     return made
 
 
-def _overlapping(places: Iterable[Place]) -> list[list[Place]]:
-    groups: list[list[Place]] = []
+def _overlapping(locations: Iterable[Location]) -> list[list[Location]]:
+    groups: list[list[Location]] = []
     end = 0
-    for place in sorted(places, key=lambda place: (str(place[0]), *place[1:])):
-        device, address, size, _ = place
+    for location in sorted(locations, key=lambda location: (str(location[0]), *location[1:])):
+        device, address, size, _ = location
         if groups and address and groups[-1][0][0] == device and address < end:
-            groups[-1].append(place)
+            groups[-1].append(location)
             end = max(end, address + size)
         else:
-            groups.append([place])
+            groups.append([location])
             end = address + size
     return groups
 
 
 class View(NamedTuple):
-    """What a tensor is besides its storage; it can be sent to another process.
-
-    >>> view_of(torch.ones(2, 3)).strides
-    (3, 1)
-    """
+    """Everything about a tensor but its storage; it can be sent to another process."""
 
     dtype: torch.dtype
     device: torch.device
@@ -322,11 +314,11 @@ class View(NamedTuple):
     grad: bool
     leaf: bool
     attributes: dict[str, Any]
-    """What someone has put on it: dimensions that are marked static, for one."""
+    """Attributes that were set on it, such as the dimensions that are marked static."""
 
 
 def view_of(tensor: torch.Tensor) -> View:
-    """What a tensor is besides its storage.
+    """Everything about a tensor but its storage.
 
     >>> view_of(torch.ones(4)[1:]).offset
     1
@@ -373,18 +365,18 @@ def _placed(view: View, storage: torch.UntypedStorage) -> torch.Tensor:
 
 class _Computed(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, anchor: torch.Tensor, *place: Any) -> torch.Tensor:
-        return _placed(*place)
+    def forward(ctx: Any, anchor: torch.Tensor, *given: Any) -> torch.Tensor:
+        return _placed(*given)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[None, None, None]:
-        """What it was computed from is not there."""
+        """No gradients: the inputs that it was computed from do not exist here."""
         return None, None, None
 
 
 def _computed(view: View, storage: torch.UntypedStorage) -> torch.Tensor:
-    """A tensor as one that was computed, with gradients: what is in it may be written over, which
-    torch forbids where it was made so."""
+    """A tensor that requires gradients and is not a leaf, like the result of an operation. It may
+    be modified in place, which torch forbids for a leaf."""
     anchor = torch.zeros((), requires_grad=True, device=view.device)
     made: torch.Tensor = _Computed.apply(anchor, view, storage)  # type: ignore[no-untyped-call]
     return made

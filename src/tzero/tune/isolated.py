@@ -1,14 +1,14 @@
-"""Candidates timed in a process of their own: one that crashes or hangs takes only that with it.
+"""Candidates timed in a process of their own, so that a crash or a hang ends only that process.
 
 ::
 
     Isolated ── parcel: function, arguments ──────► child ── Trial
         │ ───── question: reference, or config ───►   │
         │ ◄──── reply: problem, or outcome ────────   │
-        └ no reply in time: killed; gone: how it ended; the next question starts a new child
+        └ no reply in time: the child is killed. The next question starts a new child.
 
 Enters: a host function, arguments, and configs one after the other. Leaves: an `Outcome` for each,
-as `tzero.tune.trial` does in this process. It must not know how a candidate is tried.
+as `tzero.tune.trial` gives it in this process. It must not know how a candidate is tried.
 
 An `Isolated` is used from one thread at a time.
 """
@@ -32,7 +32,7 @@ from tzero.arguments.host import Host
 from tzero.compile.pool import START_LIMIT, how_it_ended
 from tzero.config import Config
 from tzero.errors import TzeroError
-from tzero.tune.child import Ask, Refer, Reply, world
+from tzero.tune.child import Reply, SetReference, TimeConfig, process_state
 from tzero.tune.copying import copies
 from tzero.tune.records import Outcome
 from tzero.tune.transfer import Parcel, packed, unsendable
@@ -41,25 +41,24 @@ from tzero.tune.trial import Called, ReferenceFailed, as_written
 __all__ = ["Isolated"]
 
 LIMIT = 60.0
-"""Seconds that a candidate may take beside what timing it may: compiling, the first call."""
+"""Seconds that a candidate may take in addition to its timing budget: compiling, the first call."""
 
-_GLANCE = 0.5  # seconds after which it is asked whether a silent child is still there
-_PATIENCE = 2.0  # seconds that a child gets for ending by itself
+_POLL = 0.5  # seconds between checks whether a silent child is still alive
+_GRACE = 2.0  # seconds that a child gets to exit by itself
 
 _CODE = "import sys; sys.path[:] = {path!r}; from tzero.tune.child import main; main(*{given!r})"
 
 
 class Isolated:
-    """Times candidates in a process of its own; one that crashes or hangs takes only that process
-    with it.
+    """Times candidates in a child process.
 
     ::
 
         with Isolated(add.host, (x, y), reference=Config(BLOCK=64)) as bench:
             bench.outcome(Config(BLOCK=128), budget=0.5, best=None)
 
-    The arguments are sent as they are when it is made, which raises `InvalidArgument` where they or
-    the function cannot be sent.
+    The contents of the arguments are those at construction, which raises `InvalidArgument` where
+    the arguments or the function cannot be sent.
     """
 
     def __init__(
@@ -76,50 +75,48 @@ class Isolated:
         self._child: _Child | None = None
         self._end: weakref.finalize[Any, Any] | None = None  # of the child
         self._closed = weakref.finalize(self, os.close, self._parcel.descriptor)
-        self._refer(reference)
+        self._use_reference(reference)
 
     @property
     def pid(self) -> int | None:
-        """The process that is there now, if one is."""
+        """The id of the child process, if there is one."""
         return None if self._child is None else self._child.process.pid
 
     def set_reference(self, config: Config) -> None:
-        """Compare with this config from now on; one that is the reference already is not run
-        again."""
+        """Compare with this config from now on. The current reference is not run again."""
         if config != self._reference:
-            self._refer(config)
+            self._use_reference(config)
 
-    def _refer(self, config: Config) -> None:
+    def _use_reference(self, config: Config) -> None:
         self._reference = config
         self._problem = ""  # of the reference
-        self._referred = False  # whether the child that is there has run it
+        self._reference_ran = False  # whether the present child has run it
 
     def spare(self) -> Any:
         """Copies of the arguments."""
         return copies(self._args)
 
     def reference_problem(self) -> str:
-        """Why the reference does not run; nothing where it does. Each process runs it once."""
-        if not self._problem and (self._child is None or not self._referred):
-            value = self._asked(Refer(self._reference), self._limit)
+        """Why the reference does not run; empty where it does. Each process runs it once."""
+        if not self._problem and (self._child is None or not self._reference_ran):
+            value = self._ask(SetReference(self._reference), self._limit)
             assert isinstance(value, str)
-            self._problem, self._referred = value, True
+            self._problem, self._reference_ran = value, True
         return self._problem
 
     def outcome(self, config: Config, *, budget: float, best: float | None) -> Outcome:
-        """What timing a config comes to. `ReferenceFailed` where there is nothing to compare its
-        results with."""
+        """The outcome of timing a config; `ReferenceFailed` where the reference does not run."""
         problem = self.reference_problem()
         if problem and config != self._reference:
             raise ReferenceFailed(self._reference, problem)
         if problem:
             return Outcome(problem=problem)
-        value = self._asked(Ask(config, budget, best), budget + self._limit)
+        value = self._ask(TimeConfig(config, budget, best), budget + self._limit)
         return value if isinstance(value, Outcome) else Outcome(problem=value)
 
     def close(self) -> None:
         """End the process."""
-        self._bury()
+        self._end_child()
         self._closed()
 
     def __enter__(self) -> Isolated:
@@ -133,59 +130,59 @@ class Isolated:
     ) -> None:
         self.close()
 
-    def _asked(self, question: Refer | Ask, seconds: float) -> str | Outcome:
-        """The answer to a question, or the problem because of which there is none."""
+    def _ask(self, question: SetReference | TimeConfig, seconds: float) -> str | Outcome:
+        """The answer to a question, or the problem where there is no answer."""
         child = self._started()
         try:
             reply = child.answer(question, seconds)
         except TimeoutError:
-            self._bury(kill=True)
+            self._end_child(kill=True)
             return f"it hung: no answer within {seconds:g} s"
         except (EOFError, OSError):
-            return f"it crashed: {self._bury()}"
-        except BaseException:  # Ctrl-C: what the child answers is for nobody
-            self._bury(kill=True)
+            return f"it crashed: {self._end_child()}"
+        except BaseException:  # Ctrl-C: nobody reads the answer any more
+            self._end_child(kill=True)
             raise
         if reply.last:
-            self._bury()
+            self._end_child()
         return reply.value
 
     def _started(self) -> _Child:
         if self._child is not None:
             return self._child
         if not self._closed.alive:
-            raise ValueError(f"{self._name}: it was closed; make another Isolated")
+            raise ValueError(f"{self._name}: this Isolated is closed; make another one")
         self._child = child = _Child.start(self._parcel)
         self._end = weakref.finalize(self, _end, child, os.getpid())
-        self._referred = False
+        self._reference_ran = False
         try:
-            child.pipe.send(world())
+            child.pipe.send(process_state())
             problem = child.reply(START_LIMIT).value
         except TimeoutError:
-            self._bury(kill=True)
+            self._end_child(kill=True)
             problem = f"a process for it did not start within {START_LIMIT:g} s"
         except (EOFError, OSError):
-            problem = f"a process for it did not start: {self._bury()}"
+            problem = f"a process for it did not start: {self._end_child()}"
         except BaseException:
-            self._bury(kill=True)
+            self._end_child(kill=True)
             raise
         if problem:
-            self._bury()
+            self._end_child()
             raise unsendable(self._name, str(problem))
         return child
 
-    def _bury(self, *, kill: bool = False) -> str:
-        """Remove all that is left of the child; how it ended."""
+    def _end_child(self, *, kill: bool = False) -> str:
+        """End the child and release what it holds; returns how it ended."""
         child, self._child = self._child, None
         if child is None:
             return ""
         assert self._end is not None
         self._end.detach()
-        return child.end(0.0 if kill else _PATIENCE)
+        return child.end(0.0 if kill else _GRACE)
 
 
 class _Child(NamedTuple):
-    """A process, and what it is talked to by."""
+    """A process, and the pipes to it."""
 
     process: subprocess.Popen[bytes]
     pipe: Connection
@@ -193,7 +190,7 @@ class _Child(NamedTuple):
 
     @classmethod
     def start(cls, parcel: Parcel) -> _Child:
-        """A new process that will have read the parcel when it says its first word."""
+        """A new process; its first reply comes when it has read the parcel."""
         mine, its = Pipe()
         end, lifeline = os.pipe()
         with contextlib.ExitStack() as stack:
@@ -205,20 +202,20 @@ class _Child(NamedTuple):
                 [*_python(), "-c", code],
                 stdin=subprocess.DEVNULL,
                 pass_fds=(its.fileno(), end, parcel.descriptor),
-                process_group=0,  # so that Ctrl-C does not reach it, and all that it starts ends
+                process_group=0,  # Ctrl-C does not reach it; its own children are killed with it
             )
             return cls(process, mine, lifeline)
 
-    def answer(self, question: Refer | Ask, seconds: float) -> Reply:
+    def answer(self, question: SetReference | TimeConfig, seconds: float) -> Reply:
         """The answer to a question; TimeoutError, EOFError or OSError where there is none."""
         self.pipe.send(question)
         return self.reply(seconds)
 
     def reply(self, seconds: float) -> Reply:
-        """What it says next."""
+        """The next reply; TimeoutError, EOFError or OSError where there is none."""
         end = time.monotonic() + seconds
-        while not self.pipe.poll(max(0.0, min(_GLANCE, end - time.monotonic()))):
-            # Someone who was forked may have the other end of the pipe, too: then there is no EOF.
+        while not self.pipe.poll(max(0.0, min(_POLL, end - time.monotonic()))):
+            # A forked process may hold the other end of the pipe too, and then there is no EOF.
             if self._is_gone() and not self.pipe.poll(0):
                 raise EOFError
             if time.monotonic() >= end:
@@ -227,13 +224,14 @@ class _Child(NamedTuple):
         return reply
 
     def end(self, patience: float) -> str:
-        """End it, and all that it started: by itself, in so many seconds; how it ended."""
+        """Wait `patience` seconds for it to exit, then kill it and all that it started; returns how
+        it ended."""
         self.pipe.close()
         limit = time.monotonic() + patience
         while not self._is_gone() and time.monotonic() < limit:
             time.sleep(0.005)
-        with contextlib.suppress(ProcessLookupError):  # nothing is left of its group
-            # Its number is not given away before it is waited for.
+        with contextlib.suppress(ProcessLookupError):  # the whole group has ended
+            # The process id is not reused before `wait`.
             os.killpg(self.process.pid, signal.SIGKILL)
         code = self.process.wait()
         os.close(self.lifeline)
@@ -245,7 +243,7 @@ class _Child(NamedTuple):
 
 
 def _end(child: _Child, owner: int) -> None:
-    """End a child whose `Isolated` nobody closed; a process that was forked since has none."""
+    """End a child whose `Isolated` was not closed; in a forked process there is no such child."""
     if os.getpid() == owner:
         child.end(0.0)
 
@@ -254,6 +252,6 @@ def _python() -> Sequence[str]:
     """The command that starts a Python like this one."""
     executable = multiprocessing.spawn.get_executable()
     if not executable:
-        raise TzeroError("Python does not say where it is (sys.executable), so none can be started")
+        raise TzeroError("sys.executable is empty, so no process can be started to time configs in")
     flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     return [os.fsdecode(executable), *flags]

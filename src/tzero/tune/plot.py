@@ -1,7 +1,7 @@
 """A search as a picture: how long each candidate takes, when it was timed, and the best so far.
 
-Enters: the steps of a search. Leaves: a page of SVG, which browsers and GitHub show. It must not
-know how candidates were timed.
+Enters: the steps of a search. Leaves: an SVG file, which browsers and GitHub show. It must not know
+how candidates were timed.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _STYLE = """
 
 
 def svg(title: str, steps: Sequence[Any], chosen: Any = None) -> str:
-    """The steps of a search, each with `at`, `config` and `outcome`, as SVG; `chosen` is the config
-    that it came to.
+    """The steps of a search, each with `at`, `config` and `outcome`, as SVG. `chosen` is the config
+    that was chosen.
 
     >>> svg("matmul", []).startswith("<svg")
     True
@@ -74,8 +74,8 @@ def _ends(medians: Sequence[float]) -> tuple[float, float]:
     if not medians:
         return -6.0, -5.0
     low, high = math.log10(min(medians)), math.log10(max(medians))
-    room = max(0.08 * (high - low), 0.05)
-    return low - room, high + room
+    margin = max(0.08 * (high - low), 0.05)
+    return low - margin, high + margin
 
 
 def _frame(title: str, steps: Sequence[Any], low: float, high: float, x: Any, y: Any) -> str:
@@ -100,7 +100,7 @@ def _frame(title: str, steps: Sequence[Any], low: float, high: float, x: Any, y:
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    """Round times within the axis: powers of ten, with twos and fives where these are few."""
+    """Round times within the axis: powers of ten, with digits between where these are few."""
     powers = range(math.floor(low), math.ceil(high) + 1)
     for digits in ((1,), (1, 3), (1, 2, 5), tuple(range(1, 10))):
         found = [d * 10.0**p for p in powers for d in digits if low <= math.log10(d) + p <= high]
@@ -110,7 +110,7 @@ def _ticks(low: float, high: float) -> list[float]:
 
 
 def _best(steps: Sequence[Any], x: Any, y: Any) -> str:
-    """The least median so far, as steps."""
+    """The least median so far, as a staircase."""
     best, path = math.inf, ""
     for number, each in enumerate(steps):
         if each.outcome.usable and each.outcome.median < best:

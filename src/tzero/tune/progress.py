@@ -1,7 +1,7 @@
-"""How far a search is, for those who wait at a terminal; for all others nothing.
+"""The progress of a search, on a terminal; elsewhere nothing is shown.
 
 Enters: how many candidates are done, the best so far, the time left. Leaves: one line on a
-terminal, which goes when the search ends. It must not know what a candidate is beyond its name.
+terminal, which disappears when the search ends. It must not know what a candidate is.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["Bar"]
 class Bar:
     """The line: candidates done, the best so far, the time left.
 
-    >>> with Bar("matmul", 24) as bar:  # nothing is shown where nobody waits at a terminal
+    >>> with Bar("matmul", 24) as bar:  # shows nothing: doctest's output is not a terminal
     ...     bar.show(3, "Config(BLOCK=64)", 2e-5, left=12.0)
     """
 
@@ -30,9 +30,9 @@ class Bar:
         self._task: Any = None
 
     def __enter__(self) -> Self:
-        # What stands in for a terminal need not be a whole file, and may be closed.
-        ask = getattr(self._stream, "isatty", None)
-        if ask is None or getattr(self._stream, "closed", False) or not ask():
+        # Some programs replace sys.stderr by an object without isatty; and it may be closed.
+        isatty = getattr(self._stream, "isatty", None)
+        if isatty is None or getattr(self._stream, "closed", False) or not isatty():
             return self
         rich = importlib.import_module("rich.progress")
         console = importlib.import_module("rich.console").Console(file=self._stream)
@@ -43,7 +43,7 @@ class Bar:
             rich.MofNCompleteColumn(),
             text("{task.description}", markup=False),
         ]
-        # It is drawn when something has changed: a thread would disturb what is being timed.
+        # No thread redraws it, because that would disturb what is being timed.
         self._progress = rich.Progress(
             *columns, console=console, transient=True, auto_refresh=False
         )
@@ -53,13 +53,13 @@ class Bar:
         return self
 
     def show_compiled(self, done: int, of: int) -> None:
-        """Say how many of those that come next are compiled."""
+        """Show how many of the next candidates are compiled."""
         if self._progress is not None:
             words = f"compiling, {done} of {of} are ready"
             self._progress.update(self._task, description=words, refresh=True)
 
     def show(self, done: int, best: object, seconds: float | None, left: float | None) -> None:
-        """Say how far it is."""
+        """Show how many are done, and the best so far."""
         if self._progress is None:
             return
         words = "none works so far" if seconds is None else f"best {in_words(seconds)} {best}"

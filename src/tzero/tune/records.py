@@ -1,19 +1,18 @@
-"""What was tuned, remembered: in this user's cache by a strict key, and in files by a loose one.
+"""Tuning results on disk: in the user's cache by a strict key, in shipped files by a loose one.
 
 ::
 
     strict(**facts) ──► key ── Memory ── tuned/ in the cache directory: every candidate's Outcome
                                   └ known(key, configs): those that need not be timed again
-    (source, arguments, hardware) ── Pretuned ── a file of JSON that ships ahead of time,
-                                  └ find: a config, or why there is none    or a caller's table
+    (source, arguments, hardware) ── Pretuned ── a JSON file that is shipped, or a lookup table
+                                  └ find: a config, or why there is none
 
-Enters: configs and what timing them came to. Leaves: configs, outcomes, reasons. It must not know
-torch, kernels or how candidates are timed.
+Enters: configs and their outcomes. Leaves: configs, outcomes, reasons. It must not know torch,
+kernels or how candidates are timed.
 
-A wrong answer is worse than none: what is damaged in the cache is a miss, told by an event of kind
-``cache``, and is replaced when the key is kept again; what is damaged in a file that someone named
-is an error, `PretunedDamaged`. The directory, its privacy, and writing by renaming are those of
-`tzero.cache.disk`.
+A damaged record in the cache is a miss: an event of kind ``cache`` says so, and the next write
+replaces it. A damaged file that the user named is an error, `PretunedDamaged`. `tzero.cache.disk`
+gives the directory, its permissions, and atomic writes.
 """
 
 from __future__ import annotations
@@ -54,20 +53,20 @@ __all__ = [
 ]
 
 SCHEMA = 1
-"""Raised whenever what is remembered changes its meaning, here or in files: what was remembered
-before is then timed again, and older files are refused with a word."""
+"""Incremented when the format or its meaning changes. Older records are then timed again, and older
+files are an error."""
 
 MOST_NEAR = 256
-"""The most entries among which the nearest shapes are looked for."""
+"""The most entries among which the nearest shapes are searched."""
 
-_ROOM = 64 << 20  # bytes of what was tuned; it is text, and small
+_LIMIT = 64 << 20  # bytes of all records; they are small texts
 
 
 # -- locally, by a strict key ---------------------------------------------------------------------
 
 
 def strict(**facts: Any) -> str:
-    """A key of everything that has a say in which config is fastest, as `canonical` writes it.
+    """A key of everything that can change which config is fastest, as canonical JSON.
 
     >>> strict(source="ab12", arguments="f32[1024]", device="cuda:sm_90 NVIDIA H200")
     '{"arguments":"f32[1024]","device":"cuda:sm_90 NVIDIA H200","source":"ab12","tuned":1}'
@@ -77,8 +76,7 @@ def strict(**facts: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What timing one config came to: seconds per call, or the problem because of which there are
-    none. Only problems that would come again are worth remembering.
+    """The outcome of timing one config: seconds per call, or the problem that it has.
 
     >>> Outcome(median=2e-6, low=1.9e-6, high=2.2e-6, samples=30).usable
     True
@@ -114,13 +112,13 @@ class Outcome:
 
     @property
     def usable(self) -> bool:
-        """Whether the config ran, and was right."""
+        """Whether the config ran, and its results were right."""
         return not self.problem
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """All that is remembered under one key.
+    """The outcomes that are remembered under one key.
 
     >>> record = Record("key", {Config(BLOCK=64): Outcome(2.0), Config(BLOCK=128): Outcome(1.0)})
     >>> record.best()
@@ -136,8 +134,8 @@ class Record:
         object.__setattr__(self, "outcomes", MappingProxyType(dict(self.outcomes)))
 
     def best(self, configs: Iterable[Config] | None = None) -> Config | None:
-        """The config with the least median, of these or of all; of equal ones the one that comes
-        first as text, so that every process says the same. None where none is usable."""
+        """The config with the least median, of these or of all; None where none is usable. Of equal
+        ones it is the first by its text, the same in every process."""
         wanted = self.outcomes if configs is None else frozenset(configs)
         found = [
             (outcome.median, config.to_json(), config)
@@ -147,14 +145,14 @@ class Record:
         return min(found, key=lambda each: each[:2])[2] if found else None
 
     def encode(self) -> bytes:
-        """The record as canonical text, configs in order."""
+        """The record as canonical JSON, configs in order."""
         rows = [(config.to_json(), asdict(outcome)) for config, outcome in self.outcomes.items()]
         value = {"schema": SCHEMA, "key": self.key, "outcomes": sorted(rows, key=_text_of)}
         return canonical(value).encode("utf-8", "surrogatepass")
 
     @staticmethod
     def decode(data: bytes, key: str) -> Record:
-        """The record of this key that bytes hold; ValueError, with what is wrong, for any other.
+        """The record of this key from its bytes; ValueError, with the reason, for other bytes.
 
         >>> record = Record("key", {Config(BLOCK=64): Outcome(2.0)})
         >>> Record.decode(record.encode(), "key") == record
@@ -162,15 +160,15 @@ class Record:
         """
         value = parse(data.decode("utf-8", "surrogatepass"))
         if not isinstance(value, dict) or value.keys() != {"schema", "key", "outcomes"}:
-            raise ValueError("it is no record of what was tuned")
+            raise ValueError("it is not a record of tuning results")
         if value["schema"] != SCHEMA:
-            raise ValueError(f"its schema is {value['schema']!r}, and this tzero's is {SCHEMA}")
+            raise ValueError(f"its schema is {value['schema']!r}, and this tzero reads {SCHEMA}")
         if value["key"] != key:
             raise ValueError(f"its key is {value['key']!r}, and {key!r} was asked for")
         try:
             outcomes = {Config.from_json(text): Outcome(**row) for text, row in value["outcomes"]}
         except TypeError as error:
-            raise ValueError(f"it has other fields than outcomes have: {error}") from error
+            raise ValueError(f"its outcomes have unknown fields: {error}") from error
         return Record(key, outcomes)
 
 
@@ -179,8 +177,8 @@ def _text_of(row: tuple[str, Any]) -> str:
 
 
 class Memory:
-    """What this user tuned. Nothing the environment does raises: it is told by an event of kind
-    ``cache``, and costs the time to tune again.
+    """The tuning results of this user. Disk errors are not raised: an event of kind ``cache``
+    reports them, and the configs are timed again.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as root:
@@ -195,18 +193,14 @@ class Memory:
 
     @classmethod
     def of(cls, settings: Settings) -> Memory:
-        """The memory in the cache directory of these settings; one that keeps nothing where they
-        have the cache switched off.
-
-        >>> Memory.of(Settings(cache=False)).record("key") is None
-        True
-        """
+        """The memory in the cache directory of these settings; where the cache is off, one that
+        keeps nothing."""
         if not settings.cache:
             return cls(None)
         return cls(_disk(os.path.join(location(settings), "tuned")))
 
     def record(self, key: str) -> Record | None:
-        """All that is remembered under a key; None where nothing is, or nothing that is whole."""
+        """The record of a key; None where there is none, or a damaged one."""
         digest = _digest(key)
         data = None if self._disk is None else self._disk.get(digest)
         if data is None:
@@ -215,21 +209,20 @@ class Memory:
             return Record.decode(data, key)
         except ValueError as error:
             facts = {"layer": "tuned", "digest": digest, "key": key}
-            words = f"what was tuned is not used: {error}. It is timed anew, and replaced."
+            words = f"tuning results are not used: {error}. They are timed again and replaced."
             emit(Event("cache", digest[:12], words, facts))
             return None
 
     def known(self, key: str, configs: Iterable[Config]) -> dict[Config, Outcome]:
-        """The outcomes there are for these configs, in their order; the others need timing."""
+        """The remembered outcomes of these configs, in their order; the others need timing."""
         record = self.record(key)
         if record is None:
             return {}
         return {each: record.outcomes[each] for each in configs if each in record.outcomes}
 
     def keep(self, key: str, outcomes: Mapping[Config, Outcome], *, anew: bool = False) -> None:
-        """Remember outcomes, together with those of other configs under this key, or `anew` in
-        their place. Of two processes that do it at once, one may forget what the other found; it
-        is timed again then."""
+        """Remember outcomes under a key. Those of other configs stay, or go where `anew`. Of two
+        processes that write at once, one may lose its outcomes; they are then timed again."""
         if self._disk is None:
             return
         before = None if anew else self.record(key)
@@ -240,7 +233,7 @@ class Memory:
 
 @functools.lru_cache(maxsize=32)
 def _disk(root: str) -> Disk:
-    return Disk(root, _ROOM)  # one for all: it tells each trouble once
+    return Disk(root, _LIMIT)  # shared, because it reports each problem once
 
 
 def _digest(key: str) -> str:
@@ -269,8 +262,8 @@ _LEVELS = (
 
 
 def cpu_class(features: str | None = None) -> str:
-    """The class of a CPU: its architecture and the widest vectors it has; of this machine's, unless
-    features are given as `cpu_features` gives them.
+    """The class of a CPU: its architecture and its widest vector instructions. Without features, as
+    from `cpu_features`, the class of this machine.
 
     >>> cpu_class("x86_64 avx avx2 fma sse"), cpu_class("aarch64 asimd sve"), cpu_class("riscv64")
     ('cpu:x86_64-avx2', 'cpu:aarch64-sve', 'cpu:riscv64')
@@ -288,14 +281,14 @@ Place = tuple[str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One config that is known to be the best, and for what.
+    """A config, and what it is the best for.
 
     >>> Entry("matmul", "ab12", "f16[*,*]", "cuda:sm_90", Config(BLOCK=128)).place
     ('ab12', 'f16[*,*]', 'cuda:sm_90')
     """
 
     kernel: str
-    """Its name, for people and for reasons."""
+    """Its name, for messages."""
     source: str
     """The digest of the kernel's source."""
     arguments: str
@@ -304,16 +297,16 @@ class Entry:
     """The class of the hardware, such as ``cuda:sm_90`` or ``cpu:x86_64-avx512``."""
     config: Config
     shapes: tuple[tuple[int, ...], ...] = ()
-    """Those of the tensors given, so that other shapes can be compared with them."""
+    """Those of the tensor arguments, to find the nearest entry for other shapes."""
 
     @property
     def place(self) -> Place:
-        """What it is looked up by."""
+        """The key of the entry."""
         return (self.source, self.arguments, self.hardware)
 
     def _line(self) -> str:
         texts = {name: getattr(self, name) for name in _TEXTS}
-        # A config writes itself, so that it is read as it was.
+        # A config writes its own JSON, which is read as an equal config.
         shapes = f', "shapes": {json.dumps(self.shapes)}' if self.shapes else ""
         return json.dumps(texts)[:-1] + f', "config": {self.config.to_json()}{shapes}}}'
 
@@ -326,13 +319,13 @@ Verdict = Literal["found", "no entry", "other source", "other hardware", "other 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A config, or None, and why.
+    """A config or None, and the reason.
 
     >>> answer = Pretuned([]).find(kernel="add", source="", arguments="", hardware="cuda:sm_90")
     >>> answer.config, answer.verdict
     (None, 'no entry')
     >>> answer.reason
-    "the pretuned table has none for 'add'"
+    "the pretuned table has no config for 'add'"
     """
 
     config: Config | None
@@ -341,7 +334,7 @@ class Answer:
 
 
 class Pretuned:
-    """Configs known ahead of time, from a file or a table; it does not change.
+    """Configs known ahead of time, from a file or a table; immutable.
 
     >>> known = Pretuned([Entry("add", "ab12", "f32[*]", "cuda:sm_90", Config(BLOCK=1024))])
     >>> known.find(kernel="add", source="ab12", arguments="f32[*]", hardware="cuda:sm_90").config
@@ -352,7 +345,7 @@ class Pretuned:
 
     def __init__(self, entries: Iterable[Entry], name: str = "the pretuned table") -> None:
         self.name = name
-        """Where they come from, for reasons."""
+        """The file or table, for messages."""
         self._entries: dict[Place, Entry] = {}
         for entry in sorted(entries, key=lambda each: (each.kernel, each.place)):
             other = self._entries.setdefault(entry.place, entry)
@@ -371,7 +364,7 @@ class Pretuned:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Pretuned) and self._entries == other._entries
 
-    __hash__ = None  # type: ignore[assignment]  # equal by what it holds, which may be much
+    __hash__ = None  # type: ignore[assignment]  # hashing all entries would be slow
 
     def __repr__(self) -> str:
         return f"<Pretuned {self.name!r}: {len(self)} configs>"
@@ -380,7 +373,7 @@ class Pretuned:
     def of(
         cls, table: Mapping[str, Mapping[str, Any]], *, kernel: str, source: str, hardware: str
     ) -> Pretuned:
-        """A caller's table for one kernel on this hardware: configs by arguments.
+        """A lookup table for one kernel on this hardware: configs by arguments.
 
         >>> table = {"f32[*]": {"BLOCK": 256}}
         >>> Pretuned.of(table, kernel="add", source="ab12", hardware="cuda:sm_90").entries[0].config
@@ -395,7 +388,7 @@ class Pretuned:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Pretuned:
-        """The configs of a file; `PretunedDamaged` where it is not such a file, and OSError where
+        """The configs of a file; `PretunedDamaged` where its contents are wrong, and OSError where
         it cannot be read.
 
         ::
@@ -408,8 +401,7 @@ class Pretuned:
         return cls((_entry(row, at, name) for at, row in _rows(data, name)), name)
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """Write a file, one entry to a line and in order, in place of what may be there: a reader
-        sees the old one or the new one, whole.
+        """Write a file atomically, one entry per line, in order.
 
         ::
 
@@ -421,8 +413,8 @@ class Pretuned:
         _replace(os.path.realpath(path), text.encode())
 
     def find(self, *, kernel: str, source: str, arguments: str, hardware: str) -> Answer:
-        """The config for exactly this source, these arguments and this hardware; or none, and the
-        first of these three that has no entry."""
+        """The config for exactly this source, hardware and arguments. Where there is none, the
+        verdict is the first of these three that has no entry."""
         entry = self._entries.get((source, arguments, hardware))
         if entry is not None:
             return Answer(entry.config, "found", f"{self.name} has it for {hardware}")
@@ -434,7 +426,7 @@ class Pretuned:
                     "and ship it again"
                 )
                 return Answer(None, "other source", words)
-            return Answer(None, "no entry", f"{self.name} has none for {kernel!r}")
+            return Answer(None, "no entry", f"{self.name} has no config for {kernel!r}")
         if not any(each.hardware == hardware for each in mine):
             classes = ", ".join(sorted({each.hardware for each in mine}))
             words = f"{self.name} has {kernel!r} for {classes} only, and this is {hardware}"
@@ -443,7 +435,7 @@ class Pretuned:
         return Answer(None, "other arguments", words)
 
     def foreign(self, hardware: str) -> str | None:
-        """A warning, in words, where nothing in here is for this hardware; None where something is.
+        """A warning text where no entry is for this hardware; else None.
 
         >>> known = Pretuned([Entry("add", "ab12", "", "cuda:sm_90", Config())], "add.json")
         >>> known.foreign("cuda:sm_90")
@@ -459,11 +451,7 @@ class Pretuned:
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """Two collections as one, and what the second replaced in the first.
-
-    >>> merge(Pretuned([]), Pretuned([])).replaced
-    ()
-    """
+    """Two collections as one, and what the second replaced in the first."""
 
     pretuned: Pretuned
     replaced: tuple[Entry, ...]
@@ -471,7 +459,7 @@ class Merged:
 
 
 def merge(first: Pretuned, second: Pretuned) -> Merged:
-    """What either has; where both have an entry, that of the second.
+    """The entries of both; where both have an entry with the same key, that of the second.
 
     >>> old = Pretuned([Entry("add", "ab12", "", "cuda:sm_90", Config(BLOCK=64))])
     >>> new = Pretuned([Entry("add", "ab12", "", "cuda:sm_90", Config(BLOCK=128))])
@@ -489,13 +477,13 @@ def merge(first: Pretuned, second: Pretuned) -> Merged:
 
 
 def _rows(data: bytes, name: str) -> Iterable[tuple[str, Any]]:
-    """The entries of a file as JSON has them, each with where it is."""
+    """The JSON values of the entries of a file, each with its number."""
     try:
-        value = json.loads(data.decode("utf-8"), object_pairs_hook=_without_twins)
-    except (ValueError, RecursionError) as error:  # no UTF-8, no JSON, or JSON without end
-        raise PretunedDamaged(source=name, problem=f"it is no JSON ({error})") from error
+        value = json.loads(data.decode("utf-8"), object_pairs_hook=_without_duplicates)
+    except (ValueError, RecursionError) as error:  # not UTF-8, not JSON, or nested too deeply
+        raise PretunedDamaged(source=name, problem=f"it is not JSON ({error})") from error
     if not isinstance(value, dict) or "tzero_pretuned" not in value:
-        problem = "it is JSON, but holds no pretuned configs (it has no 'tzero_pretuned')"
+        problem = "it is JSON, but not a file of pretuned configs (it has no 'tzero_pretuned')"
         raise PretunedDamaged(source=name, problem=problem)
     schema = value["tzero_pretuned"]
     if type(schema) is not int or schema != SCHEMA:
@@ -507,31 +495,32 @@ def _rows(data: bytes, name: str) -> Iterable[tuple[str, Any]]:
     return [(f"entry {k}", row) for k, row in enumerate(value["entries"], 1)]
 
 
-def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """JSON's objects may have a name twice, and most readers take either."""
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Reject a name that occurs twice in an object, of which JSON readers keep one silently."""
     made = dict(pairs)
     if len(made) != len(pairs):
         names = [name for name, _ in pairs]
-        twin = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"an object has {twin!r} twice")
+        duplicate = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"an object has {duplicate!r} twice")
     return made
 
 
 def _entry(row: Any, at: str, name: str) -> Entry:
     if not isinstance(row, dict):
-        raise PretunedDamaged(source=name, problem=f"{at} is no object")
+        raise PretunedDamaged(source=name, problem=f"{at} is not an object")
     for field in (*_TEXTS, "config"):
         if field not in row:
             raise PretunedDamaged(source=name, problem=f"{at} has no {field!r}")
     for field, value in row.items():
         if field not in _FIELDS:
             allowed = ", ".join(_FIELDS)
-            problem = f"{at} has {field!r}; what entries have is {allowed}"
+            problem = f"{at} has the field {field!r}; the fields of an entry are {allowed}"
             raise PretunedDamaged(source=name, problem=problem)
         if field in _TEXTS and not isinstance(value, str):
-            raise PretunedDamaged(source=name, problem=f"{at} has {field}={value!r}, no text")
+            problem = f"{at} has {field}={value!r}, which is not a string"
+            raise PretunedDamaged(source=name, problem=problem)
     if not isinstance(row["config"], Mapping):
-        problem = f"{at} has config={row['config']!r}, no names with values"
+        problem = f"{at} has config={row['config']!r}, which is not an object"
         raise PretunedDamaged(source=name, problem=problem)
     try:
         config = Config(row["config"])
@@ -545,11 +534,12 @@ def _shapes(value: Any, at: str, name: str) -> tuple[tuple[int, ...], ...]:
     lists = isinstance(value, list) and all(isinstance(shape, list) for shape in value)
     if lists and all(type(n) is int and 0 <= n < 1 << 63 for shape in value for n in shape):
         return tuple(map(tuple, value))
-    raise PretunedDamaged(source=name, problem=f"{at} has shapes={value!r}, no lists of sizes")
+    problem = f"{at} has shapes={value!r}, which is not a list of lists of sizes"
+    raise PretunedDamaged(source=name, problem=problem)
 
 
 def _replace(path: str, data: bytes) -> None:
-    """Put a file there as a whole. Unlike the cache's files it is for others to read."""
+    """Write a file atomically. Unlike the files of the cache, it is readable by other users."""
     folder, name = os.path.split(path)
     temporary = os.path.join(folder, f".{name}.{secrets.token_hex(16)}.tmp")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -558,6 +548,6 @@ def _replace(path: str, data: bytes) -> None:
             file.write(data)
         os.replace(temporary, path)
     except BaseException:
-        with suppress(OSError):  # the first error is the one to tell
+        with suppress(OSError):  # the first error is the one to report
             os.unlink(temporary)
         raise

@@ -1,18 +1,18 @@
-"""Which config is timed next: strategies that ask for configs and are told how long they took.
+"""Which config is timed next: strategies, which propose configs and are told their times.
 
 ::
 
     strategy(space, effort) ──► Exhaustive, Random or Tpe
                                    │ ask(most)              │ tell(config, seconds)
-                                   ▼                        ▲ None: it failed
+                                   ▼                        │ None: it failed
                                  configs to compile and time
 
-Enters: a space, a seed, and results as they come. Leaves: configs, none of them twice, and the
-first of the space first: it is what a kernel has without a search, and what the results of the
-others are compared with. It must not know how configs are compiled or timed.
+Enters: a space, a seed, and results as they come. Leaves: configs, each once. The first config of
+the space comes first: a kernel uses it without a search, and the others are compared with it. It
+must not know how configs are compiled or timed.
 
-The same seed, asks and tells give the same configs. Results may come in any order, and some may be
-told before anything is asked for, which is how a search builds on an earlier one.
+The same seed, asks and tells give the same configs. Results may come in any order. Results of an
+earlier search may be told before anything is asked for.
 
     >>> from tzero.tune.space import Space
     >>> search = Exhaustive(Space(BLOCK=[64, 128, 256]))
@@ -58,13 +58,13 @@ QUICK = 32
 FULL = 256
 """The most configs that effort ``full`` times."""
 
-_WARMING = 16  # random configs before TPE has a say: with less it only repeats what it saw
-_LOOKED_AT = 512  # configs around a suggestion, among which a new one is looked for
-_OPTUNA = 5  # the first version whose defaults are those that `Tpe` counts on
+_WARMING = 16  # random configs before TPE is used: with fewer it only repeats them
+_LOOKED_AT = 512  # configs around a suggestion among which a new one is searched
+_OPTUNA = 5  # the first version with the defaults that `Tpe` relies on
 
 
 class Strategy(Protocol):
-    """What decides which config is timed next.
+    """Decides which config is timed next.
 
     ::
 
@@ -75,21 +75,21 @@ class Strategy(Protocol):
 
     @property
     def most(self) -> int | None:
-        """How many configs it asks for at most; None where that is not known."""
+        """The most configs that it proposes; None where that is unknown."""
 
     @property
     def done(self) -> bool:
-        """Whether there is nothing more to ask for."""
+        """Whether there is nothing left to propose."""
 
     def ask(self, most: int) -> list[Config]:
-        """The next configs, at most so many; none when it is done. None comes twice."""
+        """The next configs, at most `most`; empty when it is done. No config comes twice."""
 
     def tell(self, config: Config, seconds: float | None) -> None:
-        """What a config took, or None where it failed: each once, and asked for or not."""
+        """The time of a config, or None where it failed: once for each, whether proposed or not."""
 
 
 def strategy(space: Space, effort: Effort = "quick", *, seed: int = 0) -> Strategy:
-    """The search that an effort stands for.
+    """The strategy of an effort.
 
     ======= ==================================================================================
     effort  what is timed
@@ -116,11 +116,10 @@ def strategy(space: Space, effort: Effort = "quick", *, seed: int = 0) -> Strate
 
 
 class _Search:
-    """What strategies have in common: what was asked for and told, and where there is an end.
+    """The common part of strategies: what was proposed and told, and when it ends.
 
-    Each has an order, which no result changes, and takes from it what comes next; a strategy that
-    learns takes from it when it has no better idea. So whether it is done can be looked up without
-    a change to what comes next.
+    Each strategy has a fixed order of configs, which does not depend on results. A strategy that
+    learns falls back to it. So `done` can be asked without changing what comes next.
     """
 
     def __init__(self, space: Space, trials: int | None) -> None:
@@ -133,12 +132,12 @@ class _Search:
         self._asked: set[Config] = set()
         self._told: set[Config] = set()
         self._order = self._ordered()
-        self._ahead: Config | None = None  # taken from the order, and not yet asked for
-        self._first = space.first  # an empty space is an error now, not at the first ask
+        self._ahead: Config | None = None  # taken from the order, and not yet proposed
+        self._first = space.first  # raises here for an empty space, not at the first ask
 
     @property
     def most(self) -> int | None:
-        """How many configs it asks for at most; None where that is not known.
+        """The most configs that it proposes; None where that is unknown.
 
         >>> Random(Space(a=range(9)), trials=4).most, Exhaustive(Space(a=range(9))).most
         (4, 9)
@@ -149,11 +148,7 @@ class _Search:
 
     @property
     def done(self) -> bool:
-        """Whether there is nothing more to ask for.
-
-        >>> First(Space(BLOCK=[64, 128])).done
-        False
-        """
+        """Whether there is nothing left to propose."""
         if not self._is_known(self._first):
             return False
         if self._trials is not None and len(self._asked | self._told) >= self._trials:
@@ -161,11 +156,7 @@ class _Search:
         return self._upcoming() is None
 
     def ask(self, most: int) -> list[Config]:
-        """The next configs, at most so many; none when it is done.
-
-        >>> First(Space(BLOCK=[64, 128])).ask(8)
-        [Config(BLOCK=64)]
-        """
+        """The next configs, at most `most`; empty when it is done."""
         if type(most) is not int or most < 1:
             raise _invalid("most", f"is {most!r}", "Ask for at least one config.")
         configs: list[Config] = []
@@ -179,7 +170,7 @@ class _Search:
         return configs
 
     def tell(self, config: Config, seconds: float | None) -> None:
-        """What a config took, or None where it failed; of any config of the space, but once.
+        """The time of a config, or None where it failed: once for each config of the space.
 
         >>> search = Exhaustive(Space(BLOCK=[64, 128]))
         >>> search.tell(Config(BLOCK=64), 0.003)  # known from an earlier search
@@ -205,28 +196,28 @@ class _Search:
         return config in self._asked or config in self._told
 
     def _upcoming(self) -> Config | None:
-        """The next config of the order that is not known yet; it stays the next one."""
+        """The next config of the order that is not known yet; it is not consumed."""
         if self._ahead is None or self._is_known(self._ahead):
             self._ahead = next((each for each in self._order if not self._is_known(each)), None)
         return self._ahead
 
     def _ordered(self) -> Iterator[Config]:
-        """The order."""
+        """The fixed order."""
         raise NotImplementedError
 
     def _choose(self) -> Config | None:
-        """The config to ask for, where the first of the space is known."""
+        """The config to propose, after the first of the space."""
         return self._upcoming()
 
     def _begin(self, config: Config) -> None:
-        """A config is asked for."""
+        """Called when a config is proposed."""
 
     def _end(self, config: Config, seconds: float | None) -> None:
-        """A config's result is here."""
+        """Called when a config's result is told."""
 
 
 class First(_Search):
-    """The first config and no other.
+    """Only the first config.
 
     >>> First(Space(BLOCK=[64, 128])).ask(8)
     [Config(BLOCK=64)]
@@ -269,15 +260,15 @@ class Random(_Search):
 
 
 class Tpe(_Search):
-    """Configs where the good ones are dense and the bad ones are not, by optuna's tree-structured
-    Parzen estimator; it needs ``pip install 'tzero-runtime[tune]'``.
+    """Configs near good ones, by optuna's tree-structured Parzen estimator; it needs
+    ``pip install 'tzero-runtime[tune]'``.
 
     Parameters whose values are all numbers are ordered: 64 lies between 32 and 128. All others are
-    sets without an order. The first 16 configs are random ones of the space. A config that optuna
-    suggests, and that is not in the space or was asked for before, is replaced by the nearest one
-    that is new: in a list by the number of steps between them, in ranges by looking around. Failed
-    configs are told as pruned, which optuna ranks behind all others, so that it avoids what is near
-    them; configs that are being timed count as bad as long as they are, so that a batch spreads.
+    categorical. The first 16 configs are random. Where optuna suggests a config that is not in the
+    space, or was proposed before, the nearest new one is taken: in a list by the number of steps
+    between them, in ranges by a breadth-first search. Failed configs are told as pruned, which
+    optuna ranks last, so that it avoids their neighbours. Configs that are still being timed count
+    as bad, so that a batch spreads out.
 
     ::
 
@@ -322,8 +313,8 @@ class Tpe(_Search):
         return self._upcoming()
 
     def _suggest(self) -> tuple[int, ...]:
-        """What optuna would try, as places on the axes. The trial itself is given up: what becomes
-        of it is enqueued in `_begin`, as a trial of its own."""
+        """What optuna would try, as positions on the axes. This trial is told as failed; `_begin`
+        enqueues another one for the config that is really proposed."""
         trial = self._study.ask(self._distributions)
         self._study.tell(trial, state=self._optuna.trial.TrialState.FAIL)
         return tuple(trial.params[axis.name] for axis in self._axes)
@@ -333,7 +324,7 @@ class Tpe(_Search):
         return min(new, key=lambda each: self._steps(point, self._point(each)), default=None)
 
     def _near(self, point: tuple[int, ...]) -> Config | None:
-        """The nearest new config around a point: breadth first, at most so many looked at."""
+        """The nearest new config around a point: breadth first, among at most `_LOOKED_AT`."""
         names = {axis.name: axis for axis in self._axes}
         seen, waiting = {point}, deque([point])
         while waiting:
@@ -377,7 +368,7 @@ class Tpe(_Search):
 
 @dataclass(frozen=True, slots=True)
 class _Axis:
-    """One parameter, as places in a row of values; a config may lack the parameter of a list."""
+    """One parameter, as positions in a row of values. A config of a list may lack the parameter."""
 
     name: str
     values: tuple[Any, ...]
@@ -393,7 +384,7 @@ _ABSENT = Config()
 
 
 def _axes(space: Space) -> tuple[_Axis, ...]:
-    """The parameters that have a choice."""
+    """The parameters with more than one value."""
     axes = []
     for name, values in space.parameters.items():
         ordered = all(type(each) in (int, float) and each == each for each in values)
@@ -420,8 +411,8 @@ def _around(point: tuple[int, ...], axes: Sequence[_Axis], most: int) -> Iterato
 
 
 def _load_optuna() -> Any:
-    """optuna, or an error that says what to install. An optuna that is there and does not work is
-    no missing one: its own error is raised."""
+    """optuna, or an error that says what to install. Where optuna is installed but broken, its own
+    error is raised."""
     try:
         optuna = importlib.import_module("optuna")
     except ModuleNotFoundError as error:
@@ -443,7 +434,7 @@ _INSTALL = "Run `pip install 'tzero-runtime[tune]'`, or `pip install 'optuna>=5'
 
 @contextlib.contextmanager
 def _quiet(optuna: Any) -> Iterator[None]:
-    """Without optuna's line about every new study; its other lines stay as the program has them."""
+    """Without optuna's log line about every new study; the program's log level is restored."""
     before = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(max(before, optuna.logging.WARNING))
     try:

@@ -1,6 +1,6 @@
-"""A time in words.
+"""A time as text.
 
-Enters: seconds. Leaves: text for people. It must not know what took so long.
+Enters: seconds. Leaves: text with a unit. It must not know what was timed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ __all__ = ["in_words"]
 
 
 def in_words(seconds: float) -> str:
-    """A time in three digits, and a unit that suits it.
+    """A time with three digits and a fitting unit.
 
     >>> in_words(0.00123), in_words(2.5e-5), in_words(0.0), in_words(math.inf)
     ('1.23 ms', '25 µs', '0 s', 'any time')

@@ -1,21 +1,21 @@
-"""Which variant a call gets: the one whose shapes at tuning are nearest, with no timing.
+"""The variant of a call by its shapes: the one that was tuned for the nearest shapes.
 
 ::
 
     shapes ──ranks──► family ──one column for each size──► distances of all hints ──min──► Choice
 
-Enters: variants with the shapes of their inputs and outputs when they were tuned, then the shapes
-of calls. Leaves: a `Choice`, which says why it was made. It must not know what a variant is, or
-time anything.
+Enters: variants with the shapes of their inputs and outputs at tuning, then the shapes of calls.
+Leaves: a `Choice`, which says why it was made. It must not know what a variant is, or time
+anything.
 
-The distance of two shapes is the sum over their dimensions of how often one size must be doubled to
-become the other: L1 in log2 space. Distances count in steps of 1/1024 of a doubling, which is 0.07
-percent of a size. The extension takes them one by one (`native/selecting.cpp`), and leaves to
-Python what is not made of tuples of plain sizes.
+The distance of two shapes is the L1 distance in log2 space: for each dimension the number of
+doublings from one size to the other, summed. It is counted in steps of 1/1024 of a doubling, which
+is 0.07 percent of a size. The extension computes distances one by one (`native/selecting.cpp`);
+shapes that are not tuples of plain integers are left to Python.
 
-In Python, to have them in a few microseconds, the distances from one size to all hints are one
-integer with 32 bits for each hint. So the distances of whole calls are sums of a few integers, and
-which hint each stands for is written in its lowest bits: the least of them names the choice.
+To take only microseconds, Python keeps the distances from one size to all hints in one integer, 32
+bits for each hint. The distances of a whole call are the sum of a few such integers. The lowest
+bits of each field are the number of the hint, so the least field is the choice.
 
     >>> selector = Selector([Hint("small", [(64, 64)]), Hint("large", [(4096, 4096)])])
     >>> selector.select(((100, 64),)).variant
@@ -54,25 +54,25 @@ Shape = tuple[Size, ...]
 Shapes = tuple[Shape, ...]
 
 How = Literal["pinned", "cached", "pretuned", "nearest", "tuned"]
-"""What a choice rests on."""
+"""How a choice was made."""
 
 BELOW_ONE = -1.0
-"""log2 of a size of zero: one step below that of 1, as if nothing were half of something."""
+"""The log2 that a size of 0 counts as: one doubling below that of 1."""
 
 MOST_HINTS = 1 << 8
 """The most hints of one selector."""
 
 MOST_DIMS = (1 << 8) - 1
-"""The most dimensions of all tensors of a hint: a sum of distances, of up to 64 doublings for each
-dimension, then has 24 bits."""
+"""The most dimensions of all tensors of a hint. With up to 64 doublings for each of them, a sum of
+distances fits in 24 bits."""
 
 KEPT = 1 << 12
-"""The most choices that a selector remembers; when it is full, it starts over."""
+"""The most choices in a selector's cache, which is cleared when it is full."""
 
 SIZES = 1 << 9
-"""The most sizes of one dimension whose distances it remembers, likewise."""
+"""The most sizes in the cache of distances of one dimension, likewise."""
 
-_STEPS = 1 << 10  # fractions of a doubling that are told apart
+_STEPS = 1 << 10  # steps in a doubling
 _FIELD = 32  # bits for one hint: 24 of distance, 8 of number
 _NUMBER = MOST_HINTS.bit_length() - 1
 _LARGEST = 1 << 63
@@ -80,7 +80,7 @@ _LARGEST = 1 << 63
 
 @dataclass(frozen=True, slots=True)
 class Choice(Generic[V]):
-    """A variant, and why it is the one: pinned, cached, pretuned, nearest or tuned.
+    """A variant, and why it was chosen: pinned, cached, pretuned, nearest or tuned.
 
     >>> choice = Choice.tuned("wide", tried=24, seconds=0.0021)
     >>> choice.how, choice.why
@@ -93,7 +93,7 @@ class Choice(Generic[V]):
     how: How
     why: str
     seconds: float | None = None
-    """What it took when it was timed, where that is known."""
+    """Its time, where it was timed."""
 
     def __post_init__(self) -> None:
         if self.how not in get_args(How):
@@ -109,7 +109,7 @@ class Choice(Generic[V]):
 
     @classmethod
     def pinned(cls, variant: V, by: str = "the caller") -> Choice[V]:
-        """Someone asked for this variant.
+        """The caller or an option asks for this variant.
 
         >>> print(Choice.pinned("wide", by="config="))
         'wide' (pinned: config= asks for it)
@@ -118,7 +118,7 @@ class Choice(Generic[V]):
 
     @classmethod
     def cached(cls, variant: V, place: str, seconds: float | None = None) -> Choice[V]:
-        """An earlier search found it, with these shapes on this machine.
+        """An earlier search for these shapes on this machine found it.
 
         >>> print(Choice.cached("wide", "the local cache", seconds=2e-5))
         'wide' (cached: an earlier search found it, with 20.000 µs; kept in the local cache)
@@ -130,7 +130,7 @@ class Choice(Generic[V]):
 
     @classmethod
     def pretuned(cls, variant: V, place: str, seconds: float | None = None) -> Choice[V]:
-        """A file that came with the program has it.
+        """A shipped file or a lookup table has it.
 
         >>> print(Choice.pretuned("wide", "h200.json"))
         'wide' (pretuned: h200.json has it for this kind of hardware)
@@ -143,9 +143,9 @@ class Choice(Generic[V]):
         """It was tuned for the shapes that are nearest.
 
         >>> print(Choice.nearest("wide", "(64, 64)", among=16))
-        'wide' (nearest: tuned for (64, 64), which of 16 is nearest to the shapes at hand)
+        'wide' (nearest: tuned for (64, 64), the nearest of 16 tuned shapes)
         """
-        which = f"which of {among} is nearest to the shapes at hand"
+        which = "the only tuned shape" if among == 1 else f"the nearest of {among} tuned shapes"
         return cls(variant, "nearest", f"tuned for {shapes}, {which}")
 
     @classmethod
@@ -157,17 +157,16 @@ class Choice(Generic[V]):
         >>> print(Choice.tuned("wide", tried=1, failed=2))
         'wide' (tuned: the only one that was timed; 2 failed)
         """
-        which = "the only one" if tried == 1 else f"the fastest of {tried}"
+        which = "the only one that was" if tried == 1 else f"the fastest of {tried} that were"
         others = f"; {failed} failed" if failed else ""
-        why = f"{which} that {_were(tried)} timed{_with(seconds)}{others}"
-        return cls(variant, "tuned", why, seconds)
+        return cls(variant, "tuned", f"{which} timed{_with(seconds)}{others}", seconds)
 
 
 @dataclass(frozen=True, slots=True)
 class Hint(Generic[V]):
     """A variant, and the shapes of its inputs and outputs when it was tuned.
 
-    A size of None is dynamic: nobody knew it. It is as near to one size as to another.
+    A size of None is unknown; it has distance 0 to every size.
 
     >>> print(Hint("small", inputs=[(64, 32), (32, 8)], outputs=[(64, 8)]))
     (64, 32), (32, 8) → (64, 8)
@@ -184,11 +183,7 @@ class Hint(Generic[V]):
 
     @property
     def shapes(self) -> Shapes:
-        """Inputs and outputs together, as `Selector.select` takes them.
-
-        >>> Hint("small", [(64,)], [()]).shapes
-        ((64,), ())
-        """
+        """Inputs and outputs together, as `Selector.select` takes them."""
         return (*self.inputs, *self.outputs)  # type: ignore[arg-type]  # tuples, see above
 
     def __str__(self) -> str:
@@ -199,16 +194,15 @@ class Hint(Generic[V]):
 class Selector(Generic[V]):
     """Chooses, for the shapes of a call, among variants that were tuned for other shapes.
 
-    - The nearest by L1 distance in log2 space is taken. Among equals, as squares are to a shape
-      that is long and narrow, it is the one whose sizes come to most nearly the same product; and
-      then the earlier.
-    - log2 of a size of 0 is -1, so that 0 is as far from 1 as 1 is from 2.
+    - The nearest by L1 distance in log2 space is taken. Several may be equally near, as squares are
+      to a long and narrow shape: then the one with the nearest product of all sizes, then the
+      earlier.
+    - log2 of a size of 0 counts as -1, so that 0 is as far from 1 as 1 is from 2.
     - A size of None, on either side, adds nothing.
-    - Hints with another number of tensors, or other ranks, are chosen only where none has the
-      same. Then all hints are compared by their elements, those of all tensors together, with a
-      size of None counted as 1.
-    - It chooses natively where the extension is there; with `native=False`, in Python. Either
-      chooses the same.
+    - Only where no hint has the same number of tensors and the same ranks, hints of other ranks are
+      chosen. They are compared by the number of elements of all tensors; None counts as 1.
+    - The native extension chooses, where it is built; with `native=False`, Python does. Both choose
+      the same.
 
     >>> selector = Selector([Hint("a", [(8, 8)]), Hint("b", [(8, 512)]), Hint("c", [(1024,)])])
     >>> [selector.nearest(shapes).variant for shapes in [((8, 64),), ((2000,),), ((1, 32, 2),)]]
@@ -254,15 +248,11 @@ class Selector(Generic[V]):
 
     @property
     def hints(self) -> tuple[Hint[V], ...]:
-        """What it chooses among, in order.
-
-        >>> Selector([Hint("small", [(64,)])]).hints[0].variant
-        'small'
-        """
+        """The hints, in order."""
         return self._hints
 
     def select(self, shapes: Shapes) -> Choice[V]:
-        """The choice for these shapes, inputs then outputs; looked up where it was made before.
+        """The choice for these shapes, inputs then outputs; cached.
 
         >>> selector = Selector([Hint("small", [(64,)], [(64,)])])
         >>> selector.select(((80,), (80,))) is selector.select(((80,), (80,)))
@@ -271,16 +261,16 @@ class Selector(Generic[V]):
         return self._kept[shapes]
 
     def nearest(self, shapes: Shapes) -> Choice[V]:
-        """The choice for these shapes, worked out.
+        """The choice for these shapes, computed each time.
 
         >>> print(Selector([Hint("small", [(64,)]), Hint("large", [(4096,)])]).nearest(((500,),)))
-        'small' (nearest: tuned for (64,), which of 2 is nearest to the shapes at hand)
+        'small' (nearest: tuned for (64,), the nearest of 2 tuned shapes)
         """
         number = self._number(shapes) if self._number is not None else None
         if number is None:
             try:
                 fields = self._likely.fields(shapes)
-            except ValueError:  # of other ranks than most hints
+            except ValueError:  # other ranks than most hints have
                 family, compared = self._family_of(shapes)
                 fields = family.fields(compared)
             number = self._least(fields, shapes)
@@ -293,7 +283,7 @@ class Selector(Generic[V]):
         return min(tied, key=lambda number: (self._off(number, shapes), number))
 
     def _off(self, number: int, shapes: Shapes) -> int:
-        """How far the product of sizes is from that of a hint, in steps; nothing, for other
+        """The distance of the product of all sizes from that of a hint, in steps; 0 for other
         ranks."""
         mine = self._hints[number].shapes
         if list(map(len, mine)) != list(map(len, shapes)):
@@ -303,7 +293,7 @@ class Selector(Generic[V]):
         return abs(sum(_log2(one) - _log2(other) for one, other in known))
 
     def explain(self, shapes: Shapes) -> str:
-        """How far each hint is from these shapes, nearest first.
+        """The distance of each hint from these shapes, nearest first.
 
         >>> selector = Selector([Hint("small", [(64,)]), Hint("large", [(4096,)])])
         >>> print(selector.explain(((512,),)))
@@ -320,7 +310,7 @@ class Selector(Generic[V]):
         )
 
     def _family_of(self, shapes: Shapes) -> tuple[_Family, Shapes]:
-        """The hints to compare with, and what to compare."""
+        """The hints to compare with, and the shapes in the form that is compared."""
         family = self._families.get(tuple(map(len, shapes)))
         if family is not None:
             return family, shapes
@@ -339,7 +329,7 @@ class Selector(Generic[V]):
 
 
 def elements(shapes: Shapes) -> int:
-    """The elements of all tensors together.
+    """The number of elements of all tensors together.
 
     >>> elements(((2, 3), (), (None, 4), (0, 9)))
     11
@@ -351,8 +341,8 @@ def elements(shapes: Shapes) -> int:
 
 
 def _natively(hints: Iterable[Hint[Any]]) -> Callable[[Shapes], int | None] | None:
-    """A native function from shapes to the number of the nearest hint, or to None where Python must
-    answer; None where the extension is not built."""
+    """A native function from shapes to the number of the nearest hint; it returns None where Python
+    must choose. None where the extension is not built."""
     try:
         from tzero._native import Nearest
     except ModuleNotFoundError as error:
@@ -363,8 +353,8 @@ def _natively(hints: Iterable[Hint[Any]]) -> Callable[[Shapes], int | None] | No
 
 
 class _Family:
-    """Hints with the same ranks. `fields` takes shapes of these ranks, and gives for each hint its
-    distance and, in the lowest bits, its number; for other shapes it raises ValueError."""
+    """Hints with the same ranks. `fields` takes shapes of these ranks and returns a field for each
+    hint: its distance and, in the lowest bits, its number. For other ranks it raises ValueError."""
 
     __slots__ = ("fields",)
 
@@ -376,8 +366,8 @@ class _Family:
         kernel: str,
     ) -> None:
         start = sum(number << _FIELD * k for k, number in enumerate(numbers))
-        # Where two dimensions are the same in all hints, as those of an input and of the output
-        # often are, they share a column, and what it remembers.
+        # Two dimensions that are equal in all hints, as in an input and the output, share a column
+        # and its cache.
         shared: dict[tuple[Size, ...], _Column] = {}
         columns = [
             shared.setdefault(each, _Column(each, kernel)) for each in zip(*sizes, strict=True)
@@ -388,8 +378,8 @@ class _Family:
 def _adding(
     ranks: tuple[int, ...], columns: Sequence[_Column], start: int, hints: int
 ) -> Callable[[Shapes], tuple[int, ...]]:
-    """A function written for shapes of these ranks: taking them apart checks the ranks, and a loop
-    over their sizes would take twice as long. For a matrix and a vector it reads::
+    """A function generated for shapes of these ranks. Unpacking checks the ranks, and a loop over
+    the sizes would take twice as long. For a matrix and a vector it is::
 
         def fields(shapes):
             ((s0, s1,), (s2,),) = shapes
@@ -411,10 +401,11 @@ def _adding(
 
 
 class _Column(dict[Any, int]):
-    """How far a size is from what each hint has in one dimension: a field for each, in one integer.
+    """The distances of a size from the sizes of all hints in one dimension: a field for each hint,
+    in one integer.
 
-    Between two neighbours of the sorted sizes of the hints every distance grows or shrinks by the
-    same step, so that one product and one sum give all of them.
+    Between two neighbouring sizes of the hints each distance is a linear function of log2 of the
+    size, so one product and one sum give all of them.
     """
 
     __slots__ = ("_kernel", "_lines", "_marks")
@@ -428,8 +419,8 @@ class _Column(dict[Any, int]):
         ]
 
     def __missing__(self, size: Any) -> int:
-        if type(size) is int and 0 < size < 1 << 62:  # a constant: half the time of `_LARGEST`
-            at = floor(log2(size) * _STEPS + 0.5)  # as `_log2`, which would be one call more
+        if type(size) is int and 0 < size < 1 << 62:  # a literal: `_LARGEST` takes twice as long
+            at = floor(log2(size) * _STEPS + 0.5)  # `_log2` without the cost of a call
         elif size is None:
             return 0
         else:
@@ -445,13 +436,13 @@ class _Column(dict[Any, int]):
             return _log2(size)
         raise InvalidArgument(
             kernel=self._kernel,
-            problem=f"is asked to choose for a size of {size!r}",
+            problem=f"got a size of {size!r}",
             advice=_ALLOWED,
         )
 
 
 class _Kept(dict[Shapes, Choice[V]]):
-    """Choices by shape: a hit is one look-up, and a miss makes the choice."""
+    """A cache of choices by shapes; a miss makes the choice."""
 
     __slots__ = ("_choose",)
 
@@ -460,14 +451,14 @@ class _Kept(dict[Shapes, Choice[V]]):
 
     def __missing__(self, shapes: Shapes) -> Choice[V]:
         choice = self._choose(shapes)
-        if len(self) >= KEPT:  # shapes that change with every call would fill the memory
+        if len(self) >= KEPT:  # shapes may change with every call
             self.clear()
         self[shapes] = choice
         return choice
 
 
 def _line(places: Sequence[tuple[int, int]], at: int) -> tuple[int, int]:
-    """Slope and offset of the distances from sizes that lie as `at` does: before or after each."""
+    """Slope and offset of the distances, for sizes in the same interval between hints as `at`."""
     slope = offset = 0
     for mark, k in places:
         sign = (1 if mark <= at else -1) << _FIELD * k + _NUMBER
@@ -488,7 +479,7 @@ def _shape(name: str, shape: Any) -> Shape:
     """The sizes of one tensor, checked."""
     problem = None
     if not isinstance(shape, Sequence) or isinstance(shape, str):
-        problem = f"has {shape!r}, which is no shape"
+        problem = f"has {shape!r}, which is not a shape"
     else:
         wrong = [size for size in shape if size is not None and not _is_size(size)]
         if wrong:
@@ -507,15 +498,11 @@ def _is_size(size: Any) -> bool:
     return type(size) is int and 0 <= size < _LARGEST
 
 
-_ALLOWED = "Sizes are whole numbers from 0 on, below 2**63, or None where not known."
-
-
-def _were(n: int) -> str:
-    return "was" if n == 1 else "were"
+_ALLOWED = "A size is an integer from 0 to 2**63 - 1, or None where it is unknown."
 
 
 def _with(seconds: float | None) -> str:
-    """A time in a unit that suits it."""
+    """A time with a fitting unit."""
     if seconds is None:
         return ""
     for unit, scale in (("s", 1.0), ("ms", 1e-3)):

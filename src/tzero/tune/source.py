@@ -1,12 +1,12 @@
-"""What a host function and its kernels are made of, as a digest: what was tuned is kept under it.
+"""A digest of the source of a host function and its kernels, under which outcomes are remembered.
 
-Enters: a host function. Leaves: a digest of its text and, transitively, of the functions, kernels
+Enters: a host function. Leaves: a digest of its source and, transitively, of the functions, kernels
 and plain constants that it names; the same in every process and on every machine. It must not know
-what is in the text. Decorators are left out, for the configs to try are written there, and so are
-lines that are empty or a comment.
+what the source means. Decorators are left out, because they contain the list of configs, and so are
+empty lines and comments.
 
-A change that it does not see costs speed, and nothing else: what is remembered under a digest is
-which config was fastest, and each of them is right.
+A change that the digest misses can only cost speed: a digest leads to the config that was fastest,
+and every config computes the right results.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _DEEP = 32
 
 
 def digest(function: Callable[..., Any]) -> str:
-    """The digest of a host function, in sixteen digits.
+    """The digest of a host function: sixteen hexadecimal digits.
 
     >>> digest(lambda x: x) == digest(lambda x: x), digest(lambda x: x) == digest(lambda x: -x)
     (True, False)
     """
     texts: dict[int, str] = {}
-    kept: list[Any] = []  # what the ids belong to
+    kept: list[Any] = []  # keeps the objects alive, so that their ids are not reused
     _read(function, texts, kept, _DEEP)
     return hashlib.sha256("\0".join(texts.values()).encode("utf-8", "replace")).hexdigest()[:16]
 
@@ -56,7 +56,8 @@ def _read(function: Any, texts: dict[int, str], kept: list[Any], deep: int) -> N
 
 
 def _function(value: Any) -> FunctionType | None:
-    """The Python function in a function, a kernel of Triton's or tzero's, or a method."""
+    """The Python function inside a wrapper, under the attribute names of Triton's and tzero's
+    kernels, methods and partials."""
     for _ in range(_DEEP):
         if isinstance(value, FunctionType):
             return value
@@ -68,9 +69,9 @@ def _function(value: Any) -> FunctionType | None:
 
 
 def _named(function: FunctionType) -> Iterator[tuple[str, Any]]:
-    """What the code of a function names in the world around it, in the order of the code."""
+    """The globals and closure variables that a function names, in the order of its code."""
     names = dict.fromkeys(_names(function.__code__))
-    world = function.__globals__
+    variables = function.__globals__
     free = function.__code__.co_freevars
     for name, cell in zip(free, function.__closure__ or (), strict=True):
         try:
@@ -78,8 +79,8 @@ def _named(function: FunctionType) -> Iterator[tuple[str, Any]]:
         except ValueError:  # not assigned yet
             continue
     for name in names:
-        value = world.get(name)
-        if name in world:
+        value = variables.get(name)
+        if name in variables:
             yield name, value
         if isinstance(value, ModuleType) and not _is_library(value):
             yield from ((each, vars(value)[each]) for each in names if each in vars(value))
@@ -99,11 +100,11 @@ def _is_library(value: Any) -> bool:
 
 
 def _text(function: FunctionType) -> str:
-    """The text of a function without its decorators; its code, where there is no text."""
+    """The source of a function without its decorators; its bytecode, where there is no source."""
     try:
         text = textwrap.dedent(inspect.getsource(function))
         [definition, *_] = ast.parse(text).body
-    except (OSError, TypeError, SyntaxError, ValueError):  # a lambda may begin within a line
+    except (OSError, TypeError, SyntaxError, ValueError):  # a lambda may begin inside a line
         return _code(function.__code__)
     if not isinstance(definition, ast.FunctionDef):
         return _code(function.__code__)

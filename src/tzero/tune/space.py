@@ -1,9 +1,8 @@
-"""Space: the configs that a search may try, listed or spanned by ranges.
+"""Space: the configs that a search may try, as a list or as ranges of values.
 
-Enters: configs, or values for each parameter and constraints on how they go together. Leaves:
-configs, each of them once: in a stable order, in a random one, or one that is asked for by name.
-Nothing is built before it is asked for, so that a space may be far larger than memory. It must not
-know what a kernel is, or how long a config takes.
+Enters: configs, or values for each parameter and constraints on their combinations. Leaves:
+configs, each once, in a stable or a random order. Configs are made when they are needed, so a space
+may be far larger than memory. It must not know what a kernel is, or how long a config takes.
 
     >>> wide = lambda config: config.BLOCK >= 32 * config.num_warps
     >>> space = Space(BLOCK=[64, 128], num_warps=[2, 4], where=wide)
@@ -30,28 +29,27 @@ from tzero.errors import InvalidArgument
 __all__ = ["COUNTABLE", "EARLY", "PATIENCE", "VALUES", "Constraint", "Space"]
 
 Constraint = Callable[[Config], object]
-"""Whether a config may be tried; any value but None that is true or false will do."""
+"""Whether a config may be tried: any true or false value but None."""
 
 COUNTABLE = 1 << 14
-"""Where constraints decide, a space is counted by walking it up to this many combinations."""
+"""A space with constraints is counted if it has at most this many combinations."""
 
 EARLY = 1 << 12
-"""So many combinations are walked to find the first config; then one is looked for by chance."""
+"""Combinations that are walked to find the first config; after that a random one is taken."""
 
 PATIENCE = 1 << 16
-"""After so many combinations in a row that the constraints refuse, nothing more is looked for."""
+"""Combinations in a row that the constraints reject before the search for more ends."""
 
 VALUES = 1 << 16
-"""The most values that one parameter may have."""
+"""The most values of one parameter."""
 
 
 class Space:
-    """The configs a search may try: one of each parameter's values, as far as `where` allows it.
+    """The configs a search may try: all combinations of the parameters' values that `where` allows.
 
-    The order is that of nested loops: parameters as they are written, the last one the fastest.
-    The first config is the one that is taken without a search. A parameter that is called `where`
-    itself goes into a mapping: ``Space({"where": [1, 2]})``. `where` is a function of a config, or
-    several of them.
+    The order is that of nested loops: the last parameter changes fastest. The first config is used
+    without a search. `where` is a function of a config, or several functions. A parameter that is
+    itself called `where` goes into a mapping: ``Space({"where": [1, 2]})``.
 
     >>> space = Space(BLOCK=[64, 128, 256], num_warps=[1, 2, 4])
     >>> space.count(), space.first
@@ -64,8 +62,8 @@ class Space:
 
     _parameters: Mapping[str, tuple[Any, ...]]
     _constraints: tuple[Constraint, ...]
-    _listed: dict[Config, None] | None  # as an ordered set; None where ranges span the space
-    _singles: dict[str, frozenset[Config]]  # each value by itself: configs compare with types
+    _listed: dict[Config, None] | None  # an ordered set; None for a space of ranges
+    _singles: dict[str, frozenset[Config]]  # each value as a Config, which compares types too
     _size: int  # combinations, before constraints
     _count: int | None
     _first: Config | None
@@ -81,7 +79,7 @@ class Space:
         if not isinstance(ranges, Mapping | None):
             raise _invalid(
                 None,
-                f"was given {ranges!r}, which maps no names to values",
+                f"was given {ranges!r}, which does not map names to values",
                 "Write Space(BLOCK=[64, 128]), or Space.of([Config(BLOCK=64), ...]).",
             )
         merged = {**(ranges or {}), **named}
@@ -150,18 +148,14 @@ class Space:
 
     @property
     def listed(self) -> tuple[Config, ...] | None:
-        """The configs of a space that was made of a list; None where ranges span it.
-
-        >>> Space.of([Config(BLOCK=64)]).listed
-        (Config(BLOCK=64),)
-        """
+        """The configs of a space that was made from a list; None for ranges."""
         return None if self._listed is None else tuple(self._listed)
 
     @property
     def first(self) -> Config:
-        """The config that is taken without a search: the first in order. Where constraints refuse
-        the first `EARLY` combinations, it is one that is found by chance, the same each time: a
-        walk in order could take forever to change a parameter that is written early.
+        """The config that is used without a search: the first in order. Where constraints reject
+        the first `EARLY` combinations, it is a random one, the same each time: a walk in order
+        could take forever to reach another value of the first parameter.
 
         >>> Space(BLOCK=[64, 128], where=lambda config: config.BLOCK > 64).first
         Config(BLOCK=128)
@@ -174,7 +168,7 @@ class Space:
 
     @property
     def combinations(self) -> int:
-        """How many configs there would be without constraints: never less than there are.
+        """How many configs there would be without constraints.
 
         >>> Space(BLOCK=[64, 128], num_warps=range(1, 9), where=lambda c: False).combinations
         16
@@ -182,8 +176,8 @@ class Space:
         return self._size
 
     def count(self) -> int | None:
-        """How many configs there are; None where only a long walk could tell, which is where
-        constraints decide about more than `COUNTABLE` combinations.
+        """How many configs there are; None with constraints on more than `COUNTABLE` combinations,
+        which would take long to count.
 
         >>> Space(BLOCK=[64, 128], where=lambda config: config.BLOCK > 64).count()
         1
@@ -213,7 +207,7 @@ kernel has BLOCK, num_warps. Did you mean 'BLOCK'?
             )
 
     def sample(self, rng: random.Random, n: int) -> list[Config]:
-        """At most `n` configs at random, no two the same; fewer where there are no more.
+        """`n` different random configs; fewer where there are no more.
 
         >>> len(Space(a=range(1000), b=range(1000), c=range(1000)).sample(random.Random(0), 3))
         3
@@ -223,10 +217,10 @@ kernel has BLOCK, num_warps. Did you mean 'BLOCK'?
         return list(itertools.islice(self.shuffled(rng), n))
 
     def shuffled(self, rng: random.Random) -> Iterator[Config]:
-        """Every config once, in an order that `rng` decides; memory grows with what was taken.
+        """Every config once, in a random order; memory grows with the number that was taken.
 
-        It ends early where `PATIENCE` combinations in a row are refused by the constraints: what
-        is left is then too rare to be found by chance.
+        It ends early where the constraints reject `PATIENCE` combinations in a row: what is left is
+        too rare to be found at random.
 
         >>> sorted(config.BLOCK for config in Space(BLOCK=[1, 2, 4]).shuffled(random.Random(7)))
         [1, 2, 4]
@@ -256,8 +250,8 @@ kernel has BLOCK, num_warps. Did you mean 'BLOCK'?
         return self._walk()
 
     def _walk(self, most: int | None = None) -> Iterator[Config]:
-        """The configs among the first so many combinations; an error where there are none at all,
-        or none among the first `PATIENCE`."""
+        """The configs among the first `most` combinations; an error where there are none at all, or
+        none among the first `PATIENCE`."""
         found, names = False, tuple(self._parameters)
         for tried, values in enumerate(itertools.product(*self._parameters.values())):
             if tried == most:
@@ -292,7 +286,7 @@ kernel has BLOCK, num_warps. Did you mean 'BLOCK'?
         return f"Space({', '.join(named)})"
 
     def _at(self, index: int) -> Config:
-        """The combination of this number, in the order of nested loops."""
+        """The combination with this index, in the order of nested loops."""
         chosen: dict[str, Any] = {}
         for name in reversed(tuple(self._parameters)):
             values = self._parameters[name]
@@ -325,8 +319,8 @@ kernel has BLOCK, num_warps. Did you mean 'BLOCK'?
 
 
 def _permutation(rng: random.Random, size: int) -> Iterator[int]:
-    """The numbers below `size` in a random order: Fisher and Yates' shuffle, of which only the
-    places that differ from the sorted order are kept."""
+    """The numbers below `size` in a random order: a Fisher-Yates shuffle that stores only the
+    positions that differ from the sorted order."""
     moved: dict[int, int] = {}
     for place in range(size):
         other = rng.randrange(place, size)
@@ -339,7 +333,7 @@ def _permutation(rng: random.Random, size: int) -> Iterator[int]:
 
 
 def _values(name: str, values: Any) -> tuple[Any, ...]:
-    """The values of one parameter, each once, as a config holds them."""
+    """The values of one parameter, each once, in the form that a config stores."""
     if not isinstance(values, Sequence) or isinstance(values, str | bytes | bytearray):
         raise _invalid(
             name,

@@ -1,17 +1,16 @@
-"""A host function and its arguments, as another process can make them again.
+"""A host function and its arguments, sent to another process.
 
 ::
 
-    Host, arguments ── packed ──► Parcel: a pickle, and the bytes of storages behind it, in memory
-                                     └─ a file descriptor ── opened ──► Host, arguments like them
+    Host, arguments ── packed ──► Parcel: a pickle, then the bytes of the storages, in a memfd
+                                     └─ file descriptor ── opened ──► equal Host and arguments
 
-Enters: a host function, wherever it is defined, and arguments. Leaves: memory that has a file
-descriptor; in a process that is given that, the function and arguments again. Tensors have the same
-contents, strides, offsets and alignment, share memory where they did, and are on the same device.
-It must not know what they are sent for.
+Enters: a host function, wherever it is defined, and arguments. Leaves: a memfd; in a process that
+has its descriptor, the function and the arguments again. Tensors keep contents, strides, offsets,
+alignment and device, and share memory where they did. It must not know what they are sent for.
 
-What can be imported goes by its name, but nothing of the main module does: that is not run again.
-Other functions go by value, with what they refer to, and Triton's kernels as the tables of
+Importable objects are sent by name, except those of the main module, which is not run again. Other
+functions are pickled by value with what they refer to. Triton kernels are sent as the tables of
 `tzero.backends.triton.program`.
 """
 
@@ -39,12 +38,12 @@ from tzero.errors import InvalidArgument, UnsupportedType
 from tzero.launches import tiers
 from tzero.launches.python import PythonJit
 from tzero.tune.copying import (
-    Place,
+    Location,
     bytes_of,
     has_contents,
-    place_of,
-    place_of_storage,
-    rooms,
+    location_of,
+    location_of_storage,
+    new_storages,
     tensor_of,
     view_of,
 )
@@ -56,7 +55,7 @@ _ALIGNED = 64  # where the bytes of a storage begin
 
 
 class Parcel(NamedTuple):
-    """Where a packed function is: an open file, and how many of its bytes are the pickle.
+    """A packed function: an open file, and how many of its bytes are the pickle.
 
     ::
 
@@ -69,30 +68,32 @@ class Parcel(NamedTuple):
 
 
 class _Contents(NamedTuple):
-    """A storage, as the pickle's table has it."""
+    """A row of the table of storages."""
 
-    place: Place
+    location: Location
     pinned: bool
 
 
 def packed(host: Host[Any], args: tuple[Any, ...], called: Called = as_written) -> Parcel:
-    """Pack a function, its arguments, and how it is called; `InvalidArgument` for what cannot be
-    sent.
+    """Pack a function, its arguments, and how it is called; `InvalidArgument` where something
+    cannot be sent.
 
     ::
 
         parcel = packed(add.host, (x, y), called)
         os.close(parcel.descriptor)
     """
-    # Nothing else of a host is needed to call it, and annotations may be anything.
+    # Calling needs neither signature nor defaults, and annotations may not be picklable.
     sent = dataclasses.replace(host, signature=inspect.Signature(), defaults={}, config=None)
     buffer = io.BytesIO()
     pickler = _Pickler(buffer)
     try:
         pickler.dump((sent, args, called))
-    except Exception as error:  # what objects do when they are pickled is up to them
+    except Exception as error:  # objects may raise anything when they are pickled
         raise unsendable(host.name, _reason(error)) from error
-    table = [_Contents(place, storage.is_pinned()) for place, storage in pickler.storages.items()]
+    table = [
+        _Contents(location, storage.is_pinned()) for location, storage in pickler.storages.items()
+    ]
     text = pickle.dumps((buffer.getvalue(), table))
     parcel = Parcel(os.memfd_create("tzero-parcel", os.MFD_CLOEXEC), len(text))
     try:
@@ -113,17 +114,17 @@ def opened(parcel: Parcel) -> tuple[Host[Any], tuple[Any, ...], Called]:
     """
     with mmap.mmap(parcel.descriptor, 0, access=mmap.ACCESS_COPY) as memory:
         data, table = pickle.loads(memory[: parcel.length])
-        storages = rooms({each.place: each.pinned for each in table})
-        for place, start in _starts(parcel.length, [each.place for each in table]).items():
-            if has_contents(place):
-                # The view is gone at the end of the line: memory that is viewed cannot be closed.
-                bytes_of(storages[place]).copy_(_viewed(memory, start, place[2]))
+        storages = new_storages({each.location: each.pinned for each in table})
+        for location, start in _starts(parcel.length, [each.location for each in table]).items():
+            if has_contents(location):
+                # No view may outlive this line: an mmap with views cannot be closed.
+                bytes_of(storages[location]).copy_(_viewed(memory, start, location[2]))
     found: tuple[Host[Any], tuple[Any, ...], Called] = _Unpickler(io.BytesIO(data), storages).load()
     return found
 
 
 def unsendable(name: str, why: str) -> InvalidArgument:
-    """The error for a function that another process cannot have.
+    """The error for a function that cannot be sent to another process.
 
     >>> print(unsendable("add", "it reads an open file"))
     add: it cannot be timed in a process of its own: it reads an open file. Define what it uses in \
@@ -145,24 +146,24 @@ def _reason(error: Exception) -> str:
 # -- the bytes of storages ------------------------------------------------------------------------
 
 
-def _starts(length: int, places: list[Place]) -> dict[Place, int]:
-    """Where in the memory the bytes of each storage begin."""
+def _starts(length: int, locations: list[Location]) -> dict[Location, int]:
+    """The offset in the memfd at which the bytes of each storage begin."""
     found, end = {}, length
-    for place in places:
-        found[place] = -(-end // _ALIGNED) * _ALIGNED
-        end = found[place] + (place[2] if has_contents(place) else 0)
+    for location in locations:
+        found[location] = -(-end // _ALIGNED) * _ALIGNED
+        end = found[location] + (location[2] if has_contents(location) else 0)
     return found
 
 
-def _fill(parcel: Parcel, text: bytes, storages: dict[Place, torch.UntypedStorage]) -> None:
+def _fill(parcel: Parcel, text: bytes, storages: dict[Location, torch.UntypedStorage]) -> None:
     starts = _starts(parcel.length, list(storages))
-    last = max((start + place[2] for place, start in starts.items()), default=0)
+    last = max((start + location[2] for location, start in starts.items()), default=0)
     os.ftruncate(parcel.descriptor, max(len(text), last))
     with mmap.mmap(parcel.descriptor, 0) as memory:
         memory[: len(text)] = text
-        for place, start in starts.items():
-            if has_contents(place):
-                _viewed(memory, start, place[2]).copy_(bytes_of(storages[place]))
+        for location, start in starts.items():
+            if has_contents(location):
+                _viewed(memory, start, location[2]).copy_(bytes_of(storages[location]))
 
 
 def _viewed(memory: mmap.mmap, start: int, size: int) -> torch.Tensor:
@@ -177,22 +178,22 @@ class _Unsendable(Exception):
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """Pickles kernels and tensors by what other processes can make them of."""
+    """Pickles kernels and tensors in forms that another process can rebuild."""
 
     def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file)
-        self.storages: dict[Place, torch.UntypedStorage] = {}
+        self.storages: dict[Location, torch.UntypedStorage] = {}
 
-    def persistent_id(self, value: Any) -> Place | None:
+    def persistent_id(self, value: Any) -> Location | None:
         if not isinstance(value, torch.UntypedStorage):
             return None
-        place = place_of_storage(value)
-        self.storages[place] = value
-        return place
+        location = location_of_storage(value)
+        self.storages[location] = value
+        return location
 
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
-            place_of(value)  # refuses those that are more than a view of their storage
+            location_of(value)  # raises for tensors that are more than a view of their storage
             return tensor_of, (view_of(value), value.untyped_storage())
         if isinstance(value, FunctionType):
             name = _name_around(value)
@@ -203,25 +204,26 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
                 return _found, name
         if isinstance(value, JITCallable):
             return _kernel_made, _kernel_written(value)
-        if type(value).__module__.partition(".")[0] == "tzero" and hasattr(value, "host"):
+        host = getattr(value, "__dict__", {}).get("host")
+        if isinstance(host, Host):  # only kernels and bound kernels of tzero have one
             raise _Unsendable(
-                f"it uses the kernel {value.__name__!r}, which is in no module that can be imported"
+                f"it uses the kernel {host.name!r}, which is in no module that can be imported"
             )
         return super().reducer_override(value)
 
 
 class _Unpickler(pickle.Unpickler):
-    def __init__(self, file: io.BytesIO, storages: dict[Place, torch.UntypedStorage]) -> None:
+    def __init__(self, file: io.BytesIO, storages: dict[Location, torch.UntypedStorage]) -> None:
         super().__init__(file)
         self._storages = storages
 
-    def persistent_load(self, place: Place) -> torch.UntypedStorage:
-        return self._storages[place]
+    def persistent_load(self, location: Location) -> torch.UntypedStorage:
+        return self._storages[location]
 
 
 def _name_of(value: Any, there: Any) -> tuple[str, str] | None:
-    """The module and the name under which something is to be found, if `there` is found by the
-    name that a value has; the main module of another process is another."""
+    """The module and name of a value, if `there` is found under them; None for the main module,
+    which is another one in another process."""
     module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", "")
     if module is None or module == "__main__" or module not in sys.modules:
         return None
@@ -229,7 +231,8 @@ def _name_of(value: Any, there: Any) -> tuple[str, str] | None:
 
 
 def _name_around(function: FunctionType) -> tuple[str, str] | None:
-    """The name of what a decorator, such as `tzero.kernel`, has put in a function's place."""
+    """The module and name of the object with which a decorator such as `tzero.kernel` has replaced
+    a function."""
     module = sys.modules.get(function.__module__ or "")
     outer = None if module is None else _looked_up(module, function.__qualname__)
     if outer is None or getattr(outer, "__wrapped__", None) is not function:
@@ -260,12 +263,12 @@ def _kernel_written(kernel: Any) -> tuple[dict[str, Any], int, bool]:
         raise _Unsendable(f"the kernel {kernel.__name__!r} has hooks that run before it")
     writer = Writer()
     try:
-        place = writer.function(kernel)
+        index = writer.function(kernel)
     except Unwritable as problem:
         raise _Unsendable(f"of the kernel {kernel.__name__!r}, {problem}") from None
-    return writer.tables(), place, isinstance(kernel, PythonJit)
+    return writer.tables(), index, isinstance(kernel, PythonJit)
 
 
-def _kernel_made(tables: dict[str, Any], place: int, fast: bool) -> Any:
-    made = Maker(tables).function(place)
+def _kernel_made(tables: dict[str, Any], index: int, fast: bool) -> Any:
+    made = Maker(tables).function(index)
     return tiers.made(made, {}) if fast else made

@@ -1,4 +1,4 @@
-"""One config, tried: it runs, its results are compared with those of the reference, it is timed.
+"""One config, tried: run, compared with the reference config, and timed.
 
 ::
 
@@ -6,13 +6,12 @@
                 │                 │                                            ▲
                 └─ it raises ─────┴─ they are wrong ───────── problem ─────────┘
 
-Enters: how a config makes a function, arguments, and which config is the reference. Leaves: for
-each config an `Outcome`: a candidate that fails is an outcome as well, never an exception. It must
-not know which configs there are, nor whether it runs in the process that calls the kernel or in one
-of its own.
+Enters: a function from a config to a call, arguments, and the reference config. Leaves: an
+`Outcome` for each config; a config that fails has one too, and raises nothing. It must not know
+which configs there are, nor in which process it runs.
 
-The arguments themselves are only read. There is one set of copies of them, in which every config
-works, and which is put back to what it was; random numbers are drawn from the same seed for each.
+The arguments are only read. All configs run on one set of copies, which is restored before each,
+and with the same random seed.
 """
 
 from __future__ import annotations
@@ -27,9 +26,10 @@ import torch
 
 from tzero.arguments.host import Host
 from tzero.config import Config
-from tzero.tune.copying import Copies, Place, tensors_in
+from tzero.tune.compare import same
+from tzero.tune.copying import Copies, Location, tensors_in
 from tzero.tune.records import Outcome
-from tzero.tune.timing import Clock, clock_of, measure, same
+from tzero.tune.timing import Clock, clock_of, measure
 
 __all__ = [
     "WRONG",
@@ -43,18 +43,18 @@ __all__ = [
 ]
 
 WRONG = "its results are wrong"
-"""How the problem begins of a config that computes something else than the reference."""
+"""The beginning of the problem of a config whose results differ from those of the reference."""
 
-_LONGEST = 500  # characters of a problem: compilers may write books
+_LONGEST = 500  # characters of a problem
 
 
 Called = Callable[[Host[Any], Config], Callable[..., Any]]
-"""A function of a host and a config, which gives one of the arguments alone."""
+"""Makes a function of the arguments alone, from a host and a config."""
 
 
 class ReferenceFailed(RuntimeError):
-    """Another config than the reference was to be tried, and the reference does not run: there is
-    nothing to compare with. `Trial.set_reference` names another one.
+    """A config cannot be tried, because the reference does not run and there is nothing to compare
+    with. `Trial.set_reference` sets another reference.
 
     >>> print(ReferenceFailed(Config(BLOCK=64), "ValueError: no"))
     the reference Config(BLOCK=64) does not run (ValueError: no). Make another config the reference.
@@ -73,11 +73,11 @@ class ReferenceFailed(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class _Reference:
-    """What the reference came to, in memory that no other config writes to."""
+    """The results of the reference, in memory that no other config writes to."""
 
     results: Any
     args: Any
-    changed: tuple[Place, ...]
+    changed: tuple[Location, ...]
     """Which of the arguments' storages it writes to."""
 
 
@@ -105,33 +105,32 @@ class Trial:
         self._device = device
         self._clock = clock
         self._copies = Copies(args)
-        self._calls: dict[Config, int] = {}  # in a sample, as far as it is known
+        self._calls: dict[Config, int] = {}  # calls in a sample, where known
         self._config = reference
         self._found: _Reference | str | None = None
 
     def set_reference(self, config: Config) -> None:
-        """Compare with this config from now on; one that is the reference already is not run
-        again."""
+        """Compare with this config from now on. The current reference is not run again."""
         if config != self._config:
             self._config, self._found = config, None
 
     def spare(self) -> Any:
-        """The copies that configs work in, which are put back before each of them."""
+        """The copies that configs run on; they are restored before each."""
         return self._copies.taken()
 
     def reference_problem(self) -> str:
-        """Why the reference does not run; nothing where it does. It runs once."""
+        """Why the reference does not run; empty where it does. It runs once."""
         if self._found is None:
             try:
                 with self._seeded():
-                    self._found = self._referred()
-            except Exception as error:  # of the kernel, or of what compiles it: anything
+                    self._found = self._run_reference()
+            except Exception as error:  # kernels and compilers may raise anything
                 self._found = problem_of(error)
         return self._found if isinstance(self._found, str) else ""
 
     def outcome(self, config: Config, *, budget: float, best: float | None) -> Outcome:
-        """Try a config: in about so many seconds, and given up early if it is slower than the best
-        median so far. `ReferenceFailed` where there is nothing to compare its results with."""
+        """Try a config for about `budget` seconds, and less if it is clearly slower than the best
+        median so far. `ReferenceFailed` where the reference does not run."""
         problem = self.reference_problem()
         if problem and config != self._config:
             raise ReferenceFailed(self._config, problem)
@@ -144,8 +143,8 @@ class Trial:
             return Outcome(problem=problem_of(error))
 
     def device_lost(self) -> bool:
-        """Whether this process can use the device no more: on CUDA that is so after an access to
-        memory that is not there, until the process ends."""
+        """Whether this process can no longer use the device, as on CUDA after an illegal memory
+        access."""
         if self._device.type != "cuda":
             return False
         try:
@@ -154,7 +153,7 @@ class Trial:
             return True
         return False
 
-    def _referred(self) -> _Reference:
+    def _run_reference(self) -> _Reference:
         _, args, results = self.run(self._config)
         changed = tuple(self._copies.changed())
         results, args = self._copies.kept((results, args))
@@ -168,7 +167,7 @@ class Trial:
         wrong = wrong or same(args, reference.args, named="after the call args").words
         if wrong:
             again = config == self._config
-            words = "it computes something else each time" if again else WRONG
+            words = "it is nondeterministic" if again else WRONG
             return Outcome(problem=f"{words}: {wrong}"[:_LONGEST])
         del results  # a kernel may need the memory
         changed = reference.changed
@@ -187,14 +186,14 @@ class Trial:
         return Outcome(timing.median, timing.low, timing.high, timing.samples)
 
     def run(self, config: Config) -> tuple[Callable[..., Any], tuple[Any, ...], Any]:
-        """Call a config once, on copies of the arguments as they were given: what was called, the
-        copies, and the results."""
+        """Call a config once, on restored copies of the arguments. Returns the call, the copies,
+        and the results."""
         self._copies.restore()
         args = self._copies.taken()
         call = self._host_call(config)
         results = call(*args)
         if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)  # what a kernel does wrong shows here
+            torch.cuda.synchronize(self._device)  # errors of kernels are raised here
         return call, args, results
 
     def _seeded(self) -> AbstractContextManager[Any]:
@@ -202,7 +201,7 @@ class Trial:
 
 
 class Seeded:
-    """The same random numbers in each block; the generators are then as if it had not been."""
+    """Seeds the random generators of Python and torch in a block, and restores them after it."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -211,7 +210,7 @@ class Seeded:
 
     def __enter__(self) -> None:
         self._fork.__enter__()
-        random.seed(0)  # where a host function may take the seed of a kernel from
+        random.seed(0)  # host functions may draw a kernel's seed from it
         torch.default_generator.manual_seed(0)  # torch.manual_seed would seed every device
         if self._device.type == "cuda":
             with torch.cuda.device(self._device):
@@ -223,8 +222,7 @@ class Seeded:
 
 
 def device_of(args: Any) -> torch.device:
-    """The device of the first tensor among arguments, in whatever they are nested; the CPU where
-    there is none.
+    """The device of the first tensor in some arguments; the CPU where there is none.
 
     >>> device_of((3, [torch.ones(2, device="meta")])), device_of((3,))
     (device(type='meta'), device(type='cpu'))
@@ -233,13 +231,13 @@ def device_of(args: Any) -> torch.device:
 
 
 def problem_of(error: BaseException) -> str:
-    """An exception as the problem of an outcome: its type, and the beginning of what it says.
+    """An exception as the problem of an outcome: its type and the beginning of its message.
 
     >>> problem_of(ValueError("no")), problem_of(KeyError())
     ('ValueError: no', 'KeyError')
     """
     if isinstance(error, torch.OutOfMemoryError):
-        # torch's allocator holds what was freed since; the next one may need it in other sizes.
+        # The allocator caches freed blocks, and the next config may need other sizes.
         torch.cuda.empty_cache()
     words = str(error)
     return (type(error).__name__ + (f": {words}" if words else ""))[:_LONGEST]

@@ -1,16 +1,16 @@
-"""One search: configs are asked for, compiled side by side, timed one after the other, and told.
+"""One search: configs are compiled in parallel and timed one after the other.
 
 ::
 
     strategy ──ask──► configs ──prepare──► futures ──as they are done──► bench ──► Outcome
         ▲                                                                             │
         └────────────────────────────────────tell────────────────────────────────────┘
-    the fastest ──► timed again, in turns, fewer in each ──► Search
+    the fastest ──► timed again in rounds, fewer in each ──► Search
 
-Enters: a strategy, a function that has configs compiled, and a bench that times one. Leaves: a
-`Search`, which has every outcome, in order, and says how it ended. A candidate that does not
-compile, fails, or is wrong has an outcome with a problem, and costs only itself. It must not know
-kernels, arguments or where anything is remembered.
+Enters: a strategy, a function that starts compiles, and a bench that times one config. Leaves: a
+`Search` with every outcome, in order, and how it ended. A candidate that does not compile, raises,
+or computes wrong results gets an outcome with a problem; the search goes on. It must not know
+kernels, arguments, or where outcomes are remembered.
 """
 
 from __future__ import annotations
@@ -41,31 +41,31 @@ Futures = Mapping[Config, Sequence["Future[Any]"]]
 Ended = Literal["searched", "budget", "interrupted"]
 
 BATCH = 32
-"""How many configs are compiled at once, where the strategy does not learn from each."""
+"""How many configs are compiled at once, where the strategy does not learn from results."""
 
 EACH = 0.06
 """Seconds that timing one candidate may take."""
 
 LEAST = 0.02
-"""Seconds that the first candidate gets, also where the whole budget is less."""
+"""Seconds that the first candidate gets, even where the whole budget is less."""
 
-TURN = 0.02
-"""Seconds that one candidate may take each time that the fastest are timed again, in turns."""
+ROUND = 0.02
+"""Seconds for one candidate in each round in which the fastest are timed again."""
 
 SHARE = 0.5
-"""No further turn begins when the turns have taken this part of the time before them: of calls that
-take long, moments of the machine are a small part."""
+"""No round begins once the rounds have taken this share of the time before them. Only where calls
+are long do rounds take so much, and long calls average out the noise of the machine."""
 
 FINALISTS = 8
-"""The most candidates in a turn."""
+"""The most candidates in a round."""
 
 WITHIN = (2.0, 1.4, 1.2, 1.1)
-"""Who is in each turn: whose median is within this factor of the least. The first is wide: machines
-have moments, of a second or so, in which all is slower by so much or faster."""
+"""The candidates of each round are those whose median is within this factor of the least. The first
+factor is wide: a machine may be this much slower or faster for a second or so."""
 
 
 class Bench(Protocol):
-    """What times one candidate, and holds its results against those of a reference.
+    """Times one candidate, and compares its results with those of a reference.
 
     ::
 
@@ -74,22 +74,18 @@ class Bench(Protocol):
     """
 
     def set_reference(self, config: Config) -> None:
-        """Hold all results against those of this config from now on."""
+        """Compare all results with those of this config from now on."""
 
     def spare(self) -> Any:
-        """Arguments like those that are timed, which nobody needs."""
+        """Arguments like the timed ones, which a call may modify."""
 
     def outcome(self, config: Config, *, budget: float, best: float | None) -> Outcome:
-        """What timing a config comes to."""
+        """The outcome of timing a config."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One candidate that was timed, and when.
-
-    >>> Step(1.5, Config(BLOCK=64), Outcome(2e-5)).config
-    Config(BLOCK=64)
-    """
+    """One candidate that was timed, and when."""
 
     at: float
     """Seconds since the search began."""
@@ -99,7 +95,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What a search came to.
+    """The result of a search.
 
     >>> outcomes = {Config(B=1): Outcome(2e-5), Config(B=2): Outcome(1e-5)}
     >>> found = Search(outcomes, (), 0.5, "searched")
@@ -112,12 +108,12 @@ class Search:
     """
 
     outcomes: Mapping[Config, Outcome]
-    """Every config whose outcome is known, the reference first; also from earlier searches."""
+    """Every config whose outcome is known, the reference first; earlier searches included."""
     steps: tuple[Step, ...]
     """What was timed, in order."""
     seconds: float
     ended: Ended
-    """``searched``: nothing was left to try; ``budget``: the time was up; ``interrupted``: by
+    """``searched``: everything was tried; ``budget``: the time was up; ``interrupted``: by
     Ctrl-C."""
 
     def __post_init__(self) -> None:
@@ -128,11 +124,11 @@ class Search:
 
     @property
     def best(self) -> Config | None:
-        """The fastest config, of equal ones the earlier; None where none can be used."""
+        """The fastest config, of equal ones the earlier; None where none is usable."""
         return _best(self.outcomes)
 
     def plot(self, path: str | os.PathLike[str], title: str = "the search") -> None:
-        """Write a picture of the search, as SVG: each candidate, when, and the best so far.
+        """Write a picture of the search, as SVG: each candidate over time, and the best so far.
 
         ::
 
@@ -169,9 +165,9 @@ def search(
     title: str = "tuning",
     clock: Callable[[], float] = time.monotonic,
 ) -> Search:
-    """Search for the fastest config. `known` are outcomes that the strategy was told. `together`:
-    nothing is timed while something compiles, because both want the same cores. Ctrl-C ends the
-    search, and what is found so far counts; where that is nothing, it is raised.
+    """Search for the fastest config. `known` are outcomes that the strategy was told before. With
+    `together`, everything is compiled before anything is timed, because both need the same cores.
+    Ctrl-C ends the search with the best config so far; where there is none, it is raised.
 
     ::
 
@@ -215,8 +211,7 @@ class _Run:
         self.bar: Bar | None = None
 
     def recall(self, known: Mapping[Config, Outcome]) -> None:
-        """Take over what is known; a config that is known to work is what others are held against,
-        the earliest of them."""
+        """Start with what is known. The reference is the first config that is known to work."""
         self.outcomes.update(known)
         self.reference = next((config for config in known if known[config].usable), None)
         if self.reference is not None:
@@ -235,7 +230,7 @@ class _Run:
                 return
 
     def time_all(self, configs: Sequence[Config]) -> bool:
-        """Compile and time some configs; false where the time was up first."""
+        """Compile and time some configs; false where the time is up before all are done."""
         pending = dict(self.prepare(configs))
         for config in self.ready(pending):
             problem = next(filter(None, map(_failure, pending[config])), None)
@@ -248,10 +243,10 @@ class _Run:
         return all(config in self.outcomes for config in configs)
 
     def ready(self, pending: Futures) -> Iterator[Config]:
-        """The configs, as they are compiled: the first is waited for, since others are held against
-        what it computes; then whichever comes, and of several any: lists go from small to large, so
-        that in their order each would be a little better than all before, and none be given up.
-        Ends early when the time is up."""
+        """The configs, as they become compiled. The first comes first, because the others are
+        compared with it. Compiled candidates then come in random order: lists tend to go from small
+        to large, and in that order each would be the best so far, and timed at length. Ends early
+        when the time is up."""
         waiting = list(pending)
         if self.together:
             self.compile_all(pending)
@@ -269,7 +264,7 @@ class _Run:
             waiting.remove(config)
 
     def compile_all(self, pending: Futures) -> None:
-        """Wait for all, or until the time is up; the bar counts them."""
+        """Wait until all are compiled or the time is up; the progress bar counts them."""
         late = {each for futures in pending.values() for each in futures}
         while late:
             done, late = wait(late, self.patience(), return_when=FIRST_COMPLETED)
@@ -291,7 +286,7 @@ class _Run:
                 budget=max(min(EACH, self.left()), LEAST),
                 best=None if best is None else self.outcomes[best].median,
             )
-        except ReferenceFailed as error:  # it ran before; a process of its own may have crashed
+        except ReferenceFailed as error:  # it ran before, but may crash in a new process
             outcome = Outcome(problem=str(error))
         if self.reference is None and outcome.usable:
             self.reference = config
@@ -307,8 +302,8 @@ class _Run:
             self.bar.show(len(self.outcomes), best, seconds, self.remaining())
 
     def settle(self) -> None:
-        """Time those that may be the fastest again, in turns: what the machine did while one of
-        them was timed must not decide. The median of all that was found counts."""
+        """Time the fastest again in rounds, so that a slow moment of the machine does not decide.
+        The median of all rounds counts."""
         if not self.steps or self.ended != "searched":
             return
         found = {c: [o.median] for c, o in self.outcomes.items() if o.usable}
@@ -322,13 +317,13 @@ class _Run:
                 if self.left() <= 0:
                     return
                 try:
-                    again = self.bench.outcome(config, budget=TURN, best=None)
+                    again = self.bench.outcome(config, budget=ROUND, best=None)
                 except ReferenceFailed:
-                    return  # nobody can tell what is right any more: what is known counts
+                    return  # results can no longer be compared: keep what was measured
                 if again.usable:
                     found[config].append(again.median)
                     self.outcomes[config] = _together(self.outcomes[config], again, found[config])
-                else:  # it is right and wrong by turns
+                else:  # it was right at first, and is wrong or fails now
                     self.outcomes[config] = again
                     del found[config]
 
@@ -336,15 +331,15 @@ class _Run:
         return self.end - self.clock()
 
     def patience(self) -> float | None:
-        """How long to wait for a compile: a first one is waited for in any case."""
+        """How long to wait for a compile; for the first one, without a limit."""
         return None if not self.steps or self.end == math.inf else max(self.left(), 0.0)
 
     def remaining(self) -> float | None:
-        """Seconds until the end, most likely."""
+        """An estimate of the seconds until the end."""
         most, done = self.strategy.most, len(self.steps)
         if most is None or not done or self.began is None:
             return None if self.end == math.inf else self.left()
-        # Where all are compiled first, that is over; else it is the greater part of each.
+        # Where all are compiled first, compiling is over; else it is most of the time of each.
         each = (self.clock() - (self.began if self.together else self.start)) / done
         return max(min(each * (most - len(self.outcomes)), self.left()), 0.0)
 
@@ -352,8 +347,9 @@ class _Run:
 def _close(
     found: Mapping[Config, Sequence[float]], factor: float, fresh: Set[Config]
 ) -> list[Config]:
-    """The fastest by their medians, which are within a factor of the least; what was known before
-    is there as a rival alone. None where there is nothing to compare."""
+    """The fastest configs: those whose median is within a factor of the least. Configs that were
+    known before take part only as close rivals of new ones. Empty where there is nothing to
+    compare."""
     medians = {config: median(times) for config, times in found.items()}
     least = min(medians.values(), default=0.0)
     close = [
@@ -365,7 +361,7 @@ def _close(
 
 
 def _together(known: Outcome, again: Outcome, found: Sequence[float]) -> Outcome:
-    """What timing a config comes to, with one more turn: the median of all turns."""
+    """The outcome of a config after one more round: the median of all rounds."""
     return Outcome(
         median(found),
         min(known.low, *found),
@@ -385,8 +381,8 @@ def _best(outcomes: Mapping[Config, Outcome]) -> Config | None:
 
 
 def _line(text: str) -> str:
-    """A text in one line: the first that says something, and the last, which has the reason where a
-    compiler shows the place first; within bounds."""
+    """A text in one line: its first line, and its last one, where compilers put the reason; each
+    cut to 300 characters."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     ends = lines[:1] + lines[1:][-1:]
     return " … ".join(end[:300] for end in ends)

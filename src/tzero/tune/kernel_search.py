@@ -1,0 +1,221 @@
+"""One search for one kernel: its configs compiled ahead, timed, and the outcomes remembered.
+
+::
+
+    arguments ── Trial, or Isolated ──► bench ─┐
+    configs ── prepare: compiles started ──────┼─► tuner.search ──► Search ──► cache, Choice
+    what the cache has ── known ───────────────┘
+
+Enters: a host function, its space of configs, and the arguments of a call. Leaves: a `Choice` and
+the `Search` that it comes from. It must not know who asked for the search, nor where the choice is
+used.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from tzero import events, settings
+from tzero.adapters import triton_launch
+from tzero.arguments.host import Host
+from tzero.config import Config
+from tzero.errors import InvalidArgument, TuningFailed
+from tzero.launches.ahead import Precompiled, precompile_host
+from tzero.launches.current_call import current
+from tzero.tune.facts import Facts
+from tzero.tune.isolated import Isolated
+from tzero.tune.notices import Notices
+from tzero.tune.records import Memory, Outcome
+from tzero.tune.search import Effort, Strategy, Tpe, strategy
+from tzero.tune.select import Choice
+from tzero.tune.space import Space
+from tzero.tune.trial import WRONG, Called, Seeded, Trial, device_of
+from tzero.tune.tuner import BATCH, Bench, Search, search
+
+__all__ = ["KernelSearch", "fastest", "from_cache"]
+
+LEARNING = 8
+"""How many configs are asked for at once from a strategy that learns from each result."""
+
+
+class KernelSearch:
+    """Searches among the configs of one kernel.
+
+    ::
+
+        searching = KernelSearch(host, space, as_written, Notices(host.name))
+        known = searching.known(facts)
+        choice, found = searching.run(function, args, facts, "quick", known, 60.0, False)
+    """
+
+    def __init__(self, host: Host[Any], space: Space, called: Called, notices: Notices) -> None:
+        self._host = host
+        self._space = space
+        self._called = called  # candidates are called the way later calls will be
+        self._notices = notices
+
+    @property
+    def _first(self) -> Config:
+        return self._space.first
+
+    def known(self, facts: Facts) -> dict[Config, Outcome]:
+        """The remembered outcomes of configs that are in the space now, the first config first.
+
+        Results were compared with those of a reference. If the first config was judged wrong, or
+        no config is left that was judged right, the verdicts are dropped: only configs that failed
+        by themselves count."""
+        record = Memory.of(settings.now()).record(facts.strict)
+        found = {} if record is None else dict(record.outcomes)
+        ordered = sorted(found, key=lambda config: config != self._first)
+        listed = {config: config for config in self._space.listed or ()}  # in their own spelling
+        known = {listed.get(each, each): found[each] for each in ordered if each in self._space}
+        if _is_wrong(known.get(self._first)) or fastest(known) is None:
+            return _without_verdicts(known)
+        return known
+
+    def strategy(self, effort: Effort, known: Mapping[Config, Outcome]) -> Strategy:
+        """The strategy of an effort, told what is known."""
+        made = strategy(self._space, effort)
+        for config, outcome in known.items():
+            made.tell(config, outcome.median if outcome.usable else None)
+        return made
+
+    def run(
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        facts: Facts,
+        effort: Effort,
+        known: Mapping[Config, Outcome],
+        budget: float,
+        isolate: bool,
+    ) -> tuple[Choice[Config], Search]:
+        """Search, and remember the outcomes; `TuningFailed` where no config works."""
+        found = self._searched(function, args, effort, known, budget, isolate)
+        has_reference = fastest(known) is not None
+        if has_reference and _is_wrong(found.outcomes.get(self._first)):
+            self._notices.once("its first config disagrees with those timed earlier: all are timed")
+            anew = _without_verdicts(known)
+            return self.run(function, args, facts, effort, anew, budget, isolate)
+        failed = {repr(c): o.problem for c, o in found.outcomes.items() if not o.usable}
+        best = found.best
+        if best is None:
+            raise TuningFailed(kernel=self._host.name, problems=failed)
+        for config, problem in failed.items():
+            self._notices.each_time(f"{config} is out: {problem}")
+        fresh = {step.config for step in found.steps}
+        timed = {c: o for c, o in found.outcomes.items() if c in fresh or o is not known.get(c)}
+        lasting = {c: o for c, o in timed.items() if "OutOfMemoryError" not in o.problem}
+        # One record holds only outcomes that were compared with the same reference.
+        Memory.of(settings.now()).keep(facts.strict, lasting, anew=not has_reference)
+        if best in fresh or not known:
+            tried, seconds = len(found.outcomes) - len(failed), found.outcomes[best].median
+            return Choice.tuned(best, tried=tried, failed=len(failed), seconds=seconds), found
+        return from_cache(best, found.outcomes), found
+
+    def _searched(
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        effort: Effort,
+        known: Mapping[Config, Outcome],
+        budget: float,
+        isolate: bool,
+    ) -> Search:
+        device = device_of(args)
+        plan = self.strategy(effort, known)
+        with self._bench(args, device, isolate) as bench, events.hushed():
+            return search(
+                plan,
+                functools.partial(self._prepare, function, device, bench.spare),
+                bench,
+                known=known,
+                budget=budget,
+                together=device.type == "cpu",
+                batch=LEARNING if isinstance(plan, Tpe) else BATCH,
+                title=self._host.name,
+            )
+
+    @contextmanager
+    def _bench(self, args: tuple[Any, ...], device: torch.device, isolate: bool) -> Iterator[Bench]:
+        if isolate:
+            with Isolated(self._host, args, reference=self._first, called=self._called) as alone:
+                yield alone
+        else:
+            made = functools.cache(functools.partial(self._called, self._host))
+            yield Trial(made, args, device, self._first)
+
+    def _prepare(
+        self,
+        function: Callable[..., Any],
+        device: torch.device,
+        spare: Callable[[], tuple[Any, ...]],
+        configs: Sequence[Config],
+    ) -> dict[Config, list[Any]]:
+        """Start compiling all these configs. To find what a config launches, the host function runs
+        on spare arguments without launching anything. Where that does not work, the config compiles
+        when it is timed."""
+        found: dict[Config, list[Any]] = {}
+        outer, current.is_trial = current.is_trial, True
+        try:
+            for config in configs:
+                ahead = Precompiled()
+                call = self._host.configured(function, config)
+                try:
+                    with Seeded(device):
+                        precompile_host(self._host.name, call, spare(), ahead, spoiling=True)
+                except InvalidArgument as error:
+                    lacking = error.__cause__
+                    if isinstance(lacking, AttributeError) and lacking.obj == config:
+                        raise self._missing_name(lacking.name, config) from lacking
+                    self._notices.once(f"its configs are compiled one by one: {error.problem}")
+                except Exception as error:
+                    # An error of Triton for one config comes again when the config is tried, and
+                    # counts against it alone. An unknown name is a mistake in the configs.
+                    unknown = triton_launch.unknown_keyword(error)
+                    if unknown is not None:
+                        raise self._unknown_name(unknown, config) from error
+                found[config] = list(ahead.values())
+        finally:
+            current.is_trial = outer
+        return found
+
+    def _unknown_name(self, name: str, config: Config) -> InvalidArgument:
+        return InvalidArgument(
+            kernel=self._host.name,
+            problem=f"{config!r} has {name!r}, which the Triton kernel that it launches does not "
+            "take",
+            advice="Correct the name, or leave it out.",
+        )
+
+    def _missing_name(self, name: str | None, config: Config) -> InvalidArgument:
+        return InvalidArgument(
+            kernel=self._host.name,
+            problem=f"{config!r} has no {name!r}, which its host function reads",
+            advice="Correct the name, or add it to this config.",
+        )
+
+
+def fastest(known: Mapping[Config, Outcome]) -> Config | None:
+    """The usable config with the least median; None where none is usable."""
+    usable = [config for config in known if known[config].usable]
+    return min(usable, key=lambda config: known[config].median, default=None)
+
+
+def from_cache(best: Config, known: Mapping[Config, Outcome]) -> Choice[Config]:
+    """The choice of a config that was timed in an earlier search."""
+    return Choice.cached(best, "the local cache", known[best].median)
+
+
+def _is_wrong(outcome: Outcome | None) -> bool:
+    return outcome is not None and outcome.problem.startswith(WRONG)
+
+
+def _without_verdicts(known: Mapping[Config, Outcome]) -> dict[Config, Outcome]:
+    """The outcomes that depend on no reference: configs that failed by themselves."""
+    return {c: o for c, o in known.items() if not o.usable and not _is_wrong(o)}
