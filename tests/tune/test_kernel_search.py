@@ -195,7 +195,7 @@ def test_a_host_function_that_waits_for_its_launch_is_not_run_without_launching(
         made = tzero.kernel(configs=[SMALL, LARGE])(until_done)
         torch.testing.assert_close(made(X), X * 2)
     assert any(
-        "compiled one by one" in each and "asks what a tensor holds" in each for each in found
+        "compiled one by one" in each and "reads the values of a tensor" in each for each in found
     )
 
 
