@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import textwrap
+import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from types import FunctionType, MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, Protocol, TypeVar, cast
@@ -31,6 +32,8 @@ __all__ = ["BoundKernel"]
 R = TypeVar("R")
 
 _NO_FACTS: Mapping[Hashable, Hashable] = MappingProxyType({})
+
+_swapping = threading.Lock()  # so that each table of plans that is replaced is ended, and once
 
 Site = tuple[str, int, int]
 """A place in the code: file, line, and offset in its function."""
@@ -226,7 +229,9 @@ class BoundKernel(Generic[R]):
         self._end_own_plans()
 
     def _end_own_plans(self) -> None:
-        gone, self.plans = self.plans, Table(self._plans_ended)
+        fresh = Table(self._plans_ended)
+        with _swapping:
+            gone, self.plans = self.plans, fresh
         gone.end()
 
     def _plans_ended(self) -> None:
