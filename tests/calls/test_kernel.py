@@ -388,7 +388,7 @@ def test_misses_and_hits_are_events_with_reasons() -> None:
         kernel(X)
         kernel(X.half())
     assert [event.kind for event in seen] == ["miss", "refusal", "hit", "miss"]
-    assert seen[1].reason == "no plan: it launches no kernel"
+    assert seen[1].reason == "not replayed: it launches no kernel"
     assert "dtype" in seen[3].reason
 
 

@@ -403,7 +403,7 @@ def test_a_call_of_a_bound_kernel_is_counted_and_measured() -> None:
         bound(X, 2)
         with pytest.raises(InvalidArgument):
             bound(X, "a")
-    assert [event.reason for event in seen[:2]] == ["", "no plan: it launches no kernel"]
+    assert [event.reason for event in seen[:2]] == ["", "not replayed: it launches no kernel"]
     assert [event.kind for event in seen] == ["hit", "refusal", "refusal"]
     assert record.count("call", "doubled") == record.count("run", "doubled") == 1
     assert kernel.stats()[:2] == (1, 1) and kernel.stats().hits == 1

@@ -166,7 +166,7 @@ class NativeCalls(Kernel[Any]):
     def _tell_once(self, reason: str) -> None:
         if reason not in self._told:
             self._told.add(reason)
-            events.emit(events.Event("refusal", self.name, f"Python replays: {reason}"))
+            events.emit(events.Event("refusal", self.name, f"replayed in Python: {reason}"))
 
 
 def make(native: ModuleType) -> type[NativeCalls]:
@@ -174,7 +174,7 @@ def make(native: ModuleType) -> type[NativeCalls]:
     native_launch.configure(native)
     why_not = in_a_new_thread(functools.partial(configure, native))
     if why_not:
-        reason = f"Python replays: {why_not}"
+        reason = f"replayed in Python: {why_not}"
         events.emit(events.Event("refusal", "tzero", reason))
     contents = {
         "__module__": __name__,

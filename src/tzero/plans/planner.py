@@ -124,7 +124,7 @@ class Planner(Generic[R]):
             return self._record(bound, args, key, found if holds else None, stale=not holds)
         why = torch_modes.obstacle() or triton_launch.interpreting()
         if why:
-            self._say(f"the host function runs: {why}", logging.INFO)
+            self._say(f"not replayed: {why}", logging.INFO)
             return run_host(bound, args), None
         return self._record(bound, args, key)
 
@@ -141,10 +141,10 @@ class Planner(Generic[R]):
     def _replay(self, found: Planned, args: tuple[Any, ...]) -> tuple[R, Planned | None]:
         given = self._given(args)
         if found.held and any(id(value) in found.held for value in given):
-            self._say("the host function runs: an argument is a tensor of a global as well")
+            self._say(f"not replayed: {record.HELD}")
             return found.bound.call(*args), None
         if given is not args and record.shared(args, found.plan.guards):
-            self._say(f"the host function runs: {record.SHARED}")
+            self._say(f"not replayed: {record.SHARED}")
             return found.bound.call(*args), None
         self.replayed += 1
         try:
@@ -207,7 +207,7 @@ class Planner(Generic[R]):
         if len(self._seen) > 64 * _FREE:
             self._seen.clear()
         self._seen.add(known)
-        self._say("its arguments change so often that calls are recorded the second time they come")
+        self._say("its arguments change so often that a call is recorded only when it is repeated")
         return False
 
     def _subject(self, bound: Bound[R], args: tuple[Any, ...]) -> record.Subject:
@@ -253,12 +253,12 @@ class Planner(Generic[R]):
         most = settings.current().max_specializations
         why_not = table.keep(key, planned, most=most, stale=stale)
         if why_not:
-            self._say(f"no plan: {why_not}")
+            self._say(f"not replayed: {why_not}")
             table.keep_refusal(key, Refusal(why_not))
 
     def _keep_refusal(self, bound: Bound[R], key: Key, refusal: Refusal) -> None:
         quiet = refusal.reason == record.NO_LAUNCH
-        self._say(f"no plan: {refusal}", logging.DEBUG if quiet else None)
+        self._say(f"not replayed: {refusal}", logging.DEBUG if quiet else None)
         if quiet:
             bound.plans.refusal = refusal
         elif refusal.lasting and key is not None:
@@ -267,7 +267,7 @@ class Planner(Generic[R]):
     def _refused(self, bound: Bound[R], args: tuple[Any, ...], refusal: Refusal) -> tuple[R, None]:
         """A host function that no call of can be recorded."""
         bound.plans.refusal = refusal
-        self._say(f"no plan: {refusal}")
+        self._say(f"not replayed: {refusal}")
         return bound.call(*args), None
 
     def _verify(self, before: Plan, now: Plan | Refusal) -> None:

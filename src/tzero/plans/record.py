@@ -145,9 +145,7 @@ class _Recorder:
                     self.refuse(reason, show=False)
         held = subject.dependencies.tensors.values()
         if any(id(tensor) in self._slot_of for tensor in held):
-            self.refuse(
-                "an argument is a tensor that is in a global as well", show=False, outside=True
-            )
+            self.refuse(HELD, show=False, outside=True)
         if shared(args, subject.dependencies.guards):
             self.refuse(SHARED, lasting=False, show=False, outside=True)
         for k, tensor in subject.dependencies.tensors.items():
@@ -529,7 +527,8 @@ class _Recorder:
 
 
 NO_LAUNCH = "it launches no kernel"
-SHARED = "an argument is or holds a list, tuple or dict that is in a global as well"
+HELD = "an argument is a tensor that a global or a closure holds too"
+SHARED = "an argument is or holds a list, tuple or dict that a global or a closure holds too"
 _DEFAULT = "torch's default dtype"
 _ASKED: dict[str, Any] = {"asked": torch.get_default_dtype}
 

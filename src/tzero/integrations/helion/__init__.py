@@ -132,7 +132,7 @@ def _twin_of(kernel: Any) -> Any:
             return _Plain(kernel)
         twin, chosen = _Plain(kernel), tier()
         if chosen == 1:
-            why = "calls replayed in Python, which is all there is here, take longer than its own"
+            why = "a replay in Python (tier 1) takes longer than Helion's own call"
         try:
             twin = wrap(kernel) if chosen > 1 else twin
         except InvalidKernel as error:  # Helion takes positional-only parameters
@@ -140,7 +140,7 @@ def _twin_of(kernel: Any) -> Any:
         kernel.__dict__[_TWIN] = twin
         _known.add(kernel)
     if why:  # observers are not called under the lock: they may call kernels
-        events.emit(events.Event("refusal", kernel.name, f"Helion calls: {why}"))
+        events.emit(events.Event("refusal", kernel.name, f"left to Helion: {why}"))
     return twin
 
 

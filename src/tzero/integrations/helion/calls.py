@@ -205,9 +205,9 @@ class HelionKernel(Kernel[Any]):
     def _left_alone(self, args: tuple[Any, ...]) -> str:
         """Why a call is Helion's; empty where it is looked at."""
         if self._gave_up:
-            return f"{_IN_VAIN} calls were refused, and none was planned"
+            return f"none of its first {_IN_VAIN} calls could be recorded"
         if not _TAKEN.issuperset(map(type, args)):
-            return "an argument is of a class into which plans do not look"
+            return "an argument is of a class that plans do not support"
         return compat.left_alone(self.helion)
 
     def _leave(self, why: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -217,7 +217,7 @@ class HelionKernel(Kernel[Any]):
     def _tell_left(self, why: str, facts: Mapping[str, Any]) -> None:
         if why not in self._said:
             self._said.add(why)
-            events.emit(events.Event("refusal", self.name, f"Helion calls: {why}", facts))
+            events.emit(events.Event("refusal", self.name, f"left to Helion: {why}", facts))
 
     def _count_refusal(self, bound: BoundKernel[Any]) -> None:
         """Give up on a kernel of which no call was ever planned: to look at its calls costs a part
@@ -265,7 +265,7 @@ class HelionKernel(Kernel[Any]):
             return explained
         found = super().explain(*normal)
         why = self._left_alone(normal)
-        return found._replace(refusal=f"Helion calls: {why}") if why else found
+        return found._replace(refusal=f"left to Helion: {why}") if why else found
 
     def stats(self) -> Stats:
         """Counts of calls, misses, live entries and evictions."""

@@ -153,10 +153,10 @@ def _obstacle(run: Callable[..., Any], extractors: Sequence[Any]) -> str:
     # 1.4 asks for sizes, strides and numbers; later ones may ask where a tensor is in memory.
     is_safe = getattr(kernel, "_capture_safe_specialization", None)
     if is_safe is not None and not all(map(is_safe, extractors)):
-        return "Helion asks for more of its arguments than keys have"
+        return "Helion specializes on facts of its arguments that plans do not compare"
     words = {w for each in run.__code__.co_consts if type(each) is tuple for w in each}
     if not _KEEPING.isdisjoint(words):
-        return "its launcher keeps memory from call to call"
+        return "its launcher keeps memory from one call to the next"
     return ""
 
 

@@ -80,7 +80,7 @@ class HelionPlanner(Planner[R]):
     def run(self, bound: Bound[R], args: tuple[Any, ...]) -> tuple[R, Planned | None]:
         """Make a call; also what replays it, unless nothing does."""
         if compat.distributed():
-            self._say("Helion calls: there is a process group, and tensors may be in its memory")
+            self._say("left to Helion: there is a process group, and tensors may be in its memory")
             return bound.call(*args), None
         if bound in self._said_of:
             self._look_again(bound)
@@ -112,7 +112,7 @@ class HelionPlanner(Planner[R]):
 
     def _refused(self, bound: Bound[R], args: tuple[Any, ...], refusal: Refusal) -> tuple[R, None]:
         self.refused += 1
-        self._say(f"no plan: {refusal}")
+        self._say(f"not replayed: {refusal}")
         return bound.call(*args), None
 
     def _subject(self, bound: Bound[R], args: tuple[Any, ...]) -> record.Subject:
