@@ -1,4 +1,4 @@
-"""``tzero bench SCRIPT``: a program is run, and its kernels are timed both ways."""
+"""``tzero bench SCRIPT`` runs a program and times its kernels with and without tzero."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Host functions that launch CUDA C++: recorded and replayed at every tier, on the stream of the
-moment."""
+"""Host functions that launch CUDA C++ are recorded and replayed at every tier, on the current
+stream."""
 
 from __future__ import annotations
 

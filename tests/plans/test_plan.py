@@ -226,7 +226,7 @@ def with_step(k: int, **changes: Any) -> Plan:
 
 
 DRIFTS = [
-    (changed(by_value=frozenset()), "what is looked at"),
+    (changed(by_value=frozenset()), "the set of arguments used by value"),
     (changed(slots=(*PLAN.slots[:4], slot("t4", 5))), "the tensors"),
     (changed(guards=PLAN.guards[:1]), "what it reads"),
     (with_step(1, value=0.0), "step 1"),
@@ -266,4 +266,4 @@ def test_equal_plans_do_not_drift_whatever_binary_they_launched() -> None:
 def test_a_refusal_is_a_drift_that_says_why() -> None:
     found = drift(PLAN, Refusal("it reads the value of a tensor", "add.py", 3))
     assert found is not None
-    assert found == ("it", "replayed", "refused: it reads the value of a tensor, at add.py:3")
+    assert found == ("it", "replayed", "not replayed: it reads the value of a tensor, at add.py:3")

@@ -1,7 +1,7 @@
-"""A plan as numbers and objects, for native code to replay.
+"""Describes a plan to native code, as tuples of numbers and objects.
 
 Enters: a recorded `Plan`. Leaves: its description for `native/plan_from.cpp`, or `NotNative` with
-the reason why only Python can replay it. It must not know how native code decides.
+the reason why only Python can replay it. It must not know how native code uses it.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ _ALLOCATE, _FILL, _VIEW, _CALL, _LAUNCH = range(5)
 def describe(
     native: ModuleType, plan: Plan, ring: Callable[[], Any] = lambda: None
 ) -> tuple[Any, ...] | None:
-    """A plan as native/plan_from.cpp takes it; None where the world has changed since it was made,
-    and `NotNative` where it is for Python alone. `ring` makes what its tensors come from, if
-    anything."""
+    """The description of a plan for native/plan_from.cpp; None if Triton has dropped a kernel of it
+    since. Raises `NotNative` if only Python can replay it. `ring` makes the output pool of an
+    allocation, or None."""
     if len(plan.slots) > _MOST_SLOTS:
         raise NotNative(f"its plan has more than {_MOST_SLOTS} tensors")
     return _Describer(native, plan, ring).description()
@@ -65,15 +65,15 @@ class _Describer:
         self.ring = ring
         self.functions: list[Any] = []
         self.made = {step.slot for step in plan.steps if isinstance(step, Allocate)}
-        # How often each was changed in place. In inference mode torch does not count that.
+        # How often each slot was changed in place. In inference mode torch does not count changes.
         self.versions: Counter[int] = Counter()
         self.counts = not torch.is_inference_mode_enabled()
-        # A function of torch's may give a tensor other memory: a view then keeps what it looks at.
+        # A torch function may give a tensor other memory; a view of it keeps the old memory.
         self.calls = any(isinstance(s, Call) and not self._fills(s) for s in plan.steps)
         self.tensors = wanted(plan, launches=self.calls)
 
     def description(self) -> tuple[Any, ...] | None:
-        """All of the plan."""
+        """The whole plan."""
         plan = self.plan
         guards = tuple(map(_guard, plan.guards))
         slots = tuple(map(self._slot, plan.slots))
@@ -99,9 +99,9 @@ class _Describer:
     def _step(self, step: Any) -> tuple[int, tuple[Any, ...] | None]:
         if isinstance(step, Allocate):
             return _ALLOCATE, self._allocate(step)
-        if isinstance(step, Fill):  # of a new tensor, which nobody has
+        if isinstance(step, Fill):  # of a new tensor, which nothing else refers to
             return _FILL, self._fill(step.slot, step.value, 0)
-        if isinstance(step, Call) and not self.calls:  # else one may keep the tensor, and see it
+        if isinstance(step, Call) and not self.calls:  # a torch function might keep the tensor
             at, value = filling(step) or (0, 0)
             self.versions[at] += self.counts
             return _FILL, self._fill(at, value, self.versions[at])
@@ -117,11 +117,11 @@ class _Describer:
 
     def _allocate(self, step: Allocate) -> tuple[Any, ...]:
         slot = self.plan.slots[step.slot]
-        changes = 0  # in place, here: how a tensor comes back to a ring
+        changes = 0  # in place by this plan: the version at which a ring may reuse the tensor
         if self.counts and not self.calls:
             fills = (filling(each) for each in self.plan.steps)
             changes = sum(each is not None and each[0] == step.slot for each in fills)
-        # torch's short way does not fill memory with a value that shows, where that is asked for.
+        # torch's quick allocator does not fill memory, which deterministic mode asks for.
         quick = None
         if not torch.are_deterministic_algorithms_enabled():
             quick = quick_empty_strided(slot.device.type)
@@ -134,12 +134,12 @@ class _Describer:
         )
 
     def _fills(self, step: Call) -> bool:
-        """Whether a call only sets a tensor of this plan to a number."""
+        """Whether a call only fills a tensor that this plan allocated."""
         found = filling(step)
         return found is not None and found[0] in self.made
 
     def _fill(self, at: int, value: bool | int | float, version: int) -> tuple[Any, ...]:
-        """`version` is the tensor's afterwards, 0 for what it has in it from the beginning."""
+        """`version` is the tensor's version after the fill, 0 for its initial contents."""
         slot = self.plan.slots[at]
         try:
             one = torch.empty(1, dtype=slot.dtype, device="cpu").fill_(value)
@@ -188,9 +188,9 @@ class _Describer:
         return found
 
     def _check_place(self, name: str, value: Value, device: int | None) -> None:
-        """Tensors are where the binary runs; elsewhere Triton has a say."""
+        """Refuse tensors that are not on the binary's device: Triton handles those."""
         if not isinstance(value, Tensor):
-            raise NotNative(f"{name} is given an address that is no tensor's")
+            raise NotNative(f"{name} is given an address that is not a tensor's")
         where = self.plan.slots[value.slot].device
         if (where.type, where.index) != (("cpu", None) if device is None else ("cuda", device)):
             raise NotNative(f"{name} is given a tensor on {where}")
@@ -204,7 +204,7 @@ class _Describer:
 
 
 def _check_kernel(native: ModuleType, function: Any) -> None:
-    """What native code reads of a kernel is in its fields, or plainly in its dict."""
+    """Refuse kernels whose attributes native code cannot read from fields or from `__dict__`."""
     if isinstance(function, native.Launchable):
         return
     for name in ("pre_run_hooks", "debug", "device_caches", "used_global_vals"):
@@ -215,7 +215,7 @@ def _check_kernel(native: ModuleType, function: Any) -> None:
 
 
 def _is_aligned(kernel: Any, index: int) -> bool:
-    """Whether a binary is made for an address that 16 divides."""
+    """Whether a binary requires that 16 divides the address of an argument."""
     return any(name == "tt.divisibility" for name, *_ in kernel.src.attrs.get((index,), ()))
 
 
@@ -240,7 +240,7 @@ def _call(call: Call) -> tuple[Any, ...]:
 
 
 def _value(value: Value) -> tuple[Any, ...]:
-    """A value as native code takes it: kind, number, object, items, names."""
+    """A value for native code: kind, number, object, items, names."""
     if isinstance(value, Tensor):
         return (_TENSOR, value.slot, None, (), ())
     if isinstance(value, Scalar):
@@ -253,7 +253,7 @@ def _value(value: Value) -> tuple[Any, ...]:
 
 @functools.cache
 def _named(kind: type) -> Any:
-    """What makes a named tuple of its items, whatever its class does when it is called."""
+    """Makes a named tuple of its items without calling its `__new__`."""
     return functools.partial(tuple.__new__, kind) if hasattr(kind, "_fields") else kind
 
 

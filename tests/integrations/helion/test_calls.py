@@ -1,5 +1,5 @@
-"""Every row of the suite again, called through tzero: the same results, and replayed where it is
-said; which calls stay Helion's is a list, so that it can only change on purpose."""
+"""Every row of the suite, called through tzero: the same results, and replayed. Calls that are left
+to Helion are in a list, so that it changes only on purpose."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LEFT = {
     "takes_named_tuple": "an object of a class",
     "takes_dataclass": "an object of a class",
 }
-"""Rows with an argument of these kinds; Helion's host functions look into them."""
+"""Rows with arguments that plans do not support."""
 
 
 @pytest.fixture(params=[1, 2], ids=["python", "native"])
@@ -116,7 +116,7 @@ def test_with_a_pool_an_output_that_nobody_holds_is_used_again() -> None:
     assert held.data_ptr() not in addresses and len(addresses) < 8
 
 
-def test_arguments_into_which_plans_do_not_look_leave_nothing_behind() -> None:
+def test_calls_with_unsupported_arguments_keep_nothing_alive() -> None:
     row = kernels_calls.takes_closure
     kernel = wrapped(again(row.kernel))
     settled(kernel, row)

@@ -1,4 +1,4 @@
-"""tzero under all of Helion's kernels: what is put in place, and that nothing is left of it."""
+"""`tzero.helion.install` and `uninstall`: what they change, and that nothing is left."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROW = kernels_tiles.tile_1d
 
 @pytest.fixture
 def kernel() -> Any:
-    """One that nobody has called."""
+    """A new kernel."""
     return again(ROW.kernel)
 
 

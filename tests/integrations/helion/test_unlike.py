@@ -1,5 +1,5 @@
-"""Kernels of Helion's that are unlike others, while tzero is installed: copies, odd parameters,
-calls in tracers. What Helion does, tzero does; where it would be wrong, it says so."""
+"""Unusual Helion kernels while tzero is installed: copies, positional-only parameters, calls in
+tracers. tzero does what Helion does, or raises an error."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_copy_of_a_kernel_is_a_kernel_of_its_own() -> None:
     kernel = again(ROW.kernel)
     settled(kernel, ROW)
     twice = copy.copy(kernel)
-    twice.reset()  # what both have, it empties; what it has next is its own
+    twice.reset()  # resets what both share; from then on it has its own
     twice._bound_kernels, twice._dispatch_cache = {}, {}
     x, y = ROW.fresh()
     twice.bind((x, y))._run = lambda x, y: x * y
