@@ -46,7 +46,7 @@ help:
 	@echo 'make sanitize  the tests of native launches under AddressSanitizer and UBSan'
 	@echo 'make sanitize-gpu  those on a GPU under compute-sanitizer'
 	@echo 'make soak      the long tests'
-	@echo 'make docs      write the tables in docs/ that come from the tests'
+	@echo 'make docs      write the tables in docs/ and the map in CONTRIBUTING.md'
 	@echo 'make clean     remove environments, builds and caches'
 
 bench: $(READY_BENCH)
@@ -165,6 +165,7 @@ fix: $(VENV)/.ready-dev
 docs: $(VENV)/.ready-dev
 	$(BIN)/python -m tests.cpu.table
 	$(BIN)/python -m tests.integrations.helion.table
+	$(BIN)/python -m tests.unit.map
 
 clean:
 	rm -rf $(VENV) build dist src/tzero_runtime.egg-info src/tzero/_native*.so

@@ -1,0 +1,1 @@
+"""The decorators and their options."""

@@ -1,0 +1,1 @@
+"""Host functions, keys, and what an argument contributes to them."""

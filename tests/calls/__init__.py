@@ -1,0 +1,1 @@
+"""Kernels: binding, eviction, `specialize`, events, `tzero bench`."""

@@ -1,5 +1,5 @@
-"""The table of bound kernels stays within its bound, drops what was used least recently, and says
-so once, where the kernel was called, with advice that fits.
+"""The table of bound kernels stays within its limit, evicts the least recently used, and warns once
+at the caller's line, with fitting advice.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def test_families_go_with_their_last_member(calls: int) -> None:
     assert all(table[key].key == key for key in members)  # type: ignore[union-attr]
 
 
-def test_families_of_what_is_gone_go_too() -> None:
+def test_families_of_destroyed_objects_are_evicted_too() -> None:
     kernel = tzero.kernel(lambda method, n: tzero.specialize(n))
     with warnings.catch_warnings(), settings.override(max_specializations=4):
         warnings.simplefilter("ignore")
@@ -85,7 +85,7 @@ def test_families_of_what_is_gone_go_too() -> None:
             method = Owner(k).method
             for n in (1, 2):
                 assert kernel(method, n) == n
-            del method  # and with it the owner, which the key holds weakly
+            del method  # and its owner, to which the key has a weak reference
     assert len(kernel.table.table) <= 8
 
 
@@ -109,14 +109,14 @@ def warned(kernel: Kernel[Any], *calls: Any) -> warnings.WarningMessage:
 
 
 ADVICE: dict[str, tuple[Any, Any, tuple[Any, ...], str]] = {
-    "sizes": ({}, tensor, ((X,), (X[:2],)), "'x' is what keeps changing. Pass static_shapes=False"),
+    "sizes": ({}, tensor, ((X,), (X[:2],)), "'x' keeps changing. Pass static_shapes=False"),
     "sizes in a list": ({}, tensor, (([X],), ([X[:2]],)), "'x' .* Pass static_shapes=False"),
-    "strings": ({}, tensor, ((X, "a"), (X, "b")), "'how' is what keeps changing. Raise TZERO_MAX"),
+    "strings": ({}, tensor, ((X, "a"), (X, "b")), "'how' keeps changing. Raise TZERO_MAX"),
     "shapes are dynamic already": (
         {"static_shapes": False},
         tensor,
         ((X,), (X[:1],)),
-        "'x' is what keeps changing. Raise TZERO_MAX",
+        "'x' keeps changing. Raise TZERO_MAX",
     ),
     "specialize": ({}, specialized, ((X, 1), (X, 2), (X, 3)), "specialize adds .* Raise TZERO_MAX"),
     "key": (

@@ -1,4 +1,4 @@
-"""``tzero bench SCRIPT``: a program is run, and its kernels are timed both ways."""
+"""``tzero bench SCRIPT`` runs a program and times its kernels with and without tzero."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_kernels_that_helion_calls_or_that_fail_are_in_the_table_with_the_reason
     assert done.returncode == 0, done.stderr
     scaled, wrong = json.loads(done.stdout)
     assert scaled["kernel"] == "scaled"
-    assert scaled["how"].startswith("Helion calls: an argument is of a class")
+    assert scaled["how"].startswith("left to Helion: an argument is of a class")
     assert scaled["before"] > 0 and scaled["calls"] is None
     assert wrong["kernel"] == "wrong"
     assert wrong["how"] == "a call fails: AssertionError: one, please"

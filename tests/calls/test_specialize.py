@@ -1,5 +1,5 @@
-"""`specialize`: calls with other values never share, whichever way the value came about, and what
-was handed out stays what it was.
+"""`specialize`: calls with different values never share a bound kernel, however the value came
+about, and existing bound kernels do not change.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def test_what_was_read_of_a_function_goes_with_it() -> None:
     assert len(specialize._sites) <= before + 1
 
 
-# -- values that the arguments do not decide ------------------------------------------------------
+# -- values that the arguments do not determine ---------------------------------------------------
 
 
 @tzero.kernel
@@ -167,7 +167,7 @@ class Counter:
 def test_tensor_contents_that_change_are_refused_with_both_values_and_the_line() -> None:
     total.reset()
     total(X)
-    assert total(X + 1) == 4  # what holds from here on: the first call came before it counted
+    assert total(X + 1) == 4  # fixed from here on: the first call came before it joined the key
     assert total(X + 1) == 4
     seen: list[events.Event] = []
     with pytest.raises(InvalidArgument) as raised, events.observe(seen.append):
@@ -233,7 +233,7 @@ def test_a_call_that_fails_half_way_does_not_say_what_later_calls_give() -> None
                 raise ValueError("half way")
         return total
 
-    assert counted(X, 1) == 3  # from here on everything counts
+    assert counted(X, 1) == 3  # from here on all arguments are in the key in full
     for n in (1, 2):
         fails = True
         with pytest.raises(ValueError, match="half way"):
@@ -269,7 +269,7 @@ def test_threads_may_be_in_one_first_call_at_once() -> None:
         return sum(tzero.specialize(k + n) for k in range(20))
 
     counted(X, 0)
-    counted(X, 0)  # everything counts now, and n == 1 is still to be bound
+    counted(X, 0)  # all arguments are in the key now, and n == 1 is not bound yet
 
     def work() -> None:
         try:
@@ -287,7 +287,7 @@ def test_threads_may_be_in_one_first_call_at_once() -> None:
     assert not wrong
 
 
-# -- what was handed out --------------------------------------------------------------------------
+# -- existing bound kernels -----------------------------------------------------------------------
 
 
 @tzero.kernel(config=Config(B=1))
@@ -302,7 +302,7 @@ def test_a_bound_kernel_never_moves_to_another_key() -> None:
     bound = sized.bind((X, 2))
     key = bound.key
     bound.set_config(Config(B=77))
-    # 9 finds what 2 was bound to, because nothing tells them apart before the host function runs.
+    # 9 finds the bound kernel of 2, because their keys are equal until the host function runs.
     assert [sized(X, 2), sized(X, 9)] == [77, 77]
     assert bound.key == key
     assert [sized(X, 2), sized(X, 9), sized(X, 10)] == [1, 1, 1]
@@ -347,7 +347,7 @@ def test_threads_in_one_bound_kernel_do_not_take_each_others_value() -> None:
     assert got == {9: 9, 10: 10} and both.stats().entries == 0
 
 
-# -- bound kernels that are called themselves -----------------------------------------------------
+# -- calls of bound kernels -----------------------------------------------------------------------
 
 
 def doubled(x: torch.Tensor, n: Any = 2) -> Any:
@@ -403,13 +403,13 @@ def test_a_call_of_a_bound_kernel_is_counted_and_measured() -> None:
         bound(X, 2)
         with pytest.raises(InvalidArgument):
             bound(X, "a")
-    assert [event.reason for event in seen[:2]] == ["", "no plan: it launches no kernel"]
+    assert [event.reason for event in seen[:2]] == ["", "not replayed: it launches no kernel"]
     assert [event.kind for event in seen] == ["hit", "refusal", "refusal"]
     assert record.count("call", "doubled") == record.count("run", "doubled") == 1
     assert kernel.stats()[:2] == (1, 1) and kernel.stats().hits == 1
 
 
-# -- where there is nothing to make code for ------------------------------------------------------
+# -- values that cannot be part of a key ----------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+"""The compile service, when nothing goes wrong."""

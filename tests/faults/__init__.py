@@ -1,0 +1,1 @@
+"""The compile service, when something goes wrong: what breaks, what the caller sees."""

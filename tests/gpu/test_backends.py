@@ -1,4 +1,4 @@
-"""Who runs a kernel on a machine with a GPU: the GPU, unless the CPU is asked for."""
+"""On a machine with a GPU, kernels run on the GPU unless the CPU is requested."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ print(triton.runtime.driver.active.get_current_target().backend)
 
 
 def backend(tmp_path: Path, **environment: str) -> str:
-    """The backend that a fresh process chooses and computes the right answer with."""
+    """The backend that a new process chooses; checks its result."""
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     clean = {k: v for k, v in os.environ.items() if not k.startswith("TZERO_")}

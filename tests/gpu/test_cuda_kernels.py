@@ -1,4 +1,4 @@
-"""CUDA C++ on a GPU: what a launch passes, where it runs, and what is said when it fails.
+"""CUDA C++ on a GPU: arguments of a launch, streams, and errors.
 
 How sources become cubins is in tests/backends/test_cuda.py, which needs no GPU.
 """
@@ -26,12 +26,12 @@ extern "C" __global__ void scale(const float *x, float *out, int64_t n, float by
 }
 """
 SLEEP = 1_000_000_000
-"""Cycles for which a stream is kept busy: a fraction of a second."""
+"""Cycles that keep a stream busy for a fraction of a second."""
 
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test finds what another has compiled, nor what is in the user's cache."""
+    """Give each test an empty cache."""
     folder = tmp_path / "cache"
     folder.mkdir(mode=0o700)
     monkeypatch.setenv("TZERO_CACHE_DIR", str(folder))
@@ -39,7 +39,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(params=["nvrtc", "nvcc"])
 def compiler(request: pytest.FixtureRequest) -> Any:
-    """Each compiler that is here."""
+    """Each compiler that is installed."""
     try:
         cuda._choose(request.param)
     except tzero.ToolchainMissing as error:
@@ -152,7 +152,7 @@ def test_a_launch_runs_on_the_stream_of_the_moment(scale: cuda.CudaKernel) -> No
 def test_launches_are_captured_in_a_graph(scale: cuda.CudaKernel) -> None:
     x = torch.ones(8, device="cuda")
     out = torch.zeros_like(x)
-    scale[(1,)](x, out, 8, 1.0)  # loaded, which a capture would not allow
+    scale[(1,)](x, out, 8, 1.0)  # loads the kernel, which is not allowed during capture
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):

@@ -1,4 +1,4 @@
-"""Keys on a machine with a GPU: devices are told apart, and are not mixed."""
+"""Keys on a machine with a GPU: they contain the device, and devices must not be mixed."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Launches on a GPU: streams, graphs, devices, and options that only a GPU has. All tiers.
 
-What holds on every backend is in tests/launches, which runs on a GPU too where there is one.
+Tests that apply to every backend are in tests/launches, which also runs on a GPU.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.gpu
 
 GRID = (1,)
 SLEEP = 1_000_000_000
-"""Cycles for which a stream is kept busy: a fraction of a second."""
+"""Cycles that keep a stream busy for a fraction of a second."""
 
 Make = Callable[..., Any]
 
@@ -42,7 +42,7 @@ def make(tier: int) -> Iterator[Make]:
 
 @contextmanager
 def captured() -> Iterator[torch.cuda.CUDAGraph]:
-    """What is launched inside is recorded, and not run."""
+    """Capture launches in a graph instead of running them."""
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):

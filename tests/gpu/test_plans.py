@@ -1,7 +1,7 @@
 # mypy: allow-untyped-decorators
-"""Plans on a GPU: streams, graphs, memory, outputs that are used again. All tiers.
+"""Plans on a GPU: streams, graphs, memory, output pools. All tiers.
 
-What holds on every device is in tests/plans.
+Tests that apply to every device are in tests/plans.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.gpu
 
 N = 4096
 SLEEP = 1_000_000_000
-"""Cycles for which a stream is kept busy: a fraction of a second."""
+"""Cycles that keep a stream busy for a fraction of a second."""
 
 
 @triton.jit
@@ -42,7 +42,7 @@ def add(x: Tensor, y: Tensor) -> Tensor:
 
 
 def several(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Four launches, a fill, a view and an operator of torch's in between."""
+    """Four launches, with a fill, a view and a torch function in between."""
     n = x.numel()
     grid = (triton.cdiv(n, 1024),)
     total, zero = torch.empty_like(x), torch.zeros(2 * n, device=x.device)
@@ -78,7 +78,7 @@ def pair(n: int = N) -> tuple[Tensor, Tensor]:
 
 
 def replayed(kernel: tzero.Kernel[Any], *args: Any) -> Any:
-    """What a call gives, once it is sure that it is replayed."""
+    """The result of a call that is known to be replayed."""
     seen: list[events.Event] = []
     with events.observe(seen.append):
         kernel(*args)

@@ -1,7 +1,7 @@
 # mypy: allow-untyped-decorators
-"""Tuning on a GPU: what the device cannot run, streams, graphs, several configs in one kernel.
+"""Tuning on a GPU: configs that the device cannot run, streams, graphs, choosing by size.
 
-What holds on every device is in tests/tune.
+Tests that apply to every device are in tests/tune.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def product(a: Tensor, b: Tensor, config: Config) -> Tensor:
 
 SMALL = Config(BM=16, BN=16, BK=16, num_warps=1)
 LARGE = Config(BM=64, BN=64, BK=32, num_warps=4)
-HUGE = Config(BM=256, BN=256, BK=256, num_warps=8, num_stages=4)  # no SM has that much memory
+HUGE = Config(BM=256, BN=256, BK=256, num_warps=8, num_stages=4)  # too large for any SM
 
 
 @pytest.fixture(autouse=True)
@@ -75,7 +75,7 @@ def test_the_faster_of_two_is_found(tier: int) -> None:
     a, b = inputs(1024)
     for _ in range(3):
         check(made, a, b)
-    assert made.bind((a, b)).config == LARGE  # by far: it reads a quarter as often
+    assert made.bind((a, b)).config == LARGE  # by far: it reads a quarter as much
 
 
 def test_a_config_that_asks_for_too_much_costs_only_itself() -> None:

@@ -1,0 +1,1 @@
+"""Launches at every tier: one row for each fact that may change, and each guard mutated."""

@@ -1,0 +1,1 @@
+"""The native extension: its module, native plans, their guards and lifetime."""

@@ -1,0 +1,1 @@
+"""Plans against tier 0: recordings, fallbacks, guards, aliasing, output pools."""

@@ -25,10 +25,10 @@ def numbers() -> tuple[Any, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """`change` changes the fact by a patch, or gives a context in which it is changed; `guard` is
-    what would have to be out for nobody to notice, "none" where steps that run in every call see to
-    it by themselves. Such a host function is replayed, unless
-    `refused` are words of why not."""
+    """`change` changes the fact by a patch, or returns a context in which it is changed. `guard` is
+    the native guard without which the change would go unnoticed, "none" if steps that run in every
+    call see it. The host function must be replayed, unless `refused` has words of the reason why
+    not."""
 
     name: str
     host: Callable[..., Any]

@@ -1,7 +1,7 @@
-"""Kernels of each tier that replays, beside tier 0.
+"""Fixtures: kernels of each tier that replays, compared with tier 0.
 
 With ``TZERO_VERIFY=1`` the whole directory runs in verify mode: every call is recorded again and
-held to its plan, so that no test can see a call replayed; those about nothing else are skipped.
+compared with its plan. No call is replayed then, so tests about replays alone are skipped.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ tier = fixture(1, 2)
 
 @pytest.fixture
 def pair(tier: int) -> Callable[..., tiers.Pair]:
-    """A host function, and options of `tzero.kernel`, to a kernel of the tier beside tier 0."""
+    """A function that makes a `Pair` of a host function and options of `tzero.kernel`."""
     return lambda host, **options: tiers.Pair(tier, host, **options)
 
 
 @pytest.fixture(autouse=True)
 def seeded() -> Iterator[None]:
-    """Each test draws the same numbers."""
+    """Seed random numbers for each test."""
     torch.manual_seed(0)
     yield
 
 
 @pytest.fixture
 def replaying() -> None:
-    """For tests that are about replays and nothing else."""
+    """Skip tests that are only about replays in verify mode."""
     if tiers.verifying():
         pytest.skip("in verify mode the host function runs in every call")

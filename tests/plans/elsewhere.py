@@ -1,4 +1,4 @@
-"""A module that host functions read; cases change what is in it."""
+"""A module that host functions read, and that cases change."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What is left of a call that fails: the error, and tensors.
+"""Checks of failed calls: the error, and leaked tensors.
 
-Enters: calls. Leaves: what they raise, and counts of what there is.
+Enters: calls. Leaves: what they raise, and counts of live tensors.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 
 
 def outcome(call: Callable[[], Any]) -> tuple[Any, ...]:
-    """What a call raises, without the frames that hold what was in it."""
+    """What a call raises, without the traceback, which would keep objects alive."""
     try:
         call()
     except BaseException as error:
@@ -23,6 +23,6 @@ def outcome(call: Callable[[], Any]) -> tuple[Any, ...]:
 
 
 def tensors() -> int:
-    """How many tensors there are that Python knows of, since the test began."""
+    """How many tensors the garbage collector knows that were created in the test."""
     gc.collect()
     return sum(type(each) in (torch.Tensor, torch.nn.Parameter) for each in gc.get_objects())

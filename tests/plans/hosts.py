@@ -1,6 +1,6 @@
-"""What the host functions of this directory are made of: launches on tensors of any geometry.
+"""Helpers of host functions: launches on tensors of any geometry.
 
-Enters: tensors. Leaves: tensors. All of it is recorded, as the helpers of a host function are.
+Enters: tensors. Leaves: tensors. They are recorded with the host function that calls them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from tests.plans.kernels import BLOCK, add, gather, increase, scale, stamp
 
 
 def gathered(x: torch.Tensor) -> torch.Tensor:
-    """The elements of a tensor of up to four dimensions, in a new one, by a launch."""
+    """Copy a tensor of up to four dimensions into a new one by a launch."""
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     above = (1,) * (4 - x.dim())
     _, *sizes = (*above, *x.shape)
@@ -20,7 +20,7 @@ def gathered(x: torch.Tensor) -> torch.Tensor:
 
 
 def stamped(x: torch.Tensor) -> torch.Tensor:
-    """The tensor, with 1, 2, 3... in it by a launch."""
+    """Write 1, 2, 3... into a tensor by a launch; returns it."""
     above = (1,) * (4 - x.dim())
     _, *sizes = (*above, *x.shape)
     stamp[(1,)](x, x.numel(), *sizes, *above, *x.stride(), BLOCK=BLOCK)
@@ -28,20 +28,20 @@ def stamped(x: torch.Tensor) -> torch.Tensor:
 
 
 def increased(x: torch.Tensor, by: float) -> torch.Tensor:
-    """The tensor, which must have no gaps, with a number added to each element by a launch."""
+    """Add a number to a contiguous tensor in place by a launch; returns it."""
     increase[(1,)](x, by, x.numel(), BLOCK=BLOCK)
     return x
 
 
 def scaled(x: torch.Tensor, by: float) -> torch.Tensor:
-    """A tensor without gaps, times a number, in a new one, by a launch."""
+    """A contiguous tensor times a number, in a new one, by a launch."""
     out = torch.empty_like(x)
     scale[(1,)](x, out, by, x.numel(), BLOCK=BLOCK)
     return out
 
 
 def added(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """The sum of two tensors without gaps, in a new one, by a launch."""
+    """The sum of two contiguous tensors, in a new one, by a launch."""
     out = torch.empty_like(x)
     add[(1,)](x, y, out, x.numel(), BLOCK=BLOCK)
     return out

@@ -1,7 +1,7 @@
-"""The kernels that the host functions of this directory launch: few, for each variant is compiled.
+"""The kernels that the host functions launch: few, because each variant is compiled.
 
-Enters: nothing. Leaves: Triton kernels, and one of `tzero.jit`. Integers that say where elements
-are do not specialize, so that geometry costs no compilations; those that tests are about do.
+Enters: nothing. Leaves: Triton kernels, and one of `tzero.jit`. Sizes and strides do not
+specialize, so that geometries need no compiles; integers that tests are about do.
 """
 
 import triton
@@ -10,14 +10,14 @@ import triton.language as tl
 import tzero
 
 BLOCK = 64
-"""No tensor of these tests has more elements than one program takes."""
+"""No tensor of these tests has more elements than one program processes."""
 
 _PLACES = ["n", "n1", "n2", "n3", "s0", "s1", "s2", "s3"]
 
 
 @triton.jit(do_not_specialize=_PLACES, do_not_specialize_on_alignment=["x", "out"])
 def gather(x, out, n, n1, n2, n3, s0, s1, s2, s3, BLOCK: tl.constexpr):
-    """All of a strided tensor of four dimensions, in order, into one without gaps."""
+    """Copy a strided tensor of four dimensions into a contiguous one."""
     at = tl.arange(0, BLOCK)
     where = at // (n1 * n2 * n3) * s0 + at // (n2 * n3) % n1 * s1
     where += at // n3 % n2 * s2 + at % n3 * s3
@@ -48,21 +48,21 @@ def scale(x, out, by, n, BLOCK: tl.constexpr):
 
 @triton.jit(do_not_specialize=["n"])
 def increase(x, by, n, BLOCK: tl.constexpr):
-    """Add to a tensor in place: a launch that is made twice shows."""
+    """Add to a tensor in place, so that a duplicate launch shows."""
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(x + at, tl.load(x + at, mask=at < n) + by, mask=at < n)
 
 
 @triton.jit(do_not_specialize=["n"])
 def shift(x, out, by, n, BLOCK: tl.constexpr):
-    """As `scale` is called, and something else."""
+    """The same signature as `scale`, but another result."""
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(out + at, tl.load(x + at, mask=at < n) + by, mask=at < n)
 
 
 @triton.jit
 def put(out, value):
-    """Store a number, which the launch specializes by its class."""
+    """Store a number; the launch specializes on its class."""
     tl.store(out, value)
 
 

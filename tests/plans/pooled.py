@@ -1,8 +1,8 @@
-"""A kernel that uses its outputs again, and the rings that it takes them from.
+"""A kernel with an output pool, and the rings of its outputs.
 
-Enters: a tier and a host function. Leaves: a `Pooled`, which makes calls whose contents are told
-from each other, and says which of them took a tensor that was there. That an address comes back is
-no proof, as torch's allocator gives them again too: the rings count.
+Enters: a tier and a host function. Leaves: a `Pooled`, which makes calls with distinct contents and
+says which of them reused a tensor. Equal addresses are no proof, because torch's allocator reuses
+memory too, so the counts of the rings are used.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from tests.plans.tiers import of_tier
 from tzero.plans import outputs
 
 SIZE = 8
-"""So many elements an output has."""
+"""The number of elements of an output."""
 
 KEPT = 4
-"""So many tensors a ring keeps."""
+"""The number of tensors that a ring keeps."""
 
 
 def doubled(x):
@@ -29,7 +29,7 @@ def doubled(x):
 
 
 class Pooled:
-    """A pooled kernel, warm and with nothing in its rings."""
+    """A pooled kernel that has been called, with empty rings."""
 
     def __init__(self, tier: int, host: Callable[..., Any] = doubled) -> None:
         before = set(outputs._all())
@@ -48,7 +48,7 @@ class Pooled:
 
     @property
     def reused(self) -> int:
-        """How many tensors were handed out again."""
+        """How many tensors were reused."""
         return sum(ring.reused for ring in self.rings)
 
     @property
@@ -57,17 +57,17 @@ class Pooled:
         return sum(ring.made for ring in self.rings)
 
     def tensors(self) -> int:
-        """How many tensors the rings have."""
+        """How many tensors the rings hold."""
         return sum(len(ring.held()) for ring in self.rings)
 
 
 def bytes_at(address: int, size: int = SIZE) -> bytes:
-    """The memory at an address, which nothing is asked about: so many floats."""
+    """The `size` floats at an address, read without touching a tensor."""
     return ctypes.string_at(address, 4 * size)
 
 
 def assert_as_new(out: torch.Tensor, value: float) -> None:
-    """A tensor is all that one is which a call has made."""
+    """Demand that a tensor looks like a newly allocated one."""
     new = torch.full((SIZE,), 2 * value)
     assert type(out) is torch.Tensor
     assert out.requires_grad is False and out.grad is None and out.grad_fn is None and out.is_leaf

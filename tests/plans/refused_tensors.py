@@ -1,4 +1,4 @@
-"""Host functions that read or change of a tensor what no plan can hold."""
+"""Host functions that are not replayed: they read or change what plans cannot know of tensors."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def a_factor_that_is_a_tensor(x, n):
     return scaled(torch.add(x, x, alpha=n), 2.0)  # here
 
 
-# -- what the key does not know of a tensor --------------------------------------------------------
+# -- facts of a tensor that are not in the key -----------------------------------------------------
 
 
 @refused("Tensor.data_ptr")
@@ -161,7 +161,7 @@ def a_hash(x):
     return scaled(x, 2.0 + 0 * hash(x))  # here
 
 
-# -- what changes a tensor -------------------------------------------------------------------------
+# -- changes of a tensor ---------------------------------------------------------------------------
 
 
 @refused("changes the geometry of a tensor in place")

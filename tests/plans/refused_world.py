@@ -1,4 +1,4 @@
-"""Host functions that act on the world, or ask it what no guard can watch; and odd arguments."""
+"""Host functions that are not replayed: side effects, hidden state, unsupported arguments."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ROWS = table()
 refused = ROWS.add
 
 
-# -- what acts on the world, or asks it ------------------------------------------------------------
+# -- side effects and hidden state -----------------------------------------------------------------
 
 COUNT, LIST, TABLE, FORMAT = 0, [], {}, "{}"
 
@@ -160,7 +160,7 @@ def a_partial(x):
     return PARTIAL(x)  # here
 
 
-@refused("where no function of torch's shows it")
+@refused("outside of any torch function")
 def a_tensor_from_numpy(x):
     return added(x, torch.from_numpy(np.ones(5, np.float32)))
 
@@ -225,23 +225,23 @@ def several() -> tuple[Any, ...]:
     return ([torch.randn(3), torch.randn(3)],)
 
 
-@refused("changes what its arguments are", several)
+@refused("changes the items or the geometry", several)
 def a_list_that_grows(xs):
     xs.append(scaled(xs[0], 2.0))
 
 
-@refused("changes what its arguments are", several)
+@refused("changes the items or the geometry", several)
 def a_list_with_another_tensor_in_it(xs):
     xs[0] = scaled(xs[0], 2.0)
 
 
-@refused("changes what its arguments are", several)
+@refused("changes the items or the geometry", several)
 def a_list_in_another_order(xs):
     increased(xs[0], 1.0)
     xs.reverse()
 
 
-@refused("changes what its arguments are", lambda: ({"a": torch.randn(3)},))
+@refused("changes the items or the geometry", lambda: ({"a": torch.randn(3)},))
 def a_dict_with_another_name(xs):
     xs["b"] = scaled(xs.pop("a"), 2.0)
 
@@ -249,7 +249,7 @@ def a_dict_with_another_name(xs):
 # -- launches and modes ----------------------------------------------------------------------------
 
 
-@refused("another mode of torch", lambda: (torch.randn(3, requires_grad=True),))
+@refused("another torch mode", lambda: (torch.randn(3, requires_grad=True),))
 def an_operator_without_gradients(x):
     with torch.no_grad():
         twice = x * 2  # here
@@ -270,7 +270,7 @@ def a_view_of_a_result_of_inference_mode(x):
     return out.view(-1)
 
 
-@refused("raises, and it goes on")
+@refused("it catches an exception of")
 def an_operator_that_raises(x):
     try:
         x.view(2, 2)  # here
@@ -278,7 +278,7 @@ def an_operator_that_raises(x):
         return scaled(x, 2.0)
 
 
-@refused("raises, and it goes on")
+@refused("it catches an exception of")
 def a_launch_that_raises(x):
     try:
         scale[(1,)](x, x, 2.0)  # here
@@ -286,7 +286,7 @@ def a_launch_that_raises(x):
         return scaled(x, 2.0)
 
 
-@refused("made where tzero does not see it", lambda: (torch.randn(3), torch.randn(3)))
+@refused("whose origin tzero did not see", lambda: (torch.randn(3), torch.randn(3)))
 def a_parameter_of_its_own(x, y):
     weight = torch.nn.Parameter(torch.ones(3))
     return added(x, weight)

@@ -1,6 +1,6 @@
-"""A row of the tables of refusals: a host function, words of the reason, and its line.
+"""Rows of host functions that are not replayed: the function, words of the reason, and its line.
 
-The line is the one with the mark ``# here`` in it.
+The line is the one marked ``# here``.
 """
 
 from __future__ import annotations

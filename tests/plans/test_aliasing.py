@@ -1,4 +1,4 @@
-"""Which tensors are one, and which share memory, in the arguments, the results and the world."""
+"""Tensors that are the same object or share memory: in arguments, results and globals."""
 
 from __future__ import annotations
 
@@ -118,7 +118,9 @@ HOSTS = [
 
 
 @pytest.mark.parametrize("host", HOSTS)
-def test_arguments_may_be_one_or_share_memory_in_any_order_of_calls(host: Any, pair: Any) -> None:
+def test_arguments_may_be_identical_or_share_memory_in_any_order_of_calls(
+    host: Any, pair: Any
+) -> None:
     for first in (*ARGUMENTS,):
         found: Pair = pair(host)
         found(*first())
@@ -139,14 +141,14 @@ def a_list_of_them(xs):
     return scaled(xs[-1], 2.0 if xs[0] is xs[1] else 3.0), xs[0] is xs[2]
 
 
-def test_tensors_in_lists_may_be_one(pair: Any) -> None:
+def test_tensors_in_lists_may_be_identical(pair: Any) -> None:
     found: Pair = pair(a_list_of_them)
     for pattern in ("abc", "abc", "aba", "aab", "aaa", "abb", "abc", "aba"):
         held = {name: torch.randn(3) for name in "abc"}
         found([held[name] for name in pattern])
 
 
-# -- the world -------------------------------------------------------------------------------------
+# -- globals ---------------------------------------------------------------------------------------
 
 WEIGHT = torch.arange(4.0)
 

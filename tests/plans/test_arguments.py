@@ -1,4 +1,4 @@
-"""The arguments of a host function and of its launches: what counts by value and what does not."""
+"""Arguments of host functions and launches: which are compared by value and which are not."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def look(out: torch.Tensor, value: int) -> None:
 TABLE = {(1,): look}
 
 
-def test_a_number_is_not_passed_on_by_what_is_no_launch(pair: Any) -> None:
+def test_only_launches_forward_a_number(pair: Any) -> None:
     found: Pair = pair(passed_to_whatever_is_there)
     for value in (3, 4, 6, 7, 3):
         found(integer_place(), value)
@@ -175,7 +175,7 @@ def one_of_two(out, one, other):
     return out
 
 
-def test_numbers_that_are_assigned_spread_or_chosen_count(pair: Any) -> None:
+def test_numbers_that_are_assigned_unpacked_or_chosen_are_compared_by_value(pair: Any) -> None:
     found, starred, chosen = pair(reassigned), pair(spread), pair(one_of_two)
     for value in (3, 4, 3, 9):
         found(integer_place(), value)
@@ -281,7 +281,7 @@ def asking_of_a_size(x, by):
 
 
 @pytest.mark.parametrize("host", [made_for, asking, asking_of_a_size])
-def test_values_that_code_is_made_for(host: Any, pair: Any) -> None:
+def test_constants_are_compared_by_value(host: Any, pair: Any) -> None:
     found: Pair = pair(host)
     for by in (2.0, 2.0, 2.0, 3.0, 3.0, 2.0, -0.0, 0.0, 3.0):
         found(torch.randn(3), by)
@@ -297,7 +297,7 @@ def test_sizes_that_share_a_bound_kernel_have_plans_of_their_own(pair: Any) -> N
         found(torch.randn(size).t())
 
 
-def test_what_key_adds_is_a_key_and_no_more(pair: Any) -> None:
+def test_the_result_of_key_is_part_of_the_key_only(pair: Any) -> None:
     found: Pair = pair(with_defaults, key=lambda x, by, shift, name: x.size(0) % 2)
     for size in (3, 4, 3, 4):
         found(torch.randn(size), 2.0, 1.0)
@@ -320,7 +320,7 @@ def attributes_that_may_be_there(x):
 
 
 @pytest.mark.parametrize("host", [attributes_of_its_own, attributes_that_may_be_there])
-def test_what_someone_put_on_a_tensor_counts(host: Any, tier: int) -> None:
+def test_attributes_put_on_a_tensor_are_respected(host: Any, tier: int) -> None:
     kernel = of_tier(tier, host)
     for by in (2.0, 2.0, 3.0, 3.0, 2.0):
         x = torch.ones(3)

@@ -1,4 +1,4 @@
-"""What is around a call: gradients, torch.compile, kinds of tensors, other kernels, errors."""
+"""Calls in context: gradients, torch.compile, kinds of tensors, other kernels, errors."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def test_negated_tensors_are_told_from_others(pair: Any) -> None:
 
 
 class Mine(torch.Tensor):
-    """A subclass; what torch's functions give it is one too."""
+    """A subclass whose operations return the subclass."""
 
 
 def doubled_if_mine(x):
@@ -207,7 +207,7 @@ def test_fake_tensors_run_the_host_function(tier: int) -> None:
     kernel(torch.randn(3))
 
 
-def test_tensors_without_memory_are_refused_as_ever(pair: Any) -> None:
+def test_tensors_without_memory_raise_as_without_tzero(pair: Any) -> None:
     found: Pair = pair(plainly)
     found.replays(lambda: (torch.randn(3), torch.randn(3)))
     for kernel in (found.kernel, found.plain):
@@ -277,7 +277,7 @@ def test_a_call_is_replayed_after_others_failed(pair: Any) -> None:
     found.replays(lambda: (torch.randn(3), 9))
 
 
-# -- what is said ----------------------------------------------------------------------------------
+# -- events and reports ----------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("replaying")
@@ -287,7 +287,7 @@ def test_a_replayed_call_says_hit_and_its_launches(tier: int) -> None:
     for _ in range(2):
         kernel(x, x)
     with events.observe(lambda event: None):
-        kernel(x, x)  # who is watched launches in Python, for the first time maybe
+        kernel(x, x)  # with an observer launches are made in Python, and may compile
     seen: list[events.Event] = []
     with events.observe(seen.append):
         kernel(x, x)
@@ -295,7 +295,7 @@ def test_a_replayed_call_says_hit_and_its_launches(tier: int) -> None:
 
 
 @pytest.mark.usefixtures("replaying")
-def test_what_runs_can_be_read(tier: int) -> None:
+def test_to_code_shows_what_runs(tier: int) -> None:
     kernel = of_tier(tier, plainly)
     x = torch.randn(3)
     kernel(x, x + 1)

@@ -1,4 +1,4 @@
-"""Kernels of the backends in host functions: recorded and replayed as those of Triton are."""
+"""Kernels of other backends in host functions are recorded and replayed like Triton's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions of torch's between the launches: each runs in every call, with that call's tensors."""
+"""Torch functions between launches run in every call, with that call's tensors."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_launches_of_a_custom_operator_are_made_once(host: Any, pair: Any) -> No
         found(torch.randn(5))
 
 
-# -- what is kept between calls --------------------------------------------------------------------
+# -- lifetimes -------------------------------------------------------------------------------------
 
 
 def test_a_plan_keeps_no_tensor_of_a_call_alive(tier: int) -> None:

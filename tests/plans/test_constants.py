@@ -1,5 +1,5 @@
-"""Globals of a kernel that are ``tl.constexpr``: whether they changed is asked in each replay, as
-Triton asks it, and what native code has noted of them is never in the way."""
+"""Each replay checks whether ``tl.constexpr`` globals of a kernel changed, as Triton does; caches
+in native code must not hide a change."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def host(x: torch.Tensor) -> torch.Tensor:
 
 @pytest.fixture(params=[1, 2], ids=["python", "native"])
 def kernel(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """One whose calls are replayed."""
+    """A kernel whose calls are replayed."""
     made = of_tier(available(request.param), host)
     for _ in range(5):
         works(made)
@@ -48,7 +48,7 @@ def works(kernel: Any) -> None:
 
 
 def fails(kernel: Any) -> None:
-    """Triton's own error, as for its own launch."""
+    """Demand Triton's own error."""
     x = torch.arange(20.0)
     with pytest.raises(RuntimeError, match="has changed since we compiled this kernel"):
         host(x)
@@ -85,7 +85,9 @@ def test_a_value_that_changes_within_the_object_is_tritons_error(
             works(kernel)
 
 
-def test_what_triton_remembers_is_asked_too(kernel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_value_that_triton_compiled_with_is_compared_too(
+    kernel: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The copy of the value that the kernel was compiled with."""
     (copied,) = [v for (n, _), (v, _) in scale.used_global_vals.items() if n == "FACTOR"]
     with monkeypatch.context() as patch:
@@ -94,7 +96,7 @@ def test_what_triton_remembers_is_asked_too(kernel: Any, monkeypatch: pytest.Mon
     works(kernel)
 
 
-def test_what_unequal_means_is_up_to_the_class(
+def test_the_class_of_a_constant_defines_inequality(
     kernel: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:

@@ -1,8 +1,8 @@
-"""Errors of operators in a replay: they come out as they are, and leave nothing.
+"""Errors of operators in a replay are raised unchanged, and leak nothing.
 
-Every fault is made in calls that are replayed, after calls that went well; what the arguments, the
-tensors of the process and the rings count must be afterwards what it was before, and the next call
-must go well. `FAULTS` is read by operators of torch's, whose code is no part of a plan.
+Each fault occurs in a replayed call, after successful calls. Afterwards the references to the
+arguments, the tensors in the process and the counts of the rings must be what they were, and the
+next call must succeed. Operators read `FAULTS`: their code is not part of a plan.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tzero.plans import outputs
 pytestmark = pytest.mark.usefixtures("replaying")
 
 FAULTS: dict[str, Callable[[], Any]] = {}
-"""By the name of an operator: what makes an error of its next calls."""
+"""For each operator, by name: a function that raises in its next calls."""
 
 
 def meet(name: str) -> None:
@@ -82,7 +82,7 @@ def host(x, y, by):
 
 
 class Odd(Exception):
-    """An error that takes more than words."""
+    """An error whose constructor takes more than a message."""
 
     def __init__(self, one: int, *, two: str) -> None:
         super().__init__(one, two)
@@ -90,7 +90,7 @@ class Odd(Exception):
 
 
 class Grave(BaseException):
-    """No `Exception`."""
+    """A `BaseException` that is not an `Exception`."""
 
 
 ERRORS: dict[str, Callable[[], BaseException]] = {
@@ -108,7 +108,7 @@ ERRORS: dict[str, Callable[[], BaseException]] = {
 
 @pytest.fixture(autouse=True)
 def frozen() -> Iterator[None]:
-    """What is there before a test is not looked at by collections, nor by `tensors`."""
+    """Freeze the garbage collector, so that `tensors` counts only what a test creates."""
     gc.freeze()
     yield
     gc.unfreeze()
@@ -132,7 +132,7 @@ def raised(call: Callable[[], Any]) -> BaseException:
 
 
 def arguments() -> tuple[torch.Tensor, torch.Tensor, float]:
-    return torch.arange(6.0), torch.ones(6), float("2.5")  # a float that nobody else has
+    return torch.arange(6.0), torch.ones(6), float("2.5")  # a float object of its own
 
 
 def flat(result: Any) -> list[torch.Tensor]:
@@ -157,7 +157,7 @@ class Ready:
         self.rings = [ring for ring in outputs._all() if ring not in before]
 
     def works(self) -> None:
-        """A call is replayed, and right."""
+        """Demand that a call is replayed and correct."""
         assert not sys.exc_info()[0]
         with counted(self.function) as runs:
             found = self.kernel(*arguments())
@@ -172,8 +172,8 @@ class Ready:
 
 
 def assert_nothing_stays(ready: Ready, fail: Callable[[tuple[Any, ...]], None]) -> None:
-    """Calls that fail, many times, leave no reference and no tensor behind; the rings have theirs
-    back."""
+    """Demand that many failing calls leak no reference and no tensor, and return the rings'
+    tensors."""
     args = arguments()
     for _ in range(2):
         fail(args)
@@ -249,7 +249,7 @@ def test_a_first_call_that_fails_is_recorded_when_it_does_not(operator: str, tie
 
 
 def interrupting() -> BaseException:
-    signal.raise_signal(signal.SIGINT)  # whose handler raises, before this returns or soon after
+    signal.raise_signal(signal.SIGINT)  # its handler raises before this returns, or soon after
     return Grave("not interrupted")
 
 
@@ -257,7 +257,7 @@ def interrupting() -> BaseException:
     threading.current_thread() is not threading.main_thread(), reason="signals go to the first"
 )
 @pytest.mark.parametrize("operator", OPERATORS)
-def test_an_interrupt_is_one(operator: str, tier: int) -> None:
+def test_an_interrupt_during_a_replay_is_raised(operator: str, tier: int) -> None:
     ready = Ready(tier, True)
     with fault(operator, interrupting):
         assert outcome(lambda: ready.kernel(*arguments()))[0] is KeyboardInterrupt

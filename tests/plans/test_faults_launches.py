@@ -1,4 +1,4 @@
-"""Launches and allocations that fail in a replay: the error is tier 0's, and nothing is left."""
+"""Launches and allocations that fail in a replay raise tier 0's error, and leak nothing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("replaying", "frozen")
 
 @pytest.fixture
 def frozen() -> Iterator[None]:
-    """What is there before a test is not looked at by collections, nor by `tensors`."""
+    """Freeze the garbage collector, so that `tensors` counts only what a test creates."""
     gc.freeze()
     yield
     gc.unfreeze()
@@ -100,7 +100,7 @@ def test_a_launch_that_fails_leaves_nothing_behind(which: int, pooled: bool, tie
 # -- memory ----------------------------------------------------------------------------------------
 
 MUCH = 1 << 28
-"""So many elements are a gigabyte, which nobody touches."""
+"""A gigabyte of elements, which nothing touches."""
 
 
 def much(x):
@@ -108,7 +108,7 @@ def much(x):
 
 
 @pytest.mark.parametrize("pooled", [False, True])
-def test_memory_that_is_not_there_is_an_error(pooled: bool, tier: int) -> None:
+def test_running_out_of_memory_is_an_error(pooled: bool, tier: int) -> None:
     resource = pytest.importorskip("resource")
     if "asan" in os.environ.get("LD_PRELOAD", ""):
         pytest.skip("AddressSanitizer ends a process that is out of memory")
@@ -130,7 +130,7 @@ def test_memory_that_is_not_there_is_an_error(pooled: bool, tier: int) -> None:
     assert [each[0] for each in failures] == [RuntimeError] * 3
     assert all("can't allocate memory" in each[2] for each in failures)
     assert sys.getrefcount(x) == count
-    # What was made for the step before is used again by each.
+    # Each call reuses the output of the step before.
     assert sum(ring.made for ring in rings) == made + (1 if pooled else 0)
     with counted(much) as runs:
         assert kernel(x)[1].item() == 1.0

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs
-"""What a plan must not take for granted: each of these was once wrong in the second call."""
+"""Regressions: each of these host functions once gave a wrong result in the second call."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def given_twice_by_place(out, n):
 
 
 @pytest.mark.parametrize("host", [given_twice, given_twice_by_place])
-def test_a_number_that_is_a_constant_as_well_is_no_number_that_is_only_passed_on(
+def test_a_number_that_is_also_passed_as_a_constant_is_compared_by_value(
     host: Any, tier: int
 ) -> None:
     kernel = of_tier(tier, host)
@@ -56,9 +56,7 @@ def flagged(x):
     return scaled(x, MY_FACTOR)  # type: ignore[name-defined]  # noqa: F821
 
 
-def test_a_builtin_that_is_replaced_is_another_one(
-    tier: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_replaced_builtin_is_noticed(tier: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(builtins, "MY_FACTOR", 2.0, raising=False)
     kernel, x = of_tier(tier, flagged), torch.ones(3)
     for factor in (2.0, 2.0, 3.0, 2.0):
@@ -109,7 +107,7 @@ def with_its_table(x):
     return scaled(x, TABLE["by"]), TABLE
 
 
-def test_a_dict_of_the_world_that_is_returned_is_that_dict(tier: int) -> None:
+def test_a_returned_global_dict_is_that_dict(tier: int) -> None:
     kernel, x = of_tier(tier, with_its_table), torch.ones(3)
     for _ in range(3):
         assert kernel(x)[1] is TABLE

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs
-"""What calls of torch's leave behind, and what a plan does when one does something else."""
+"""Torch functions in plans: changed results, versions, containers, interruptions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import tzero
 from tests.plans.hosts import scaled
 from tests.plans.tiers import of_tier
 
-# -- results that are not what they were ----------------------------------------------------------
+# -- results that differ from the recorded ones ---------------------------------------------------
 
 NOW: dict[str, Any] = {"do": torch.clone}
 _library = torch.library.Library("tzero_held", "DEF")
@@ -34,7 +34,7 @@ def _other(x):
 _library.impl("other", _other, "CPU")
 _library.impl("pair", _other, "CPU")
 _library.impl("count", _other, "CPU")
-# What they say of themselves, whether or not it is so.
+# Fake kernels, right or wrong.
 _like = torch.empty_like
 torch.library.register_fake("tzero_held::other", _like, lib=_library)
 torch.library.register_fake("tzero_held::pair", lambda x: (_like(x), _like(x)), lib=_library)
@@ -73,9 +73,9 @@ def test_an_operator_that_returns_something_else_is_an_error(
     for _ in range(3):
         kernel(x)
     NOW["do"] = OTHERWISE[how]
-    with pytest.raises(tzero.PlanDrift, match=r"what .*other.* returns is not what the plan has"):
+    with pytest.raises(tzero.PlanDrift, match=r"the result of .*other.* is not what the plan has"):
         kernel(x)
-    # The plan is forgotten: the host function runs, and is recorded again.
+    # The plan has ended: the host function runs and is recorded again.
     for _ in range(3):
         found, expected = kernel(x), host(x)
         assert repr(found) == repr(expected)
@@ -103,7 +103,7 @@ def by_a_count(x):
 
 
 @pytest.mark.usefixtures("replaying")
-def test_a_number_beside_a_tensor_is_held_to_what_it_was(tier: int) -> None:
+def test_a_number_returned_beside_a_tensor_must_not_change(tier: int) -> None:
     kernel, x = of_tier(tier, by_a_count), torch.arange(4.0)
     NOW["do"] = lambda x: (x.clone(), 2)
     for _ in range(3):
@@ -126,7 +126,7 @@ def by_what_is_above(x):
     return scaled(torch.ops.tzero_held.above(x), 2.0)
 
 
-def test_an_operator_whose_results_are_as_large_as_values_say_is_no_step(pair: Any) -> None:
+def test_an_operator_whose_output_size_depends_on_values_is_no_step(pair: Any) -> None:
     found = pair(by_what_is_above)
     values = iter([torch.tensor([1.0, -1.0]), torch.tensor([1.0, 2.0]), torch.tensor([-1.0, 0.0])])
     found.refuses(lambda: (next(values),), "depends on values")
@@ -140,7 +140,7 @@ def by_one_that_says_nothing(x):
     return scaled(torch.ops.tzero_held.silent(x), 2.0)
 
 
-def test_an_operator_that_does_not_say_how_large_its_results_are_is_no_step(pair: Any) -> None:
+def test_an_operator_without_a_fake_kernel_is_no_step(pair: Any) -> None:
     found = pair(by_one_that_says_nothing)
     values = iter([torch.tensor([1.0, -1.0]), torch.tensor([1.0, 2.0]), torch.tensor([-1.0, 0.0])])
     found.refuses(lambda: (next(values),), "register a fake kernel")
@@ -155,7 +155,7 @@ def by_one_that_is_as_large(x):
     return scaled(torch.ops.tzero_held.as_large(x), 2.0)
 
 
-def test_an_operator_whose_results_are_as_large_as_its_arguments_say_is_a_step(pair: Any) -> None:
+def test_an_operator_whose_output_size_depends_on_its_arguments_is_a_step(pair: Any) -> None:
     pair(by_one_that_is_as_large).replays(lambda: (torch.ones(3),))
 
 
@@ -238,7 +238,7 @@ def test_tensors_of_inference_mode_are_filled_too(host: Any, tier: int) -> None:
 
 @pytest.mark.usefixtures("replaying")
 @pytest.mark.parametrize("host", [zeros, large_zeros, filled, filled_twice, large_filled])
-def test_what_is_filled_comes_from_a_pool_again(host: Any, tier: int) -> None:
+def test_filled_outputs_are_reused(host: Any, tier: int) -> None:
     if tier == 1 and host not in (zeros, large_zeros):
         pytest.skip("Python's rings take none that was changed in place")
     kernel, x = of_tier(tier, host, pool=True), torch.ones(3)
@@ -253,7 +253,7 @@ def test_what_is_filled_comes_from_a_pool_again(host: Any, tier: int) -> None:
 
 @pytest.mark.usefixtures("replaying")
 @pytest.mark.parametrize("host", [zeros, filled, large_filled])
-def test_what_someone_has_changed_does_not_come_again(host: Any, tier: int) -> None:
+def test_changed_outputs_are_not_reused(host: Any, tier: int) -> None:
     kernel, x = of_tier(tier, host, pool=True), torch.ones(3)
     expected = host(x)[1]
     for _ in range(12):
@@ -271,7 +271,7 @@ WEAK = {
 
 @pytest.mark.usefixtures("replaying")
 @pytest.mark.parametrize("what", WEAK)
-def test_what_is_referred_to_weakly_in_torch_does_not_come_again(what: str, tier: int) -> None:
+def test_outputs_with_weak_references_in_torch_are_not_reused(what: str, tier: int) -> None:
     kernel, x = of_tier(tier, zeros, pool=True), torch.ones(3)
     for _ in range(4):
         kernel(x)
@@ -282,7 +282,7 @@ def test_what_is_referred_to_weakly_in_torch_does_not_come_again(what: str, tier
         held.append(WEAK[what](found))
         known.add(found.data_ptr())
         del found
-        tzero.pool.stats()  # the rings hold them all the while, so that no address comes by chance
+        tzero.pool.stats()  # the rings hold them, so that no address recurs by chance
         if len(known) == 3:
             break
     held.clear()
@@ -292,7 +292,7 @@ def test_what_is_referred_to_weakly_in_torch_does_not_come_again(what: str, tier
     assert tzero.pool.stats().reused > reused
 
 
-# -- which containers are one ----------------------------------------------------------------------
+# -- containers that are the same object -----------------------------------------------------------
 
 
 def by_two_containers(x, one, other):
@@ -381,11 +381,11 @@ def test_a_container_of_a_global_is_not_one_that_is_equal(which: str, tier: int)
         assert plan is not None, kernel.explain(x, other).refusal
 
 
-# -- code that runs in the middle ------------------------------------------------------------------
+# -- code that interrupts a recording --------------------------------------------------------------
 
 
 class Late:
-    """Draws a number when it goes."""
+    """Draws a random number when it is destroyed."""
 
     def __del__(self):
         torch.rand(1)
@@ -432,7 +432,7 @@ def by_finalize() -> Any:
 
 
 class Dropping:
-    """Lets go of something when the host function first comes to a line, as any statement may."""
+    """Drops an object when the host function first reaches a line, as any statement may."""
 
     def __init__(self, things: list[Any], host: Any) -> None:
         self.things, self.code = things, host.__code__
@@ -455,7 +455,7 @@ IN_THE_MIDDLE = {
 
 @pytest.mark.usefixtures("replaying")
 @pytest.mark.parametrize("which", IN_THE_MIDDLE)
-def test_what_goes_in_the_middle_of_a_recording_is_no_part_of_it(which: str, tier: int) -> None:
+def test_a_destructor_during_a_recording_is_no_part_of_it(which: str, tier: int) -> None:
     kernel, x = of_tier(tier, in_between), torch.ones(3)
     before = sys.gettrace()
     sys.settrace(Dropping([IN_THE_MIDDLE[which]()], in_between))
@@ -524,6 +524,6 @@ def test_other_threads_are_no_part_of_a_recording(tier: int) -> None:
 
 
 def test_plans_are_replayed_natively_with_this_torch() -> None:
-    """Else every test of tier 2 is skipped, and nobody sees it."""
+    """Otherwise all tests of tier 2 would be skipped unnoticed."""
     native_plan = pytest.importorskip("tzero.calls.native", reason="the extension is not built")
     assert native_plan.available() == ""

@@ -1,4 +1,4 @@
-"""Memory stays where it is over many calls, also of kernels whose plans come and go."""
+"""Memory does not grow over many calls, also of kernels whose plans are replaced."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tests.plans.hosts import scaled
 from tests.plans.tiers import of_tier, verifying
 
 ENOUGH = 8 << 20
-"""Bytes by which a process may grow while allocators settle; a leak of a call's objects is more."""
+"""Bytes by which a process may grow while allocators settle; a leak would be more."""
 
 
 def kib() -> int:
-    """The most memory that the process has had."""
+    """The peak memory of the process."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 

@@ -1,4 +1,4 @@
-"""Kernels in kernels: autotuners, kernels of tzero that call others or themselves, and configs."""
+"""Nested kernels: autotuners, kernels that call others or themselves, and configs."""
 
 from __future__ import annotations
 

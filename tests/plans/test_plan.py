@@ -162,7 +162,7 @@ def with_step(k: int, **changes: Any) -> Plan:
 
 
 DRIFTS = [
-    (changed(by_value=frozenset()), "what is looked at"),
+    (changed(by_value=frozenset()), "the set of arguments used by value"),
     (changed(slots=(*PLAN.slots[:4], slot("t4", 5))), "the tensors"),
     (changed(guards=PLAN.guards[:1]), "what it reads"),
     (with_step(1, value=0.0), "step 1"),
@@ -202,4 +202,4 @@ def test_the_compiled_binary_is_no_drift() -> None:
 def test_a_refusal_is_a_drift_that_says_why() -> None:
     found = drift(PLAN, Refusal("it reads the value of a tensor", "add.py", 3))
     assert found is not None
-    assert found == ("it", "replayed", "refused: it reads the value of a tensor, at add.py:3")
+    assert found == ("it", "replayed", "not replayed: it reads the value of a tensor, at add.py:3")

@@ -1,6 +1,6 @@
-"""Outputs that are used again: only such as nobody holds, whoever that may be.
+"""Output pools: an output is reused only if nothing at all refers to it.
 
-That what is let go does come back is demanded in every test: else all would pass without rings.
+Every test also demands that dropped outputs are reused; without rings all would pass otherwise.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ WEIGHT = torch.ones(SIZE, requires_grad=True)
 
 
 class InThread:
-    """Another thread that has something as a local variable."""
+    """Another thread that holds an object in a local variable."""
 
     def __init__(self, thing: Any) -> None:
         self._end = threading.Event()
         box = [thing]
         self._thread = threading.Thread(target=self._run, args=(box,))
         self._thread.start()
-        while box:  # it is the thread's alone then
+        while box:  # only the thread refers to it then
             pass
 
     def _run(self, box: list[Any]) -> None:
@@ -168,17 +168,17 @@ HOLDERS: dict[str, Callable[[torch.Tensor], Any]] = {
 KEEPS_AN_OBJECT = {
     *("its storage", "its typed storage", "a tensor of its storage", "a shallow copy"),
 }
-"""After these torch keeps a Python object for the storage, which native code takes for a use."""
+"""After these torch keeps a Python object for the storage, which native code counts as a use."""
 
 
 def hold(pooled: Pooled, how: Callable[[torch.Tensor], Any]) -> tuple[int, Any]:
-    """Have the output of a call held, and by nothing else; its address too."""
+    """Hold the output of a call only by `how`; returns its address and the holder."""
     out = pooled(5.0)
     return out.data_ptr(), how(out)
 
 
 def let_go(holder: Any) -> None:
-    """Close what does not end by itself."""
+    """Close a holder that does not end by itself."""
     if isinstance(holder, InThread):
         holder.close()
 
@@ -189,14 +189,14 @@ def test_what_is_held_is_not_handed_out(name: str, tier: int) -> None:
     pooled = Pooled(tier)
     address, holder = hold(pooled, HOLDERS[name])
     before = bytes_at(address)
-    # Dropped at once each: there is always one that may be had, and the held one is asked for too.
+    # Each is dropped at once, so one is always free, and the held one is checked too.
     for k in range(2 * KEPT):
         assert pooled(float(k)).data_ptr() != address
     assert pooled.reused >= 2 * KEPT - 1
     others = [pooled(float(k)) for k in range(KEPT - 1)]
     assert address not in [out.data_ptr() for out in others]
     assert bytes_at(address) == before
-    # Let go, it comes back: every tensor that the ring has is in use but this one.
+    # Dropped, it is reused: all other tensors of the ring are in use.
     reused = pooled.reused
     let_go(holder)
     del holder
@@ -225,8 +225,8 @@ def test_more_may_be_held_than_a_ring_keeps(name: str, tier: int) -> None:
     assert pooled.tensors() <= KEPT
 
 
-def test_a_weak_reference_of_torchs_own_is_one() -> None:
-    """Python does not show these: its rings take no notice."""
+def test_an_output_with_a_weak_reference_of_torchs_is_not_reused() -> None:
+    """Python cannot see these references, so its rings ignore them."""
     pooled = Pooled(available(2))
     address, weak = hold(pooled, torch._C._WeakTensorRef)
     for k in range(2 * KEPT):

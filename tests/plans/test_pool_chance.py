@@ -1,7 +1,7 @@
-"""Outputs that are used again, by chance: threads that hold them, and any sequence of uses.
+"""Output pools under random use: threads that hold outputs, and any sequence of uses.
 
 The random test holds, drops, views and changes outputs, and compares each that is held with what an
-oracle says of it after every step.
+oracle expects after every step.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def full(value: float) -> torch.Tensor:
 
 @pytest.fixture
 def switching() -> Iterator[None]:
-    """Threads take turns much more often than they would."""
+    """Make threads switch much more often than usual."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
     yield
@@ -134,11 +134,11 @@ assert len(seen) > 100
 """
 
 
-def test_pools_may_be_looked_at_by_destructors_while_they_are() -> None:
+def test_destructors_may_read_pools_while_they_are_read() -> None:
     subprocess.run([sys.executable, "-c", IN_DESTRUCTORS], check=True, timeout=60)
 
 
-# -- by chance -------------------------------------------------------------------------------------
+# -- random sequences ------------------------------------------------------------------------------
 
 VIEWS: dict[str, tuple[slice, Callable[[torch.Tensor], Any]]] = {
     "all": (slice(0, SIZE), lambda out: out),
@@ -166,7 +166,7 @@ def contents(thing: Any) -> list[float]:
 
 
 class Oracle:
-    """What every held thing should show: a part of the numbers of one call."""
+    """What every held tensor should contain: a part of the numbers of one call."""
 
     def __init__(self, pooled: Pooled) -> None:
         self.pooled = pooled
@@ -176,7 +176,7 @@ class Oracle:
     def call(self) -> tuple[list[float], torch.Tensor]:
         self.calls += 1
         out = self.pooled(float(self.calls))
-        if self.calls % 2:  # it leaves an object for the storage, after which some do not come back
+        if self.calls % 2:  # it leaves an object for the storage, after which some are not reused
             assert_as_new(out, float(self.calls))
         return [2.0 * self.calls] * SIZE, out
 

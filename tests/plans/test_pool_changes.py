@@ -1,6 +1,6 @@
-"""Outputs that are used again: only such as are as they were, whatever was done to them.
+"""Output pools: a changed output is not reused.
 
-That others are handed out afterwards is demanded in every test: else all would pass without rings.
+Every test also demands that other outputs are reused; without rings all would pass otherwise.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ UNDONE: dict[str, Callable[[torch.Tensor], Any]] = {
 
 
 def change(pooled: Pooled, how: Callable[[torch.Tensor], Any]) -> int:
-    """Change the output of a call, and drop it; which it was."""
+    """Change the output of a call and drop it; returns its address."""
     out = pooled(5.0)
     how(out)
     return id(out)
@@ -141,7 +141,7 @@ def change(pooled: Pooled, how: Callable[[torch.Tensor], Any]) -> int:
 
 @pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
 @pytest.mark.parametrize("name", CHANGES)
-def test_what_is_not_as_it_was_is_not_handed_out(name: str, tier: int) -> None:
+def test_a_changed_output_is_not_reused(name: str, tier: int) -> None:
     pooled = Pooled(tier)
     change(pooled, CHANGES[name])
     reused = pooled.reused
@@ -149,7 +149,7 @@ def test_what_is_not_as_it_was_is_not_handed_out(name: str, tier: int) -> None:
     assert_as_new(out, 6.0)
     assert pooled.reused == reused, "it was handed out"
     del out
-    # Another one takes its place, and is handed out.
+    # Another one takes its place, and is reused.
     for k in range(2 * KEPT):
         change(pooled, CHANGES[name])
         assert_as_new(pooled(float(k)), float(k))
@@ -161,7 +161,7 @@ def test_what_is_not_as_it_was_is_not_handed_out(name: str, tier: int) -> None:
 
 
 @pytest.mark.parametrize("name", HARMLESS)
-def test_what_is_as_it_was_is_handed_out(name: str, tier: int) -> None:
+def test_an_unchanged_output_is_reused(name: str, tier: int) -> None:
     pooled = Pooled(tier)
     for k in range(3):
         changed, reused = change(pooled, HARMLESS[name]), pooled.reused
@@ -173,7 +173,7 @@ def test_what_is_as_it_was_is_handed_out(name: str, tier: int) -> None:
 
 
 @pytest.mark.parametrize("name", UNDONE)
-def test_what_was_changed_back_is_as_new_if_it_is_handed_out(name: str, tier: int) -> None:
+def test_an_output_that_was_changed_back_is_as_new_if_it_is_reused(name: str, tier: int) -> None:
     pooled = Pooled(tier)
     for k in range(3):
         change(pooled, UNDONE[name])

@@ -1,4 +1,4 @@
-"""Outputs that are used again, over their life: several of a plan, modes, counts, and their end."""
+"""The lifetime of pooled outputs: several in a plan, modes, counts, and their end."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def parts(result: Any) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("held", range(3))
-def test_of_several_outputs_those_that_are_held_stay(held: int, tier: int) -> None:
+def test_of_several_outputs_those_in_use_are_not_reused(held: int, tier: int) -> None:
     pooled = Pooled(tier, three)
     mine = parts(pooled(1.0))[held]
     for k in range(2 * KEPT):
@@ -53,12 +53,12 @@ def through_another(x):
     return scaled(scaled(x, 4.0), 0.5)
 
 
-def test_what_is_not_returned_is_used_again_while_the_output_is_held(tier: int) -> None:
+def test_temporaries_are_reused_while_the_output_is_in_use(tier: int) -> None:
     pooled = Pooled(tier, through_another)
     reused, outs = pooled.reused, []
     for k in range(2 * KEPT):
         outs.append(pooled(float(k)))
-    assert pooled.reused == reused + 2 * KEPT - 1  # the first had to be made
+    assert pooled.reused == reused + 2 * KEPT - 1  # the first call allocated
     assert all(torch.equal(out, full(2.0 * k)) for k, out in enumerate(outs))
 
 
@@ -155,7 +155,7 @@ def test_outputs_of_inference_mode_stay_in_it(tier: int) -> None:
             assert_as_new(pooled(float(k)), float(k))
     rings: set[Any] = set(outputs._all())
     with torch.inference_mode():
-        # Written to, which leaves no trace: it is as a new one, whose contents nobody knows.
+        # Writing to it left no trace, so it is like a new, uninitialized one.
         for k in range(4):
             pooled(float(k)).add_(1)
             assert_as_new(pooled(float(k)), float(k))
@@ -213,7 +213,7 @@ def test_a_kernel_that_is_dropped_lets_go_of_its_outputs(tier: int) -> None:
     assert [out[0].item() for out in outs] == [2.0 * k for k in range(KEPT)]
 
 
-def test_what_is_held_outlives_the_clearing_of_pools(tier: int) -> None:
+def test_outputs_in_use_outlive_the_clearing_of_pools(tier: int) -> None:
     pooled = Pooled(tier)
     outs = [pooled(float(k)) for k in range(KEPT)]
     outputs.clear()
@@ -263,7 +263,7 @@ def test_stats_count(tier: int) -> None:
     assert (end.made - start.made, end.reused - start.reused) == (4, 4)
     assert (end.tensors - start.tensors, end.bytes - start.bytes) == (4, 4 * 4 * SIZE)
     held.clear()
-    # To be asked changes nothing.
+    # Reading the counts changes nothing.
     for k in range(8):
         pooled(float(k))
         outputs.stats()

@@ -1,4 +1,4 @@
-"""What cannot be replayed is refused: with a reason and a place, once, and tier 0's results."""
+"""Calls that cannot be replayed give tier 0's results, and one event with the reason and line."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ALL = (*refused_tensors.ROWS, *refused_world.ROWS)
 
 
 def place(host: Any) -> str:
-    """Where the mark is, as a refusal has it; empty where there is none."""
+    """The file and line of the mark, as a `Refusal` prints them; empty without a mark."""
     lines, first = inspect.getsourcelines(host)
     marked = [k for k, line in enumerate(lines) if "# here" in line]
     assert len(marked) <= 1

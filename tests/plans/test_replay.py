@@ -1,6 +1,6 @@
-"""What a host function may do and still be replayed: allocations, views, and what it returns.
+"""What host functions may do and still be replayed: allocations, views, results.
 
-Every operation is held to tier 0 on tensors of random geometry, and is demanded to be replayed.
+Every operation is compared with tier 0 on tensors of random geometry, and must be replayed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CHECKS = settings(
 
 
 def tensor(size: tuple[int, ...], order: tuple[int, ...], step: int, dtype: torch.dtype) -> Any:
-    """A tensor of random numbers, its dimensions in another order, and gaps in its memory."""
+    """A random tensor with permuted dimensions and gaps in its memory."""
     whole = torch.randint(-50, 50, [*(size[k] for k in order), step]).to(dtype)
     return whole.permute(*(order.index(k) for k in range(len(size))), len(size))[..., -1]
 
@@ -208,7 +208,7 @@ def test_what_is_written_through_a_view_is_in_the_tensor(name: str, pair: Any) -
     pair(writing(VIEWS[name])).replays(lambda: (tensor((3, 2, 4), (1, 0, 2), 2, torch.float32),))
 
 
-# -- what is returned ------------------------------------------------------------------------------
+# -- results ---------------------------------------------------------------------------------------
 
 
 class Both(NamedTuple):

@@ -46,7 +46,7 @@ def by_a_global(x):
 
 @pytest.fixture
 def switching() -> Iterator[None]:
-    """Threads take turns much more often than they would."""
+    """Make threads switch much more often than usual."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
     yield
@@ -61,7 +61,7 @@ def expected(x: torch.Tensor, count: int, by: float) -> torch.Tensor:
 
 
 def one_call(kernels: dict[str, Any], chance: random.Random) -> None:
-    """A call with arguments by chance, held to what torch says."""
+    """A call with random arguments, compared with torch."""
     size = (chance.randint(1, 3), chance.randint(1, 3))
     x = torch.full(size, float(chance.randint(-9, 9)))
     x += torch.arange(x.numel()).view(size)
@@ -82,7 +82,7 @@ def one_call(kernels: dict[str, Any], chance: random.Random) -> None:
 
 
 def run_threads(work: Callable[[random.Random], None], times: int) -> None:
-    """Have every thread work so many times."""
+    """Run `work` many times in each of several threads."""
     start = threading.Barrier(THREADS)
 
     def loop(k: int) -> None:
@@ -97,7 +97,7 @@ def run_threads(work: Callable[[random.Random], None], times: int) -> None:
 
 
 def mixed(tier: int, reset: float) -> Callable[[random.Random], None]:
-    """What a thread does again and again; now and then it has a kernel forget everything."""
+    """What a thread repeats; sometimes it resets a kernel."""
     kernels = {host.__name__: of_tier(tier, host) for host in (branching, passing, listing)}
 
     def work(chance: random.Random) -> None:
@@ -121,7 +121,7 @@ def test_a_minute_of_calls_from_many_threads(tier: int) -> None:
         run_threads(mixed(tier, reset=0.002), 300)
 
 
-# Verify mode cannot tell a world that changes in the middle of a call from one it does not see.
+# Verify mode cannot tell a global that changes during a call from hidden state.
 @pytest.mark.usefixtures("switching", "replaying")
 def test_a_global_that_changes_meanwhile_is_one_of_its_values(tier: int, monkeypatch: Any) -> None:
     kernel = of_tier(tier, by_a_global)
@@ -186,8 +186,8 @@ def test_plans_come_while_others_are_looked_through(tier: int) -> None:
 
 
 class Paused:
-    """A call in a thread of its own that stops where it is told to, until it is let go on. A place
-    that it never comes to is no place to stop."""
+    """A call in its own thread that stops at a given place until it is released. If it
+    never gets there, it runs to its end."""
 
     def __init__(self, call: Callable[[], Any], at: Callable[[Any, str, Any], bool]) -> None:
         self._there, self._go_on, self._at = threading.Event(), threading.Event(), at
@@ -209,7 +209,7 @@ class Paused:
             self._go_on.wait(60)
 
     def result(self) -> Any:
-        """Let it go on to its end."""
+        """Let it run to its end."""
         self._go_on.set()
         found = self._result.result()
         self._pool.shutdown()
@@ -226,8 +226,8 @@ def before_a_lookup(frame: Any, event: str, argument: Any) -> bool:
 
 
 def test_a_plan_for_one_number_is_not_found_by_who_has_another(tier: int) -> None:
-    """One thread records while it is not known yet that the number counts; another knows as little
-    and is about to look for a plan; a third finds out."""
+    """One thread records before it is known that the number is used by value; another is about to
+    look for a plan, not knowing it either; a third finds out."""
     kernel = of_tier(tier, branching)
     x = torch.ones(2, 2)
     recording = Paused(lambda: kernel(x, 1, 1.0), in_host)
@@ -238,7 +238,7 @@ def test_a_plan_for_one_number_is_not_found_by_who_has_another(tier: int) -> Non
 
 
 def test_a_recording_sees_nothing_of_other_threads(tier: int) -> None:
-    """A launch and an operator in another thread, in the middle of a recording, are not in it."""
+    """A launch and an operator in another thread during a recording are not part of it."""
     kernel, x = of_tier(tier, branching), torch.ones(2, 2)
     recording = Paused(lambda: kernel(x, 1, 1.0), in_host)
     increased(torch.zeros(3), 1.0)

@@ -1,4 +1,4 @@
-"""What torch's functions and operators are to a plan."""
+"""The classification of torch's functions and operators."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tzero.plans.torch_ops import NOTHING, Picked, Ran
 
 
 class Listening(TorchDispatchMode):
-    """Keeps the operators that run."""
+    """Collects the operators that run."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ FILLS: list[tuple[Callable[[], Any], Any]] = [
 
 
 @pytest.mark.parametrize("k", range(len(FILLS)))
-def test_a_filling_says_with_what(k: int) -> None:
+def test_a_fill_gives_its_number(k: int) -> None:
     call, number = FILLS[k]
     with Listening() as listening:
         call()
@@ -107,7 +107,7 @@ COPIES = [
 
 
 @pytest.mark.parametrize("call", VIEWS)
-def test_views_are_another_look_at_the_same_memory(call: Any) -> None:
+def test_views_are_recognized(call: Any) -> None:
     with Listening() as listening:
         call()
     assert listening.ran
@@ -153,14 +153,14 @@ def test_views_share_memory_with_their_base_and_nothing_else_does() -> None:
 
 
 @pytest.mark.parametrize("name", ["Tensor.size", "Tensor.shape.__get__", "numel"])
-def test_what_the_key_decides_is_a_read(name: str) -> None:
+def test_functions_that_the_key_determines_are_reads(name: str) -> None:
     assert torch_ops.is_read(name)
 
 
 @pytest.mark.parametrize(
     "name", ["Tensor.item", "Tensor.data_ptr", "Tensor.is_inference", "Tensor.grad.__get__", "add"]
 )
-def test_what_the_key_does_not_decide_is_none(name: str) -> None:
+def test_other_functions_are_not_reads(name: str) -> None:
     assert not torch_ops.is_read(name)
 
 

@@ -1,5 +1,5 @@
-"""Verify mode: every call is recorded again, and a host function that is not the same each time is
-told on, by the fact in which it differs."""
+"""Verify mode records every call again, and reports a host function that is not the same each time,
+with the fact that differs."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ def verify() -> Iterator[None]:
 
 
 class Hidden:
-    """A number that plans do not see: the interpreter's own, as library functions answer for
-    themselves."""
+    """A number that plans do not see: state of the interpreter, which a library function reads."""
 
     def __enter__(self) -> Callable[[int], None]:
         self.before = sys.getrecursionlimit()
@@ -87,7 +86,7 @@ ROWS: list[tuple[Any, str, str]] = [
     (hidden_in_a_view, "the tensors", "(4,)"),
     (hidden_in_the_result, "its result", "1"),
     (hidden_in_a_branch, "the tensors", ""),
-    (hidden_in_a_refusal, "it", "refused"),
+    (hidden_in_a_refusal, "it", "not replayed"),
 ]
 
 
@@ -173,4 +172,4 @@ def test_verify_mode_may_be_turned_on_and_off_between_calls(tier: int) -> None:
         with pytest.raises(tzero.PlanDrift):
             kernel(torch.ones(3))
         with settings.override(verify=False):
-            assert kernel(torch.ones(3)).tolist() == [2.0] * 3  # as the plan has it, which is why
+            assert kernel(torch.ones(3)).tolist() == [2.0] * 3  # as the plan says, which is why

@@ -1,4 +1,4 @@
-"""A host function at a tier and at tier 0, call by call: the same arguments, the same outcome.
+"""Compares a host function at a tier with tier 0, call by call.
 
 Enters: host functions, and functions that build arguments. Leaves: a `Pair`, which checks that
 every call does what tier 0 does with a copy of the arguments, and reports which calls ran the host
@@ -39,16 +39,15 @@ Build = Callable[[], tuple[Any, ...]]
 
 
 def verifying() -> bool:
-    """Whether every call is recorded again: then the host function runs in each of them."""
+    """Whether verify mode is on, in which the host function runs in every call."""
     return settings.current().verify
 
 
 @contextmanager
 def counted(host: Callable[..., Any]) -> Iterator[list[int]]:
-    """How often the code of a host function begins, in this thread: `[count]`.
+    """Count how often a host function starts in this thread: yields `[count]`.
 
-    By the interpreter's profiler: nothing in the function, which might be seen, and nothing that
-    native code would have to know.
+    It uses the interpreter's profiler, so neither the function nor native code is changed.
     """
     code, found, outer = host.__code__, [0], sys.getprofile()
 
@@ -65,8 +64,8 @@ def counted(host: Callable[..., Any]) -> Iterator[list[int]]:
 
 @contextmanager
 def logged(see: events.Observer) -> Iterator[None]:
-    """Give an observer what is logged as a warning, such as refusals. An observer proper would have
-    every call make events, and native code leaves such calls to Python."""
+    """Pass events that are logged as warnings, such as fallbacks, to a function. A real observer
+    would get events of every call, and native code leaves observed calls to Python."""
     handler = logging.Handler(logging.WARNING)
     handler.emit = lambda record: see(record.args[0])  # type: ignore[method-assign, assignment, index, arg-type]
     logger = logging.getLogger("tzero")
@@ -78,7 +77,7 @@ def logged(see: events.Observer) -> Iterator[None]:
 
 
 class NotReplayed(AssertionError):
-    """A call that was to be replayed ran the host function."""
+    """A call that should have been replayed ran the host function."""
 
 
 class Pair:
@@ -93,7 +92,8 @@ class Pair:
         self.found: Any = None  # the outcome of the latest call
 
     def __call__(self, *args: Any, **kwargs: Any) -> bool:
-        """Make a call at both, demand the same outcome, and say whether the host function ran."""
+        """Make a call at both tiers, compare the outcomes; returns whether the host function
+        ran."""
         ours, theirs = copy.deepcopy((args, kwargs)), copy.deepcopy((args, kwargs))
         state = torch.get_rng_state()
         expected = outcome(lambda: self.plain(*theirs[0], **theirs[1]))
@@ -111,7 +111,7 @@ class Pair:
             self.seen.append(event)
 
     def replays(self, build: Build, *, recorded: int = 1, times: int = 3) -> None:
-        """Demand that calls go right, and after so many are replayed."""
+        """Demand that calls are right, and replayed after the first `recorded` ones."""
         for k in range(times):
             ran = self(*build())
             assert not isinstance(self.found, Raised), self.found.words
@@ -123,8 +123,8 @@ class Pair:
         return [event.reason for event in self.seen if event.kind == "refusal"]
 
     def refuses(self, build: Build, words: str, *, times: int = 3) -> str:
-        """Demand that calls go right, that each runs the host function, and that one event says
-        why; returns what it says."""
+        """Demand that calls are right, that each runs the host function, and that one event gives
+        the reason; returns it."""
         self._watched = True
         for k in range(times):
             assert self(*build()), f"call {k} of {self.kernel.name} was replayed"
@@ -137,7 +137,7 @@ class Pair:
 
 
 class Raised:
-    """That a call raised, and what."""
+    """An exception that a call raised."""
 
     def __init__(self, error: BaseException) -> None:
         self.words = (type(error), str(error))
@@ -147,7 +147,7 @@ class Raised:
 
 
 def outcome(call: Callable[[], Any]) -> Any:
-    """What a call returns, or that it raises."""
+    """What a call returns or raises."""
     try:
         return call()
     except Exception as error:
@@ -155,8 +155,8 @@ def outcome(call: Callable[[], Any]) -> Any:
 
 
 def assert_same(one: Any, other: Any) -> None:
-    """Two outcomes are the same: types, values, geometry, and which tensors are one, or share
-    memory."""
+    """Demand that two outcomes are equal: types, values, geometry, and which tensors are identical
+    or share memory."""
     ours, theirs = list(_walked(one)), list(_walked(other))
     assert [path for path, _ in ours] == [path for path, _ in theirs], (one, other)
     for (path, mine), (_, its) in zip(ours, theirs, strict=True):
@@ -171,7 +171,7 @@ def assert_same(one: Any, other: Any) -> None:
 
 
 def _walked(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Everything in an outcome, containers too, with where it is."""
+    """Everything in an outcome, containers included, with its path."""
     kind = type(value)
     yield f"{path}: {kind.__name__} {getattr(kind, '_fields', '')}", value
     if isinstance(value, (list, tuple)) and kind is not torch.Size:
@@ -183,7 +183,7 @@ def _walked(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def described(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """All that can be told of a tensor but its values."""
+    """All facts of a tensor except its values."""
     return (
         *(type(tensor), tensor.dtype, tensor.device, tensor.size(), tensor.stride()),
         *(tensor.storage_offset(), tensor.is_conj(), tensor.is_neg(), tensor.is_inference()),
@@ -196,7 +196,7 @@ def _bits(tensor: torch.Tensor) -> bytes:
 
 
 def _sharing(found: list[tuple[str, Any]]) -> list[tuple[int, int]]:
-    """For each list, dict and tensor: where it came first, and where its memory did."""
+    """For each list, dict and tensor: where the object, and where its memory, first occurs."""
     objects: dict[int, int] = {}
     memory: dict[int, int] = {}
     shared = []

@@ -1,0 +1,1 @@
+"""What is read from the source and bytecode of a host function."""

@@ -1,0 +1,1 @@
+"""Tuning: spaces, searches, timing, records, and choosing by size."""

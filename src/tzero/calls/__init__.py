@@ -1,14 +1,13 @@
-"""Calls of host functions.
+"""Calls of host functions: from arguments to a key, a bound kernel and a result.
 
 stages       the order of the stages, in one place: arguments -> key -> bound kernel -> run
-kernel       Kernel: what users see of it
+kernel       Kernel: the methods that users call
 ordering     arguments in the order of the parameters, defaults filled in
 bound        BoundKernel: one specialization, its config and its plans
 bound_table  the table of bound kernels, and what is evicted when it is full
-specialize   specialize(): a value that joins the key while a host function runs; noting, what
-             a kernel does with it
+specialize   specialize(): a value that joins the key while a host function runs; noting adds it
 native       kernels whose plans are replayed natively
-tally        counts, and events of misses; reports and explain, what a kernel says of itself
+tally        counts, and events of misses; reports and explain: Stats and Explanation
 by_name      kernels are copied and pickled by reference
 compare      a program's kernels, timed with and without tzero
 """

@@ -1,7 +1,7 @@
-"""Key to BoundKernel: one kernel, bound to one specialization of its arguments.
+"""`BoundKernel`: a kernel for one key, with a config and its plans.
 
-Enters: a host function, a key and a configuration. Leaves: a `BoundKernel` that calls its own copy
-of the host function. It must not know how keys are made or where bound kernels are kept.
+Enters: a host function, a key and a config. Leaves: a `BoundKernel` that calls its own copy of the
+host function. It must not know how keys are made or where bound kernels are kept.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _NO_FACTS: Mapping[Hashable, Hashable] = MappingProxyType({})
 _swapping = threading.Lock()  # so that each table of plans that is replaced is ended, and once
 
 Site = tuple[str, int, int]
-"""A place in the code: file, line, and offset in its function."""
+"""A call of `specialize`: file, line, and bytecode offset."""
 
 
 class Owner(Protocol[R]):
-    """What a bound kernel knows of its kernel."""
+    """What a bound kernel needs of its kernel."""
 
     host: Host[R]
 
@@ -51,13 +51,13 @@ class Owner(Protocol[R]):
     def call_bound(
         self, bound: BoundKernel[R], args: tuple[Any, ...], kwargs: Mapping[str, Any], /
     ) -> R:
-        """Make a call of a bound kernel itself."""
+        """Make a call of the bound kernel itself."""
 
     def changed(self) -> None:
-        """A bound kernel has another config."""
+        """Note that a bound kernel has another config."""
 
     def plans_ended(self, bound: BoundKernel[R], /) -> None:
-        """Plans of a bound kernel have ended: drop what is kept of them elsewhere."""
+        """Drop what is kept elsewhere of the plans of a bound kernel, which have ended."""
 
     def autotune_bound(
         self,
@@ -73,15 +73,15 @@ class Owner(Protocol[R]):
 
 
 class Given(NamedTuple):
-    """The values that a bound kernel was given by `specialize` at a site, each with how it is
-    shown, and the number of the call that was there first."""
+    """The values that `specialize` was given at a site, each with its text, and the number of the
+    first call that got there."""
 
     number: int
     values: dict[Hashable, str]
 
 
 class BoundKernel(Generic[R]):
-    """A kernel for arguments of one key: what is called, and with which configuration.
+    """A kernel for arguments with one key: the function to call, and its config.
 
     ::
 
@@ -89,8 +89,8 @@ class BoundKernel(Generic[R]):
         bound.set_config(tzero.Config(BLOCK=256))
         out = bound(x, y)
 
-    `settings` are those that were in force when it was bound; `choice` is its configuration and
-    why it has that one, None as long as no call has decided about it.
+    `settings` are those at the time of binding; `choice` is its config and why it has that one,
+    None until the first call has chosen it.
     """
 
     def __init__(
@@ -100,12 +100,12 @@ class BoundKernel(Generic[R]):
         self.host = host = owner.host
         self.name = host.name
         self.key = key
-        self.facts = facts  # those that joined the key by specialize
+        self.facts = facts  # what `specialize` added to the key
         self.function = _copied(host.function)
         self.settings = settings.current()
         self.has_constants = any(p[0] == "constant" for p in key if isinstance(p, tuple) and p)
         self.last_used = 0
-        # What calls gave to `specialize`, and the sites that none has left yet; `hold` keeps both.
+        # The values given to `specialize`, and the sites that still accept new ones; see `hold`.
         self.given: dict[Site, Given] = {}
         self.open_sites: frozenset[Site] = frozenset()
         self.plans = Table(self._plans_ended)
@@ -114,23 +114,24 @@ class BoundKernel(Generic[R]):
         self.undecided = owner.has_choice
         self.by_size: BySize | None = None
         self.family: BoundKernel[R] = self
-        """The one that calls find, where this is one of several for other sizes; else itself."""
+        """The bound kernel that calls find, if this is one of its variants for some sizes; else
+        itself."""
         self._variants: dict[Config, BoundKernel[R]] = {}
-        self.example: Any = ()  # what it was bound with, described; where there are several configs
+        self.example: Any = ()  # a description of its first arguments, if there are several configs
         self._set(host.config)
         if not self.undecided and host.config is not None:
             self.choice = Choice.pinned(host.config, by="config=")
 
     @property
     def config(self) -> Config | None:
-        """The configuration that calls are made with."""
+        """The config that calls use."""
         return self._config
 
     def set_config(self, config: Config) -> None:
-        """Make later calls with another configuration: those of this bound kernel, and those of
-        the kernel that find it. That ends with `reset`, and when a value that the host function
-        specializes joins the key: what is bound then starts with the kernel's own config. Under
-        torch.compile only calls of the bound kernel itself have it.
+        """Use another config in later calls: those of this bound kernel, and those of the kernel
+        that find it. `reset` undoes that, and so does a value that joins the key by `specialize`:
+        new bound kernels start with the kernel's own config. Under torch.compile only calls of the
+        bound kernel itself use it.
         """
         if not isinstance(config, Config):
             raise InvalidArgument(
@@ -147,7 +148,7 @@ class BoundKernel(Generic[R]):
         self.choose(Choice.pinned(config, by="set_config"))
 
     def choose(self, choice: Choice[Config], *, settled: bool = True) -> None:
-        """Make later calls with the config of a choice; `settled`: until another one is made."""
+        """Use the config of a choice in later calls; not `settled`: only until one is tuned."""
         was_chosen, by_size = self._was_chosen(), self.by_size
         others = list(self._variants.values())
         self.choice, self.undecided = choice, not settled
@@ -157,7 +158,7 @@ class BoundKernel(Generic[R]):
         self._end(others, was_chosen)
 
     def choose_by_size(self, by_size: BySize) -> None:
-        """Make later calls with the config that is chosen for the sizes of their tensors."""
+        """In later calls, choose the config by the sizes of their tensors."""
         was_chosen, others = self._was_chosen(), list(self._variants.values())
         self.choice, self._variants = None, {}
         self.by_size, self.undecided = by_size, False
@@ -165,18 +166,18 @@ class BoundKernel(Generic[R]):
         self._end(others, was_chosen)
 
     def _was_chosen(self) -> bool:
-        """Whether calls may have been made with an earlier choice."""
+        """Whether calls may have used an earlier choice."""
         return self.choice is not None or self.by_size is not None
 
     def _end(self, others: list[BoundKernel[R]], was_chosen: bool) -> None:
-        """End plans that were made with an earlier choice, those of other sizes included."""
+        """End the plans of variants, and tell the kernel if an earlier choice was in use."""
         for each in others:
             each.plans.end()
         if was_chosen:
             self._owner.changed()
 
     def variant(self, args: tuple[Any, ...]) -> BoundKernel[R]:
-        """The bound kernel that makes a call: this one, unless configs are chosen by size."""
+        """The bound kernel that makes a call: this one, or a variant if configs depend on sizes."""
         by_size = self.by_size
         if by_size is None:
             return self
@@ -186,16 +187,15 @@ class BoundKernel(Generic[R]):
             found = BoundKernel(self._owner, self.key, self.facts)
             found.family, found.undecided, found.choice = self, False, choice
             found._set(choice.variant)
-            found = self._variants.setdefault(choice.variant, found)  # another thread's, if first
+            found = self._variants.setdefault(choice.variant, found)  # or another thread's
         return found
 
     def members(self) -> list[BoundKernel[R]]:
-        """All that make calls which find this one."""
+        """This bound kernel and its variants."""
         return [self, *self._variants.values()]
 
     def makes_calls(self) -> bool:
-        """Whether calls are still made with this one: not after `set_config`, where it is the one
-        for some sizes."""
+        """Whether calls still use this one; a variant is unused after `set_config`."""
         return self.family is self or self.family.by_size is not None
 
     def autotune(
@@ -214,18 +214,18 @@ class BoundKernel(Generic[R]):
             found = add.bind((x, y)).autotune(effort="full")
             print(found)
 
-        Without arguments it is timed with tensors like those it was bound with, of random numbers;
-        give some where it matters what is in them. They are not changed: it runs on copies.
-        What was timed before, on this machine and for the same source, is not timed again, unless
-        `force`. `effort`, `budget` in seconds, and `isolate` are by default those of the settings
-        (``TZERO_TUNE``, ``TZERO_TUNE_BUDGET``, ``TZERO_TUNE_ISOLATE``).
+        Without arguments it is timed with random tensors like those it was bound with; pass
+        arguments if their contents matter. They are not changed, because it runs on copies. Without
+        `force`, results from this machine and the same source are reused. `effort`, `budget` in
+        seconds, and `isolate` default to the settings (``TZERO_TUNE``, ``TZERO_TUNE_BUDGET``,
+        ``TZERO_TUNE_ISOLATE``).
         """
         return self._owner.autotune_bound(self, args, effort, budget, isolate, force)
 
     def _set(self, config: Config | None) -> None:
         self._config = config
         self.call = self.host.configured(self.function, config)
-        # After what is called: who records a call looks first where to keep it (see the planner).
+        # After setting `call`: `Planner._record` reads the table before it reads `call`.
         self._end_own_plans()
 
     def _end_own_plans(self) -> None:
@@ -238,20 +238,20 @@ class BoundKernel(Generic[R]):
         self._owner.plans_ended(self)
 
     def end_plans(self) -> None:
-        """End every plan of it: no call of the kernel finds it any more. Who still has it may call
-        it, and has calls recorded anew."""
+        """End all plans, because the kernel has dropped this bound kernel. It can still be called
+        directly, and records again."""
         for each in self.members():
             each._end_own_plans()
 
     @untraced
     def __call__(self, /, *args: Any, **kwargs: Any) -> R:
-        """Call it as the kernel is called, by place or by name. Arguments with another key than
-        `key` are refused: this bound kernel is not made for them."""
+        """Call it like the kernel. Arguments with another key than `key` raise
+        `InvalidArgument`."""
         return self._owner.call_bound(self, args, kwargs)
 
     def to_code(self) -> str:
-        """What runs: the wrapper that was written for the plan of the latest call, or, where calls
-        are not replayed, the host function's source; under its key and configuration."""
+        """The code that runs, under its key and config: the wrapper of the latest plan, or the host
+        function's source if calls are not replayed."""
         head = f"# {self.name}: {self.key!r}\n# config: {self._config!r}\n"
         plans = self.plans.plans()
         if plans:
@@ -260,7 +260,7 @@ class BoundKernel(Generic[R]):
         try:
             source = textwrap.dedent(inspect.getsource(below or type(self.function)))
         except (OSError, TypeError):
-            source = f"# {self.name} was not written in a file: its source is not known\n"
+            source = f"# {self.name} is not in a file: its source is not known\n"
         return f"{head}{source}"
 
     def __repr__(self) -> str:
@@ -281,8 +281,8 @@ class BoundKernel(Generic[R]):
 
 
 def _copied(function: Callable[..., R]) -> Callable[..., R]:
-    """A function of its own with the same code and world: what is done to one bound kernel's
-    function is not done to another's."""
+    """A copy of a function with the same code and globals, so that changes to one bound kernel's
+    function do not affect another's."""
     if not isinstance(function, FunctionType):
         return function
     copy = FunctionType(

@@ -1,13 +1,14 @@
-"""The table of one kernel's bound kernels: families, and what is dropped when it is full.
+"""`BoundTable`: the bound kernels of one kernel by raw key, least recently used evicted.
 
     raw key ──► BoundKernel                                   no value joined the key
             └─► Family ── raw key and its extras ──► BoundKernel
 
-Enters: raw keys, bound kernels, and extras that join the keys of one raw key. Leaves: the bound
-kernel of a call, or none. It must not know how bound kernels are made or called.
+Enters: raw keys, bound kernels, and extras: facts that `specialize` adds to the keys of one raw
+key. Leaves: the bound kernel of a call, or none. It must not know how bound kernels are made or
+called.
 
-The table is read without a lock; `lock` protects changing it. A bound kernel never moves to
-another key: when an extra joins, what was bound without it is dropped, and the next calls bind.
+The table is read without a lock; `lock` protects changes. A bound kernel never moves to another
+key: when an extra joins, bound kernels without it are dropped, and the next calls bind again.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ Raw = tuple[Hashable, ...]
 
 
 class Family:
-    """BoundTable whose raw key is one, told apart by extras; stands in the table under that key.
+    """The bound kernels that share a raw key and differ in extras; it is in the table under that
+    key.
 
     >>> Family((Extra("argument", 0),), 7).extras[0].kind
     'argument'
@@ -44,7 +46,7 @@ class Family:
 
 
 class BoundTable(Generic[R]):
-    """What a kernel has bound.
+    """The bound kernels of one kernel.
 
     >>> entries = BoundTable("add", ("x", "y"))
     >>> entries.found((int, int), (1, 2), 0) is None
@@ -57,14 +59,14 @@ class BoundTable(Generic[R]):
         parameters: Sequence[str],
         dropped: Callable[[BoundKernel[R]], None] = lambda bound: None,
     ) -> None:
-        self.lock = threading.RLock()  # protects changing the table; `__eq__` of keys runs under it
+        self.lock = threading.RLock()  # protects changes; `__eq__` of keys may run under it
         self.table: dict[Raw, BoundKernel[R] | Family] = {}
         self._kernel = kernel
         self._parameters = parameters
-        self._dropped = dropped  # told of each bound kernel that no call finds any more
+        self._dropped = dropped  # called for each bound kernel that is removed
 
     def found(self, base: Raw, args: tuple[Any, ...], number: int) -> BoundKernel[R] | None:
-        """The bound kernel of a call, which is then the one used last."""
+        """The bound kernel of a call, if there is one; `number` becomes its last use."""
         entry: Any = self.table.get(base)
         if entry.__class__ is Family:
             entry = self.table.get(self.full(base, entry.extras, args))
@@ -73,12 +75,12 @@ class BoundTable(Generic[R]):
         return entry  # type: ignore[no-any-return] # only bound kernels stand under full keys
 
     def key(self, base: Raw, args: tuple[Any, ...]) -> Key:
-        """The key of a call, with what has joined it so far."""
+        """The key of a call: its raw key, and the extras that have joined so far."""
         entry = self.table.get(base)
         return Key(self.full(base, entry.extras, args) if isinstance(entry, Family) else base)
 
     def full(self, base: Raw, extras: Sequence[Extra], args: tuple[Any, ...]) -> Raw:
-        """A raw key, and behind it what some extras are for the arguments."""
+        """A raw key followed by the values of extras for the arguments."""
         plain = unwrapped(args)
         return (*base, *((extra, self._fact(extra, plain)) for extra in extras))
 
@@ -96,7 +98,7 @@ class BoundTable(Generic[R]):
             ) from error
 
     def add(self, base: Raw, bound: BoundKernel[R], most: int) -> int:
-        """Take in a bound kernel, and keep the table within its bound; returns how many went."""
+        """Add a bound kernel, and evict down to `most`; returns how many were evicted."""
         with self.lock:
             family = self.table.get(base)
             if isinstance(family, Family):
@@ -105,7 +107,7 @@ class BoundTable(Generic[R]):
             return self._shrink(most)
 
     def join(self, base: Raw, extra: Extra, number: int) -> None:
-        """Let an extra join the keys of a raw key, from now on and for every thread."""
+        """Add an extra to the keys of a raw key, from now on and for all threads."""
         entry = self.table.get(base)
         if isinstance(entry, Family) and extra in entry.extras:
             return
@@ -120,24 +122,24 @@ class BoundTable(Generic[R]):
                     self._tell_dropped(self.table.pop(member))
             elif entry is not None:
                 self._tell_dropped(entry)
-            # All arguments in full say whatever one of them would, and stand alone.
+            # EVERYTHING includes all other extras, so it replaces them.
             extras = (extra,) if extra == EVERYTHING else (*known, extra)
             self.table[base] = Family(extras, number)
 
     def bound_kernels(self) -> list[BoundKernel[R]]:
-        """Every bound kernel that calls may find."""
+        """All bound kernels that calls may find."""
         with self.lock:
-            entries = list(self.table.values())  # at once: a destructor may call this kernel
+            entries = list(self.table.values())  # a copy: a destructor may call this kernel
         return [entry for entry in entries if isinstance(entry, BoundKernel)]
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove everything."""
         with self.lock:
             self.table = {}
 
     def _shrink(self, most: int) -> int:
-        """Drop what was used least recently. A family without members counts too: each call with
-        new arguments may leave one behind."""
+        """Evict the least recently used. Families without members count too, because each call with
+        new arguments may leave one."""
         if len(self.table) <= most:
             return 0
         counted = [
@@ -152,12 +154,12 @@ class BoundTable(Generic[R]):
         for base, entry in list(self.table.items()):
             if isinstance(entry, Family) and not entry.members.isdisjoint(gone):
                 entry.members -= gone.keys()
-                if not entry.members:  # a family goes with its last member
+                if not entry.members:  # a family is removed with its last member
                     del self.table[base]
         return sum(map(self._tell_dropped, gone.values()))
 
     def _tell_dropped(self, entry: BoundKernel[R] | Family) -> bool:
-        """Say that an entry is gone; whether it is one that calls could find."""
+        """Report a removed entry; returns whether it was a bound kernel."""
         if isinstance(entry, Family):
             return False
         self._dropped(entry)

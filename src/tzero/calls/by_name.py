@@ -1,7 +1,7 @@
-"""Kernels are copied and pickled as functions are: by reference, under their name.
+"""Copies and pickles kernels like functions: by reference, under their name.
 
-Enters: a kernel. Leaves: itself, or the name that unpickling looks up; or `InvalidArgument` where
-that name is something else's. It must not know calls.
+Enters: a kernel. Leaves: itself, or the name that unpickling looks up; or `InvalidArgument` if that
+name refers to something else. It must not know calls.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["ByName"]
 
 
 class ByName:
-    """What copies and serializers ask of a kernel.
+    """The methods of a kernel for `copy`, `pickle` and `torch.jit.script`.
 
     ::
 
@@ -40,13 +40,13 @@ class ByName:
             raise InvalidArgument(
                 kernel=self.name,
                 problem="it cannot be pickled, because kernels are pickled by name, and "
-                f"{self.__module__}.{path} is not this one",
+                f"{self.__module__}.{path} is not this kernel",
                 advice="Define it in a module, outside functions, under its own name.",
             )
         return path
 
     def __prepare_scriptable__(self) -> NoReturn:
-        """What torch.jit.script asks first; without an answer it would compile this class."""
+        """torch.jit.script calls this first; without it, it would compile this class."""
         raise InvalidArgument(
             kernel=self.name,
             problem="torch.jit.script cannot represent launches",

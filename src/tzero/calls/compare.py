@@ -1,13 +1,13 @@
-"""What tzero saves a program: the program is run, and each of its kernels is timed both ways.
+"""`tzero bench`: runs a program and times each of its kernels with and without tzero.
 
 ::
 
-    script ── run, misses watched ──► kernels, each with arguments of its own
-                                        └─ called without tzero, and with it, in turns ──► rows
+    script ── run, observe misses ──► kernels, each with a copy of its arguments
+                                        └─ called without and with tzero, alternating ──► rows
 
-Enters: a script and its arguments. Leaves: a row for each kernel: what a call costs without tzero
-and with it. It must not know how calls are made. The arguments are copies, so that kernels which
-work in place leave those of the program alone.
+Enters: a script and its arguments. Leaves: a row for each kernel: what a call costs without and
+with tzero. It must not know how calls are made. Arguments are copied, so that kernels that work in
+place do not change those of the program.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ __all__ = ["Row", "compare", "watch"]
 ROUNDS = 9
 SAMPLE = 5e-3
 MOST_CALLS = 200
-"""Calls in a sample, so that a device's queue is never full."""
+"""The most calls in a sample, so that a device's queue is never full."""
 
 Call = Callable[[], object]
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One kernel: microseconds a call, without tzero and with it, and how it is served.
+    """One kernel: microseconds a call without and with tzero, and how tzero makes the call.
 
     >>> Row("add", 100, 20.0, 2.0, "replayed natively").times
     10.0
@@ -53,20 +53,20 @@ class Row:
 
     kernel: str
     calls: int | None
-    """How often the program called it, where that is known."""
+    """How often the program called it, if known."""
     before: float | None
-    """Both are None where a call fails, or is not made."""
+    """`before` and `after` are None if a call fails or cannot be made."""
     after: float | None
     how: str
 
     @property
     def times(self) -> float | None:
-        """How many times cheaper a call is."""
+        """How many times cheaper a call is with tzero."""
         return None if self.before is None or self.after is None else self.before / self.after
 
 
 def watch(script: str, arguments: Sequence[str]) -> list[tuple[Any, Any]]:
-    """Run a script as a program, and say which kernels it called, each with how.
+    """Run a script as a program; returns the kernels it called, each with its arguments.
 
     ::
 
@@ -78,17 +78,17 @@ def watch(script: str, arguments: Sequence[str]) -> list[tuple[Any, Any]]:
         kernel = event.facts.get("kernel")
         if event.kind not in ("miss", "refusal") or kernel is None:
             return
-        if isinstance(kernel, Kernel) and kernel.candidate:  # a search's, not the program's
+        if isinstance(kernel, Kernel) and kernel.candidate:  # made by a search
             return
         known = seen.get(id(kernel))
         if known is not None and not isinstance(known[1], UnsupportedType):
             return
-        if isinstance(kernel, Kernel) or current.call is None:  # launches in kernels are theirs
-            # Copied now: a program may change or free what it passes.
+        if isinstance(kernel, Kernel) or current.call is None:  # not a launch inside a kernel
+            # Copied now, because the program may change or free its arguments.
             facts = {name: each for name, each in event.facts.items() if name != "kernel"}
             try:
                 seen[id(kernel)] = kernel, copies(facts)
-            except UnsupportedType as error:  # the program may go on with it, and does
+            except UnsupportedType as error:  # must not disturb the program
                 seen[id(kernel)] = kernel, error
 
     with _as_program(script, arguments), events.observe(note):
@@ -112,7 +112,7 @@ def _as_program(script: str, arguments: Sequence[str]) -> Iterator[None]:
 
 
 def compare(seen: Sequence[tuple[Any, Any]]) -> list[Row]:
-    """Time each kernel both ways, in turns.
+    """Time each kernel without and with tzero, alternating.
 
     ::
 
@@ -124,7 +124,7 @@ def compare(seen: Sequence[tuple[Any, Any]]) -> list[Row]:
         if isinstance(facts, UnsupportedType):
             rows.append(Row(name, None, None, None, f"not timed: {facts}"))
         elif isinstance(kernel, Kernel):
-            calls = kernel.stats().calls or None  # those that were left to others are not counted
+            calls = kernel.stats().calls or None  # calls left to Helion are not counted
             take = functools.partial(_of_kernel, kernel, facts["args"])
             rows.append(_row(name, calls, take))
         elif isinstance(kernel, PythonJit):
@@ -136,7 +136,7 @@ def compare(seen: Sequence[tuple[Any, Any]]) -> list[Row]:
 def _row(name: str, calls: int | None, take: Callable[[], tuple[float, float, str]]) -> Row:
     try:
         return Row(name, calls, *take())
-    except Exception as error:  # as it may have in the program, which went on
+    except Exception as error:  # it may have failed in the program too, which caught it
         words = (str(error).splitlines() or [""])[0]
         return Row(name, calls, None, None, f"a call fails: {type(error).__name__}: {words}")
 
@@ -157,11 +157,11 @@ def _of_launch(kernel: PythonJit, grid: Any, args: Any, kwargs: Any) -> tuple[fl
 
 
 def _times(before: Call, after: Call) -> tuple[float, float]:
-    """Microseconds a call: the medians of both, sampled in turns."""
+    """Microseconds a call: the medians of both, sampled alternately."""
     found: dict[Call, list[float]] = {before: [], after: []}
     counts = {}
     for call in found:
-        for _ in range(3):  # compiled, recorded, replayed
+        for _ in range(3):  # compile, record, replay
             call()
         counts[call] = max(1, min(MOST_CALLS, int(SAMPLE / max(_sample(call, 3), 1e-9))))
     for _ in range(ROUNDS):
@@ -171,7 +171,7 @@ def _times(before: Call, after: Call) -> tuple[float, float]:
 
 
 def _sample(call: Call, calls: int) -> float:
-    """Seconds that the caller spends on a call; a device finishes untimed."""
+    """Seconds that the caller spends on a call; waiting for the device is not timed."""
     _settle()
     start = time.perf_counter()
     for _ in range(calls):

@@ -1,7 +1,7 @@
-"""What `Kernel.explain` says: why a call would hit or miss, what would serve it, what that costs.
+"""`Kernel.explain`: why a call would hit or miss, whether it is replayed, and what that costs.
 
-Enters: a kernel and the arguments of a call, in order. Leaves: an `Explanation`. Nothing is run but
-keys and guards.
+Enters: a kernel and the arguments of a call, in order. Leaves: an `Explanation`. It only computes
+keys and checks guards.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["explanation", "stages"]
 
 
 def explanation(kernel: Kernel[Any], args: tuple[Any, ...]) -> Explanation:
-    """What a call with these arguments would find.
+    """Explain a call with these arguments.
 
     ::
 
@@ -37,7 +37,7 @@ def explanation(kernel: Kernel[Any], args: tuple[Any, ...]) -> Explanation:
     given, parameters = unwrapped(args), kernel.host.parameters
     plan, refusal = None, ""
     if kernel.planner is None:
-        refusal = "tier 0 is in force"
+        refusal = "tzero is at tier 0"
     elif here is not None:
         plan, refusal = kernel.planner.look(here.variant(given), given)
     return Explanation(
@@ -58,7 +58,7 @@ def explanation(kernel: Kernel[Any], args: tuple[Any, ...]) -> Explanation:
 def stages(
     kernel: Kernel[Any], args: tuple[Any, ...], here: BoundKernel[Any] | None
 ) -> dict[str, float]:
-    """What the stages of a hit cost in Python, in nanoseconds.
+    """The cost of each stage of a hit in Python, in nanoseconds.
 
     ::
 
@@ -76,7 +76,7 @@ def stages(
 
 
 def _choice(kernel: Kernel[Any], here: BoundKernel[Any] | None, args: tuple[Any, ...]) -> str:
-    """Why a call has its config."""
+    """Why a call uses its config."""
     if here is None or here.undecided or kernel.host.config_at is None:
         return "to be chosen at the first call" if kernel.has_choice else ""
     made = here.by_size(args) if here.by_size is not None else here.choice

@@ -1,7 +1,7 @@
-"""`Kernel`: a host function behind a dispatcher, as users see it.
+"""`Kernel`: a host function behind a dispatcher, with the methods that users call.
 
 Enters: calls, and questions about them. Leaves: results and reports. The order of the stages is in
-`stages`, from which this class comes.
+`stages`, its base class.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ class Kernel(ByName, Stages[R]):
         add(x, y)
         print(add.explain(x, y))
 
-    In a class it is a method, as a function is: the instance is its first argument.
+    Defined in a class it is a method, with the instance as its first argument.
     """
 
     # -- calling -------------------------------------------------------------------------------
 
     @torch_modes.untraced
     def __call__(self, /, *args: Any, **kwargs: Any) -> R:
-        """Call the host function by way of the bound kernel of the arguments."""
+        """Call the host function through the bound kernel for these arguments."""
         if torch.compiler.is_compiling():
             return self._configured(*unwrapped(self.ordered(args, kwargs)))
         record = measure.active()
@@ -69,7 +69,7 @@ class Kernel(ByName, Stages[R]):
     def call_bound(
         self, bound: BoundKernel[R], args: tuple[Any, ...], kwargs: Mapping[str, Any], /
     ) -> R:
-        """A call of a bound kernel itself."""
+        """Make a call of a bound kernel itself."""
         if torch.compiler.is_compiling():
             return bound.call(*unwrapped(self.ordered(args, kwargs)))
         found = self._find(args, kwargs, given=bound)
@@ -84,7 +84,7 @@ class Kernel(ByName, Stages[R]):
         return MethodType(self, instance) if method else self
 
     def plain(self, args: Sequence[Any]) -> Callable[[], R]:
-        """A call with these arguments, a tuple or list, as it would be made without tzero.
+        """A function that makes a call with these arguments, a tuple or list, without tzero.
 
         ::
 
@@ -104,15 +104,15 @@ class Kernel(ByName, Stages[R]):
         return self._find(args, {}, ahead=True)[1]
 
     def precompile(self, /, *args: Any, **kwargs: Any) -> Precompiled:
-        """Compile all that a call with these arguments launches, in worker processes, for each
-        config. Tensors may be given as `tzero.Spec`s.
+        """Compile everything that a call with these arguments launches, for each config, in worker
+        processes. Tensors may be given as `tzero.Spec`s.
 
         ::
 
             add.precompile(tzero.Spec((4096,)), tzero.Spec((4096,))).wait()
 
-        The host function runs on tensors without memory, and its launches are not made. Other side
-        effects of it do happen.
+        The host function runs on tensors without memory and launches nothing. Its other side
+        effects do happen.
         """
         normal = unwrapped(self.ordered(args, kwargs))
         space = self.tuning.space
@@ -131,13 +131,13 @@ class Kernel(ByName, Stages[R]):
 
     @property
     def configs(self) -> tuple[Config, ...]:
-        """The configs that were listed for it; empty where ranges span them (see `tzero.Space`)."""
+        """The listed configs; empty if ranges define them (see `tzero.Space`)."""
         space = self.tuning.space
         return () if space is None else space.listed or ()
 
     @property
     def has_choice(self) -> bool:
-        """Whether a call may get one of several configs."""
+        """Whether there are several configs to choose from."""
         return self.tuning.has_choice
 
     def autotune(
@@ -150,7 +150,7 @@ class Kernel(ByName, Stages[R]):
         force: bool = False,
     ) -> Search:
         """Find the fastest config for calls with these arguments, a tuple or list, use it from now
-        on, and remember it (see `BoundKernel.autotune`).
+        on, and store it (see `BoundKernel.autotune`).
 
         ::
 
@@ -169,7 +169,7 @@ class Kernel(ByName, Stages[R]):
         force: bool,
         /,
     ) -> Search:
-        """Tune one bound kernel, by default with arguments like those it was bound with."""
+        """Tune a bound kernel, by default with arguments like those it was bound with."""
         if args is None:
             given = imagined(bound.example)
         else:
@@ -179,11 +179,12 @@ class Kernel(ByName, Stages[R]):
         return self.tuning.autotune(bound, given, effort, budget, isolate, force)
 
     def changed(self) -> None:
-        """A bound kernel has another config: plans of other kernels that call this one end."""
+        """Note that a bound kernel has another config, so that plans of other kernels that call
+        this one become invalid."""
         self.changes += 1
 
     def reset(self) -> None:
-        """Forget every bound kernel; the next calls bind anew."""
+        """Drop all bound kernels; the next calls bind again."""
         with self.table.lock:
             gone = self.table.bound_kernels()
             self.table.clear()
@@ -192,11 +193,11 @@ class Kernel(ByName, Stages[R]):
             self.changes += 1
             self.tally.reset()
 
-    # -- looking -------------------------------------------------------------------------------
+    # -- questions -----------------------------------------------------------------------------
 
     def arguments(self, args: Sequence[Any]) -> str:
-        """How a lookup table names a call with these arguments, a tuple or list: its key without
-        the device, as text.
+        """The name of a call with these arguments, a tuple or list, in a lookup table: its key
+        without the device, as text.
 
         ::
 
@@ -211,20 +212,21 @@ class Kernel(ByName, Stages[R]):
         return self.table.key(self.extract(normal), normal)
 
     def explain(self, /, *args: Any, **kwargs: Any) -> Explanation:
-        """What a call would find and what would serve it. Only keys and guards are evaluated."""
+        """Whether a call would hit, and whether it would be replayed. Only keys and guards are
+        evaluated."""
         return explain.explanation(self, self.ordered(args, kwargs))
 
     @property
     def tier(self) -> int:
-        """How calls are replayed at best: 0 not at all, 1 in Python, 2 natively."""
+        """How calls can be replayed: 0 not at all, 1 in Python, 2 natively."""
         return 0 if self.planner is None else 1
 
     def stages(self, args: tuple[Any, ...], bound: BoundKernel[R] | None) -> dict[str, float]:
-        """What the stages of a hit cost now, in nanoseconds."""
+        """The cost of each stage of a hit, in nanoseconds, measured now."""
         return explain.stages(self, args, bound)
 
     def stats(self) -> Stats:
-        """Counts of calls, misses, live entries and evictions."""
+        """Counts of calls, misses, bound kernels and evictions."""
         with self.table.lock:
             # `count()` cannot be peeked; reading advances both, so they cancel.
             binds = next(self._binds)

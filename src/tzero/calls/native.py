@@ -1,10 +1,10 @@
-"""`NativeKernel`: a kernel over a host function whose plans are replayed by `tzero._native`.
+"""`NativeKernel`: a `Kernel` whose plans are replayed by `tzero._native`.
 
     call ── native: a plan for these arguments ──► replayed, without a Python frame
             └ none: `_missed` ── find, run ──► result and plan ── describe ──► native
 
 Enters: a plan that Python has recorded. Leaves: a description of it, which native code keeps and
-replays. It must not know how native code decides. A call that native code does not decide goes to
+replays. It must not know how native code finds a plan. Calls that native code does not handle go to
 `Kernel.__call__`.
 """
 
@@ -37,12 +37,12 @@ _ENTRIES_PER_BOUND_KERNEL = 8
 
 
 class NativeCalls(Kernel[Any]):
-    """What a kernel does for native code; `make` puts it under the class that native code brings,
+    """The Python side of a native kernel. `make` combines it with the base class of the extension,
     whose methods are declared below."""
 
     native: ModuleType
     unavailable: str
-    """Why plans cannot be replayed natively here; empty where they can."""
+    """Why plans cannot be replayed natively; empty if they can."""
 
     if TYPE_CHECKING:
         _prepare: Callable[..., None]
@@ -53,12 +53,12 @@ class NativeCalls(Kernel[Any]):
 
     def __init__(self, function: Callable[..., Any], **options: Any) -> None:
         super().__init__(function, **options)
-        self.__dict__.pop("_tick", None)  # native code's counts its hits too
+        self.__dict__.pop("_tick", None)  # the native one counts native hits too
         self._told: set[str] = set()
         if self.unavailable or self.planner is None:
             return
         if options.get("key") is not None:
-            self._tell_once("its key= function is asked on each call")
+            self._tell_once("its key= function must run on each call")
             return
         host = self.host
         parameters = tuple(
@@ -68,13 +68,13 @@ class NativeCalls(Kernel[Any]):
         most = _ENTRIES_PER_BOUND_KERNEL * settings.current().max_specializations
         self._prepare(parameters, (False,) * len(parameters), most)
 
-    # -- what native code calls ------------------------------------------------------------------
+    # -- called by native code -------------------------------------------------------------------
 
     @torch_modes.untraced
     def _missed(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Make a call; its result, and how native code replays such calls from now on: the bound
-        kernel, a description (None for a plan that Python replays), and which numbers are taken by
-        value."""
+        """Make a call. Returns its result, and what native code needs to replay such calls, if
+        anything: the bound kernel, a description (None for a plan that Python replays), and which
+        parameters are compared by value."""
         result, planned = self._answer(args, kwargs)
         if planned is None or settings.current().verify:
             return result, None
@@ -86,7 +86,7 @@ class NativeCalls(Kernel[Any]):
         except NotNative as reason:
             self._tell_once(str(reason))
             return result, (planned.bound, None, by_value)
-        if description is None:  # Triton has dropped what was launched: record again
+        if description is None:  # Triton has dropped a kernel of it: record again
             planned.bound.plans.forget(planned)
             return result, None
         return result, (planned.bound, description, by_value) if self._lasts(planned) else None
@@ -94,7 +94,8 @@ class NativeCalls(Kernel[Any]):
     def _answer(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[Any, Planned | None]:
-        """A call, and the plan of it, unless its bound kernel was dropped meanwhile."""
+        """Make a call; returns its result, and its plan unless its bound kernel was evicted
+        meanwhile."""
         base, bound, args, number = self._find(args, kwargs)
         result, planned = self._run(self._noting.in_call, base, bound, args, number)
         if planned is not None:
@@ -104,17 +105,17 @@ class NativeCalls(Kernel[Any]):
         return result, planned
 
     def _lasts(self, planned: Planned) -> bool:
-        """Whether a plan has not ended: another thread may have chosen another config."""
+        """Whether a plan is still in use: another thread may have chosen another config."""
         return planned.bound.makes_calls() and planned.bound.plans.has(planned)
 
     @torch_modes.untraced
     def _resume(self, plan: Plan, start: int, held: Sequence[Any], given: Any) -> Any:
-        """The rest of a plan that native code cannot finish: a guard failed in its middle."""
+        """Run the rest of a plan that native code cannot finish, because a guard failed midway."""
         return resume(plan, start, held, given, self._drifted)
 
     def _drifted(self, plan: Plan, said: Any, result: Any = None) -> NoReturn:
-        """A function of torch's, given by its step or as Python's error, returned something else
-        than when the plan was recorded. The plan ends."""
+        """End a plan and raise `PlanDrift`: a torch function returned something else than when the
+        plan was recorded. `said` is the number of its step, or the `Drift`."""
         if isinstance(said, int):
             step = plan.steps[said]
             call = step.call if isinstance(step, View) else step
@@ -127,7 +128,7 @@ class NativeCalls(Kernel[Any]):
                     bound.plans.forget(found)
         drifted(plan, said)
 
-    # -- what Python asks of native code -----------------------------------------------------------
+    # -- calls into native code --------------------------------------------------------------------
 
     def plans_ended(self, bound: BoundKernel[Any], /) -> None:
         """Drop the native entries of a bound kernel."""
@@ -135,11 +136,11 @@ class NativeCalls(Kernel[Any]):
 
     @property
     def tier(self) -> int:
-        """How calls are replayed at best."""
+        """How calls can be replayed."""
         return super().tier if self.unavailable or self.planner is None else 2
 
     def stages(self, args: tuple[Any, ...], bound: Any) -> dict[str, float]:
-        """What the stages of a native hit cost now, in nanoseconds."""
+        """The cost of each stage of a native hit, in nanoseconds, measured now."""
         stages = self.native.STAGES
         if not self._look(stages["guards"], *args):
             return super().stages(args, bound)
@@ -154,25 +155,25 @@ class NativeCalls(Kernel[Any]):
             bound.family.last_used = max(bound.family.last_used, used)
 
     def _ring(self) -> Any:
-        """What an allocation of a plan takes its tensors from, if not torch alone."""
+        """The output pool of an allocation in a plan; None without `pool=True`."""
         if not self.pool:
             return None
         if not self.native.rings():
-            raise NotNative("this torch does not show who holds a tensor, which pool=True needs")
+            raise NotNative("in this torch native code cannot count references, as pool=True needs")
         return outputs.added(self.native.Ring())
 
     def _tell_once(self, reason: str) -> None:
         if reason not in self._told:
             self._told.add(reason)
-            events.emit(events.Event("refusal", self.name, f"Python replays: {reason}"))
+            events.emit(events.Event("refusal", self.name, f"replayed in Python: {reason}"))
 
 
 def make(native: ModuleType) -> type[NativeCalls]:
-    """The kernel class over a build of the native module."""
+    """The kernel class for a build of the native module."""
     native_launch.configure(native)
     why_not = in_a_new_thread(functools.partial(configure, native))
     if why_not:
-        reason = f"Python replays: {why_not}"
+        reason = f"replayed in Python: {why_not}"
         events.emit(events.Event("refusal", "tzero", reason))
     contents = {
         "__module__": __name__,
@@ -191,7 +192,7 @@ NativeKernel = make(_native)
 
 
 def available() -> str:
-    """Why plans cannot be replayed natively here; empty where they can.
+    """Why plans cannot be replayed natively; empty if they can.
 
     >>> available()
     ''

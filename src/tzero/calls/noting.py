@@ -1,7 +1,7 @@
-"""What a kernel does with a value that its host function gives to `specialize`.
+"""Adds a value that a host function passes to `specialize` to the kernel's key.
 
-Enters: the value, and the call in which it was given. Leaves: a key that has it from now on, or
-`InvalidArgument` where the arguments do not decide it. It must not know how calls are made.
+Enters: the value, and the call in which it was given. Leaves: a key that contains it from now on,
+or `InvalidArgument` if the arguments do not determine it. It must not know how calls are made.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["Noting"]
 
 
 class Noting:
-    """The two ways in which a value is noted, depending on what was called.
+    """Notes values for one kernel; there are two ways, depending on what was called.
 
     ::
 
@@ -31,19 +31,19 @@ class Noting:
     def in_call(
         self, base: Raw, bound: BoundKernel[Any], args: tuple[Any, ...], number: int, value: Value
     ) -> None:
-        """In a call of the kernel, which found this bound kernel."""
+        """Note a value in a call of the kernel, which found this bound kernel."""
         extra = unsettled(value, bound, args)
         if extra is None:
             return
         if extra in bound.facts:
             self._hold(bound, number, value, in_key=True)
-        else:  # this call began before the value was part of the key, and is the last that does
+        else:  # this call started before the value was part of the key
             self._table.join(base, extra, number)
 
     def alone(
         self, base: Raw, bound: BoundKernel[Any], args: tuple[Any, ...], number: int, value: Value
     ) -> None:
-        """In a call of the bound kernel itself, which goes on though its key lacks the value."""
+        """Note a value in a call of the bound kernel itself, which stays usable without it."""
         extra = unsettled(value, bound, args)
         if extra is None:
             return

@@ -1,7 +1,7 @@
-"""A call's arguments, put in the order of the parameters, with defaults filled in.
+"""Puts a call's arguments in the order of the parameters, with defaults filled in.
 
-Enters: arguments as they were written. Leaves: a tuple with one value for each parameter, so that
-every way to write one call is one call; or `InvalidArgument`. It must not know keys or kernels.
+Enters: positional and keyword arguments. Leaves: a tuple with one value for each parameter, the
+same for every way to write the call; or `InvalidArgument`. It must not know keys or kernels.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["Ordering"]
 
 
 class Ordering:
-    """The parameters of a host function, for calls of it.
+    """Orders the arguments of one host function.
 
     ::
 
@@ -46,7 +46,7 @@ class Ordering:
         return tuple(found)
 
     def listed(self, args: Any) -> tuple[Any, ...]:
-        """Arguments that were given as one tuple or list, in order."""
+        """Arguments given as one tuple or list, in order."""
         if not isinstance(args, (tuple, list)):
             raise InvalidArgument(
                 kernel=self._host.name,

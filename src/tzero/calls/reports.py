@@ -1,7 +1,6 @@
-"""What a kernel says of itself when it is asked.
+"""`Stats` and `Explanation`: what `Kernel.stats` and `Kernel.explain` return.
 
-Enters: counts, and the key of a call beside the keys there are. Leaves: values that print. It must
-not know tables or calls.
+Enters: counts, keys and reasons. Leaves: values that print. It must not know tables or calls.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ __all__ = ["Explanation", "Stats"]
 
 
 class Stats(NamedTuple):
-    """What became of a kernel's calls. Misses are of calls and of `bind`; `bound_ahead` says how
-    many of them were of `bind`.
+    """Counts of a kernel's calls. `misses` are of calls and of `bind`; `bound_ahead` are those of
+    `bind` alone.
 
     >>> Stats(calls=3, misses=2, entries=2, evictions=0, bound_ahead=1).hits
     2
@@ -38,12 +37,12 @@ class Stats(NamedTuple):
 
 
 class Explanation(NamedTuple):
-    """Why a call would hit or miss, what would serve it, and what that costs.
+    """Why a call would hit or miss, whether it would be replayed, and what that costs.
 
-    `tier` is how the kernel's calls are replayed at best; `plan` is what would be replayed now, and
-    `refusal` why nothing would, a guard that does not hold included. `since` is what is otherwise
-    than in the last call that hit. `stages` are nanoseconds, measured while it was made. `choice`
-    is why the call has its config: pinned, cached, pretuned, nearest or tuned.
+    `tier` is how the kernel's calls can be replayed. `plan` is the plan of the call, and `refusal`
+    why it would not be replayed, such as a guard that fails. `since` is the first difference from
+    the last call that hit. `stages` are nanoseconds, measured by `explain`. `choice` is why the
+    call has its config: pinned, cached, pretuned, nearest or tuned.
 
     >>> print(Explanation("add", Key((int,)), True, None, "", tier=0))
     add: hit, the host function runs (tier 0)

@@ -1,18 +1,18 @@
-"""`specialize`: a host function asks that its code be made for a value, not only for its type.
+"""`specialize`: adds a value to the kernel's key while a host function runs.
 
     specialize(n) ── which fact is it? ──► in the key already, with this value: done
-                                           ├ not in the key: it joins, for every later call
-                                           └ the arguments do not decide it: hold it to what it was
+                                           ├ not in the key: add it, for all later calls
+                                           └ not determined by the arguments: it must not change
 
 Enters: a value, inside a running host function. Leaves: the same value, and an `Extra` that joins
-the kernel's key from then on, so that later calls are told apart by it before the host function
-runs. It must not know how keys are stored.
+the kernel's key from then on, so that it selects the bound kernel before the host function runs. It
+must not know how keys are stored.
 
-Where the call reads `specialize(n)`, `specialize(x.size(0))` or `specialize(x.shape[0])` of a
-parameter that is never assigned, the extra is just that, as long as the value says so too. Of any
-other expression it is guessed that the arguments decide it, and all of them join the key in full.
-Where even then one bound kernel meets another value (a tensor's contents, a global), the call is
-refused: nothing that tzero knows before the call would tell the two apart.
+For `specialize(n)`, `specialize(x.size(0))` or `specialize(x.shape[0])` of a parameter that is
+never assigned, the extra is just that fact, as long as the value agrees. For any other expression
+tzero assumes that the arguments determine it, and adds all of them to the key in full. If a bound
+kernel then still gets another value (from a tensor's contents, or a global), the call raises,
+because nothing known before the call would distinguish the two.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Extra:
-    """A fact of the arguments that a kernel's key gained.
+    """A fact of the arguments that `specialize` added to a kernel's key.
 
     >>> Extra("argument", 1).of((None, 64)) == Extra("argument", 1).of((None, 64))
     True
@@ -55,7 +55,7 @@ class Extra:
     dim: int = 0
 
     def of(self, args: Sequence[Any]) -> Hashable:
-        """What this fact is for some arguments."""
+        """The value of this fact for some arguments."""
         if self.kind == "everything":
             return tuple(_in_full(value) for value in args)
         value = args[self.index]
@@ -70,7 +70,7 @@ EVERYTHING = Extra("everything")
 
 
 def _in_full(value: Any) -> Hashable:
-    """Whatever a host function may compute a constant from, short of a tensor's contents."""
+    """Everything from which a host function may compute a constant, except a tensor's contents."""
     if type(value) in (torch.Tensor, torch.nn.Parameter):
         return (part(value, _STATIC), _place(value), value.requires_grad)
     if isinstance(value, (bool, int, float, complex)):
@@ -88,7 +88,7 @@ _STATIC = Options(static_shapes=True)
 
 
 def _place(tensor: torch.Tensor) -> Hashable:
-    """How a tensor lies in memory; under vmap, for one, it lies nowhere."""
+    """A tensor's offset and alignment in memory; None if it has no memory, as under vmap."""
     try:
         return (tensor.storage_offset(), tensor.data_ptr() % 64)
     except RuntimeError:
@@ -99,8 +99,8 @@ def _place(tensor: torch.Tensor) -> Hashable:
 
 
 class Value(NamedTuple):
-    """A value that was given to `specialize`: also as a constant, where, and the fact of the
-    arguments that it seems to be."""
+    """A value given to `specialize`: itself, as a constant, its site, and the fact of the arguments
+    that it seems to be."""
 
     value: object
     constant: Hashable
@@ -109,14 +109,14 @@ class Value(NamedTuple):
 
 
 def specialize(value: T) -> T:
-    """Have code made for this value; returns it unchanged. Under torch.compile, where the host
-    function is traced, and in `Kernel.precompile` that is all it does.
+    """Specialize the kernel on a value; returns it unchanged. Under torch.compile and in
+    `Kernel.precompile` it does nothing else.
 
     ::
 
         @tzero.kernel
         def scale(x, n):
-            block = tzero.specialize(n)  # calls with another n are bound anew
+            block = tzero.specialize(n)  # calls with another n get another bound kernel
             ...
     """
     if torch.compiler.is_compiling() or current.is_trial:
@@ -130,7 +130,7 @@ def specialize(value: T) -> T:
 
 
 def _read(value: object, frame: FrameType, bound: BoundKernel[Any]) -> Value:
-    """A value, refused here if code cannot be made for it."""
+    """A value and its site; raises `InvalidArgument` if the value cannot be part of a key."""
     code = frame.f_code
     site = (code.co_filename, frame.f_lineno, frame.f_lasti)
     try:
@@ -141,18 +141,18 @@ def _read(value: object, frame: FrameType, bound: BoundKernel[Any]) -> Value:
         raise InvalidArgument(
             kernel=bound.name,
             problem=f"specialize was given {error.named} at {site[0]}:{site[1]}",
-            advice="Give it what code can be made for: a number, a string, a dtype, or lists, "
-            "tuples, dicts and dataclasses of these.",
+            advice="Give it a number, a string, a dtype, or a list, tuple, dict or dataclass of "
+            "these.",
         ) from error
     return Value(value, known, site, _origin(code, frame.f_lasti, bound))
 
 
 def unsettled(value: Value, bound: BoundKernel[Any], args: Sequence[Any]) -> Extra | None:
-    """The fact behind a value, unless the key of the bound kernel has it, and with this value.
+    """The fact behind a value; None if the bound kernel's key has it, with this value.
 
-    What the source says is a guess: the host function may have changed its arguments before. So it
-    is believed only as long as the value agrees, with the key's fact, from before the call, or,
-    the first time, with the arguments.
+    The fact read from the source is a guess: the host function may have changed its arguments. So
+    it is used only as long as the value agrees with the fact in the key or, the first time, with
+    the arguments.
     """
     guess = value.guess
     if EVERYTHING in bound.facts or guess == EVERYTHING:
@@ -166,16 +166,16 @@ def unsettled(value: Value, bound: BoundKernel[Any], args: Sequence[Any]) -> Ext
     return guess if agrees else EVERYTHING
 
 
-_recording = threading.Lock()  # protects changing what bound kernels were given
+_recording = threading.Lock()  # protects changes of `given` and `open_sites` of bound kernels
 
 
 def hold(bound: BoundKernel[Any], number: int, value: Value, *, in_key: bool) -> None:
-    """Hold a value to those that the bound kernel was given at the site before; `in_key` says
-    whether its key has all arguments in full.
+    """Check a value against those that were given at the same site before; `in_key` says whether
+    the key has all arguments in full.
 
-    The call that comes to a site first may give it any number of values, as in a loop. So may those
-    that run beside it on other threads, and those after it, if it fails: the site is open until a
-    call has ended well (`close_sites`).
+    The first call at a site may give any number of values, as in a loop. So may calls that run at
+    the same time on other threads, and later ones if it fails: the site is open until a call
+    succeeds (`close_sites`).
     """
     given = bound.given.get(value.site)
     if given is not None and value.constant in given.values:
@@ -191,9 +191,9 @@ def hold(bound: BoundKernel[Any], number: int, value: Value, *, in_key: bool) ->
             return
         before = " or ".join(given.values.values())[:200]
     file, line, _ = value.site
-    same, advice = "the bound kernel, which was bound before this counted", "Bind it again."
+    same, advice = "the bound kernel, which was bound before it joined the key", "Bind it again."
     if in_key:
-        same = "a call with the same arguments before, so they do not decide it"
+        same = "a call with the same arguments before, so they do not determine it"
         advice = "Make it an argument, a ConstExpr, or part of what key= returns."
     raise InvalidArgument(
         kernel=bound.name,
@@ -203,25 +203,25 @@ def hold(bound: BoundKernel[Any], number: int, value: Value, *, in_key: bool) ->
 
 
 def close_sites(bound: BoundKernel[Any]) -> None:
-    """A call of a bound kernel has ended well: what it was given is what later calls must give."""
+    """Note that a call succeeded: later calls must give the same values."""
     with _recording:
         bound.open_sites = frozenset()
 
 
-# -- which fact it is -----------------------------------------------------------------------------
+# -- facts read from the source -------------------------------------------------------------------
 
 Sites = dict[int, Extra]
-"""Where, by the offset of the call, a host function calls `specialize` on something simple."""
+"""The facts of simple `specialize` calls in a host function, by bytecode offset."""
 
 _sites: weakref.WeakKeyDictionary[CodeType, dict[tuple[str, ...], Sites]]
 _sites = weakref.WeakKeyDictionary()
 
 
 def _origin(code: CodeType, offset: int, bound: BoundKernel[Any]) -> Extra:
-    """Which fact of the arguments a call of `specialize` seems to look at."""
+    """The fact of the arguments that a call of `specialize` seems to use."""
     if code is not getattr(bound.function, "__code__", None):
         return EVERYTHING
-    parameters = bound.host.parameters  # a method has one more where it is called on its class
+    parameters = bound.host.parameters  # one more for a method that is called on its class
     known = _sites.setdefault(code, {})
     if parameters not in known:
         known[parameters] = _read_sites(code, bound.function, parameters)
@@ -248,7 +248,7 @@ def _simple_calls(source: Source, steady: dict[str, int]) -> Iterator[tuple[Any,
 
 
 def _simple(node: ast.expr, steady: dict[str, int]) -> Extra | None:
-    """The fact that an expression is, if it is one of three forms."""
+    """The fact that an expression of one of the three simple forms stands for."""
     if isinstance(node, ast.Name) and node.id in steady:
         return Extra("argument", steady[node.id])
     target: ast.expr

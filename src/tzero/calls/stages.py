@@ -4,9 +4,9 @@
                                                                   └ miss ── bind ──┘
 
 Enters: a host function and its options, then the arguments of calls. Leaves: bound kernels,
-results, and the plans that replay such calls. `_find` has the order for every path through Python,
-Helion's included; native/dispatching.cpp has the short cut for calls whose plan it keeps. A hit
-takes no lock, and no code of the user's runs under one, except how constants compare.
+results, and plans. `_find` has the order for every path through Python, Helion's included;
+native/dispatching.cpp has a shortcut for calls whose plan it keeps. A hit takes no lock. No user
+code runs under a lock, except `__eq__` of constants.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ __all__ = ["Found", "Stages"]
 
 R = TypeVar("R")
 Found = tuple[Raw, BoundKernel[R], tuple[Any, ...], int]
-"""A call whose bound kernel is known: its raw key, the bound kernel, its arguments in order, and
-its number. A plain tuple, because every call makes one."""
+"""The raw key of a call, its bound kernel, its arguments in order, and its number. A plain tuple,
+because every call makes one."""
 
 
 class Stages(Generic[R]):
-    """The parts of a kernel, and how calls pass through them; `Kernel` is its public face."""
+    """The parts of a kernel, and how calls pass through them; `Kernel` adds the public methods."""
 
     _takes_config = True
-    """Whether tzero gives a value to a parameter called `config`."""
+    """Whether tzero passes the config to a parameter called `config`."""
 
     candidate = False
-    """Whether a search made it, to time one config of another kernel."""
+    """Whether a search created it, to time one config of another kernel."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Stages(Generic[R]):
         pool: bool = False,
         replayed: Callable[[Host[R], Config], Callable[..., R]] | None = None,
     ) -> None:
-        # Not the function's own attributes: they may have names that are used here.
+        # Without the function's own attributes, whose names may be in use here.
         functools.update_wrapper(cast("Any", self), function, updated=())
         self.host = host = read_host(function, config, self._takes_config)
         self.function, self.name, self.signature = function, host.name, host.signature
@@ -86,11 +86,11 @@ class Stages(Generic[R]):
         )
         self.changes = 0
         """How often a bound kernel got another config, or all were dropped. Plans of other kernels
-        that call this one are guarded by it."""
+        that call this one have a guard on it."""
         self._noting = Noting(self.table, self.tally)
         self._configured = host.configured(function, host.config)
         self._tick = itertools.count().__next__  # the number of each use
-        self._binds = itertools.count()  # uses that were no calls
+        self._binds = itertools.count()  # uses by `bind`, which are not calls
 
     # -- the order of the stages -----------------------------------------------------------------
 
@@ -102,8 +102,9 @@ class Stages(Generic[R]):
         given: BoundKernel[R] | None = None,
         ahead: bool = False,
     ) -> Found[R]:
-        """The stages before a call runs: arguments in order, their key, their bound kernel. With
-        `given`, that bound kernel, if the key is its own; `ahead`: for no call."""
+        """The stages before a call runs: order the arguments, make their key, find their bound
+        kernel. `given`: use that bound kernel, which must have the same key; `ahead`: for
+        `bind`."""
         record = measure.active()
         try:
             if record is None:
@@ -139,7 +140,7 @@ class Stages(Generic[R]):
         return base, bound, args, number
 
     def _bind(self, base: Raw, args: tuple[Any, ...], number: int, ahead: bool) -> BoundKernel[R]:
-        """Bind, unless another thread has by now."""
+        """Create the bound kernel, unless another thread just has."""
         most = settings.current().max_specializations
         with self.table.lock:
             found = self.table.found(base, args, number)
@@ -147,7 +148,7 @@ class Stages(Generic[R]):
                 return found
             key = self.table.key(base, args)
             facts: Any = key[len(base) :]  # pairs of extras and facts, or none
-            owner = cast("Owner[R]", self)  # which `Kernel` makes it
+            owner = cast("Owner[R]", self)  # `Kernel` implements it
             bound = BoundKernel(owner, key, dict(facts)) if facts else BoundKernel(owner, key)
             bound.last_used = number
             if bound.undecided:
@@ -166,8 +167,8 @@ class Stages(Generic[R]):
         args: tuple[Any, ...],
         number: int,
     ) -> tuple[R, Planned | None]:
-        """Make a call: choose its config, then replay, record, or run the host function. `note`
-        takes the values that the host function gives to `specialize`."""
+        """Make a call: choose its config, then replay it, record it, or run the host function.
+        `note` is called with each value that the host function passes to `specialize`."""
         if bound.has_constants:
             args = unwrapped(args)
         if bound.undecided:
@@ -191,7 +192,7 @@ class Stages(Generic[R]):
         return result, planned
 
     def _check_bound(self, bound: BoundKernel[R], base: Raw, args: tuple[Any, ...]) -> None:
-        """Refuse arguments that have another key than a bound kernel had when it was bound."""
+        """Raise `InvalidArgument` if arguments have another key than a bound kernel."""
         extras: Any = tuple(bound.facts)
         key = self.table.full(base, extras, args)
         if key != bound.key:
@@ -202,11 +203,10 @@ class Stages(Generic[R]):
                 advice=f"Call {self.name} itself, or bind these arguments.",
             )
 
-    # -- what subclasses do differently ----------------------------------------------------------
+    # -- overridden by subclasses ----------------------------------------------------------------
 
     def _tell_recorder(self) -> None:
-        """In the host function of another kernel that is being recorded, this call is a part of
-        that recording."""
+        """If another kernel's host function is being recorded, make this call part of it."""
         recorder = intercept.here.recorder
         if recorder is not None:
             recorder.nested(self)
@@ -215,7 +215,7 @@ class Stages(Generic[R]):
         self.tally.refused(error)
 
     def _note_uses(self) -> None:
-        """Before eviction: note when bound kernels were used last, where native code knows."""
+        """Before eviction: update `last_used` of bound kernels from native code's hits."""
 
     def plans_ended(self, bound: BoundKernel[R], /) -> None:
-        """Plans of a bound kernel have ended: here nothing is kept of them elsewhere."""
+        """Do nothing: Python keeps nothing else of plans that have ended."""

@@ -1,7 +1,7 @@
-"""What became of a kernel's calls: counts, and the events for misses and refused arguments.
+"""Counts a kernel's misses and evictions, and emits the events for misses and invalid arguments.
 
-Enters: what happened, as it happens. Leaves: `Stats`, events with reasons, and one warning when
-specializations are evicted. It must not know how calls are made.
+Enters: each miss and each invalid call. Leaves: counts, events with reasons, and one warning when
+bound kernels are evicted. It must not know how calls are made.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ class Tally:
         self._static_shapes = static_shapes
         self._lock = lock
         self._last: Key | None = None  # the key that missed last
-        self._changed: Counter[int] = Counter()  # which part of a key was another, how often
+        self._changed: Counter[int] = Counter()  # how often each part of a key changed
         self.misses, self.bound_ahead, self.evictions = 0, 0, 0
 
     def reset(self) -> None:
-        """Forget which keys missed; counts stay."""
+        """Forget which keys missed; keep the counts."""
         self._last, self._changed = None, Counter()
 
     def missed(self, kernel: Any, key: Key, args: tuple[Any, ...], gone: int, ahead: bool) -> None:
-        """A key was not found, and `gone` bound kernels were evicted for its own."""
+        """Count a miss, for which `gone` bound kernels were evicted."""
         with self._lock:
             self.misses += 1
             self.bound_ahead += ahead
@@ -60,13 +60,14 @@ class Tally:
             self._warn(key)
 
     def refused(self, error: InvalidArgument) -> None:
-        """A call ends with an error, which says the same aloud."""
+        """Emit an event for a call that raises `InvalidArgument`; quiet, because the error says
+        it."""
         subject = "" if error.argument is None else f"argument {error.argument!r} "
         event = events.Event("refusal", self._kernel, f"{subject}{error.problem}")
         events.emit(event, logging.DEBUG)
 
     def _warn(self, key: Key) -> None:
-        """Say, where the kernel was called, that bound kernels are evicted, and what to do."""
+        """Warn at the caller's line that bound kernels are evicted, and say what to do."""
         most, arity = settings.current().max_specializations, len(self._parameters)
         ((k, _),) = self._changed.most_common(1) or ((len(key), 0),)
         by_shape = k < arity and self._static_shapes and holds_tensor(key[k])
@@ -75,6 +76,6 @@ class Tally:
         name = repr(self._parameters[k]) if k < arity else beyond
         warnings.warn(
             f"{self._kernel} has more than {most} specializations, so old ones are dropped; "
-            f"{name} is what keeps changing. {advice} TZERO_MAX_SPECIALIZATIONS.",
+            f"{name} keeps changing. {advice} TZERO_MAX_SPECIALIZATIONS.",
             stacklevel=outside()[1] + 1,
         )

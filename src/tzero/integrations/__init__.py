@@ -1,5 +1,5 @@
-"""Other people's kernels, called through tzero: one module for each library.
+"""Kernels of other libraries, called through tzero: one package for each library.
 
-Enters: kernels of a library that compiles them itself. Leaves: tzero's kernels over them. Nothing
-here is imported before it is asked for, and no library is imported but the one that is meant.
+Enters: kernels that a library compiles itself. Leaves: tzero kernels that wrap them. Each package
+is imported only when it is used, and imports only its own library.
 """

@@ -53,10 +53,10 @@ class Launching:
             )
         kernel, grid, debug = self.kernel, self.grid, self.kernel.debug
         if type(kernel.pre_run_hooks) is not list or kernel.pre_run_hooks:
-            return kernel.handed_wrappers(grid, args, kwargs, "a pre-run hook is attached")
+            return kernel.hand_to_triton(grid, args, kwargs, "a pre-run hook is attached")
         knobs = triton_launch.launch_knobs()
         if knobs[0] is not None:
-            return kernel.handed_wrappers(
+            return kernel.hand_to_triton(
                 grid, args, kwargs, "a hook on the compiler's stages is set"
             )
         active = driver.active
@@ -72,7 +72,7 @@ class Launching:
             spec = kernel.specs.get(key)
         except Exception as error:  # Triton raises its own error for these arguments
             reason = f"the arguments cannot be read, which ends in a {type(error).__name__}"
-            return kernel.handed_wrappers(grid, args, kwargs, reason)
+            return kernel.hand_to_triton(grid, args, kwargs, reason)
         if spec is None or not spec.is_current(kernel, device):
             return kernel.missed(key, device, grid, args, kwargs)
         if kernel.used_global_vals and any(triton_launch.changed_globals(kernel)):
@@ -243,7 +243,7 @@ class PythonJit(JITFunction):
             except (StopIteration, RuntimeError):  # another thread changed the dict
                 return
 
-    def handed_wrappers(
+    def hand_to_triton(
         self, grid: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], reason: str
     ) -> Any:
         """Let Triton launch; one event per reason says why."""

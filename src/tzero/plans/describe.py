@@ -300,7 +300,7 @@ class _Describer:
         )
 
     def _fills(self, step: Call) -> bool:
-        """Whether a call only sets a tensor of this plan to a number."""
+        """Whether a call only fills a tensor that this plan allocated."""
         found = filling(step)
         return found is not None and found[0] in self.made
 
@@ -373,7 +373,7 @@ class _Describer:
         """The slot of a tensor that is passed by address. It must be on the binary's device, a
         number of CUDA's or None for the CPU: Triton decides about others on each launch."""
         if not isinstance(value, Tensor):
-            raise NotNative(f"{name} is given an address that is no tensor's")
+            raise NotNative(f"{name} is given an address that is not a tensor's")
         where = self.plan.slots[value.slot].device
         if (where.type, where.index) != (("cpu", None) if device is None else ("cuda", device)):
             raise NotNative(f"{name} is given a tensor on {where}")

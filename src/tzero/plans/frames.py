@@ -1,8 +1,8 @@
-"""The stack under a recording: where the host function is, and whose code runs.
+"""The stack during a recording: the host function's line, and code that interrupts it.
 
 Enters: the code of a host function and of its helpers, and the stack of this thread. Leaves: lines,
-places, and the name of code that runs in the middle of the host function without being called by
-it. It must not know what is recorded.
+files, and the name of code that runs during the host function without being called by it. It must
+not know what is recorded.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _LAUNCHING = frozenset(
         *("triton.runtime.jit", "helion.runtime", "helion.runtime.triton.launcher"),
     }
 )
-"""Modules whose frames stand between a launch that is written in a host function and its record."""
+"""Modules whose frames may lie between a launch in a host function and its recording."""
 
 _OWN = frozenset({"tzero", "torch", "triton"})
 
 
 class Stack:
-    """The stack of this thread while a host function is recorded; `code` is the host function's,
-    `helpers` are functions that it may call, as far as their code was read.
+    """The stack of this thread while a host function is recorded. `code` is the host function's;
+    `helpers` are the functions it may call whose code was read.
 
     ::
 
@@ -45,24 +45,24 @@ class Stack:
         self._known = frozenset(_code_in([code, *helpers]))
 
     def line(self) -> int:
-        """The line at which the host function is; 0 where it is not running."""
+        """The current line of the host function; 0 if it is not running."""
         return next((f.f_lineno for f in _frames() if f.f_code is self._code), 0)
 
     def place(self) -> tuple[str, int]:
-        """The file and line at which the host function, or its helper, is."""
+        """The current file and line of the host function or its helper."""
         for frame in _frames():
             if frame.f_globals.get("__name__", "").partition(".")[0] not in _OWN:
                 return frame.f_code.co_filename, frame.f_lineno
         return "", 0
 
     def launching(self) -> FrameType | None:
-        """The host function's frame, if only Triton and tzero stand between it and a launch."""
+        """The host function's frame, if it launches directly and not through a helper."""
         frame = next((f for f in _frames() if f.f_globals.get("__name__") not in _LAUNCHING), None)
         return frame if frame is not None and frame.f_code is self._code else None
 
     def stranger(self) -> str:
-        """The name of code on the stack that the host function does not call: a finalizer, a
-        handler of a signal, a callback of a weak reference. Empty where there is none."""
+        """The name of code on the stack that the host function did not call: a finalizer, a signal
+        handler, a weak reference callback. Empty if there is none."""
         for frame in _frames():
             code = frame.f_code
             if code is self._code:
@@ -70,7 +70,7 @@ class Stack:
             module = _module(frame)
             if code.co_name == "__del__" or module == "weakref":
                 return code.co_name
-            # Methods that dataclasses and named tuples generate have no source to read.
+            # Generated methods of dataclasses and named tuples have no source file.
             generated = code.co_filename == "<string>" and code.co_name.startswith("__")
             if not (code in self._known or generated or module.partition(".")[0] in LIBRARIES):
                 return code.co_name
@@ -78,7 +78,7 @@ class Stack:
 
 
 def is_timed() -> bool:
-    """Whether an autotuner of Triton's times candidates now.
+    """Whether a Triton autotuner is timing candidates now.
 
     >>> is_timed()
     False
@@ -94,7 +94,7 @@ def _frames() -> Iterator[FrameType]:
 
 
 def _module(frame: FrameType) -> str:
-    """The module of a frame's code; for code that tzero has generated, its caller's."""
+    """The module of a frame; for code that tzero generated, its caller's."""
     caller = frame.f_back
     found = frame.f_globals.get("__name__")
     if found is None and caller is not None:

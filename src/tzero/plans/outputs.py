@@ -1,18 +1,18 @@
-"""Output tensors that are handed out again once nobody holds them.
+"""Output pools: output tensors that are reused once nothing refers to them.
 
-    plan's Allocate ──► Ring ── one of its tensors is free, and as it was ──► that one
-                         └ else ── a new one, which the ring keeps if it has room
+    plan's Allocate ──► Ring ── one of its tensors is free and unchanged ──► that one
+                         └ else ── a new one, which the ring keeps
 
-Enters: what makes a tensor. Leaves: a tensor that nobody else has. It must not know plans.
+Enters: a function that makes a tensor. Leaves: a tensor that nothing else refers to. It must not
+know plans.
 
-A tensor is free when nothing refers to it but its ring: no Python name, no weak reference, nothing
-in C++ (a graph of gradients, say), and nothing to its storage, as every view of it would. And it is
-as it was when its geometry, its memory, its version and its flags are those it was handed out with.
-On CUDA it goes only to the stream that it went to before, whose work is in order, and to none while
-a graph is captured, which would go on writing to it. What cannot be seen is another stream that
-works on it without holding it: `Tensor.record_stream` speaks to torch's allocator, and a ring is
-before that. Who hands outputs to other streams holds them until these are done, or asks for no
-pool.
+A tensor is free if only its ring refers to it: no Python name, no weak reference, nothing in C++
+(such as an autograd graph), and nothing refers to its storage, as a view would. It is unchanged if
+its geometry, memory, version and flags are those it was returned with. On CUDA it is reused only on
+the same stream, whose work is in order, and never during graph capture, because the graph would go
+on writing to it. A ring cannot see that another stream uses a tensor without a reference to it:
+`Tensor.record_stream` informs torch's allocator, which the ring bypasses. Users who pass outputs to
+other streams must keep a reference until those are done, or use no pool.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from tzero.adapters.torch_layout import reference_words
 __all__ = ["Ring", "Stats", "clear", "stats"]
 
 MOST = 4
-"""How many tensors a ring keeps."""
+"""How many tensors a ring keeps at most."""
 
 
 class Stats(NamedTuple):
-    """What the rings that there are have done, and what they hold.
+    """How often all rings reused or made a tensor, and what they hold now.
 
     >>> Stats(reused=3, made=1, tensors=1, bytes=16384).made
     1
@@ -64,11 +64,11 @@ class Ring:
         added(self)
 
     def take(self) -> torch.Tensor:
-        """A tensor that nobody else has."""
+        """A tensor that nothing else refers to."""
         place = _place()
         if place is not None:
             for _ in range(len(self._kept)):
-                # Taken out while it is looked at: another thread looks at another one.
+                # Removed while it is checked, so that other threads check other tensors.
                 try:
                     tensor, was = self._kept.pop(0)
                 except IndexError:
@@ -85,27 +85,27 @@ class Ring:
         made = self._make()
         self.made += 1
         if place is not None:
-            # All are held, or not what they were: the one that was handed out first makes room.
+            # All are in use or changed: drop the oldest.
             del self._kept[: max(0, len(self._kept) - MOST + 1)]
             self._kept.append((made, _state(made, place)))
         return made
 
     def clear(self) -> None:
-        """Let go of every tensor."""
+        """Drop all tensors."""
         self._kept.clear()
 
     def held(self) -> list[torch.Tensor]:
-        """The tensors that it has."""
+        """The tensors in the ring."""
         return [tensor for tensor, _ in self._kept]
 
 
 _rings: dict[int, weakref.ref[Any]] = {}
-"""Every ring there is, by its id; native plans have such, with the same methods. Each step on it is
-one of C's, so that no other thread, and no destructor, sees it half changed."""
+"""All rings by id, those of native plans included. Every access is one operation of the dict in C,
+so it is atomic for other threads and for destructors."""
 
 
 def added(ring: Any) -> Any:
-    """Have a ring counted by `stats` and emptied by `clear`; returns it."""
+    """Register a ring with `stats` and `clear`; returns it."""
     known = id(ring)
     _rings[known] = weakref.ref(ring, lambda _: _rings.pop(known, None))
     return ring
@@ -116,7 +116,7 @@ def _all() -> list[Any]:
 
 
 def stats() -> Stats:
-    """What all rings of the process did and hold.
+    """The totals of all rings in the process.
 
     >>> stats().reused >= 0
     True
@@ -132,7 +132,7 @@ def stats() -> Stats:
 
 
 def clear() -> None:
-    """Have every ring let go of its tensors; those that are in use stay with who uses them.
+    """Drop the tensors of all rings; tensors in use are not affected.
 
     >>> clear()
     >>> stats().tensors
@@ -143,15 +143,15 @@ def clear() -> None:
 
 
 def _bytes(tensor: torch.Tensor) -> int:
-    """The size of a tensor's memory; its storage is not asked, because that leaves an object behind
-    that counts as one who holds it."""
+    """The size of a tensor's memory. It does not use the storage object, because creating that
+    would count as a reference to the storage."""
     last = sum((size - 1) * step for size, step in zip(tensor.size(), tensor.stride(), strict=True))
     return (last + 1) * tensor.element_size() if tensor.numel() else 0
 
 
 def _place() -> Any:
-    """Where work goes now, beyond the CPU; None while no tensor may be used again."""
-    if torch.are_deterministic_algorithms_enabled():  # new memory has contents that are known then
+    """The current CUDA stream, () without CUDA, None while no tensor may be reused."""
+    if torch.are_deterministic_algorithms_enabled():  # new memory is filled then
         return None
     if not torch.cuda.is_available() or not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return ()
@@ -161,9 +161,9 @@ def _place() -> Any:
 
 
 def _state(tensor: torch.Tensor, place: Any) -> tuple[Any, ...]:
-    """All that must be as it was for a tensor to pass for a new one."""
+    """Everything that must be unchanged for a tensor to be reused."""
     storage = tensor.untyped_storage()
-    # One Python object stands for a storage as long as that lives: who holds it counts there.
+    # A storage has one Python object as long as it lives, so its references can be counted there.
     holders = (sys.getrefcount(storage), weakref.getweakrefcount(storage))
     return (
         place,
@@ -178,5 +178,5 @@ def _state(tensor: torch.Tensor, place: Any) -> tuple[Any, ...]:
 
 
 def _may_come_back(now: tuple[Any, ...], was: tuple[Any, ...]) -> bool:
-    """Whether it may be free later: uses end, but changes stay."""
+    """Whether a tensor may become free later: references go away, changes do not."""
     return now[1:3] == was[1:3] and now[4:] == was[4:]

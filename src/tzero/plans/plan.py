@@ -1,15 +1,15 @@
-"""A plan: what one call of a host function did, as data that can be done again.
+"""`Plan`: the steps of one call of a host function, as data that can be replayed.
 
-    facts    what must hold of the arguments and of the world for the plan to be the call
+    guards   what must hold of globals, closures and attributes for the plan to be valid
     slots    the tensors of the call: arguments, globals, and what the steps make
     steps    allocate, fill, view, call an operator, launch a kernel
     result   what the host function returned, in terms of the slots
 
-Enters: what `record` saw. Leaves: frozen values that print as a page one can read. It must
-not know how a plan is recorded or run.
+Enters: what `record` saw. Leaves: frozen values that print readably. It must not know how a plan is
+recorded or replayed.
 
-Arguments are looked at as leaves: lists, tuples and dicts among them are walked, in order, and what
-they hold is numbered (`leaves`).
+Arguments are numbered as leaves: the items of lists, tuples and dicts, in order, and all other
+arguments.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = [
 ]
 
 
-# -- values: what a step is given, and what a call returns -----------------------------------------
+# -- values: arguments and results of steps --------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """The number at a leaf of the arguments, whatever it is in a call.
+    """The number at a leaf of the arguments; each call passes its own.
 
     >>> Scalar(2)
     Scalar(leaf=2)
@@ -68,7 +68,7 @@ class Scalar:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Constant:
-    """A value that is the same in every call with the plan's facts.
+    """A value that is the same in every call of the plan.
 
     >>> Constant(1) == Constant(True), Constant(1) == Constant(1)
     (False, True)
@@ -100,8 +100,8 @@ Value = Tensor | Scalar | Constant | Nest
 
 
 def is_sequence_type(kind: type) -> bool:
-    """Whether a type is one of those with names for their items that are made of a whole sequence,
-    as what `torch.sort` returns.
+    """Whether a type is a struct sequence, such as the result of `torch.sort`: a tuple with named
+    items, made of one sequence.
 
     >>> is_sequence_type(torch.return_types.sort), is_sequence_type(tuple)
     (True, False)
@@ -123,7 +123,7 @@ def tensors_in(value: Value) -> Iterator[int]:
 
 
 def replaced(thing: Any, by: Mapping[Any, Any]) -> Any:
-    """A value or a step with other values in place of some.
+    """A value or a step with some values replaced.
 
     >>> replaced(Nest(list, (Scalar(1), Tensor(0))), {Scalar(1): Constant(7)}).items[0]
     Constant(value=7)
@@ -144,8 +144,8 @@ def replaced(thing: Any, by: Mapping[Any, Any]) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A tensor of the call: where it comes from, and its geometry. `leaf` is that of an argument,
-    `guard` that of a tensor which a global or a closure holds; others are made by a step.
+    """A tensor of the call: where it comes from, and its geometry. `leaf` is set for an argument,
+    `guard` for a tensor in a global or a closure; a step makes the others.
 
     >>> Slot("x", torch.float32, torch.device("cpu"), (4,), (1,), leaf=0).name
     'x'
@@ -165,10 +165,8 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Call a function of torch's; its result, as a value, names the slots that it makes.
-
-    `line` is the host function's.
-    """
+    """Call a torch function; `result` names the slots that it makes. `line` is the host
+    function's."""
 
     function: Callable[..., Any]
     name: str
@@ -180,7 +178,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Allocate:
-    """Make a tensor, with nothing in it."""
+    """Make an uninitialized tensor."""
 
     slot: int
     line: int
@@ -188,7 +186,7 @@ class Allocate:
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """Set every element of a tensor that a step has made to a number."""
+    """Fill a newly allocated tensor with a number."""
 
     slot: int
     value: bool | int | float
@@ -197,8 +195,8 @@ class Fill:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Look at the memory of another slot's tensor in another geometry, `offset` elements further.
-    `call` makes the tensor, where one is wanted and not only its address."""
+    """Create a view of another slot's tensor, starting `offset` elements after it. `call` makes the
+    view as a tensor, if more than its address is needed."""
 
     slot: int
     base: int
@@ -209,11 +207,10 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Launch a kernel, of Triton's or of a backend: its arguments in the order of its parameters,
-    then options.
+    """Launch a kernel of Triton or of a backend. `args` are in the order of its parameters.
 
-    `compiled` is what was launched when the plan was recorded; whether it is what would be launched
-    now is for whoever launches to ask.
+    `compiled` is what was launched when the plan was recorded; a replay must check that it would
+    still be launched.
     """
 
     function: Any
@@ -231,8 +228,8 @@ Step = Allocate | Fill | View | Call | Launch
 class Plan:
     """What one call of a host function did.
 
-    `leaves` are the names of the arguments' leaves; `by_value` those among them, by number, whose
-    value the host function has looked at: the plan is for one value of each.
+    `leaves` are the names of the arguments' leaves; `by_value` are the numbers of the leaves whose
+    values the host function used: the plan is for one value of each.
     """
 
     kernel: str
@@ -250,7 +247,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a call cannot be replayed, and where the host function does what stands in the way.
+    """Why a call cannot be replayed, and the line of the host function that prevents it.
 
     >>> print(Refusal("it reads the value of a tensor (Tensor.item)", "add.py", 12))
     it reads the value of a tensor (Tensor.item), at add.py:12
@@ -259,8 +256,8 @@ class Refusal:
     reason: str
     file: str = ""
     line: int = 0
-    lasting: bool = True  # whether the next call with the same facts would be refused as well
-    outside: bool = False  # whether it is not the host function that stands in the way
+    lasting: bool = True  # whether the next call in the same situation would fail too
+    outside: bool = False  # whether the cause lies outside of the host function
 
     def __str__(self) -> str:
         return f"{self.reason}, at {self.file}:{self.line}" if self.line else self.reason
@@ -270,7 +267,7 @@ class Refusal:
 
 
 class Drift(NamedTuple):
-    """What a second recording of one call has otherwise than the first."""
+    """How a second recording of a call differs from the first."""
 
     words: str
     before: str
@@ -278,10 +275,10 @@ class Drift(NamedTuple):
 
 
 def drift(before: Plan, now: Plan | Refusal) -> Drift | None:
-    """The first thing in which another recording of the same call differs; None if nothing does.
-    Which binary Triton launched is no part of what a host function does."""
+    """The first difference between two recordings of a call; None if there is none. The binary that
+    Triton launched is not compared."""
     if isinstance(now, Refusal):
-        return Drift("it", "replayed", f"refused: {now}")
+        return Drift("it", "replayed", f"not replayed: {now}")
     lost = [guard for guard in before.guards if guard not in now.guards]
     found = [guard for guard in now.guards if guard not in before.guards]
     if lost or found:
@@ -289,7 +286,7 @@ def drift(before: Plan, now: Plan | Refusal) -> Drift | None:
         return Drift("what it reads", *words)
     if before.by_value != now.by_value:
         looked = [str([plan.leaves[k] for k in sorted(plan.by_value)]) for plan in (before, now)]
-        return Drift("what is looked at", *looked)
+        return Drift("the set of arguments used by value", *looked)
     if before.slots != now.slots:
         return Drift("the tensors", str(before.slots), str(now.slots))
     for k, pair in enumerate(itertools.zip_longest(before.steps, now.steps)):
@@ -312,11 +309,11 @@ def _comparable(step: Step | None) -> Any:
     return dataclasses.replace(step, compiled=None) if isinstance(step, Launch) else step
 
 
-# -- plans on a page ------------------------------------------------------------------------------
+# -- plans as text --------------------------------------------------------------------------------
 
 
 def page(plan: Plan) -> Iterator[str]:
-    """A plan, line by line: what it assumes, then what it does."""
+    """The lines of a plan as text: what it assumes, then its steps."""
     yield f"{plan.kernel}({', '.join(plan.leaves)})"
     for slot in plan.slots:
         if slot.leaf is not None or slot.guard is not None:
@@ -333,7 +330,7 @@ def page(plan: Plan) -> Iterator[str]:
 
 
 def said(plan: Plan, step: Step) -> str:
-    """A step in a line."""
+    """A step as one line of text."""
     if isinstance(step, Allocate):
         return f"{plan.slots[step.slot].name} = empty {geometry(plan.slots[step.slot])}"
     if isinstance(step, Fill):
@@ -353,7 +350,7 @@ def said(plan: Plan, step: Step) -> str:
 
 
 def shown(plan: Plan, value: Value) -> str:
-    """A value, with tensors by name."""
+    """A value as text, with tensors by name."""
     if isinstance(value, Tensor):
         return plan.slots[value.slot].name
     if isinstance(value, Scalar):
@@ -372,7 +369,7 @@ def shown(plan: Plan, value: Value) -> str:
 
 
 def geometry(slot: Slot) -> str:
-    """What a tensor is made like, in words."""
+    """A slot's dtype, sizes, strides and device as text."""
     kind = str(slot.dtype).removeprefix("torch.")
     return f"{kind}{list(slot.size)} strides {list(slot.stride)} on {slot.device}"
 

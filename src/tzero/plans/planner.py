@@ -1,15 +1,15 @@
-"""When a call is replayed, when it is recorded, and when it is left as it is.
+"""Decides whether a call is replayed, recorded, or run as written.
 
-    call ── modes, situation ──► a plan that holds: replayed
-                                 ├ none: recorded, and kept
-                                 └ a refusal: the host function runs as it is written
+    call ── modes, situation ──► a plan whose guards hold: replay it
+                                 ├ none: record, and keep the plan
+                                 └ a `Refusal`: run the host function as written
 
-Enters: a bound kernel and the arguments of a call. Leaves: the call's result, and the plan that
-replays such calls, if there is one. It must not know how a bound kernel was found.
+Enters: a bound kernel and the arguments of a call. Leaves: the call's result, and its plan, if
+there is one. It must not know how the bound kernel was found.
 
-Plans are kept with their bound kernel. A host function that is called with ever other values would
-be recorded all the time, at a hundred times the cost of a call: once plans are recorded more
-often than they are replayed, a situation is recorded only when it comes a second time.
+Plans are kept in the `Table` of their bound kernel. A host function whose arguments always differ
+would be recorded in every call, at a hundred times the cost of a call. So once a kernel records
+more often than it replays, a call is recorded only when its situation is repeated.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ R = TypeVar("R")
 Key = tuple[Hashable, ...] | None
 
 _FREE = 64
-"""So many plans a kernel records before it looks whether they are used."""
+"""A kernel records this many plans before it checks whether they are replayed."""
 
 
 class OperatorDrift(PlanDrift, RuntimeError):
-    """A function of torch's returned something else than when the plan was recorded: found in the
-    middle of a call. A `RuntimeError` too, as what torch itself raises there."""
+    """A torch function returned something else than when the plan was recorded, which was found in
+    the middle of a replay. Also a `RuntimeError`, because torch would raise one there."""
 
 
 AS_OPERATOR = "Make it an operator with torch.library.custom_op, as in docs/pytorch.md."
-"""What to do about tracers that do not see launches."""
+"""The advice for tracers that do not see launches."""
 
 
 def run_host(bound: Bound[R], args: tuple[Any, ...]) -> R:
-    """Run a host function as it is written, with words of how to go on where torch is in the way:
-    what follows it would write it down without its launches, and transforms hide a tensor's memory.
+    """Run a host function as written. Under a tracer that does not see launches it raises at the
+    first launch; in a torch.func transform a torch error gets a note that says what to do.
 
     ::
 
@@ -64,7 +64,7 @@ def run_host(bound: Bound[R], args: tuple[Any, ...]) -> R:
             raise InvalidArgument(
                 kernel=bound.name,
                 problem=f"{who} does not see its launch of {function.__name__}, and would leave it "
-                "out of what it writes down",
+                "out of the trace",
                 advice=AS_OPERATOR,
             )
 
@@ -75,15 +75,15 @@ def run_host(bound: Bound[R], args: tuple[Any, ...]) -> R:
     except RuntimeError as error:
         if torch_modes.transforming():
             error.add_note(
-                f"{bound.name} was called in a transform of torch.func, which cannot look into "
-                "launches. Give it rules, by torch.library.custom_op for vmap, autograd.Function "
-                "for gradients, as in docs/pytorch.md."
+                f"{bound.name} was called in a transform of torch.func, which cannot transform "
+                "launches. Define a rule: with torch.library.custom_op for vmap, with "
+                "autograd.Function for gradients, as in docs/pytorch.md."
             )
         raise
 
 
 def drifted(plan: Plan, fact: Drift) -> NoReturn:
-    """Raise: a call differs from its plan, and has already run in part.
+    """Raise `PlanDrift`: a replay differs from its plan, and has already run in part.
 
     ::
 
@@ -93,26 +93,26 @@ def drifted(plan: Plan, fact: Drift) -> NoReturn:
 
 
 class Planner(Generic[R]):
-    """What one kernel knows of recording its calls."""
+    """Replays and records the calls of one kernel."""
 
     def __init__(self, host: Host[R], exact: bool, pool: bool) -> None:
         self._host = host
         self._pool = pool
-        self._exact = exact  # whether keys have all of a tensor's geometry
+        self._exact = exact  # whether keys have sizes and strides in full
         self._passing: Passing | None = None
         self._dependencies: Dependencies | None = None
         self._said: set[str] = set()
-        self._seen: set[int] = set()  # hashes of situations that came once and were not recorded
+        self._seen: set[int] = set()  # hashes of situations that occurred once, unrecorded
         self.recorded, self.replayed = 0, 0
         self._growing = threading.RLock()  # protects adding to `by_value`
         self.by_value: frozenset[int] = frozenset()
-        """The places of parameters whose numbers count in full: those that a host function was
-        seen to look at. It only grows."""
+        """The places of parameters whose numbers are compared by value: those that a recorded call
+        used other than forwarding them. It only grows."""
 
     def run(self, bound: Bound[R], args: tuple[Any, ...]) -> tuple[R, Planned | None]:
-        """Make a call; also what replays it, unless nothing does."""
+        """Make a call; returns its result and its plan, if there is one."""
         if intercept.anywhere and intercept.here.recorder is not None:
-            return bound.call(*args), None  # in another kernel's recording, as a part of it
+            return bound.call(*args), None  # part of another kernel's recording
         key = self._key(args)
         found = None if key is None else bound.plans.get(key)
         if type(found) is Refusal:
@@ -124,27 +124,26 @@ class Planner(Generic[R]):
             return self._record(bound, args, key, found if holds else None, stale=not holds)
         why = torch_modes.obstacle() or triton_launch.interpreting()
         if why:
-            self._say(f"the host function runs: {why}", logging.INFO)
+            self._say(f"not replayed: {why}", logging.INFO)
             return run_host(bound, args), None
         return self._record(bound, args, key)
 
     def _key(self, args: tuple[Any, ...]) -> Key:
-        """What a plan for a call is kept under; None where the arguments are such that none is.
-        What counts by value is part of it: keys that were made before more did find nothing that
-        was kept after."""
+        """The key of a call's plan; None if plans do not support its arguments. It contains
+        `by_value`, so keys from before that set grew do not match plans recorded after."""
         by_value = self.by_value
         try:
             return torch_modes.now(), by_value, situation(args, by_value, self._exact)
-        except (UnsupportedType, RuntimeError):  # torch's, for tensors that have no memory
+        except (UnsupportedType, RuntimeError):  # torch raises it for tensors without memory
             return None
 
     def _replay(self, found: Planned, args: tuple[Any, ...]) -> tuple[R, Planned | None]:
         given = self._given(args)
         if found.held and any(id(value) in found.held for value in given):
-            self._say("the host function runs: an argument is a tensor of a global as well")
+            self._say(f"not replayed: {record.HELD}")
             return found.bound.call(*args), None
         if given is not args and record.shared(args, found.plan.guards):
-            self._say(f"the host function runs: {record.SHARED}")
+            self._say(f"not replayed: {record.SHARED}")
             return found.bound.call(*args), None
         self.replayed += 1
         try:
@@ -167,10 +166,10 @@ class Planner(Generic[R]):
         before: Planned | None = None,
         stale: bool = False,
     ) -> tuple[R, Planned | None]:
-        """Make a call and keep what it did; or hold it to what it did `before`."""
+        """Make a call, record it and keep the plan; with `before`, compare it with that plan."""
         if before is None and not self._worth(key):
             return bound.call(*args), None
-        table = bound.plans  # before what is called is looked up: another config has another
+        table = bound.plans  # read before `call`: another config has another table
         try:
             subject = self._subject(bound, args)
         except Unreplayable as error:
@@ -193,7 +192,7 @@ class Planner(Generic[R]):
         return result, planned
 
     def _places(self, plan: Plan) -> frozenset[int]:
-        """The parameters that hold the leaves which a plan takes by value."""
+        """The places of the parameters that a plan compares by value."""
         parameters = self._host.parameters
         names = {plan.leaves[leaf] for leaf in plan.by_value}
         return frozenset(k for k, name in enumerate(parameters) if name in names)
@@ -207,7 +206,7 @@ class Planner(Generic[R]):
         if len(self._seen) > 64 * _FREE:
             self._seen.clear()
         self._seen.add(known)
-        self._say("its arguments change so often that calls are recorded the second time they come")
+        self._say("its arguments change so often that a call is recorded only when it is repeated")
         return False
 
     def _subject(self, bound: Bound[R], args: tuple[Any, ...]) -> record.Subject:
@@ -220,10 +219,10 @@ class Planner(Generic[R]):
         names = self._host.parameters
         return record.Subject(bound.name, bound.call, names, code, self._passing, dependencies)
 
-    # -- looking -------------------------------------------------------------------------------
+    # -- for `explain` -------------------------------------------------------------------------
 
     def look(self, bound: Bound[R], args: tuple[Any, ...]) -> tuple[Plan | None, str]:
-        """The plan that a call would replay, and why it would not, if so."""
+        """The plan of a call, if there is one, and why the call would not be replayed, if so."""
         if bound.plans.refusal is not None:
             return None, str(bound.plans.refusal)
         why = torch_modes.obstacle() or triton_launch.interpreting()
@@ -231,14 +230,14 @@ class Planner(Generic[R]):
             return None, why
         found = bound.plans.get(self._key(args))
         if found is None:
-            return None, "no call like this was recorded yet"
+            return None, "no such call was recorded yet"
         if isinstance(found, Refusal):
             return None, str(found)
         changed = [guard.text for guard in found.plan.guards if not guard.holds()]
         return found.plan, f"{', '.join(changed)} changed" if changed else ""
 
     def stages(self, bound: Bound[R], args: tuple[Any, ...]) -> dict[str, Callable[[], object]]:
-        """The parts of a replay that can be timed without making a launch."""
+        """The parts of a replay that can be timed without a launch."""
         found = bound.plans.get(self._key(args))
         parts: dict[str, Callable[[], object]] = {"situation": lambda: self._key(args)}
         if isinstance(found, Planned):
@@ -253,21 +252,21 @@ class Planner(Generic[R]):
         most = settings.current().max_specializations
         why_not = table.keep(key, planned, most=most, stale=stale)
         if why_not:
-            self._say(f"no plan: {why_not}")
+            self._say(f"not replayed: {why_not}")
             table.keep_refusal(key, Refusal(why_not))
 
     def _keep_refusal(self, bound: Bound[R], key: Key, refusal: Refusal) -> None:
         quiet = refusal.reason == record.NO_LAUNCH
-        self._say(f"no plan: {refusal}", logging.DEBUG if quiet else None)
+        self._say(f"not replayed: {refusal}", logging.DEBUG if quiet else None)
         if quiet:
             bound.plans.refusal = refusal
         elif refusal.lasting and key is not None:
             bound.plans.keep_refusal(key, refusal)
 
     def _refused(self, bound: Bound[R], args: tuple[Any, ...], refusal: Refusal) -> tuple[R, None]:
-        """A host function that no call of can be recorded."""
+        """Run a call of a host function none of whose calls can be recorded."""
         bound.plans.refusal = refusal
-        self._say(f"no plan: {refusal}")
+        self._say(f"not replayed: {refusal}")
         return bound.call(*args), None
 
     def _verify(self, before: Plan, now: Plan | Refusal) -> None:
@@ -276,7 +275,7 @@ class Planner(Generic[R]):
             raise PlanDrift(kernel=before.kernel, fact=fact.words, before=fact.before, now=fact.now)
 
     def _say(self, reason: str, level: int | None = None) -> None:
-        """An event for calls that are slower than they could be; one for each reason."""
+        """Emit an event for a fallback, once for each reason."""
         if reason not in self._said:
             self._said.add(reason)
             events.emit(events.Event("refusal", self._host.name, reason), level)

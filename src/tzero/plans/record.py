@@ -1,22 +1,25 @@
-"""One call of a host function, run for real and recorded: a Plan, or a Refusal that says why not.
+"""Runs and records one call of a host function, as a Plan or as a Refusal that says why not.
 
-    host function ──► torch's functions ── what did it do to tensors? ──► Allocate, Fill, View, Call
-                  └─► launches ── of which kernel, with what? ─────────► Launch
+    host function ──► torch functions ── what did they do to tensors? ──► Allocate, Fill, View, Call
+                  └─► launches ── of which kernel, with which arguments? ──► Launch
 
-Enters: a bound kernel's host function and the arguments of one call. Leaves: its result, and the
-plan. It must not know how plans are kept or replayed.
+Enters: a host function and the arguments of one call. Leaves: its result, and the plan. It must not
+know how plans are kept or replayed.
 
-Two modes of torch are on while the host function runs. One sees every function of torch's that
-Python code calls, also the getters of attributes: each is a step, a read of something that the
-key has, or a reason to refuse. The other sees the operators that such a function comes to, which
-say what it is: a view, an allocation, something random, something that reads values. What an
-operator does without a function that shows it is refused as well.
+Two torch modes are on while the host function runs. The function mode sees every torch function
+that Python code calls, getters of attributes included: each is a step, a read of something that the
+key has, or a reason to refuse. The dispatch mode sees the operators that run in such a function,
+which tell what it is: a view, an allocation, a read of values. An operator that runs outside of any
+torch function is a reason to refuse too.
 
-Other code may run in the middle of a host function, in the same thread: handlers of signals,
-finalizers, callbacks of weak references. It shows by frames between the host function and torch
-whose code nobody has read. A recording in which that happens is thrown away, and the next call is
-recorded instead. (Functions in C that are such callbacks themselves have no frames, and are taken
-for the host function's.)
+A plan may contain only what gives the same result in every call that its guards admit. So it
+contains no reads of tensor values, no sizes that depend on values, and no objects whose state may
+change.
+
+Other code may interrupt a host function in the same thread: signal handlers, finalizers, weak
+reference callbacks. It is recognized by stack frames that belong neither to the host function, nor
+to its helpers, nor to a library. Such a recording is discarded, and the next call is recorded
+instead. (Callbacks in C have no frames, and are attributed to the host function.)
 """
 
 from __future__ import annotations
@@ -62,7 +65,8 @@ __all__ = ["Subject", "capture"]
 
 
 class Subject(NamedTuple):
-    """What is recorded: a host function, read. `code` is what shows in its frames."""
+    """A host function to record, and what was read from its source. `code` is that of its
+    frames."""
 
     kernel: str
     function: Callable[..., Any]
@@ -73,7 +77,7 @@ class Subject(NamedTuple):
 
 
 def capture(subject: Subject, args: tuple[Any, ...]) -> tuple[Any, Plan | Refusal]:
-    """Call a host function and say what it did."""
+    """Call a host function; returns its result, and its plan or a refusal."""
     recorder = _Recorder(subject, args)
     if recorder.refusal is not None:
         return subject.function(*args), recorder.refusal
@@ -82,13 +86,11 @@ def capture(subject: Subject, args: tuple[Any, ...]) -> tuple[Any, Plan | Refusa
         recorder.modes = torch_modes.dispatch()
         result = subject.function(*args)
         if torch_modes.dispatch() != recorder.modes:
-            recorder.refuse("it leaves torch in another mode", show=False)
+            recorder.refuse("it changes torch's modes and does not restore them", show=False)
     if recorder.refusal is None and recorder.given() != before:
-        recorder.refuse("it changes what its arguments are", show=False)
-    if _misses(subject.dependencies) != misses:  # what was made is there the next time
-        recorder.refuse(
-            "a function that keeps its answers was asked anew", lasting=False, show=False
-        )
+        recorder.refuse("it changes the items or the geometry of its arguments", show=False)
+    if _misses(subject.dependencies) != misses:  # the next call will hit
+        recorder.refuse("it calls a cached function that missed", lasting=False, show=False)
     return result, recorder.refusal or recorder.plan(result)
 
 
@@ -113,7 +115,7 @@ class _Operators(torch_modes.Dispatching):
 
 
 class _Recorder:
-    """What is known of one call so far. Once there is a refusal, nothing more is recorded."""
+    """What was recorded of one call so far. After a refusal nothing more is recorded."""
 
     def __init__(self, subject: Subject, args: tuple[Any, ...]) -> None:
         self.subject = subject
@@ -123,11 +125,11 @@ class _Recorder:
         self.leaves = list(leaves(args, subject.parameters))
         self.slots: list[Slot] = []
         self.steps: list[Step] = []
-        self._tensors: list[torch.Tensor] = []  # of the slots: kept, so that no two have one id
+        self._tensors: list[torch.Tensor] = []  # of the slots; kept so that ids stay unique
         self._slot_of: dict[int, int] = {}
         self._made: set[int] = set()  # slots that Allocate made
         self._guards: list[Guard] = []
-        self._passed: set[tuple[str, Any]] = set()  # parameter, and the call it was passed on by
+        self._passed: set[tuple[str, Any]] = set()  # parameter, and the launch that forwarded it
         self._inference = torch.is_inference_mode_enabled()
         self._ran: list[torch_ops.Ran] | None = None
         self._paused = False
@@ -145,9 +147,7 @@ class _Recorder:
                     self.refuse(reason, show=False)
         held = subject.dependencies.tensors.values()
         if any(id(tensor) in self._slot_of for tensor in held):
-            self.refuse(
-                "an argument is a tensor that is in a global as well", show=False, outside=True
-            )
+            self.refuse(HELD, show=False, outside=True)
         if shared(args, subject.dependencies.guards):
             self.refuse(SHARED, lasting=False, show=False, outside=True)
         for k, tensor in subject.dependencies.tensors.items():
@@ -155,14 +155,14 @@ class _Recorder:
                 self._add(tensor, subject.dependencies.guards[k].text, guard=k)
 
     def given(self) -> tuple[Any, ...]:
-        """What the arguments are, and which objects."""
+        """The facts and the identities of the arguments."""
         held = [(name, id(value)) for name, value in leaves(self.args, self.subject.parameters)]
         return situation(self.args, range(len(self.args))), held
 
-    # -- what torch's functions do -------------------------------------------------------------
+    # -- torch functions -----------------------------------------------------------------------
 
     def function(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Call a function of torch's and record what it did."""
+        """Call a torch function and record what it did."""
         if self.refusal is not None or self._paused or self._ran is not None:
             return func(*args, **kwargs)
         if self._interrupted():
@@ -171,12 +171,12 @@ class _Recorder:
         try:
             result = func(*args, **kwargs)
         except BaseException:
-            self.refuse(f"{_named(func)} raises, and it goes on")
+            self.refuse(f"it catches an exception of {_named(func)}")
             raise
         finally:
             ran, self._ran = self._ran, None
         try:
-            self._paused = True  # what is asked of tensors here is asked by nobody else
+            self._paused = True  # torch functions that the recorder calls are not recorded
             self._note(func, args, kwargs, result, ran)
         except NotAStep as refused:
             self.refuse(str(refused))
@@ -185,11 +185,11 @@ class _Recorder:
         return result
 
     def operator(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """An operator is about to run."""
+        """Note an operator that is about to run."""
         if self._ran is not None:
             self._ran.append(torch_ops.Ran(func, args, kwargs))
         elif not self._paused and not self._interrupted():
-            self.refuse(f"it runs {func} where no function of torch's shows it")
+            self.refuse(f"it runs {func} outside of any torch function")
 
     def _note(
         self,
@@ -211,8 +211,8 @@ class _Recorder:
         if len(found) == 1 and result is found[0]:
             if not ran and id(result) in self._slot_of:
                 if name.endswith("_") and not name.endswith("__"):  # requires_grad_, share_memory_
-                    raise NotAStep(f"{name} changes a tensor in a way that plans do not hold")
-                return  # itself, as `contiguous` gives it where it is
+                    raise NotAStep(f"{name} changes a tensor in a way that plans do not support")
+                return  # the tensor itself, as from `contiguous` of a contiguous one
             if self._allocated(result, ran) or self._filled(result, ran):
                 return
         call = self._call(func, name, args, kwargs, ran)
@@ -225,7 +225,7 @@ class _Recorder:
             self._default_dtype()
         several = result is not found[0] if found else False
         if several and len(list(tensors_of((args, kwargs)))) > 1:
-            pass  # each may look at the memory of another
+            pass  # they may be views of different tensors
         elif fresh and all(self._is_view(tensor, call, ran) for tensor in fresh):
             self._views(call, result)
             return
@@ -245,18 +245,19 @@ class _Recorder:
         values = tuple(self._value(arg, f"an argument of {name}") for arg in args)
         named = tuple((k, self._value(v, f"an argument of {name}")) for k, v in kwargs.items())
         if torch_modes.dispatch() != self.modes:
-            raise NotAStep(f"{name} is called in another mode of torch than the host function")
+            raise NotAStep(f"{name} is called in another torch mode than the host function")
         return Call(func, name, values, named, Constant(None), self._stack.line())
 
     def _allocated(self, tensor: torch.Tensor, ran: list[torch_ops.Ran]) -> bool:
-        """Whether a tensor is new memory, and nothing or one number in it; then it is recorded."""
+        """Record a tensor if it is new memory, uninitialized or filled with one number; returns
+        whether it is."""
         if len(ran) != 1 or id(tensor) in self._slot_of or not torch_ops.is_plain(tensor):
             return False
         filling = torch_ops.allocates(ran[0])
         if filling is None:
             return False
         if tensor.is_inference() != self._inference:
-            raise NotAStep("a tensor is made in another inference mode")
+            raise NotAStep("a tensor is allocated in another inference mode")
         if ran[0].arguments.get("dtype") is None and not ran[0].of_tensor:
             self._default_dtype()
         slot = self._add(tensor, f"t{len(self.slots)}")
@@ -267,17 +268,17 @@ class _Recorder:
         return True
 
     def _filled(self, tensor: torch.Tensor, ran: list[torch_ops.Ran]) -> bool:
-        """Whether all of a tensor that this call has made was set to one number."""
+        """Record that a tensor allocated in this call was filled with one number; returns whether
+        it was."""
         slot = self._slot_of.get(id(tensor))
         if len(ran) != 1 or slot not in self._made or ran[0].args[0] is not tensor:
             return False
         number = torch_ops.fills(ran[0])
         if number is torch_ops.NOTHING:
             return False
-        if (
-            torch_modes.dispatch()[:2] != self.modes[:2]
-        ):  # inference mode may not count it as a change
-            raise NotAStep(f"{ran[0].name} is called in another mode of torch")
+        # In inference mode it may not count as a change.
+        if torch_modes.dispatch()[:2] != self.modes[:2]:
+            raise NotAStep(f"{ran[0].name} is called in another torch mode")
         assert slot is not None
         values = (Tensor(slot), Constant(number))
         fill = torch.Tensor.fill_
@@ -298,7 +299,7 @@ class _Recorder:
         return first.slot if isinstance(first, Tensor) else None
 
     def _views(self, call: Call, result: Any) -> None:
-        """Record a tensor, or several, that look at the memory of one."""
+        """Record one or several views of a tensor."""
         base = self._base(call)
         assert base is not None
         several = not isinstance(result, torch.Tensor)
@@ -329,7 +330,7 @@ class _Recorder:
         launch: Callable[[Any], Any],
     ) -> Any:
         """Make a launch and record it."""
-        if self.refusal is not None or self._ran is not None:  # a function of torch's makes it
+        if self.refusal is not None or self._ran is not None:  # inside a torch function
             return launch(grid)
         if self._interrupted():
             return launch(grid)
@@ -352,7 +353,7 @@ class _Recorder:
         except NotAStep as refused:
             self.refuse(str(refused))
         except BaseException:
-            self.refuse(f"the launch of {function.__name__} raises, and it goes on")
+            self.refuse(f"it catches an exception of the launch of {function.__name__}")
             raise
         finally:
             self._paused = False
@@ -370,7 +371,7 @@ class _Recorder:
     ) -> None:
         name = function.__name__
         if is_timed():
-            self.refuse(f"an autotuner times {name}", lasting=False)
+            self.refuse(f"an autotuner times {name}", lasting=False)  # the next call has a config
             return
         if kernel is None:
             raise NotAStep(f"Triton gives no compiled kernel for {name}")
@@ -380,7 +381,7 @@ class _Recorder:
         given, options = triton_launch.named(function, args, kwargs)
         passed = {} if asked else self._passed_on(function)
         values: list[Value] = []
-        left = dict(passed)  # what a constant or an option is given is looked at
+        left = dict(passed)  # a value given to a constant or an option is used by value
         for parameter in triton_launch.parameters(function):
             value = given[parameter.name]
             source = None if parameter.constant else passed.get(parameter.name)
@@ -402,8 +403,8 @@ class _Recorder:
         )
 
     def _passed_on(self, function: Any) -> dict[str, _Source]:
-        """Which parameters of a kernel are given a parameter of the host function, by the call that
-        this launch is; none, unless nothing but Triton and tzero stands between."""
+        """The kernel parameters to which this launch forwards a parameter of the host function;
+        none if the host function does not launch directly."""
         frame = self._stack.launching()
         if frame is None:
             return {}
@@ -419,8 +420,8 @@ class _Recorder:
         return found
 
     def nested(self, kernel: Any) -> None:
-        """Another kernel of tzero's is called: its host function goes on being recorded, with the
-        config that it has until the count of its changes is another."""
+        """Another tzero kernel is called. Its host function becomes part of this recording, guarded
+        by its count of config changes."""
         words = f"the configs of {kernel.name}"
         guard = Equal(words, vars(kernel), "changes", kernel.changes)
         if guard not in self._guards:
@@ -433,7 +434,7 @@ class _Recorder:
         if isinstance(value, torch.Tensor):
             slot = self._slot_of.get(id(value))
             if slot is None:
-                raise NotAStep(f"{what} is a tensor that was made where tzero does not see it")
+                raise NotAStep(f"{what} is a tensor whose origin tzero did not see")
             return Tensor(slot)
         kind = type(value)
         named = isinstance(value, tuple) and (hasattr(kind, "_fields") or is_sequence_type(kind))
@@ -454,10 +455,10 @@ class _Recorder:
         self.slots.append(Slot(name, tensor.dtype, tensor.device, *geometry, leaf, guard))
         return slot
 
-    # -- the end -------------------------------------------------------------------------------
+    # -- the plan ------------------------------------------------------------------------------
 
     def plan(self, result: Any) -> Plan | Refusal:
-        """What the call did, now that it is over."""
+        """The plan of the finished call, or why there is none."""
         try:
             value = self._result(result)
             self._settled()
@@ -496,7 +497,7 @@ class _Recorder:
             slot = self._slot_of[id(tensor)]
             view = next((s for s in self.steps if isinstance(s, View) and s.slot == slot), None)
             if (slot in self._made or view is not None) and tensor.requires_grad:
-                raise NotAStep("its result has a gradient that comes from no function of torch's")
+                raise NotAStep("its result requires a gradient that no torch function gave it")
         return value
 
     def _settled(self) -> None:
@@ -513,30 +514,31 @@ class _Recorder:
     def refuse(
         self, reason: str, *, lasting: bool = True, show: bool = True, outside: bool = False
     ) -> None:
-        """Record that this call cannot be replayed, unless that is known."""
+        """Record why this call cannot be replayed; only the first reason counts."""
         if self.refusal is None:
             place = self._stack.place() if show else ("", 0)
             self.refusal = Refusal(reason, *place, lasting=lasting, outside=outside)
 
     def _interrupted(self) -> bool:
-        """Whether it is not the host function that calls torch, or a kernel; then this recording
-        is over."""
+        """Whether code other than the host function calls torch or a kernel; that ends this
+        recording."""
         stranger = self._stack.stranger()
         if stranger:
-            what = f"{stranger}, which it does not call, runs in the middle of it"
+            what = f"{stranger}, which it does not call, interrupts it"
             self.refuse(what, lasting=False, show=False, outside=True)
         return bool(stranger)
 
 
 NO_LAUNCH = "it launches no kernel"
-SHARED = "an argument is or holds a list, tuple or dict that is in a global as well"
+HELD = "an argument is a tensor that a global or a closure holds too"
+SHARED = "an argument is or holds a list, tuple or dict that a global or a closure holds too"
 _DEFAULT = "torch's default dtype"
 _ASKED: dict[str, Any] = {"asked": torch.get_default_dtype}
 
 
 class _Source(NamedTuple):
-    """A parameter of the host function that is passed on: its name, its place, its leaf, and the
-    call that passes it on."""
+    """A forwarded parameter of the host function: its name, its place, its leaf, and the source
+    span of the launch that forwards it."""
 
     name: str
     place: int
@@ -545,8 +547,8 @@ class _Source(NamedTuple):
 
 
 def shared(args: Sequence[Any], guards: Iterable[Guard]) -> bool:
-    """Whether arguments have a list, tuple or dict in common with what a host function reads: it
-    may ask if they are one, or change one and see it in the other."""
+    """Whether an argument shares a list, tuple or dict with what a host function reads: the host
+    function may compare their identities, or change one and read the other."""
     given = {id(each) for each in containers(args)}
     if not given:
         return False
@@ -560,7 +562,7 @@ def _named(func: Any) -> str:
 
 
 def _misses(dependencies: Dependencies) -> list[int]:
-    """How often functions that keep their answers had none."""
+    """The cache misses of `functools.lru_cache` functions that the host function calls."""
     kept = (
         g.value for g in dependencies.guards if isinstance(g.value, functools._lru_cache_wrapper)
     )

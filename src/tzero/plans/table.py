@@ -1,16 +1,16 @@
-"""`Table`: the plans of one bound kernel with one config, from the first recording to their end.
+"""`Table`: owns the plans of one bound kernel with one config, until they end.
 
     get ──► Planned: replay it
-            ├ Refusal: calls like this are not replayed
+            ├ Refusal: such calls are not replayed
             └ None: record
 
-Enters: plans and refusals, under what a call assumes of its arguments. Leaves: the one for a call.
-It must not know how plans are recorded or replayed.
+Enters: plans and refusals, under the key that the planner makes of a call. Leaves: the one for a
+call. It must not know how plans are recorded or replayed.
 
-A plan ends here and nowhere else. `forget` ends one plan, `end` ends all of them: the kernel was
-reset, the bound kernel was evicted or gets another config, or a value joined its key. Either way
-`ended` tells native code, which has entries of its own. What is kept after `end` is dropped: a call
-on another thread may have begun before.
+Plans end only here. `forget` ends one plan. `end` ends all: the kernel was reset, the bound kernel
+was evicted or gets another config, or a value joined its key. Both call `ended`, so that native
+code drops its entries. `keep` after `end` does nothing: a call on another thread may have started
+before.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MOST_STALE = 16
 
 
 class Bound(Protocol[R]):
-    """What plans need of a bound kernel: what to call, and the table of its plans."""
+    """What plans need of a bound kernel: the function to call, and the table of its plans."""
 
     name: str
     function: Callable[..., Any]
@@ -39,15 +39,15 @@ class Bound(Protocol[R]):
 
     @property
     def family(self) -> object:
-        """The bound kernel that calls find, where this is one of several for other sizes."""
+        """The bound kernel that calls find, if this is one of its variants for some sizes."""
 
     def makes_calls(self) -> bool:
         """Whether calls are still made with this one."""
 
 
 class Planned(NamedTuple):
-    """A plan in use: whose it is, what replays it in Python, and the ids of tensors in globals and
-    closures. A call with one of these as an argument is not the call that was recorded."""
+    """A plan in use: its bound kernel, its wrapper, and the ids of tensors in globals and closures.
+    A call with one of these tensors as an argument must not replay the plan."""
 
     plan: Plan
     bound: Bound[Any]
@@ -56,7 +56,7 @@ class Planned(NamedTuple):
 
 
 class Table:
-    """What the calls of a bound kernel were recorded as.
+    """The plans and refusals of a bound kernel.
 
     >>> table = Table(ended=lambda: None)
     >>> table.keep_refusal("situation", Refusal("it reads the value of a tensor"))
@@ -75,18 +75,18 @@ class Table:
         self._stale: dict[Hashable, int] = {}
         self._had_plans, self._is_over = False, False
         self.refusal: Refusal | None = None
-        """Why no call at all is recorded."""
+        """Why no call at all can be recorded."""
 
     def __len__(self) -> int:
         return len(self._found)
 
     def get(self, key: Hashable) -> Planned | Refusal | None:
-        """What is known of calls with this key."""
+        """The plan or refusal for calls with this key."""
         return self._found.get(key)
 
     def plans(self) -> list[Planned]:
         """All plans, the latest last."""
-        found = list(self._found.values())  # at once: other threads add theirs
+        found = list(self._found.values())  # a copy: other threads may add plans
         return [each for each in found if isinstance(each, Planned)]
 
     def has(self, planned: Planned) -> bool:
@@ -94,8 +94,8 @@ class Table:
         return not self._is_over and any(each is planned for each in self.plans())
 
     def keep(self, key: Hashable, planned: Planned, *, most: int, stale: bool = False) -> str:
-        """Keep a plan, of at most so many. `stale`: it takes the place of one whose guards failed.
-        Returns why no such plan is kept from now on; mostly empty."""
+        """Keep a plan, and at most `most` in all. `stale`: it replaces one whose guards failed.
+        Returns why no more plans are kept for this key; usually empty."""
         if self._is_over:
             return ""
         if stale:
@@ -113,12 +113,12 @@ class Table:
             self._found[key] = refusal
 
     def drop_refusal(self, key: Hashable) -> None:
-        """Have the next call with this key recorded again."""
+        """Drop a refusal, so that the next call with this key is recorded again."""
         if isinstance(self._found.get(key), Refusal):
             self._found.pop(key, None)
 
     def forget(self, planned: Planned) -> None:
-        """End one plan: the next call that it would serve is recorded again."""
+        """End one plan; the next call with its key is recorded again."""
         for key, found in list(self._found.items()):
             if found is planned:
                 self._found.pop(key, None)

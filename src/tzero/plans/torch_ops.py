@@ -1,7 +1,7 @@
-"""What torch's functions and operators are to a plan: reads, views, allocations, fills, or else.
+"""Classifies torch's functions and operators: reads, views, allocations, fills, others.
 
 Enters: the name of a function, and the operators that ran in it. Leaves: what kind of step it is,
-or why it can be none. It must not know recordings.
+or why it cannot be one. It must not know recordings.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ _READS = frozenset(
     + ["numel", "is_floating_point", "is_complex", "is_conj", "is_neg", "is_same_size"]
     + ["_set_grad_enabled", "_C._set_grad_enabled"]
 )
-"""Functions whose answer the key decides, or that only change a mode; which steps are held to."""
+"""Functions whose result the key determines, or that only change a mode, which steps check."""
 
 _ALLOCATE = frozenset(
     [
@@ -96,13 +96,14 @@ _GETTERS = frozenset(
 )
 
 _BY_VALUES = ("pack_padded", "pad_packed", "histogramdd")
-"""Words in the names of functions whose results are as large as values say, and no tag says it."""
+"""Parts of the names of functions whose output sizes depend on values, without a tag that says
+so."""
 
 _OWN = ("aten", "prims")
 """The namespaces of torch's own operators."""
 
 NOTHING: Any = object()
-"""That a tensor is set to no number."""
+"""Stands for a tensor that is not filled."""
 
 
 class Ran(NamedTuple):
@@ -114,18 +115,18 @@ class Ran(NamedTuple):
 
     @property
     def name(self) -> str:
-        """``aten::view``, and the overload's name if it has one."""
+        """The operator's name with its overload, such as ``aten::fill_.Scalar``."""
         return str(self.operator._name)
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """The arguments by name, as far as they were given."""
+        """The given arguments, by name."""
         names = [argument.name for argument in self.operator._schema.arguments]
         return {**dict(zip(names, self.args, strict=False)), **self.kwargs}
 
     @property
     def of_tensor(self) -> bool:
-        """Whether it is a function of a tensor, whose dtype it then takes."""
+        """Whether it takes a tensor, and so its dtype by default."""
         return any(isinstance(arg, torch.Tensor) for arg in self.args)
 
 
@@ -157,7 +158,7 @@ class Picked:
 
 
 def is_read(name: str) -> bool:
-    """Whether a function only says what the key decides.
+    """Whether the key determines what a function returns.
 
     >>> is_read("Tensor.size"), is_read("Tensor.data_ptr")
     (True, False)
@@ -166,41 +167,40 @@ def is_read(name: str) -> bool:
 
 
 def obstacle(name: str, result: Any, ran: Sequence[Ran]) -> str:
-    """Why a function cannot be a step; mostly empty.
+    """Why a function cannot be a step; usually empty.
 
     >>> obstacle("Tensor.item", 3.0, [])
-    'it reads Tensor.item, which its arguments do not decide'
+    'it reads Tensor.item, which its arguments do not determine'
     """
     if any(word in name for word in _BY_VALUES):
-        return f"the size of what {name} returns may depend on values"
+        return f"the size of the result of {name} may depend on values"
     tags = {tag for each in ran for tag in each.operator.tags}
     if torch.Tag.inplace_view in tags:
         return f"{name} changes the geometry of a tensor in place"
     if torch.Tag.dynamic_output_shape in tags:
-        return f"the size of what {name} returns depends on values"
+        return f"the size of the result of {name} depends on values"
     if torch.Tag.data_dependent_output in tags:
         return f"it reads the value of a tensor ({name})"
     if any(map(_is_unknown, ran)):
         return (
-            f"nothing says how large what {name} returns is: register a fake kernel for it "
+            f"the size of the result of {name} is unknown: register a fake kernel for it "
             "(torch.library.register_fake)"
         )
     if any(map(_is_sized_by_values, ran)):
-        return f"the size of what {name} returns depends on values"
+        return f"the size of the result of {name} depends on values"
     if "backward" in name:
         return f"{name} computes gradients"
     if name.endswith(".__get__") and name not in _GETTERS:
-        return f"it reads {name.removesuffix('.__get__')}, which its arguments do not decide"
+        return f"it reads {name.removesuffix('.__get__')}, which its arguments do not determine"
     if result is None and any(each.operator._schema.is_mutable for each in ran):
         return ""
     if not _has(result, torch.Tensor) or _has(result, float):
-        return f"it reads {name}, which its arguments do not decide"
+        return f"it reads {name}, which its arguments do not determine"
     return ""
 
 
 def _is_foreign(operator: OpOverload) -> bool:
-    """Whether an operator that is not torch's own returns tensors. No tag says then what their
-    sizes depend on."""
+    """Whether an operator is custom and returns tensors: no tag says what their sizes depend on."""
     returns_tensors = any("Tensor" in str(each.type) for each in operator._schema.returns)
     return operator.namespace not in _OWN and returns_tensors
 
@@ -210,8 +210,8 @@ def _is_unknown(ran: Ran) -> bool:
 
 
 def _is_sized_by_values(ran: Ran) -> bool:
-    """Whether an operator that is not torch's own returns tensors as large as values say: its fake
-    kernel, which sees no values, does not know their sizes then."""
+    """Whether the output sizes of a custom operator depend on values: then its fake kernel, which
+    sees no values, returns symbolic sizes."""
     operator = ran.operator
     if not _is_foreign(operator):
         return False
@@ -226,7 +226,7 @@ def _is_sized_by_values(ran: Ran) -> bool:
 
         try:
             result = operator(*tree_map(fake, ran.args), **tree_map(fake, ran.kwargs))
-        except Exception:  # it does not say: not even that it is no reason
+        except Exception:  # sizes unknown: assume that they depend on values
             return True
         tensors = [each for each in tree_leaves(result) if isinstance(each, torch.Tensor)]
         return not all(type(n) is int for each in tensors for n in (*each.size(), *each.stride()))
@@ -239,8 +239,8 @@ def _has(value: Any, kind: type) -> bool:
 
 
 def allocates(ran: Ran) -> Any:
-    """What an operator that makes a tensor sets it to, `NOTHING` for one that leaves it; None for
-    any other operator."""
+    """The number that an allocating operator fills its tensor with, `NOTHING` if it does not fill
+    it; None for other operators."""
     if ran.name in _ALLOCATE:
         return NOTHING
     if ran.name not in _ALLOCATE_FULL:
@@ -251,7 +251,7 @@ def allocates(ran: Ran) -> Any:
 
 
 def fills(ran: Ran) -> Any:
-    """The number that an operator sets its tensor to; `NOTHING` for any other operator."""
+    """The number that an in-place operator fills its tensor with; `NOTHING` for others."""
     if ran.name == "aten::zero_":
         return 0
     number = ran.arguments.get("value") if ran.name == "aten::fill_.Scalar" else None
@@ -259,7 +259,7 @@ def fills(ran: Ran) -> Any:
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
-    """Whether a new tensor is memory of its own, dense, and nothing else is special about it."""
+    """Whether a new tensor is a plain one: its own dense memory on a CPU or CUDA device."""
     return (
         type(tensor) is torch.Tensor
         and tensor.layout is torch.strided
@@ -273,7 +273,7 @@ def is_plain(tensor: torch.Tensor) -> bool:
 
 
 def oddity(tensor: torch.Tensor) -> str:
-    """What kind of tensor this is, if it is not memory with sizes and strides; mostly empty.
+    """What kind of tensor this is, if it is not a plain strided one; usually empty.
 
     >>> oddity(torch.eye(2).to_sparse())
     'sparse_coo'
@@ -289,22 +289,22 @@ def oddity(tensor: torch.Tensor) -> str:
 
 @functools.cache
 def _is_view(operator: OpOverload) -> bool:
-    own = operator.namespace in _OWN  # whose views are as large as arguments say
+    own = operator.namespace in _OWN  # the sizes of their views do not depend on values
     return own and bool(operator.is_view) and not operator._schema.is_mutable
 
 
 def is_geometry(ran: Ran) -> bool:
-    """Whether an operator gives another look at the same memory."""
+    """Whether an operator returns a view."""
     return _is_view(ran.operator)
 
 
 def is_absolute(ran: Ran) -> bool:
-    """Whether a view says where in the storage it begins, and not where from the tensor's start."""
+    """Whether a view gives its offset from the start of the storage, not of the tensor."""
     return ran.name == "aten::as_strided" and ran.arguments.get("storage_offset") is not None
 
 
 def shares_memory(tensor: torch.Tensor, base: torch.Tensor) -> bool:
-    """Whether a view of a tensor is nothing but other sizes, strides and a start."""
+    """Whether a view differs from its base only in sizes, strides and offset."""
     return (
         type(tensor) is torch.Tensor
         and tensor.dtype == base.dtype

@@ -1,7 +1,7 @@
-"""Python values as plans hold them.
+"""Python values in plans: constants, tensors and containers.
 
-Enters: what a host function passes on or returns. Leaves: constants, and the tensors and containers
-in a value; or `NotAStep`, where a plan cannot hold it. It must not know slots or steps.
+Enters: values that a host function passes to a step or returns. Leaves: constants, and the tensors
+and containers in a value; or `NotAStep` if a plan cannot hold it. It must not know slots or steps.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _CONSTANTS = (
 
 
 class NotAStep(Exception):
-    """Why what a host function does just now cannot be a step of a plan."""
+    """An action of a host function cannot be a step of a plan; the message says why."""
 
 
 def constant_of(value: Any, what: str) -> Constant:
-    """A value that cannot change; `what` it is, for the reason where it may.
+    """An immutable value as a constant; `what` names it in the error if it is mutable.
 
     >>> constant_of(64, "an argument")
     Constant(value=64)
@@ -42,7 +42,7 @@ def constant_of(value: Any, what: str) -> Constant:
 
 
 def containers_in(value: Any) -> Iterator[Any]:
-    """The lists and dicts that a value is or holds.
+    """The lists and dicts in a value, itself included.
 
     >>> list(containers_in(([1], 2)))
     [[1]]

@@ -1,18 +1,18 @@
-"""Plan to what runs without native code: a host wrapper in Python, written out for one plan.
+"""Generates a Python function that replays a plan without native code.
 
-    Plan ── write ──► def add(x, y):                 the text, for people
+    Plan ── write ──► def add(x, y):                 the source, to read
                           t2 = empty_strided(...)
-                          launch_1(x, y, t2, 3000)   and the function, for calls
+                          launch_1(x, y, t2, 3000)   and the function, to call
                           return t2
 
-Enters: a plan. Leaves: a function of the leaves that does the plan's steps, its text, and `resume`,
-which does the rest of a plan that native code has begun. It must not know keys, or when a plan
-holds.
+Enters: a plan. Leaves: a function of the leaves that runs the plan's steps, its source, and
+`resume`, which runs the rest of a plan that native code has begun. It must not know keys, or when a
+plan is valid.
 
-What a function of torch's returns must be as it was when the plan was recorded: later steps rely on
-its geometry. Operators whose results are as large as values say are refused when they are recorded;
-one whose fake kernel says otherwise than it does is found out here, when it is too late to do the
-call otherwise.
+The result of a torch function must have the geometry that it had when the plan was recorded,
+because later steps rely on it. Operators whose output sizes depend on values are not recorded. If
+the fake kernel of an operator is wrong about that, the check here finds it, when it is too late to
+run the host function instead.
 """
 
 from __future__ import annotations
@@ -55,17 +55,16 @@ from tzero.reading.guards import Absent, Check
 __all__ = ["Drifted", "Wrapper", "drift_in", "filling", "resume", "wanted", "write"]
 
 Drifted = Callable[[Plan, Drift], NoReturn]
-"""What is told that a step did not do what it did when its plan was recorded, and raises."""
+"""Called, to raise, if a step does not do what it did when the plan was recorded."""
 
 _PLAIN = (bool, int, str, type(None), torch.dtype)
 
 
 class Wrapper:
-    """A plan's steps as a Python function, written when it is first asked for: native code replays
-    most plans without it.
+    """A plan's steps as a Python function, generated on first use: native code replays most plans
+    without it.
 
-    `source` is its text; `call` takes the leaves of the arguments, and `holds` says whether the
-    world is still what the plan assumes of it.
+    `call` takes the leaves of the arguments; `holds` says whether all guards of the plan hold.
     """
 
     def __init__(self, writer: _Writer, holds: Callable[[], bool]) -> None:
@@ -74,7 +73,7 @@ class Wrapper:
 
     @functools.cached_property
     def source(self) -> str:
-        """The text of the function."""
+        """The source of the function."""
         return self._writer.source()
 
     @functools.cached_property
@@ -93,12 +92,12 @@ def _raise(plan: Plan, drift: Drift) -> NoReturn:
 
 
 def write(plan: Plan, *, pool: bool = False, drifted: Drifted = _raise) -> Wrapper:
-    """Write a plan out; with a pool, the tensors that it makes come from rings."""
+    """Generate the function of a plan; with a pool, its allocations come from rings."""
     return Wrapper(_Writer(plan, pool, drifted), _holds(plan))
 
 
 def _holds(plan: Plan) -> Callable[[], bool]:
-    """Whether all guards of a plan hold, as one expression: most ask for the same object."""
+    """A function that checks all guards of a plan in one expression, identity first."""
     world: dict[str, Any] = {}
     words = ["True"]
     for k, guard in enumerate(plan.guards):
@@ -126,7 +125,7 @@ def _holds(plan: Plan) -> Callable[[], bool]:
 
 @functools.lru_cache
 def _code(source: str, name: str) -> CodeType:
-    """Compiled once: the plans of a kernel for several sizes ask the same of the world."""
+    """Compiled once: the plans of a kernel for several sizes have the same guards."""
     return compile(source, name, "exec")
 
 
@@ -151,7 +150,7 @@ class _Writer:
         }
 
     def source(self) -> str:
-        """The text of the function."""
+        """The source of the function."""
         lines = [f"def {self.function}({', '.join(self.leaves)}):"]
         used = wanted(self.plan, launches=True)
         for k, step in enumerate(self.plan.steps):
@@ -163,7 +162,7 @@ class _Writer:
         return "\n".join(lines) + "\n"
 
     def _step(self, k: int, step: Step) -> tuple[str, list[str]]:
-        """A line of the function, and what to say beside it."""
+        """A line of the function, and its comment."""
         if isinstance(step, Allocate):
             slot = self.plan.slots[step.slot]
             if self.pool:
@@ -173,7 +172,7 @@ class _Writer:
             made = f"{list(slot.size)}, {list(slot.stride)}, dtype={slot.dtype}"
             device = f'device="{slot.device}"'
             return f"{self.tensors[step.slot]} = empty_strided({made}, {device})", []
-        if isinstance(step, Fill):  # by way of `data`: what a new tensor has in it is no change
+        if isinstance(step, Fill):  # through `data`: initial contents do not count as a change
             return f"{self.tensors[step.slot]}.data.fill_({self._constant(step.value)})", []
         if isinstance(step, View):
             called, target = self._called(k, step.call), self.tensors[step.slot]
@@ -203,7 +202,7 @@ class _Writer:
         return f"{name}({', '.join(given)}){picked}"
 
     def _checked(self, k: int, call: Call) -> str:
-        """A call whose result is held to what it was, and to the tensors that it was given."""
+        """A call whose result is compared with the recorded one."""
         text = self._called(k, call)
         target = self._target(call.result)
         if not target or filling(call) is not None:
@@ -219,7 +218,7 @@ class _Writer:
         return f"{target} = checked_{k}({', '.join([text, *names])})"
 
     def _target(self, value: Value) -> str:
-        """What a result is assigned to; slots are filled, everything else is dropped."""
+        """The assignment target of a result: names for slots, `_` for everything else."""
         if isinstance(value, Tensor):
             return self.tensors[value.slot]
         if isinstance(value, Nest) and any(True for _ in tensors_in(value)):
@@ -227,7 +226,7 @@ class _Writer:
         return ""
 
     def _named(self, k: int, function: Any, called: str) -> str:
-        """The function of torch's by the name that a person would write."""
+        """A torch function by the name that a person would write."""
         for name in (called, f"torch.{called}"):
             first, *rest = name.split(".")
             try:
@@ -259,7 +258,7 @@ class _Writer:
         return f"tuple.__new__({self._kind(value.kind)}, ({', '.join(items)},))"
 
     def _kind(self, kind: type) -> str:
-        """A class of named tuples by its name, unless that is taken."""
+        """A named tuple class by its name, unless that is taken."""
         name = kind.__name__
         taken = {self.function, *self.leaves}
         if not _is_free(name) or name in taken or self.world.get(name, kind) is not kind:
@@ -294,7 +293,7 @@ _OWN = re.compile(r"(t|leaf_|launch_|call_|checked_|constant_|global_|output_|ki
 
 
 def _is_free(name: str) -> bool:
-    """Whether a name is one that the text does not use for anything else."""
+    """Whether the generated source does not use a name for anything else."""
     taken = name in ("torch", "Tensor", "empty_strided", "slice", "tuple") or keyword.iskeyword(
         name
     )
@@ -302,18 +301,18 @@ def _is_free(name: str) -> bool:
 
 
 def _made(step: Step) -> Sequence[int]:
-    """The slots that a step has tensors for."""
+    """The slots that a step makes."""
     if isinstance(step, (Allocate, View)):
         return (step.slot,)
     return tuple(tensors_in(step.result)) if isinstance(step, Call) else ()
 
 
-# -- what functions of torch's return --------------------------------------------------------------
+# -- results of torch functions --------------------------------------------------------------------
 
 
 class _Checked:
-    """Gives the result of a call, if it is as the plan has it. `slots` are those of the tensors
-    that it is shown besides."""
+    """Returns the result of a call if it is as the plan says, and raises if not. `slots` are those
+    of the tensors that follow the result."""
 
     __slots__ = ("call", "drifted", "plan", "slots")
 
@@ -332,8 +331,8 @@ class _Checked:
 
 
 def _fits(plan: Plan, value: Value, result: Any, known: dict[int, Any]) -> bool:
-    """Whether what a call gave is as it was; `known` are tensors that were there before, by slot,
-    and takes those that are new."""
+    """Whether a result is as recorded. `known` has the existing tensors by slot; new tensors are
+    added to it."""
     if isinstance(value, Tensor):
         before = known.get(value.slot)
         if before is not None:
@@ -360,8 +359,8 @@ def _items(result: Any) -> tuple[Any, ...]:
 
 
 def drift_in(plan: Plan, call: Call, result: Any) -> Drift:
-    """What a call of torch's returned otherwise than when it was recorded."""
-    return Drift(f"what {call.name} returns", _said(plan, call.result), _shown(result))
+    """How the result of a torch function differs from the recorded one."""
+    return Drift(f"the result of {call.name}", _said(plan, call.result), _shown(result))
 
 
 def _said(plan: Plan, value: Value) -> str:
@@ -383,8 +382,7 @@ def _shown(result: Any) -> str:
 
 
 def filling(step: Step) -> tuple[int, bool | int | float] | None:
-    """The slot of a tensor that a call sets to one number in place, and the number; None for
-    others."""
+    """The slot that a call fills in place, and the number; None for other steps."""
     if not isinstance(step, Call) or step.function is not torch.Tensor.fill_:
         return None
     if len(step.args) != 2 or step.kwargs:
@@ -401,8 +399,8 @@ def made_as(slot: Slot) -> torch.Tensor:
 
 
 def wanted(plan: Plan, *, launches: bool) -> set[int]:
-    """The slots whose tensors are used, and not only the memory that they look at; with `launches`,
-    also those that are given to kernels.
+    """The slots that are needed as tensors, not only as addresses; with `launches`, also those that
+    are passed to kernels.
 
     >>> wanted(Plan("f", (), frozenset(), (), (), (), Tensor(3)), launches=False)
     {3}
@@ -428,8 +426,8 @@ def resume(
     given: Sequence[Any],
     drifted: Drifted = _raise,
 ) -> Any:
-    """Do the steps of a plan from one on: `held` are the tensors of the slots so far, None for
-    views that nobody has made; `given` are the leaves of the arguments."""
+    """Run the steps of a plan from `start` on. `held` are the tensors of the slots so far, None for
+    views that were not made yet; `given` are the leaves of the arguments."""
     slots = list(held)
     views = {step.slot: step for step in plan.steps if isinstance(step, View)}
 

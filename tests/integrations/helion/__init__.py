@@ -1,0 +1,1 @@
+"""Helion: one row for each feature of its language, with and without tzero."""

@@ -1,4 +1,4 @@
-"""Helion's kernels behind tzero, for the tests: fresh ones, and how a call of one is served."""
+"""Helpers: new tzero kernels for Helion kernels, and whether a call is replayed."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ __all__ = ["again", "held_to", "installed", "is_replayed", "settled", "wrapped"]
 
 
 def wrapped(kernel: Any, tier: int = 2, **options: Any) -> Any:
-    """tzero's kernel over one of Helion's, at a tier; a skip where that is not built."""
+    """A tzero kernel for a Helion kernel, at a tier; skips the test if that is not built."""
     with settings.override(tier=available(tier)):
         return tzero.kernel(**options)(kernel)
 
 
 def again(kernel: Any, **changes: Any) -> Any:
-    """A kernel of the same function that nobody has called."""
+    """A new kernel of the same function."""
     config = changes.pop("config", kernel.configs[0])
     same = {"static_shapes": kernel.settings.static_shapes, "key": kernel._key_fn}
     return helion.kernel(config=config, **{**same, **changes})(kernel.fn)
@@ -37,7 +37,7 @@ def is_replayed(kernel: Any, *args: Any) -> bool:
 
 
 def settled(kernel: Any, row: Row, times: int = 3) -> None:
-    """Calls until a plan is in use: Helion compiles, the next is recorded, then it is replayed."""
+    """Call until a plan is in use: Helion compiles, the next call is recorded, then replayed."""
     for _ in range(times):
         held_to(row, kernel(*row.fresh()))
 
@@ -49,7 +49,7 @@ def held_to(row: Row, result: Any) -> None:
 
 @contextlib.contextmanager
 def installed() -> Iterator[None]:
-    """tzero under all of Helion's kernels, for a while."""
+    """Install tzero for all Helion kernels in this context."""
     tzero.helion.install()
     try:
         yield

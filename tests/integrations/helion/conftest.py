@@ -1,4 +1,4 @@
-"""Where Helion is not installed, its tests are skipped, and say so."""
+"""Skips the tests with a reason if Helion is not installed."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-# Before Helion reads it: without it a kernel with no config would be tuned, for minutes.
+# Before Helion reads it; otherwise a kernel without a config would be tuned for minutes.
 os.environ.setdefault("HELION_AUTOTUNE_EFFORT", "none")
 
 
 class Missing(pytest.Module):
-    """A file of tests that is not imported, because it needs Helion."""
+    """A test file that is not imported, because it needs Helion."""
 
     def collect(self) -> Iterator[pytest.Item]:
         reason = "Helion is not installed; pip install 'tzero-runtime[bench]' brings it"
@@ -31,7 +31,7 @@ def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> 
 
 @pytest.fixture(autouse=True)
 def on_the_cpu() -> None:
-    """The rows are about the CPU backend, also on a machine that has a GPU."""
+    """Use the CPU backend, also on a machine that has a GPU."""
     import torch
 
     from tzero import settings
@@ -42,5 +42,5 @@ def on_the_cpu() -> None:
 
 @pytest.fixture(autouse=True)
 def _without_the_last_value(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Examples that are run leave a builtin ``_``, which Helion takes for a host variable."""
+    """Remove the builtin ``_`` that doctests leave, which Helion would take for a host variable."""
     monkeypatch.delattr(builtins, "_", raising=False)

@@ -1,8 +1,8 @@
-"""One row of the Helion suite: a kernel, its inputs, and what torch says it computes.
+"""One row of the Helion suite: a kernel, its inputs, and the expected result from torch.
 
-Enters: functions in Helion's language under `@row(...)`. Leaves: `Row`s, in the order they are
-written, from which the tests and the table of docs/helion.md are made. It must not know of tzero:
-a row is a program that somebody wrote for Helion.
+Enters: functions in Helion's language under `@row(...)`. Leaves: `Row`s in source order, which the
+tests run and from which the table of docs/helion.md is generated. It must not know of tzero: a row
+is a program written for Helion.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ Wanted = Callable[..., Any]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What one kernel shows; `error` and `why` are set where the CPU cannot run it.
+    """One kernel and its feature; `error` and `why` are set if the CPU cannot run it.
 
-    `error` begins the message that it must fail with: a row that starts to work fails the suite,
-    so that the list of limits never outlives them.
+    `error` is the start of the message that it must fail with. A row that starts to work fails the
+    suite, so that the list of limits stays true.
     """
 
     name: str
@@ -44,16 +44,16 @@ class Row:
 
     @property
     def there(self) -> bool:
-        """Whether the Helion that is installed has what the row is about."""
+        """Whether the installed Helion has the feature."""
         return not self.since or Version(version("helion")) >= Version(self.since)
 
     def fresh(self) -> tuple[Any, ...]:
-        """The inputs, new and equal each time: kernels may write to them."""
+        """New inputs, equal each time, because kernels may write to them."""
         torch.manual_seed(0)
         return self.inputs()
 
     def expected(self) -> Any:
-        """What torch computes of the inputs."""
+        """The expected result, computed by torch."""
         return self.wanted(*self.fresh())
 
 
@@ -69,7 +69,7 @@ def row(
     since: str = "",
     **config: Any,
 ) -> Callable[[Callable[..., Any]], Row]:
-    """Make a row of the function below, with one configuration, so that nothing is tuned."""
+    """Make a row of a function, with one config, so that nothing is tuned."""
 
     def make(function: Callable[..., Any]) -> Row:
         pinned = helion.Config(**{"num_warps": 4, "num_stages": 1, **config})
@@ -80,7 +80,7 @@ def row(
 
 
 def limit(error: str, why: str) -> Callable[[Row], Row]:
-    """Say that the row below does not run on the CPU: how it fails, and why."""
+    """Mark a row that does not run on the CPU: how it fails, and why."""
 
     def mark(made: Row) -> Row:
         return replace(made, error=error, why=why)
@@ -89,6 +89,6 @@ def limit(error: str, why: str) -> Callable[[Row], Row]:
 
 
 def rows_of(*modules: ModuleType) -> Iterator[Row]:
-    """The rows of these modules, as they are written."""
+    """The rows of these modules in source order."""
     for module in modules:
         yield from (value for value in vars(module).values() if isinstance(value, Row))

@@ -1,4 +1,4 @@
-"""All rows of the suite: those that run, and those that must fail as they say."""
+"""All rows of the suite: those that run, and those that must fail with a known error."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""The tables of docs/helion.md, made from the rows that prove them.
+"""Generates the lists of docs/helion.md from the rows.
 
 Enters: the rows of this folder. Leaves: the text between the page's two markers. It must not know
-what works: only which rows there are, and which of them say that they fail.
+what works, only which rows there are and which are marked as failing.
 
     python -m tests.integrations.helion.table            rewrite docs/helion.md
-    python -m tests.integrations.helion.table --check    exit with 1, and the difference
+    python -m tests.integrations.helion.table --check    exit with 1 and a diff if out of date
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ END = "<!-- end -->"
 
 
 def shown(row: Row) -> str:
-    """A row's feature, and from which Helion on."""
+    """A row's feature, and the oldest Helion that has it."""
     return f"{row.feature} (Helion {row.since} on)" if row.since else row.feature
 
 
@@ -45,7 +45,7 @@ def lines() -> Iterator[str]:
 
 
 def page(text: str) -> str:
-    """The page's text with the part between the markers made anew."""
+    """The page's text with the part between the markers replaced."""
     before, found, rest = text.partition(BEGIN)
     _, closed, after = rest.partition(END)
     assert found and closed, f"{PAGE} has lost its markers {BEGIN} and {END}"

@@ -1,5 +1,5 @@
-"""Every row of the suite again, called through tzero: the same results, and replayed where it is
-said; which calls stay Helion's is a list, so that it can only change on purpose."""
+"""Every row of the suite, called through tzero: the same results, and replayed. Calls that are left
+to Helion are in a list, so that it changes only on purpose."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LEFT = {
     "takes_named_tuple": "an object of a class",
     "takes_dataclass": "an object of a class",
 }
-"""Rows with an argument of these kinds; Helion's host functions look into them."""
+"""Rows with arguments that plans do not support."""
 
 
 tier = tiers.fixture(1, 2)
@@ -115,11 +115,11 @@ def test_with_a_pool_an_output_that_nobody_holds_is_used_again() -> None:
     assert held.data_ptr() not in addresses and len(addresses) < 8
 
 
-def test_arguments_into_which_plans_do_not_look_leave_nothing_behind() -> None:
+def test_calls_with_unsupported_arguments_keep_nothing_alive() -> None:
     row = kernels_calls.takes_closure
     kernel = wrapped(again(row.kernel))
     settled(kernel, row)
-    assert "Helion calls" in kernel.explain(*row.fresh()).refusal
+    assert "left to Helion" in kernel.explain(*row.fresh()).refusal
     assert kernel.stats().entries == 0
 
 
@@ -134,9 +134,9 @@ def test_a_kernel_of_which_no_call_can_be_replayed_is_left_to_helion_after_a_whi
     with monkeypatch.context() as patch:
         patch.setattr(planner, "read_dependencies", read_dependencies)
         settled(kernel, row)
-        assert "Helion calls" not in kernel.explain(*row.fresh()).refusal
+        assert "left to Helion" not in kernel.explain(*row.fresh()).refusal
         settled(kernel, row, times=40)
-        assert "none was planned" in kernel.explain(*row.fresh()).refusal
+        assert "could be recorded" in kernel.explain(*row.fresh()).refusal
     settled(kernel, row)
     assert not is_replayed(kernel, *row.fresh())
     kernel.reset()

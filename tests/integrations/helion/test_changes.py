@@ -1,5 +1,5 @@
-"""What makes Helion choose otherwise makes tzero choose otherwise, in the very next call: configs,
-resets, tuning, late specializations, process groups, globals, reference mode."""
+"""Changes that make Helion call another function take effect in the next call through tzero:
+configs, resets, tuning, late specializations, process groups, globals, reference mode."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROW = kernels_tiles.tile_masked  # 100 elements, blocks of 32
 
 @pytest.fixture(params=[1, 2], ids=["python", "native"])
 def kernel(request: pytest.FixtureRequest) -> Any:
-    """One whose calls are replayed."""
+    """A kernel whose calls are replayed."""
     made = wrapped(again(ROW.kernel), request.param)
     settled(made, ROW)
     assert is_replayed(made, *ROW.fresh())
@@ -38,7 +38,7 @@ def blocks(kernel: Any) -> int:
 
 
 def counted(bound: Any) -> list[int]:
-    """Have calls of what Helion compiled counted, in the place where Helion looks for it."""
+    """Replace the function that Helion compiled by one that counts its calls."""
     run, calls = bound._run, [0]
 
     def counting(*args: Any) -> Any:
@@ -89,7 +89,7 @@ def test_a_reset_of_tzeros_kernel_is_one_of_helions(kernel: Any) -> None:
 
 
 def test_a_kernel_that_is_tuned_is_called_as_it_was_tuned(kernel: Any) -> None:
-    """Tuning ends with `set_config`; what is chosen here is a wrong result, so that it shows."""
+    """Tuning ends with `set_config`; the chosen function gives a wrong result, so that it shows."""
     bound = kernel.helion.bind(ROW.fresh())
     bound._run = lambda x, y: x - y
     x, y = ROW.fresh()
@@ -151,8 +151,8 @@ def test_reference_mode_is_helions() -> None:
     assert "reference mode" in kernel.explain(*ROW.fresh()).refusal
 
 
-def test_a_guard_that_is_left_out_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tests above see what they are for: without Helion's guards a change goes unseen."""
+def test_without_helions_guards_a_change_goes_unnoticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tests above can fail: without Helion's guards a change goes unnoticed."""
     kernel = wrapped(again(ROW.kernel))
     found = compat.compiled
     monkeypatch.setattr(

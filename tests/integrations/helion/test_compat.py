@@ -1,5 +1,5 @@
-"""What is known of Helion's insides, held against the Helion that is installed: a test for each
-version that is supported, skipped where another one is there."""
+"""Helion's private parts, checked against the installed Helion: a test for each supported version,
+skipped if another one is installed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ THERE = Version(version("helion"))
 
 @pytest.fixture
 def kernel() -> Any:
-    """One that nobody has called."""
+    """A new kernel."""
     return again(ROW.kernel)
 
 
@@ -30,7 +30,7 @@ def only(wanted: str) -> pytest.MarkDecorator:
 
 
 def guard_names(kernel: Any) -> list[str]:
-    """Of those that are about Helion, not about torch.distributed."""
+    """The guards about Helion, without those about torch.distributed."""
     found = compat.compiled(kernel, ROW.fresh())
     assert found is not None
     return [guard.name for guard in found.guards if guard.name not in ("_world", "_default_pg")]
@@ -73,7 +73,7 @@ def test_each_guard_of_helions_holds_until_what_it_watches_changes(kernel: Any) 
     kernel.reset()
     assert not all(guard.holds() for guard in since)
     kernel.bind(ROW.fresh())
-    assert run.holds()  # what was compiled is still what it was: only Helion forgot it
+    assert run.holds()  # the compiled function still exists; only Helion forgot it
     run.where["_run"] = None
     assert not run.holds()
 

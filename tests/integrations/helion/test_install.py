@@ -1,4 +1,4 @@
-"""tzero under all of Helion's kernels: what is put in place, and that nothing is left of it."""
+"""`tzero.helion.install` and `uninstall`: what they change, and that nothing is left."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROW = kernels_tiles.tile_1d
 
 @pytest.fixture
 def kernel() -> Any:
-    """One that nobody has called."""
+    """A new kernel."""
     return again(ROW.kernel)
 
 
@@ -106,7 +106,7 @@ def test_what_is_left_to_helion_is_an_event() -> None:
     with events.observe(seen.append):
         settled(kernel, kernels_calls.takes_closure)
     reasons = [event.reason for event in seen if event.kind == "refusal"]
-    assert reasons == ["Helion calls: an argument is of a class into which plans do not look"]
+    assert reasons == ["left to Helion: an argument is of a class that plans do not support"]
 
 
 @pytest.mark.parametrize("how", ["wrapped", "installed"])

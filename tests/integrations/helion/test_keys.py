@@ -1,5 +1,5 @@
-"""Whatever Helion tells apart, tzero tells apart: calls that Helion compiles anew for are never
-served by the plan of others; and numbers that Helion does not look at are not looked at."""
+"""Keys are as fine as Helion's: calls that Helion compiles separately never share a plan. Numbers
+that Helion only passes to launches do not select plans."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.integrations.helion.row import Row
 
 @dataclass(frozen=True, slots=True)
 class Apart:
-    """Two calls that Helion has two keys for, from a version on, and what each computes."""
+    """Two calls with different keys in Helion, and their results; `since` is the oldest version."""
 
     name: str
     row: Row
@@ -69,7 +69,7 @@ APART = (
 def test_what_helion_tells_apart_is_told_apart(apart: Apart, tier: int) -> None:
     plain = again(apart.row.kernel)
     for args in (apart.one(), apart.other()):
-        plain(*args)  # what Helion specializes shows once it has compiled
+        plain(*args)  # Helion's specializations are known once it has compiled
     if Version(version("helion")) >= Version(apart.since):
         assert plain.specialization_key(apart.one()) != plain.specialization_key(apart.other())
     kernel = wrapped(again(apart.row.kernel), tier)
@@ -97,12 +97,12 @@ def test_a_number_that_is_only_passed_on_may_be_another_one(tier: int) -> None:
     for scale, plus in [(0.5, 5), (-3.0, 9), (1e20, 7)]:
         torch.testing.assert_close(kernel(x, scale, plus), x * scale + plus)
     assert kernel.planner.recorded == recorded == 1
-    for plus in (1, 16, 1 << 40):  # Triton makes other code for these
+    for plus in (1, 16, 1 << 40):  # Triton compiles other code for these
         torch.testing.assert_close(kernel(x, 2.0, plus), x * 2 + plus)
 
 
 def test_a_function_is_known_by_its_code() -> None:
-    """As to Helion: a lambda that is made anew for each call is the same one."""
+    """As in Helion: a lambda that is created in each call is the same function."""
     kernel = wrapped(again(kernels_calls.takes_function.kernel))
     x = ones()
     for _ in range(6):

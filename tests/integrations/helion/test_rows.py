@@ -1,5 +1,4 @@
-"""Kernels in Helion's language, unmodified, on the CPU: each computes what torch does, or fails as
-its row says."""
+"""Unmodified Helion kernels on the CPU: each computes what torch does, or fails as its row says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/helion.md says what the rows prove, and no more."""
+"""docs/helion.md lists exactly the rows."""
 
 from __future__ import annotations
 

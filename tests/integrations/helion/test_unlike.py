@@ -1,5 +1,5 @@
-"""Kernels of Helion's that are unlike others, while tzero is installed: copies, odd parameters,
-calls in tracers. What Helion does, tzero does; where it would be wrong, it says so."""
+"""Unusual Helion kernels while tzero is installed: copies, positional-only parameters, calls in
+tracers. tzero does what Helion does, or raises an error."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_copy_of_a_kernel_is_a_kernel_of_its_own() -> None:
     kernel = again(ROW.kernel)
     settled(kernel, ROW)
     twice = copy.copy(kernel)
-    twice.reset()  # what both have, it empties; what it has next is its own
+    twice.reset()  # resets what both share; from then on it has its own
     twice._bound_kernels, twice._dispatch_cache = {}, {}
     x, y = ROW.fresh()
     twice.bind((x, y))._run = lambda x, y: x * y
@@ -71,7 +71,7 @@ def test_nothing_of_tzeros_is_called_where_it_is_off_or_would_be_slower(
     with settings.override(**off), events.observe(seen.append):
         settled(again(ROW.kernel), ROW)
     reasons = [event.reason for event in seen if event.kind == "refusal"]
-    slower = "Helion calls: calls replayed in Python, which is all there is here, take longer"
+    slower = "left to Helion: a replay in Python (tier 1) takes longer"
     assert [reason.startswith(slower) for reason in reasons] == [True] * (off == {"tier": 1})
 
 
@@ -85,7 +85,7 @@ def test_positional_only_parameters_are_helions_and_an_event() -> None:
     with pytest.raises(TypeError, match="positional only"):
         first_by_place(x, times=3.0)
     reasons = [event.reason for event in seen if event.kind == "refusal"]
-    assert reasons == ["Helion calls: its parameter x is positional-only"]
+    assert reasons == ["left to Helion: its parameter x is positional-only"]
 
 
 @pytest.mark.parametrize("tier", [1, 2], ids=["python", "native"])

@@ -1,0 +1,1 @@
+"""PyTorch: torch.compile, operators, autograd, tracers, modes, processes."""

@@ -1,4 +1,4 @@
-"""Kernels of every tier on the CPU, and torch as it was before each test."""
+"""Fixtures: kernels of every tier on the CPU, and a clean torch for each test."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ tier = tiers.fixture(0, 1, 2)
 
 @pytest.fixture
 def made(tier: int) -> hosts.Made:
-    """The kernels of `hosts` at the tier, each called twice: what is replayed is replayed."""
+    """The kernels of `hosts` at the tier, each called twice, so that later calls are replayed."""
     return hosts.made(tier)
 
 
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:
-    """Each test draws the same numbers, and compiles anew."""
+    """Seed random numbers and reset torch.compile for each test."""
     if torch.cuda.is_available():
         pytest.skip("these tests are of tensors on the CPU")
     torch.manual_seed(0)

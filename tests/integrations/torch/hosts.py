@@ -1,7 +1,7 @@
-"""Host functions and kernels that the tests put into what torch does, at each tier.
+"""Host functions and kernels for the tests with torch, at each tier.
 
-Enters: a tier. Leaves: `Made`: the same few kernels at that tier. They are made once for a process,
-and by name, so that they can be pickled and other processes have them too.
+Enters: a tier. Leaves: `Made`, the same few kernels at that tier. They are made once per process,
+and are globals, so that they can be pickled and other processes have them too.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ def scaled(x, by):
 
 
 def fixed(x):
-    """Twice a tensor of up to 64 elements; no question is asked of the tensor."""
+    """Twice a tensor of up to 64 elements, without reading its size."""
     out = torch.empty_like(x)
     scale_kernel[(1,)](x, out, 2.0, 4, BLOCK=BLOCK)
     return out
 
 
 def summed(x, y):
-    """The sum of two contiguous tensors, by a grid that is a function."""
+    """The sum of two contiguous tensors; the grid is a function."""
     out = torch.empty_like(x)
     grid = lambda meta: (triton.cdiv(x.numel(), meta["BLOCK"]),)  # noqa: E731
     add_kernel[grid](x, y, out, x.numel(), BLOCK=BLOCK)
@@ -60,7 +60,7 @@ def grown(x):
 
 
 def square(x):
-    """Torch's functions around a launch."""
+    """Torch functions around a launch."""
     return scaled(x @ x.t(), 0.5).sum(0) + 1
 
 
@@ -93,7 +93,7 @@ def made(tier: int) -> Made:
 
 
 def launched(launch: Any, x: torch.Tensor, by: float) -> torch.Tensor:
-    """`scaled`, by a kernel of `tzero.jit`."""
+    """`scaled`, with a `tzero.jit` kernel."""
     out = torch.empty_like(x)
     launch[(triton.cdiv(x.numel(), BLOCK),)](x, out, by, x.numel(), BLOCK=BLOCK)
     return out
@@ -101,13 +101,13 @@ def launched(launch: Any, x: torch.Tensor, by: float) -> torch.Tensor:
 
 @tzero.kernel
 def doubled(x):
-    """A kernel of the tier in force that is found by its name."""
+    """A kernel of the current tier that can be found by its name."""
     return scaled(x, 2.0)
 
 
 @tzero.kernel(configs=[tzero.Config(BLOCK=64), tzero.Config(BLOCK=128)])
 def chosen(x, config):
-    """The same, with a choice of blocks."""
+    """The same, with several configs."""
     out = torch.empty_like(x)
     grid = (triton.cdiv(x.numel(), config.BLOCK),)
     scale_kernel[grid](x, out, 2.0, x.numel(), BLOCK=config.BLOCK)

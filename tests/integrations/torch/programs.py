@@ -1,7 +1,7 @@
-"""Programs that need a process of their own: they start workers, by fork and by spawn.
+"""Programs that run in their own process, because they start workers by fork and by spawn.
 
-Enters: how workers start and a tier, on the command line. Leaves: an exit code, and words where it
-is not 0. Everything that workers need is at the top of the module: a spawned one imports it.
+Enters: how workers start, and a tier, on the command line. Leaves: an exit code, and a message if
+it is not 0. Everything that workers need is at module level, because a spawned worker imports it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def kernel(tier: int) -> Any:
 
 
 class Scaled(Dataset[torch.Tensor]):
-    """Items that a kernel makes, in the worker; a kernel by name is a member."""
+    """Items that a kernel computes in the worker; a kernel is an attribute."""
 
     def __init__(self, tier: int) -> None:
         self.tier = tier
@@ -51,7 +51,7 @@ class Streamed(IterableDataset[torch.Tensor]):
 
 
 def collate(items: list[torch.Tensor]) -> torch.Tensor:
-    """Sums a batch by a kernel, in the worker."""
+    """Sums a batch with a kernel in the worker."""
     total = torch.zeros(4)
     for each in items:
         total = hosts.made(2 if _native() else 1).summed(total, each)
@@ -67,8 +67,8 @@ def _native() -> bool:
 
 
 def load(method: str, tier: int) -> None:
-    """Batches that are made in workers, and read here. A new process takes seconds, so there are
-    fewer of them."""
+    """Batches that workers make and this process reads. Spawning takes seconds, so there are fewer
+    spawned workers."""
     expected = sum(6.0 * k for k in range(ITEMS))
     for dataset in (Scaled(tier), Streamed(tier))[: 2 if method == "fork" else 1]:
         loader = DataLoader(
@@ -95,7 +95,7 @@ def write(method: str, tier: int, shared: torch.Tensor, row: int, done: Any) -> 
 
 
 def share(method: str, tier: int) -> None:
-    """Workers write to one tensor by launches, and send back what they made."""
+    """Workers write to one tensor by launches, and send back their own."""
     context = mp.get_context(method)
     shared = torch.ones(2, 4).share_memory_()
     done = context.Queue()
@@ -118,7 +118,7 @@ def share(method: str, tier: int) -> None:
 
 
 def share_beside_threads(method: str, tier: int) -> None:
-    """The same while other threads launch: processes start in the middle of that."""
+    """The same, while other threads launch as the processes start."""
     stop = threading.Event()
 
     def launch() -> None:
@@ -137,10 +137,10 @@ def share_beside_threads(method: str, tier: int) -> None:
 
 
 if __name__ == "__main__":
-    # By its own name, so that spawned workers find the same things.
+    # Imported by name, so that spawned workers find the same objects.
     from tests.integrations.torch import programs
 
     how, number = sys.argv[1], int(sys.argv[2])
-    kernel(number)  # those of a process that forks have run before
+    kernel(number)  # before a fork, kernels have been called
     programs.load(how, number)
     (programs.share_beside_threads if how == "fork" else programs.share)(how, number)

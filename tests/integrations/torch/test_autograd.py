@@ -1,4 +1,4 @@
-"""Kernels under autograd: in its functions, beside it, and recomputed by checkpoints."""
+"""Kernels and autograd: in `autograd.Function`s, beside it, and in checkpoints."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.plans.tiers import assert_same
 
 
 def product_of(made: Made, once: bool = False) -> Any:
-    """A function of autograd whose two directions are launches; the other factor is saved."""
+    """An `autograd.Function` that launches in both directions; the other factor is saved."""
 
     class Product(torch.autograd.Function):
         @staticmethod
@@ -140,7 +140,7 @@ def test_a_launch_is_no_step_of_autograd_whatever_requires_gradients(made: Made)
 def test_torchs_functions_around_a_launch_keep_their_gradients(made: Made) -> None:
     for _ in range(3):
         x = torch.randn(3, 3, requires_grad=True)
-        out = made.square(x)  # a launch cuts the way of the gradient, and what follows has none
+        out = made.square(x)  # no gradient flows through a launch
         assert not out.requires_grad
         (x.sum() + out.sum()).backward()
         assert x.grad is not None
@@ -154,7 +154,7 @@ def test_what_is_written_by_a_launch_is_not_counted_by_autograd_at_any_tier(made
         before = x._version
         made.grown(x)
         versions.append(x._version - before)
-    assert versions == [0, 0, 0]  # as of Triton's launches: write through torch.library instead
+    assert versions == [0, 0, 0]  # as for Triton's launches: use torch.library for in-place writes
 
 
 @pytest.mark.parametrize("around", [torch.no_grad, torch.inference_mode, torch.enable_grad])

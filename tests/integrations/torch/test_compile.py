@@ -1,4 +1,4 @@
-"""Kernels in what torch.compile compiles: traced with it, or called between its graphs."""
+"""Kernels under torch.compile: traced, or called between graphs."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ by_each_backend = pytest.mark.parametrize(
 
 
 class Layer(torch.nn.Module):
-    """A model with a launch between functions of torch's; `kernel` is a host function or a kernel
-    over it."""
+    """A model with a launch between torch functions; `kernel` is a host function, or a kernel of
+    it."""
 
     def __init__(self, kernel: Any) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ def test_a_kernel_itself_compiles_as_its_host_function_does(made: Made) -> None:
 
 
 def graphs_for(kernel: Any, sizes: list[int], **options: Any) -> int:
-    """How many graphs are compiled for calls with tensors of these sizes, each of them right."""
+    """How many graphs are compiled for calls with tensors of these sizes; checks each result."""
     counter = CompileCounter()
     compiled = torch.compile(lambda x: kernel(x, 2.0) + 1, backend=counter, **options)
     for size in sizes:
@@ -132,7 +132,7 @@ def test_a_changed_global_of_the_host_function_is_compiled_anew(
     assert counter.frame_count == 2
 
 
-# -- the ways to make kernels, traced --------------------------------------------------------------
+# -- kinds of kernels, traced ----------------------------------------------------------------------
 
 
 def configured(x, config):
@@ -170,7 +170,7 @@ def test_config_constants_defaults_and_kernels_in_kernels_are_traced(
 
 @dataclass(frozen=True)
 class Scaling:
-    """Something with a kernel for a method."""
+    """A class with a kernel as a method."""
 
     by: float
 
@@ -190,7 +190,7 @@ def test_a_kernel_that_is_a_method_breaks_the_graph_and_is_right() -> None:
         whole(torch.ones(5))
 
 
-# -- breaks ----------------------------------------------------------------------------------------
+# -- graph breaks ----------------------------------------------------------------------------------
 
 
 def looking(x):
@@ -213,7 +213,7 @@ def test_a_host_function_that_breaks_the_graph_runs_between_two_graphs(
 
 def test_torch_compile_leaves_the_inside_of_tzero_alone(tier: int) -> None:
     counter = CompileCounter()
-    for _ in range(12):  # more than Dynamo compiles one function for
+    for _ in range(12):  # more than Dynamo's recompile limit
         with settings.override(tier=tier):
             kernel = tzero.kernel(looking)
         compiled = torch.compile(lambda x, kernel=kernel: kernel(x), backend=counter)

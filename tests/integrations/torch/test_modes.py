@@ -1,4 +1,4 @@
-"""Kernels under torch's modes, and with the kinds of tensors that people give them."""
+"""Kernels under torch's modes, and with various kinds of tensors."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def deterministic() -> Iterator[None]:
 
 
 class Logging(TorchDispatchMode):
-    """Writes down the operators it sees."""
+    """Collects the operators that it sees."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class Logging(TorchDispatchMode):
 
 
 class Asking(TorchFunctionMode):
-    """Writes down the functions of torch's that are called."""
+    """Collects the torch functions that are called."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -124,7 +124,7 @@ def allocating(x):
     return out, torch.zeros(1).device.type
 
 
-def test_new_memory_is_on_the_device_that_is_the_default_in_this_call(tier: int) -> None:
+def test_new_tensors_are_on_the_default_device_of_each_call(tier: int) -> None:
     kernel = of_tier(tier, allocating)
     x = torch.ones(4)
     for name in ("cpu", "meta", "cpu", None, "meta", None):
@@ -180,11 +180,11 @@ def test_a_profiler_that_starts_between_calls_changes_no_result(made: Made) -> N
 
 
 class Named(torch.Tensor):
-    """A subclass that has memory of its own, and no opinion."""
+    """A subclass with its own memory that overrides nothing."""
 
 
 class Counting(torch.Tensor):
-    """A subclass that sees each function of torch's that it is given to."""
+    """A subclass that sees every torch function called with it."""
 
     seen = 0
 

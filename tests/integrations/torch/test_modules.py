@@ -1,4 +1,4 @@
-"""Kernels in modules: as members, copied, saved, moved, compiled and optimized with them."""
+"""Kernels as attributes of modules: copied, saved, moved, compiled and optimized with them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.integrations.torch.hosts import Made
 
 
 class Scaled(torch.nn.Module):
-    """A module with a kernel for a member."""
+    """A module with a kernel as an attribute."""
 
     def __init__(self, kernel: Any) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ def named_kernel(x, out, by, n, BLOCK: tl.constexpr):
 
 
 class Launching(torch.nn.Module):
-    """A module with a kernel of `tzero.jit` for a member."""
+    """A module with a `tzero.jit` kernel as an attribute."""
 
     def __init__(self, launch: Any) -> None:
         super().__init__()

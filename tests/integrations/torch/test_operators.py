@@ -1,4 +1,4 @@
-"""Kernels as operators of torch's: what makes them differentiable, batched, exported and traced."""
+"""Kernels as torch operators: differentiable, batched, exported and traced."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TIERS = (0, 1, 2)
 
 
 def twice_op(tier: int) -> Any:
-    """An operator over a kernel of a tier, with all that torch wants to know of one."""
+    """An operator that calls a kernel of a tier, with all rules registered."""
     name = f"tzero_torch::twice_{tier}"
 
     @custom_op(name, mutates_args=())
@@ -49,7 +49,7 @@ def grow_op(tier: int) -> Any:
 
 
 def thrice_op(tier: int) -> Any:
-    """An operator that torch.compile looks into: the launch is wrapped, and torch sees it."""
+    """A `triton_op`: the launch is wrapped, so that torch.compile sees it."""
     with settings.override(tier=tier):
         kernel = tzero.jit(scale_kernel)
 
@@ -153,7 +153,7 @@ def test_an_operator_is_seen_by_every_tracer(operators: Any) -> None:
     x, y = torch.randn(5), torch.randn(5)
     for mode in ("real", "fake", "symbolic"):
         assert torch.equal(make_fx(twice, tracing_mode=mode)(x)(y), y * 2)
-    with warnings.catch_warnings(action="ignore"):  # torch.jit's day is past, it says
+    with warnings.catch_warnings(action="ignore"):  # torch.jit is deprecated
         assert torch.equal(torch.jit.trace(Twice(twice), (x,))(y), y * 2 + 1)
     assert torch.equal(torch.fx.symbolic_trace(lambda x: twice(x) + 1)(y), y * 2 + 1)
     with FakeTensorMode() as mode:
@@ -170,7 +170,7 @@ def test_an_operator_is_batched_by_its_rule(operators: Any) -> None:
 
 
 def differentiable(made: hosts.Made) -> Any:
-    """Twice a tensor, as torch.func wants it: a function of autograd with a rule for each."""
+    """Twice a tensor, as an `autograd.Function` with a rule for each torch.func transform."""
 
     class Twice(torch.autograd.Function):
         @staticmethod

@@ -1,5 +1,5 @@
-"""Tracers, transforms and tensors without memory: a launch that they cannot see is refused, with
-the kernel's name and what to do, and never left out. As operators kernels pass: test_operators.py.
+"""Tracers, transforms and tensors without memory: a launch that they cannot see raises an error
+with the kernel's name and advice, and is never left out. Operators do work: test_operators.py.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from tests.plans.tiers import of_tier
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
-    """torch warns that torch.jit's day is past, and that a fake tensor has no address."""
+    """Ignore torch's warnings about torch.jit and about addresses of fake tensors."""
     with warnings.catch_warnings(action="ignore"):
         yield
 
 
 def still_right(made: Made) -> None:
-    """That nothing is left behind by what was refused."""
+    """Demand that a refused call leaves no state behind."""
     x = torch.randn(4)
     assert torch.equal(made.fixed(x), x * 2)
     assert torch.equal(made.scaled(x, 3.0), x * 3)
@@ -44,7 +44,7 @@ class Model(torch.nn.Module):
         return found
 
 
-# -- those that write down what torch does ---------------------------------------------------------
+# -- tracers ---------------------------------------------------------------------------------------
 
 UNSEEN = "fixed: .* does not see its launch of scale_kernel.*torch.library.custom_op"
 
@@ -95,7 +95,7 @@ def test_a_host_function_without_a_launch_is_traced(tier: int) -> None:
 
 
 def test_torch_jit_script_is_refused_by_name(made: Made) -> None:
-    with pytest.raises(tzero.InvalidArgument, match=r"scaled: torch\.jit\.script has no way"):
+    with pytest.raises(tzero.InvalidArgument, match=r"scaled: torch\.jit\.script cannot represent"):
         torch.jit.script(made.scaled)
     still_right(made)
 

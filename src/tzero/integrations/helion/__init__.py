@@ -1,8 +1,8 @@
-"""Helion's kernels, called through tzero: one, or all of them.
+"""Helion kernels, called through tzero: one of them, or all.
 
-Enters: a `helion.Kernel`, by `tzero.kernel`, or every one there is, by `install`. Leaves: the same
-results as Helion's, at the cost of tzero's calls: Helion goes on compiling and tuning. It must not
-know how calls are made, which is in `helion_calls`, nor Helion's insides, in `helion_compat`.
+Enters: a `helion.Kernel` (`wrap`), or all of them (`install`). Leaves: kernels with the same
+results, whose calls tzero makes; Helion still compiles and tunes. It must not know how calls are
+made, which is in `calls`, nor Helion's private parts, which are in `compat`.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from tzero.versions import require
 __all__ = ["install", "installed", "is_kernel", "uninstall", "wrap"]
 
 _TWIN = "_tzero_twin"
-"""The attribute of Helion's kernels that holds tzero's kernel over them, while installed."""
+"""While installed: the attribute of a Helion kernel that holds tzero's kernel for it, its twin."""
 
 _original: Any = None
-"""Helion's `Kernel.__call__`, while another one is in its place."""
+"""While installed: Helion's own `Kernel.__call__`."""
 
 _known: weakref.WeakSet[Any] = weakref.WeakSet()
-"""Helion's kernels that have a twin."""
+"""Helion kernels that have a twin."""
 
-_change = threading.Lock()  # protects both
+_change = threading.Lock()  # protects `_original` and `_known`
 
 
 def is_kernel(value: object) -> bool:
-    """Whether a value is a kernel of Helion's; Helion is not imported to find out.
+    """Whether a value is a Helion kernel; does not import Helion.
 
     >>> is_kernel(print)
     False
@@ -46,7 +46,7 @@ def is_kernel(value: object) -> bool:
 
 
 def wrap(kernel: Any, *, pool: bool | None = None) -> Kernel[Any]:
-    """tzero's kernel over one of Helion's; `tzero.kernel` calls this.
+    """Wrap a Helion kernel in a tzero kernel; `tzero.kernel` calls this.
 
     ::
 
@@ -61,8 +61,8 @@ def wrap(kernel: Any, *, pool: bool | None = None) -> Kernel[Any]:
         add(x, y)
         add.helion.bind((x, y)).set_config(helion.Config(block_sizes=[512]))
 
-    Helion's kernel stays what it is, and is its attribute `helion`. With ``pool=True`` output
-    tensors that nobody holds are used again.
+    The Helion kernel is not changed, and is the attribute `helion` of the result. With
+    ``pool=True`` output tensors that nothing refers to are reused.
     """
     require("helion")
     pooled = settings.current().output_pool if pool is None else pool
@@ -87,7 +87,7 @@ def installed() -> bool:
 
 
 def install() -> None:
-    """Have every kernel of Helion's called through tzero from now on, those that exist too.
+    """Call every Helion kernel through tzero from now on, existing kernels included.
 
     ::
 
@@ -95,10 +95,10 @@ def install() -> None:
         tzero.helion.install()
         add(x, y)  # a @helion.kernel
 
-    Kernels of other backends than Triton, in reference mode and distributed ones are Helion's as
-    ever, and so is what torch.compile traces. So are all where tzero's native extension is not
-    there, with an event: replays in Python take longer than Helion's own calls. Again, it does
-    nothing.
+    Helion still makes the calls of kernels on backends other than Triton, in reference mode, of
+    distributed kernels, and under torch.compile. Without tzero's native extension it makes all
+    calls, with an event, because a replay in Python takes longer than Helion's own call. A second
+    `install` does nothing.
     """
     global _original
     require("helion")
@@ -113,7 +113,7 @@ def install() -> None:
             if torch.compiler.is_compiling():
                 return original(self, *args, **kwargs)
             twin = self.__dict__.get(_TWIN)
-            if twin is None or twin.helion is not self:  # a copy has what its original has
+            if twin is None or twin.helion is not self:  # a copied kernel has its original's twin
                 twin = _twin_of(self)
             return twin(*args, **kwargs)
 
@@ -121,8 +121,8 @@ def install() -> None:
 
 
 def _twin_of(kernel: Any) -> Any:
-    """tzero's kernel over one of Helion's, kept with it; Helion's own call, where tzero does not
-    take it, is switched off, or not installed any more."""
+    """The twin of a Helion kernel, made and stored if there is none. It is Helion's own call if
+    tzero does not support the kernel, is disabled, or was uninstalled meanwhile."""
     why = ""
     with _change:
         twin = kernel.__dict__.get(_TWIN)
@@ -132,21 +132,21 @@ def _twin_of(kernel: Any) -> Any:
             return _Plain(kernel)
         twin, chosen = _Plain(kernel), tier()
         if chosen == 1:
-            why = "calls replayed in Python, which is all there is here, take longer than its own"
+            why = "a replay in Python (tier 1) takes longer than Helion's own call"
         try:
             twin = wrap(kernel) if chosen > 1 else twin
-        except InvalidKernel as error:  # Helion takes positional-only parameters
+        except InvalidKernel as error:  # Helion allows positional-only parameters
             why = error.problem
         kernel.__dict__[_TWIN] = twin
         _known.add(kernel)
     if why:  # observers are not called under the lock: they may call kernels
-        events.emit(events.Event("refusal", kernel.name, f"Helion calls: {why}"))
+        events.emit(events.Event("refusal", kernel.name, f"left to Helion: {why}"))
     return twin
 
 
 @dataclass(frozen=True, slots=True)
 class _Plain:
-    """A kernel that Helion calls."""
+    """The twin of a kernel whose calls Helion makes."""
 
     helion: Any
 
@@ -155,8 +155,8 @@ class _Plain:
 
 
 def uninstall() -> None:
-    """Have Helion's kernels called by Helion again, and leave nothing on them. Kernels that
-    `tzero.kernel` made stay what they are. Again, it does nothing.
+    """Undo `install`. Kernels that `tzero.kernel` made are not changed. A second `uninstall` does
+    nothing.
 
     ::
 

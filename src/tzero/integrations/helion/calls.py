@@ -1,15 +1,15 @@
-"""tzero's kernels over Helion's: which calls are replayed, recorded, or left to Helion.
+"""Calls of Helion kernels: replayed, recorded, or left to Helion.
 
-    call ── native: a plan for these arguments ──► replayed, nothing of Helion's runs
+    call ── native: a plan for these arguments ──► replayed, none of Helion's code runs
             └ none ── Helion has compiled for them? ── no ──► Helion's own call, which does
                                                     └ yes ──► its generated host function, recorded
 
-Enters: a kernel of Helion's, and calls. Leaves: `HelionKernel`s. It must not know Helion's insides,
-which are in `helion_compat`, nor who has these kernels called.
+Enters: a Helion kernel, and calls. Leaves: `HelionKernel`s. It must not know Helion's private
+parts, which are in `compat`, nor how these kernels get called.
 
-A plan is for one geometry of tensors, which is finer than any key of Helion's. What else decides
-what Helion calls decides which kernel of tzero's is asked: where Helion was given a `key=`
-function, each of its answers has one, and so has the code of each function among the arguments.
+A plan is for one geometry of tensors, which is finer than any key of Helion's. Two more things
+select what Helion calls: the result of a `key=` function, and the code of functions among the
+arguments. There is a separate tzero kernel, a part, for each of their values.
 """
 
 from __future__ import annotations
@@ -45,18 +45,18 @@ _TAKEN = frozenset(
         *(list, tuple, dict, ConstExpr),
     ]
 )
-"""Types of arguments that plans are made for. An object of a class is Helion's to look into, and so
-is a function that closes over something."""
+"""Types of arguments that plans support. Calls with objects of other classes, or with functions
+that have a closure, are left to Helion."""
 
 _IN_VAIN = 32
-"""So many refused calls, and not one plan: then no more calls of a kernel are looked at."""
+"""If none of this many calls could be recorded, all calls of the kernel are left to Helion."""
 
 Fixed = Mapping[int, FunctionType]
 _NONE: Fixed = MappingProxyType({})
 
 
 def make(kernel: Any, call: Callable[..., Any], pool: bool) -> Kernel[Any]:
-    """tzero's kernel over one of Helion's; `call` is Helion's own call of it.
+    """Make a tzero kernel for a Helion kernel; `call` is Helion's own call of it.
 
     ::
 
@@ -68,10 +68,10 @@ def make(kernel: Any, call: Callable[..., Any], pool: bool) -> Kernel[Any]:
 
 @functools.cache
 def _class_of(chosen: int) -> type[HelionKernel]:
-    """The class of kernels of a tier."""
+    """The kernel class for a tier."""
     if chosen < 2:
         return HelionKernel
-    from tzero import _native  # not there where the extension is not built
+    from tzero import _native  # missing if the extension is not built
     from tzero.calls.native import NativeKernel
 
     made = type("HelionKernel", (HelionKernel, NativeKernel), {"__module__": __name__})
@@ -81,7 +81,7 @@ def _class_of(chosen: int) -> type[HelionKernel]:
 
 
 def _host_function(kernel: Any, call: Callable[..., Any], fixed: Fixed) -> Callable[..., Any]:
-    """Helion's own call of a kernel, as a function with the kernel's parameters."""
+    """Helion's own call of a kernel, as a function with the kernel's signature."""
 
     def host(*args: Any) -> Any:
         return call(*args)
@@ -95,15 +95,15 @@ def _host_function(kernel: Any, call: Callable[..., Any], fixed: Fixed) -> Calla
 
 
 class _Part(NamedTuple):
-    """A kernel that makes some of the calls of another, and what it is given."""
+    """The kernel that makes a call in place of another, and its arguments."""
 
     kernel: HelionKernel
     args: tuple[Any, ...]
 
 
 class HelionKernel(Kernel[Any]):
-    """A kernel of Helion's whose calls tzero makes; `tzero.kernel` makes it. `helion` is the kernel
-    itself, which is tuned, configured and reset as ever.
+    """A Helion kernel whose calls tzero makes; created by `tzero.kernel`. `helion` is the Helion
+    kernel, which is tuned, configured and reset as usual.
 
     ::
 
@@ -113,7 +113,7 @@ class HelionKernel(Kernel[Any]):
     """
 
     planner: HelionPlanner[Any] | None
-    _takes_config = False  # it is an argument like others
+    _takes_config = False  # a parameter called `config` is an ordinary argument
 
     def __init__(
         self, kernel: Any, call: Callable[..., Any], chosen: int, pool: bool, fixed: Fixed = _NONE
@@ -162,29 +162,28 @@ class HelionKernel(Kernel[Any]):
         if planned is None:
             self._count_refusal(bound)
         elif self.table.found(base, normal, number) is not planned.bound:
-            planned = None  # it was dropped meanwhile
+            planned = None  # evicted meanwhile
         return result, planned
 
     def _refuse_followers(self) -> None:
-        """Before Helion is asked: it would take the sizes that a tracer hands out for its keys. In
-        reference mode it calls torch's operators, which are seen."""
+        """Raise under tracers that do not see launches, before Helion makes keys of symbolic sizes.
+        In reference mode Helion calls torch's operators, which tracers do see."""
         who = torch_modes.follower()
         if who and not compat.left_alone(self.helion):
             raise InvalidArgument(
                 kernel=self.name,
-                problem=f"{who} does not see its launches, and would leave them out of what it "
-                "writes down",
+                problem=f"{who} does not see its launches, and would leave them out of the trace",
                 advice=AS_OPERATOR,
             )
 
     def plain(self, args: Sequence[Any]) -> Callable[[], Any]:
-        """A call as Helion makes it."""
+        """Helion's own call with these arguments."""
         return functools.partial(self._plain, *args)
 
     def _found_or_left(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> str | _Part | Found[Any]:
-        """Why a call is Helion's; or the part that makes it; or what is bound for it."""
+        """Why a call is left to Helion, or the part that makes it, or its bound kernel."""
         try:
             normal = self.ordered(args, kwargs)
             functions = _functions(normal)
@@ -195,19 +194,19 @@ class HelionKernel(Kernel[Any]):
                 self._tell_left(why, {"kernel": self, "args": normal})
                 return why
             return self._find(normal, {})
-        except InvalidArgument as error:  # Helion takes more than tzero does, or has its own error
+        except InvalidArgument as error:  # Helion may accept it, or raises its own error
             subject = "" if error.argument is None else f"argument {error.argument!r} "
             return f"{subject}{error.problem}"
 
     def _tell_invalid(self, error: InvalidArgument) -> None:
-        """Nothing: the call goes to Helion, and `_leave` says so."""
+        """Do nothing: the call is left to Helion, and `_leave` emits the event."""
 
     def _left_alone(self, args: tuple[Any, ...]) -> str:
-        """Why a call is Helion's; empty where it is looked at."""
+        """Why a call is left to Helion; empty if tzero makes it."""
         if self._gave_up:
-            return f"{_IN_VAIN} calls were refused, and none was planned"
+            return f"none of its first {_IN_VAIN} calls could be recorded"
         if not _TAKEN.issuperset(map(type, args)):
-            return "an argument is of a class into which plans do not look"
+            return "an argument is of a class that plans do not support"
         return compat.left_alone(self.helion)
 
     def _leave(self, why: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -217,11 +216,10 @@ class HelionKernel(Kernel[Any]):
     def _tell_left(self, why: str, facts: Mapping[str, Any]) -> None:
         if why not in self._said:
             self._said.add(why)
-            events.emit(events.Event("refusal", self.name, f"Helion calls: {why}", facts))
+            events.emit(events.Event("refusal", self.name, f"left to Helion: {why}", facts))
 
     def _count_refusal(self, bound: BoundKernel[Any]) -> None:
-        """Give up on a kernel of which no call was ever planned: to look at its calls costs a part
-        of what Helion does."""
+        """Give up on a kernel if no call could be recorded: trying costs time in each call."""
         planner = self.planner
         if planner is None or planner.recorded:
             return
@@ -229,16 +227,16 @@ class HelionKernel(Kernel[Any]):
         self._gave_up = max(self._in_vain, planner.refused) >= _IN_VAIN
 
     def _tell_recorder(self) -> None:
-        """The host function of another kernel that calls this one is not replayed: what Helion
-        compiled may be replaced without a trace."""
+        """If another kernel's host function calls this one, that one is not replayed: Helion may
+        replace what it compiled, and no guard of the other plan would see it."""
         recorder = intercept.here.recorder
         if recorder is not None:
             recorder.refuse(f"it calls {self.name}, which Helion compiles")
 
-    # -- parts: kernels for what tells calls apart besides their tensors ---------------------------
+    # -- parts: one kernel for each `key=` result and each function among the arguments -----------
 
     def _part_with(self, functions: dict[int, FunctionType], args: tuple[Any, ...]) -> _Part:
-        """What makes calls with these functions."""
+        """The part for calls with these functions."""
         key = tuple((k, *_code_of(each)) for k, each in functions.items())
         plain = self._plain
         part = self._part(key, lambda *given: plain(*whole(given, functions)), functions)
@@ -256,7 +254,7 @@ class HelionKernel(Kernel[Any]):
     # -- looking -------------------------------------------------------------------------------
 
     def explain(self, /, *args: Any, **kwargs: Any) -> Explanation:
-        """What a call would find and what would serve it: Helion, where it is left alone."""
+        """What a call would find, and what would make it: a plan, a recording, or Helion."""
         normal = self.ordered(args, kwargs)
         functions = _functions(normal)
         if functions:
@@ -265,7 +263,7 @@ class HelionKernel(Kernel[Any]):
             return explained
         found = super().explain(*normal)
         why = self._left_alone(normal)
-        return found._replace(refusal=f"Helion calls: {why}") if why else found
+        return found._replace(refusal=f"left to Helion: {why}") if why else found
 
     def stats(self) -> Stats:
         """Counts of calls, misses, live entries and evictions."""
@@ -273,7 +271,7 @@ class HelionKernel(Kernel[Any]):
         return Stats(*map(sum, zip(*every, strict=True)))
 
     def reset(self) -> None:
-        """Forget every bound kernel, Helion's too; the next calls compile and tune anew."""
+        """Drop all bound kernels, Helion's included; the next calls compile and tune again."""
         self.helion.reset()
         self._start_anew()
 
@@ -285,10 +283,10 @@ class HelionKernel(Kernel[Any]):
         super().reset()
 
     def precompile(self, /, *args: Any, **kwargs: Any) -> NoReturn:
-        """Helion compiles its kernels itself."""
+        """Raise: Helion compiles its kernels itself."""
         raise InvalidArgument(
             kernel=self.name,
-            problem="precompile was asked for, and Helion compiles its kernels itself",
+            problem="precompile does not apply, because Helion compiles its kernels itself",
             advice="Call .helion.bind(args).ensure_config_exists(args).",
         )
 
@@ -297,7 +295,7 @@ class HelionKernel(Kernel[Any]):
 
 
 class _Keyed(HelionKernel):
-    """A kernel of Helion's with a `key=` function, which is asked on each call."""
+    """A Helion kernel with a `key=` function, which runs on each call."""
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Call Helion's kernel."""
@@ -308,12 +306,13 @@ class _Keyed(HelionKernel):
         return self._answering(args)(*args)
 
     def _answering(self, args: tuple[Any, ...]) -> HelionKernel:
-        """The kernel for what the function says of these arguments."""
+        """The part for the `key=` result of these arguments."""
         answer = self.helion._key_fn(*args)
-        return self._part((type(answer), answer), self._plain, {})  # to Helion 1 and 1.0 are one
+        # With the type: 1 == 1.0 == True.
+        return self._part((type(answer), answer), self._plain, {})
 
     def explain(self, /, *args: Any, **kwargs: Any) -> Explanation:
-        """What a call would find and what would serve it."""
+        """What a call would find, and what would make it."""
         normal = self.ordered(args, kwargs)
         return self._answering(normal).explain(*normal)
 
@@ -323,8 +322,8 @@ class _Keyed(HelionKernel):
 
 
 def _functions(args: tuple[Any, ...]) -> dict[int, FunctionType]:
-    """The functions among arguments that are nothing but code, by their places: Helion compiles
-    them in, and its host functions do not look at them."""
+    """The functions among the arguments that have no closure and no defaults, by place. Helion
+    compiles them in, and its host functions do not read them."""
     return {
         k: each
         for k, each in enumerate(args)
@@ -334,6 +333,5 @@ def _functions(args: tuple[Any, ...]) -> dict[int, FunctionType]:
 
 
 def _code_of(function: FunctionType) -> tuple[CodeType, int]:
-    """What a function is to Helion, and the module that it is of, which stays while a kernel for it
-    is kept."""
+    """What identifies a function to Helion: its code, and the module it was defined in."""
     return function.__code__, id(function.__globals__)

@@ -1,12 +1,11 @@
-"""All that is known of Helion's insides, version by version.
+"""Helion's private parts, and what differs between its versions.
 
-Enters: kernels of Helion's, and the arguments of calls. Leaves: what Helion has compiled for them,
-and the guards that say whether Helion would choose the same again. It must not know how calls are
-recorded or replayed.
+Enters: Helion kernels, and the arguments of calls. Leaves: the function that Helion compiled for
+them, and guards that check that Helion would call it again. It must not know how calls are recorded
+or replayed.
 
-Known are Helion 1.4 and 1.5. They differ in how a `reset` shows. From 1.5 on a kernel counts its
-resets, and the specializations that it found late; in 1.4 a reset empties a dict, so a mark that
-tzero puts into that dict is gone.
+Helion 1.4 and 1.5 are supported. From 1.5 on a kernel counts its resets and late specializations.
+In 1.4 a reset clears a dict, so tzero puts a mark into that dict and checks that it is still there.
 """
 
 from __future__ import annotations
@@ -33,15 +32,15 @@ __all__ = [
 ]
 
 LAUNCHER = "_launcher"
-"""What Helion's generated functions launch by: ``_launcher(kernel, grid, *args, ...)``."""
+"""The function by which generated code launches: ``_launcher(kernel, grid, *args, ...)``."""
 
 _MARK = "tzero"
 
 
 class Compiled(NamedTuple):
-    """What Helion has for a call: the generated host function, the guards under which it is the one
-    that Helion would call, whether numbers count by their type alone, and why it cannot be replayed
-    whatever it does; mostly empty."""
+    """What Helion compiled for a call: the generated host function, the guards under which Helion
+    would call it again, whether Helion keys numbers by type alone, and an obstacle to any replay
+    (usually empty)."""
 
     run: Callable[..., Any]
     guards: tuple[Guard, ...]
@@ -50,7 +49,7 @@ class Compiled(NamedTuple):
 
 
 def is_kernel(value: object) -> bool:
-    """Whether a value is a kernel of Helion's; Helion is not imported to find out.
+    """Whether a value is a Helion kernel; does not import Helion.
 
     >>> is_kernel(print)
     False
@@ -60,7 +59,7 @@ def is_kernel(value: object) -> bool:
 
 
 def kernel_class() -> Any:
-    """Helion's class of kernels; imports Helion.
+    """Helion's `Kernel` class; imports Helion.
 
     ::
 
@@ -72,8 +71,8 @@ def kernel_class() -> Any:
 
 
 def signature(kernel: Any, constant: object) -> inspect.Signature:
-    """The signature of a kernel, with `constant` for the annotation of its constants, and none for
-    other parameters: they may be names that only a type checker knows.
+    """The signature of a kernel, with the annotation `constant` for its constants. Other
+    annotations are dropped, because they may be names that only a type checker knows.
 
     ::
 
@@ -91,7 +90,7 @@ def signature(kernel: Any, constant: object) -> inspect.Signature:
 
 
 def left_alone(kernel: Any) -> str:
-    """Why every call of a kernel is Helion's own; empty where it need not be.
+    """Why Helion must make all calls of a kernel; empty if tzero may.
 
     ::
 
@@ -110,7 +109,7 @@ def left_alone(kernel: Any) -> str:
 
 
 def distributed() -> bool:
-    """Whether there is a process group: then a tensor may be symmetric memory, and Helion looks.
+    """Whether there is a process group: then a tensor may be symmetric memory, which Helion checks.
 
     >>> distributed()
     False
@@ -119,7 +118,7 @@ def distributed() -> bool:
 
 
 def compiled(kernel: Any, args: tuple[Any, ...]) -> Compiled | None:
-    """What Helion has compiled for arguments; None where it has not yet, so that it must be called.
+    """What Helion has compiled for arguments; None if nothing yet, and Helion must make the call.
 
     ::
 
@@ -144,24 +143,24 @@ _KEEPING = frozenset(
         *("_remote_barrier_signal_slots_per_program", "_persistent_state_specs"),
     ]
 )
-"""What Helion's launcher is given where it keeps memory of its own from launch to launch."""
+"""Arguments of Helion's launcher with which it keeps memory from one launch to the next."""
 
 
 def _obstacle(run: Callable[..., Any], extractors: Sequence[Any]) -> str:
     from helion.runtime import kernel
 
-    # 1.4 asks for sizes, strides and numbers; later ones may ask where a tensor is in memory.
+    # 1.4 specializes on sizes, strides and numbers; later versions may also on memory addresses.
     is_safe = getattr(kernel, "_capture_safe_specialization", None)
     if is_safe is not None and not all(map(is_safe, extractors)):
-        return "Helion asks for more of its arguments than keys have"
+        return "Helion specializes on facts of its arguments that plans do not compare"
     words = {w for each in run.__code__.co_consts if type(each) is tuple for w in each}
     if not _KEEPING.isdisjoint(words):
-        return "its launcher keeps memory from call to call"
+        return "its launcher keeps memory from one call to the next"
     return ""
 
 
 def _unchanged(kernel: Any) -> Iterator[Guard]:
-    """Guards for what Helion has dropped or found meanwhile."""
+    """Guards that the kernel was not reset, and found no new specialization."""
     own = vars(kernel)
     if "_reset_generation" not in own:
         yield Same("Helion's reset", kernel._dispatch_cache, _MARK, epoch(kernel))
@@ -182,7 +181,7 @@ def _alone() -> Iterator[Guard]:
 
 
 def epoch(kernel: Any) -> object:
-    """A value that is another one after each `reset` of a kernel.
+    """A value that changes with each `reset` of a kernel.
 
     ::
 
@@ -196,7 +195,7 @@ def epoch(kernel: Any) -> object:
 
 
 def forget_epoch(kernel: Any) -> None:
-    """Take out of a kernel what `epoch` has put there.
+    """Remove what `epoch` has put into a kernel.
 
     ::
 
@@ -207,7 +206,7 @@ def forget_epoch(kernel: Any) -> None:
 
 
 class _Mark:
-    """What is among the values of 1.4's dispatch cache: it stands for a bound kernel that has not
-    been compiled, should anyone ask."""
+    """An entry in the dispatch cache of Helion 1.4. To Helion it looks like a bound kernel that is
+    not compiled yet."""
 
     _run = None

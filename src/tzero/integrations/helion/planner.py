@@ -1,11 +1,12 @@
-"""When a call of a Helion kernel is recorded, and of what.
+"""Records calls of Helion kernels.
 
-Enters: a kernel of Helion's, and calls that no plan is there for. Leaves: plans of what Helion
-generated. It must not know how calls come here, nor Helion's insides, which are in `helion_compat`.
+Enters: a Helion kernel, and calls that have no plan. Leaves: plans of the host functions that
+Helion generated. It must not know how calls get here, nor Helion's private parts, which are in
+`compat`.
 
-The host function of a plan is what Helion generated: it allocates, and calls the launcher. Which
-one that is, Helion is asked for each call that is recorded; the guards of the plan say whether it
-would answer the same again. What was refused of one is not said of the next.
+A generated host function allocates and calls the launcher. For each recording, Helion is asked
+which one it would call; guards check in later calls that it would still be that one. A fallback
+counts for one generated host function only.
 """
 
 from __future__ import annotations
@@ -37,13 +38,13 @@ class _NotCompiled(Exception):
 
 
 class _Here(threading.local):
-    """The guards of what this thread records."""
+    """The guards of the recording in this thread."""
 
     guards: tuple[Guard, ...] = ()
 
 
 def whole(args: Sequence[Any], fixed: Mapping[int, Any]) -> tuple[Any, ...]:
-    """Arguments, with those that are always the same in their places.
+    """Arguments, with the fixed ones inserted at their places.
 
     >>> whole(("x", "y"), {1: "f"})
     ('x', 'f', 'y')
@@ -53,8 +54,8 @@ def whole(args: Sequence[Any], fixed: Mapping[int, Any]) -> tuple[Any, ...]:
 
 
 class HelionPlanner(Planner[R]):
-    """A planner whose host functions are Helion's; `fixed` are arguments that Helion gets and the
-    kernel of tzero's does not.
+    """A planner for host functions that Helion generated. `fixed` are arguments that are passed to
+    Helion, but not to the tzero kernel.
 
     ::
 
@@ -70,24 +71,24 @@ class HelionPlanner(Planner[R]):
         )
         self._recording = _Here()
         self.refused = 0
-        """How often a host function of Helion's was found not to be one for plans."""
+        """How many recordings failed because of the generated host function."""
 
     def start_anew(self) -> None:
-        """Forget what was read, and refused."""
+        """Forget what was read, and all fallbacks."""
         self._read, self.refused = {}, 0
         self._said_of.clear()
 
     def run(self, bound: Bound[R], args: tuple[Any, ...]) -> tuple[R, Planned | None]:
-        """Make a call; also what replays it, unless nothing does."""
+        """Make a call; returns its result and its plan, if there is one."""
         if compat.distributed():
-            self._say("Helion calls: there is a process group, and tensors may be in its memory")
+            self._say("left to Helion: there is a process group, and tensors may be in its memory")
             return bound.call(*args), None
         if bound in self._said_of:
             self._look_again(bound)
         return super().run(bound, args)
 
     def _look_again(self, bound: Bound[R]) -> None:
-        """Forget refusals that were said of what Helion had compiled before."""
+        """Forget fallbacks of functions that Helion has replaced since."""
         said = self._said_of[bound]
         for key, guards in list(said.items()):
             if not all(guard.holds() for guard in guards):
@@ -102,17 +103,16 @@ class HelionPlanner(Planner[R]):
         try:
             return super()._record(bound, args, *rest, **more)
         except _NotCompiled:
-            pass  # and no error of Helion's is shown as if it came of this one
+            pass  # call outside of `except`, so that Helion's errors are not chained to this one
         return bound.call(*args), None
 
     def _keep(self, table: Table, key: Any, planned: Planned, stale: bool) -> None:
-        # Each `set_config` makes a plan stale. Someone who tries configs does so often, and then
-        # settles on one.
+        # Each `set_config` makes a plan stale. Trying many configs must not count as instability.
         super()._keep(table, key, planned, stale=False)
 
     def _refused(self, bound: Bound[R], args: tuple[Any, ...], refusal: Refusal) -> tuple[R, None]:
         self.refused += 1
-        self._say(f"no plan: {refusal}")
+        self._say(f"not replayed: {refusal}")
         return bound.call(*args), None
 
     def _subject(self, bound: Bound[R], args: tuple[Any, ...]) -> record.Subject:
@@ -124,7 +124,7 @@ class HelionPlanner(Planner[R]):
         if found.obstacle:
             raise Unreplayable(found.obstacle, run.__code__.co_filename, 0)
         passing, dependencies = self._reading(run)
-        if not found.numbers_by_type:  # a number that is only passed on may decide what runs
+        if not found.numbers_by_type:  # a number that is only forwarded may select the function
             passing = Passing({}, {})
         dependencies = dependencies._replace(guards=(*dependencies.guards, *found.guards))
         called = (lambda *given: run(*whole(given, self._fixed))) if self._fixed else run
