@@ -1,0 +1,1 @@
+"""Adapters of torch and Triton, on the installed versions."""

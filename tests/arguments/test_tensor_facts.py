@@ -155,3 +155,10 @@ def test_launches_take_scalars_as_the_table_says(kind: type) -> None:
     else:
         with pytest.raises(TypeError, match="failed to specialize"):
             reader.read(PLAIN, value)
+
+
+def test_a_plan_is_for_one_device_also_where_keys_have_only_its_type() -> None:
+    on_cpu, on_meta = torch.empty(4), torch.empty(4, device="meta")
+    assert on_cpu.data_ptr() % 16 == on_meta.data_ptr() % 16 == 0
+    one, other = (situation((each,), (), exact=True) for each in (on_cpu, on_meta))
+    assert one != other

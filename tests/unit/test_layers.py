@@ -120,6 +120,39 @@ def test_private_names_of_libraries_are_in_adapters_only(path: Path) -> None:
     assert not found, f"{path.name} uses {sorted(found)}: give it a name in tzero.adapters"
 
 
+# Private attributes of the standard library and of loky.
+MAY_READ = {
+    *("_name_", "_value_", "_field_defaults", "_getframe", "_handle", "_at_fork_reinit", "_cache"),
+    *("_register_atexit", "_lru_cache_wrapper", "_children", "_args_from_interpreter_flags"),
+    *("_executor_manager_thread", "_executor_manager_thread_wakeup", "_threads_wakeups"),
+    *("_shutdown_lock", "_processes"),
+}
+
+
+def names_defined(tree: ast.AST) -> Iterator[str]:
+    """Every name that some code gives to something of its own."""
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            yield node.name
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.attr
+
+
+OWN_NAMES = {name for path in MODULES for name in names_defined(ast.parse(path.read_text()))}
+
+
+@by_path
+def test_private_attributes_of_libraries_are_in_adapters_only(path: Path) -> None:
+    if package_of(path) in ("adapters", "cpu") or path.name == "compat.py":
+        return
+    private = re.compile(r"_[a-zA-Z]\w*")
+    read = {n.attr for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Attribute)}
+    foreign = {name for name in read if private.fullmatch(name)} - OWN_NAMES - MAY_READ
+    assert not foreign, f"{path.name} reads {sorted(foreign)}: give it a name in tzero.adapters"
+
+
 @by_path
 def test_modules_named_in_strings_exist(path: Path) -> None:
     """A module that is renamed must not silently drop out of a table of names."""

@@ -30,8 +30,11 @@ __all__ = [
     "has_fake_kernel",
     "hooks_of",
     "is_zero_tensor",
+    "name_of",
     "negated_view",
     "quick_empty_strided",
+    "schema_of",
+    "static_dims",
     "storage_id",
     "tensor_object",
     "tree_flatten",
@@ -120,6 +123,34 @@ def current_cuda_stream(device: int) -> int:
     """The handle of the current stream of a CUDA device."""
     found: int = torch._C._cuda_getCurrentRawStream(device)
     return found
+
+
+def static_dims(tensor: torch.Tensor) -> frozenset[int]:
+    """The dimensions that `torch._dynamo.mark_static` has marked, counted from the first.
+
+    >>> static_dims(torch.empty(2, 3))
+    frozenset()
+    """
+    marked, dims = getattr(tensor, "_dynamo_static_indices", None) or (), tensor.dim()
+    return frozenset(k % dims for k in marked if -dims <= k < dims)
+
+
+def name_of(operator: OpOverload) -> str:
+    """An operator's name with its overload.
+
+    >>> name_of(torch.ops.aten.fill_.Scalar)
+    'aten::fill_.Scalar'
+    """
+    return str(operator._name)
+
+
+def schema_of(operator: OpOverload) -> Any:
+    """An operator's schema: its arguments, its returns, whether it mutates.
+
+    >>> schema_of(torch.ops.aten.fill_.Scalar).is_mutable
+    True
+    """
+    return operator._schema
 
 
 def cuda_sleep(cycles: int) -> None:

@@ -73,6 +73,8 @@ __all__ = [
     "parameters",
     "plain_alignment",
     "put_before_run",
+    "raw_source",
+    "set_source",
     "source_of",
     "specialization",
     "tensor_types",
@@ -383,6 +385,17 @@ def compile_with(function: JITFunction[Any], compile: Callable[..., Any]) -> Non
     caches.default_factory = begin
     if caches:
         function.compile = compile
+
+
+def set_source(kernel: JITFunction[Any], text: str) -> None:
+    """Give a kernel other source text than its function's file has."""
+    kernel._unsafe_update_src(text)
+
+
+def raw_source(function: Any) -> str:
+    """The source text that a kernel or a constexpr function keeps."""
+    found: str = function._src
+    return found
 
 
 def source_of(

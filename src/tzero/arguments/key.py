@@ -32,6 +32,7 @@ from typing import Any, cast
 
 import torch
 
+from tzero.adapters.torch_internals import static_dims
 from tzero.arguments.constants import Identity, constant, fields_of, holds_itself, kind_of, symbol
 from tzero.arguments.scalars import BY_TYPE, BY_VALUE
 from tzero.arguments.tensor_facts import TENSORS, reader
@@ -146,10 +147,7 @@ def _symbolic_tensor(value: torch.Tensor, options: Options) -> Hashable:
 def _bucketed(
     value: torch.Tensor, sizes: tuple[Any, ...], strides: tuple[Any, ...], options: Options
 ) -> Hashable:
-    marked, dims = getattr(value, "_dynamo_static_indices", None) or (), len(sizes)
-    static = frozenset(
-        k % dims for k in marked if -dims <= k < dims
-    )  # negative ones count from the end
+    static = static_dims(value)
     shown = tuple(size if k in static else bucket(size) for k, size in enumerate(sizes))
     steps = tuple(bucket(stride) for stride in strides)
     if options.index_dtype is not None:

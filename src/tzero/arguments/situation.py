@@ -24,7 +24,7 @@ from tzero.errors import UnsupportedType
 __all__ = ["NUMBERS", "TENSORS", "containers", "leaves", "situation", "unsupported"]
 
 _facts = reader("situation")
-_facts_besides_geometry = reader("situation", without=("dtype", "device", "sizes", "strides"))
+_facts_besides_key = reader("situation", without=("dtype", "sizes", "strides"))
 
 
 def leaves(args: Sequence[Any], names: Sequence[str]) -> Iterator[tuple[str, Any]]:
@@ -69,8 +69,8 @@ def unsupported(name: str, value: Any) -> str:
 
 def situation(args: Sequence[Any], by_value: Collection[int], exact: bool = False) -> Hashable:
     """Everything that a plan assumes of the arguments. Numbers count by value if their index is in
-    `by_value`, and always in lists. With `exact` the caller has compared the dtype, device, sizes
-    and strides of each tensor already.
+    `by_value`, and always in lists. With `exact` the caller has compared the dtype, sizes and
+    strides of each tensor already; a key has only the type of its device.
 
     >>> one = situation((1, 2), {0})
     >>> situation((1, 3), {0}) == one, situation((2, 2), {0}) == one
@@ -78,7 +78,7 @@ def situation(args: Sequence[Any], by_value: Collection[int], exact: bool = Fals
     """
     seen: dict[int, int] = {}
     found: list[Hashable] = []
-    facts = _facts_besides_geometry if exact else _facts
+    facts = _facts_besides_key if exact else _facts
     for k, value in enumerate(args):
         kind = type(value)
         if kind in TENSORS:

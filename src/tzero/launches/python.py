@@ -142,7 +142,7 @@ class PythonJit(JITFunction):
         """A kernel from one of Triton's. Both share their hooks."""
         made = cls(kernel.fn, **triton_launch.options_of(kernel))
         if kernel.src != made.src:
-            made._unsafe_update_src(kernel.src)
+            triton_launch.set_source(made, kernel.src)
         made.pre_run_hooks = kernel.pre_run_hooks
         for name, value in vars(kernel).items():
             if not hasattr(made, name):  # attributes that users have set

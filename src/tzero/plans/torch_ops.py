@@ -18,6 +18,8 @@ from tzero.adapters.torch_internals import (
     fake_tensor,
     has_fake_kernel,
     is_zero_tensor,
+    name_of,
+    schema_of,
     storage_id,
     tree_leaves,
     tree_map,
@@ -116,12 +118,12 @@ class Ran(NamedTuple):
     @property
     def name(self) -> str:
         """The operator's name with its overload, such as ``aten::fill_.Scalar``."""
-        return str(self.operator._name)
+        return name_of(self.operator)
 
     @property
     def arguments(self) -> dict[str, Any]:
         """The given arguments, by name."""
-        names = [argument.name for argument in self.operator._schema.arguments]
+        names = [argument.name for argument in schema_of(self.operator).arguments]
         return {**dict(zip(names, self.args, strict=False)), **self.kwargs}
 
     @property
@@ -192,7 +194,7 @@ def obstacle(name: str, result: Any, ran: Sequence[Ran]) -> str:
         return f"{name} computes gradients"
     if name.endswith(".__get__") and name not in _GETTERS:
         return f"it reads {name.removesuffix('.__get__')}, which its arguments do not determine"
-    if result is None and any(each.operator._schema.is_mutable for each in ran):
+    if result is None and any(schema_of(each.operator).is_mutable for each in ran):
         return ""
     if not _has(result, torch.Tensor) or _has(result, float):
         return f"it reads {name}, which its arguments do not determine"
@@ -201,7 +203,7 @@ def obstacle(name: str, result: Any, ran: Sequence[Ran]) -> str:
 
 def _is_foreign(operator: OpOverload) -> bool:
     """Whether an operator is custom and returns tensors: no tag says what their sizes depend on."""
-    returns_tensors = any("Tensor" in str(each.type) for each in operator._schema.returns)
+    returns_tensors = any("Tensor" in str(each.type) for each in schema_of(operator).returns)
     return operator.namespace not in _OWN and returns_tensors
 
 
@@ -290,7 +292,7 @@ def oddity(tensor: torch.Tensor) -> str:
 @functools.cache
 def _is_view(operator: OpOverload) -> bool:
     own = operator.namespace in _OWN  # the sizes of their views do not depend on values
-    return own and bool(operator.is_view) and not operator._schema.is_mutable
+    return own and bool(operator.is_view) and not schema_of(operator).is_mutable
 
 
 def is_geometry(ran: Ran) -> bool:

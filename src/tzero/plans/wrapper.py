@@ -27,6 +27,7 @@ from typing import Any, NoReturn
 
 import torch
 
+from tzero.adapters import triton_launch
 from tzero.arguments import tensor_facts
 from tzero.launches.python import over
 from tzero.plans.outputs import Ring
@@ -186,10 +187,10 @@ class _Writer:
 
     def _launch_arguments(self, step: Launch) -> list[str]:
         given = []
-        for parameter, value in zip(step.function.params, step.args, strict=True):
+        parameters = triton_launch.parameters(step.function)
+        for parameter, value in zip(parameters, step.args, strict=True):
             text = self._value(value)
-            by_name = parameter._param.kind is parameter._param.KEYWORD_ONLY
-            given.append(f"{parameter.name}={text}" if by_name else text)
+            given.append(f"{parameter.name}={text}" if parameter.keyword_only else text)
         return [*given, *(f"{name}={self._value(value)}" for name, value in step.options)]
 
     def _called(self, k: int, call: Call) -> str:

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from tzero.adapters.torch_internals import tree_flatten
+from tzero.adapters.torch_internals import static_dims, tree_flatten
 from tzero.arguments.situation import leaves
 from tzero.config import Config
 from tzero.launches.ahead import Spec
@@ -214,13 +214,8 @@ def _check_nested(name: str, value: Any, numbers: dict[int, int], hint: int) -> 
             raise NotResizable(f"{name} is {value}, which may be a size, and is in a list")
 
 
-def _static(tensor: torch.Tensor) -> frozenset[int]:
-    marked = getattr(tensor, "_dynamo_static_indices", None) or ()
-    return frozenset(k % tensor.dim() for k in marked if -tensor.dim() <= k < tensor.dim())
-
-
 def _sizes(tensor: torch.Tensor, hint: int) -> tuple[int, ...]:
-    static = _static(tensor)
+    static = static_dims(tensor)
     return tuple(n if n < 2 or k in static else hint for k, n in enumerate(tensor.shape))
 
 
@@ -313,7 +308,7 @@ def origins(
     places: dict[int, Origin] = {}
     wanted: dict[int, tuple[int, ...]] = {}
     for k, tensor in enumerate(given):
-        static, sizes = _static(tensor), []
+        static, sizes = static_dims(tensor), []
         for d, size in enumerate(tensor.shape):
             if size > 1 and d not in static:
                 if size not in renamed:

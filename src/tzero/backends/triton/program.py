@@ -204,7 +204,8 @@ class Writer:
         plain = function.fn
         self._check(lambda: function.fn, plain)
         self._check(lambda: plain.__code__, plain.__code__)
-        self._check(lambda: function._src, function._src)
+        raw_source = triton_launch.raw_source
+        self._check(lambda: raw_source(function), raw_source(function))
         row.update(
             kind="kernel" if is_kernel else "constexpr",
             module=function.__module__,

@@ -62,7 +62,7 @@ def make(kernel: Any, call: Callable[..., Any], pool: bool) -> Kernel[Any]:
 
         make(add, add.__call__, pool=False)(x, y)
     """
-    made = _class_of(tier()) if kernel._key_fn is None else _Keyed
+    made = _class_of(tier()) if compat.key_function(kernel) is None else _Keyed
     return made(kernel, call, tier(), pool)
 
 
@@ -307,7 +307,7 @@ class _Keyed(HelionKernel):
 
     def _answering(self, args: tuple[Any, ...]) -> HelionKernel:
         """The part for the `key=` result of these arguments."""
-        answer = self.helion._key_fn(*args)
+        answer = compat.key_function(self.helion)(*args)
         # With the type: 1 == 1.0 == True.
         return self._part((type(answer), answer), self._plain, {})
 

@@ -27,6 +27,7 @@ __all__ = [
     "forget_epoch",
     "is_kernel",
     "kernel_class",
+    "key_function",
     "left_alone",
     "signature",
 ]
@@ -68,6 +69,11 @@ def kernel_class() -> Any:
     from helion.runtime.kernel import Kernel
 
     return Kernel
+
+
+def key_function(kernel: Any) -> Any:
+    """The `key=` function that a kernel of Helion's was given, or None."""
+    return kernel._key_fn
 
 
 def signature(kernel: Any, constant: object) -> inspect.Signature:
