@@ -170,7 +170,7 @@ def say(text: str) -> None:
 
 # -- for documents ---------------------------------------------------------------------------------
 
-COLUMNS = ("id", "measured", "against", "ratio (quartiles)", "target", "", "beside them")
+COLUMNS = ("id", "measured", "against", "ratio (quartiles)", "target", "", "also measured")
 _UNITS = {"ms": 1e3, "us": 1e6, "bytes": 1.0}
 
 

@@ -14,6 +14,19 @@ import of tzero is needed, Triton finds the backend by itself::
     y = torch.empty_like(x)
     double[(triton.cdiv(1000, 256),)](x, y, 1000, BLOCK=256)
 
+The packages, in the order in which a call uses them:
+
+    api           the decorators, their options checked
+    calls         the order of the stages: arguments -> key -> bound kernel -> run
+    arguments     arguments -> keys, and what else is compared of them
+    tune          which config a bound kernel gets
+    plans         calls recorded once and replayed; reading, what a host function reads -> guards
+    launches      launches of Triton kernels; native/, the C++ extension, does the same for hits
+    compile       compiling in worker processes; backends, the compilers; cache, what they made
+    cpu           the Triton backend for the CPU
+    adapters      private parts of torch and Triton; integrations, Helion
+    settings, errors, events, measure, config, versions, cli: modules of their own
+
 Leaves: the public names below. Importing tzero does no work, starts nothing, and imports neither
 torch nor triton: Triton imports ``tzero.cpu`` while it is itself being imported. Names that need
 torch are brought in when they are first asked for.

@@ -12,8 +12,8 @@ backend's part of Triton is `tzero.cpu.triton_compat`; Helion's is `tzero.integr
 
 Adding a version of Triton:
 
-1. Raise `newest` in `tzero.versions` and the pin in `constraints-newest.txt`; run
-   ``make test-newest``.
+1. Raise `newest` in `tzero.versions` and the pin in `constraints-newest.txt`, and what
+   `tests/unit/test_packaging.py` then asks for; run ``make test-newest``.
 2. `tests/adapters/test_triton_launch.py` fails first: it parses the installed Triton's launch path
    and names every knob, driver method or attribute that is not known. Adapt `triton_launch`.
 3. `tests/backends/test_triton_*.py` fail next, where compiling changed. Adapt `triton_compile`.

@@ -1,4 +1,4 @@
-"""`@tzero.kernel` and `@tzero.jit`: a function and its options to the class of the tier in force.
+"""`@tzero.kernel` and `@tzero.jit`: choose the kernel class for a function, its options, the tier.
 
 Enters: a function, and options. Leaves: a `Kernel` whose calls are replayed natively,
 one whose calls are replayed in Python, or one that always runs the host function; or

@@ -1,4 +1,4 @@
-"""The types of arguments that hold nothing, and how each stage takes them: one row a type.
+"""Types of arguments that contain no other values, and how each stage takes them: a row a type.
 
     key       what the key keeps: the type, the value, or what key.py writes for it ("other")
     forward   whether a number that is only forwarded to launches may differ between calls of a plan

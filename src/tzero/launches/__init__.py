@@ -9,7 +9,7 @@
 Where a launch attribute (threads, shared memory, cluster, cooperative, PDL) is packed:
 
 1. `tzero.adapters.triton_launch.cuda_launch` reads it from Triton's metadata.
-2. `native.described` passes it to native code; native/binary.cpp (`spec_from`) decodes it.
+2. `native.described` passes it to native code; native/binary.cpp (`read_cuda`) decodes it.
 3. native/cuda.cpp (`Driver::launch`) packs it into the driver's launch configuration.
 
 Arguments are packed by native/spec.cpp, at the offsets that `native.described` computes. In Python,

@@ -9,7 +9,8 @@ is still so. It must not know how the value was found or what is done when a gua
     Check    a function of the present value returns true
 
 `plans/describe.py` numbers the four kinds for native code; `plans/wrapper.py` writes them as
-Python. A guard on a new fact is a `Check`, unless one of the others says it.
+Python. A guard on a new kind of value is a `Check`, unless one of the others says it; facts
+of tensors are in `tzero.arguments.tensor_facts`.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
     KERNELS    what can be launched
     OPEN       functions, tensors, kernels: the program may add attributes to these
     OPAQUE     callables in C, which have no code to read
-    LOOKED_AT  read even inside a library, since the program may have put it there
+    LOOKED_AT  guarded even in library modules, because the program may have set it
 
 Enters: a value. Leaves: whether it is of some kind. It must not know guards.
 """
