@@ -9,8 +9,8 @@ call. It must not know how plans are recorded or replayed.
 
 Plans end only here. `forget` ends one plan. `end` ends all: the kernel was reset, the bound kernel
 was evicted or gets another config, or a value joined its key. Both call `ended`, so that native
-code drops its entries (it evicts others by itself). `keep` after `end` does nothing: a call on another thread may have started
-before.
+code drops its entries (it evicts others by itself). `keep` after `end` does nothing: a call on
+another thread may have started before.
 """
 
 from __future__ import annotations
