@@ -96,15 +96,19 @@ def sources(folder: Path, depth: int) -> Iterator[str]:
 
 
 def folders(folder: Path, depth: int) -> Iterator[str]:
-    """Folders of tests or measurements, without their files."""
+    """Folders of tests or measurements; files only of the outermost, which the others share."""
     yield line(depth, f"{folder.name}/", _package(folder))
+    if depth == 0:
+        yield from sources(folder, 1)
     for each in sorted(folder.iterdir()):
         if (each / "__init__.py").exists():
             yield from folders(each, depth + 1)
 
 
 def _package(folder: Path) -> str:
-    return said(folder / "__init__.py")
+    found = said(folder / "__init__.py")
+    assert found, f"{folder.relative_to(ROOT)}/__init__.py has no docstring, which the map needs"
+    return found
 
 
 def map_lines() -> Iterator[str]:

@@ -261,9 +261,9 @@ class _Describer:
     def _step(self, step: Any) -> tuple[str, Details | None]:
         if isinstance(step, Allocate):
             return "allocate", self._allocate(step)
-        if isinstance(step, Fill):  # of a new tensor, which nobody has
+        if isinstance(step, Fill):  # of a new tensor, which nothing else refers to
             return "fill", self._fill(step.slot, step.value, 0)
-        if isinstance(step, Call) and not self.calls:  # else one may keep the tensor, and see it
+        if isinstance(step, Call) and not self.calls:  # a torch function might keep the tensor
             at, value = filling(step) or (0, 0)
             self.versions[at] += self.counts
             return "fill", self._fill(at, value, self.versions[at])

@@ -11,7 +11,7 @@ from tests import tiers
 from tests.integrations.torch import hosts
 
 tier = tiers.fixture(0, 1, 2)
-"""Every tier; 0 is the host function as it is written."""
+"""Every tier; tier 0 runs the host function as written."""
 
 
 @pytest.fixture
