@@ -33,6 +33,7 @@ struct Dispatcher {
     EntryTable entries;
     size_t most_entries = 1;
     uint64_t clock = 0;
+    uint64_t generation = 0;  // how often Python has had plans forgotten
     bool prepared = false;
 };
 
@@ -207,7 +208,10 @@ PyObject *missed(Dispatcher &dispatcher, const Given &given, const Form &form, c
     PyObject *known = PyTuple_GET_ITEM(said.get(), 1);
     if (known == Py_None || !dispatcher.prepared) return result.release();
     PyObject *bound = nullptr, *description = nullptr, *by_value = nullptr;
-    if (!PyArg_ParseTuple(known, "OOO", &bound, &description, &by_value)) return nullptr;
+    unsigned long long generation = 0;
+    if (!PyArg_ParseTuple(known, "OOOK", &bound, &description, &by_value, &generation)) {
+        return nullptr;
+    }
     if (!widen(dispatcher, by_value)) return nullptr;
     size_t count = leaves.count;
     if (dispatcher.mask != mask) {
@@ -224,6 +228,8 @@ PyObject *missed(Dispatcher &dispatcher, const Given &given, const Form &form, c
         entry->plan = plan::plan_from(state, description, count);
         if (entry->plan == nullptr) return PyErr_Occurred() ? nullptr : result.release();
     }
+    // Another thread may have ended the plan since Python found that it lasts.
+    if (dispatcher.generation != generation) return result.release();
     entry->bound = Ref::borrow(bound);
     entry->last_used = dispatcher.clock == 0 ? 0 : dispatcher.clock - 1;  // this call's number
     dispatcher.entries.add(std::move(entry), dispatcher.most_entries);
@@ -358,8 +364,13 @@ PyObject *dispatching_tick(PyObject *object, PyObject *) {
 }
 
 PyObject *dispatching_forget(PyObject *object, PyObject *bound) {
+    ++dispatcher_of(object)->generation;
     dispatcher_of(object)->entries.forget(bound == Py_None ? nullptr : bound);
     Py_RETURN_NONE;
+}
+
+PyObject *dispatching_generation(PyObject *object, PyObject *) {
+    return PyLong_FromUnsignedLongLong(dispatcher_of(object)->generation);
 }
 
 PyObject *dispatching_count(PyObject *object, PyObject *) {
@@ -427,6 +438,8 @@ PyMethodDef dispatching_methods[] = {
      PyDoc_STR("_tick($self, /)\n--\n\nAdvance the clock, as every hit does; its value before.")},
     {"_forget", dispatching_forget, METH_O,
      PyDoc_STR("_forget($self, bound, /)\n--\n\nDrop the plans of a bound kernel; None: all.")},
+    {"_generation", dispatching_generation, METH_NOARGS,
+     PyDoc_STR("_generation($self, /)\n--\n\nHow often plans were dropped by _forget.")},
     {"_count", dispatching_count, METH_NOARGS,
      PyDoc_STR("_count($self, /)\n--\n\nThe number of plans.")},
     {"_used", dispatching_used, METH_NOARGS,

@@ -24,6 +24,7 @@ PUBLIC = {
 """Modules that are public under a shorter name; they import without a warning."""
 
 MOVED = {
+    "compile.crew": "compile.thread_pool",
     "backends.running": "backends.source_kernel",
     "backends.sources": "backends.c_source",
     "backends.triton_compat": "adapters.triton_compile",

@@ -56,7 +56,7 @@ class Owner(Protocol[R]):
     def changed(self) -> None:
         """Note that a bound kernel has another config."""
 
-    def plans_ended(self, bound: BoundKernel[R], /) -> None:
+    def plans_ended(self, bound: BoundKernel[R] | None, /) -> None:
         """Drop what is kept elsewhere of the plans of a bound kernel, which have ended."""
 
     def autotune_bound(
@@ -118,7 +118,7 @@ class BoundKernel(Generic[R]):
         itself."""
         self._variants: dict[Config, BoundKernel[R]] = {}
         self.example: Any = ()  # a description of its first arguments, if there are several configs
-        self._set(host.config)
+        self._config, self.call = host.config, host.configured(self.function, host.config)
         if not self.undecided and host.config is not None:
             self.choice = Choice.pinned(host.config, by="config=")
 
@@ -237,11 +237,11 @@ class BoundKernel(Generic[R]):
     def _plans_ended(self) -> None:
         self._owner.plans_ended(self)
 
-    def end_plans(self) -> None:
-        """End all plans, because the kernel has dropped this bound kernel. It can still be called
-        directly, and records again."""
+    def leave_table(self) -> None:
+        """Calls of the kernel no longer find this one: native code drops its entries. The plans go
+        with the bound kernel; a caller that still holds it may go on calling it."""
         for each in self.members():
-            each._end_own_plans()
+            self._owner.plans_ended(each)
 
     @untraced
     def __call__(self, /, *args: Any, **kwargs: Any) -> R:

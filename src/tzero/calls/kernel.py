@@ -100,8 +100,14 @@ class Kernel(ByName, Stages[R]):
         """The bound kernel that a call with these arguments, a tuple or list, uses."""
         if type(args) is not tuple:
             args = self.ordered.listed(args)
+        record = measure.active()
+        if record is None:
+            bound = self._find(args, {}, ahead=True)[1]
+        else:
+            with record.stage("bind", self.name):
+                bound = self._find(args, {}, ahead=True)[1]
         next(self._binds)
-        return self._find(args, {}, ahead=True)[1]
+        return bound
 
     def precompile(self, /, *args: Any, **kwargs: Any) -> Precompiled:
         """Compile everything that a call with these arguments launches, for each config, in worker
@@ -186,10 +192,8 @@ class Kernel(ByName, Stages[R]):
     def reset(self) -> None:
         """Drop all bound kernels; the next calls bind again."""
         with self.table.lock:
-            gone = self.table.bound_kernels()
             self.table.clear()
-            for bound in gone:
-                bound.end_plans()
+            self.plans_ended(None)
             self.changes += 1
             self.tally.reset()
 

@@ -48,6 +48,7 @@ class NativeCalls(Kernel[Any]):
         _prepare: Callable[..., None]
         _forget: Callable[[Any], None]
         _count: Callable[[], int]
+        _generation: Callable[[], int]
         _used: Callable[[], list[tuple[BoundKernel[Any], int]]]
         _look: Callable[..., bool]
 
@@ -76,7 +77,8 @@ class NativeCalls(Kernel[Any]):
         anything: the bound kernel, a description (None for a plan that Python replays), and which
         parameters are compared by value."""
         result, planned = self._answer(args, kwargs)
-        if planned is None or settings.current().verify:
+        generation = self._generation()  # before `_lasts`: native code compares it once more
+        if planned is None or settings.current().verify or not self._lasts(planned):
             return result, None
         plan = planned.plan
         names = {plan.leaves[leaf] for leaf in plan.by_value}
@@ -85,11 +87,11 @@ class NativeCalls(Kernel[Any]):
             description = describe(self.native, plan, self._ring)
         except NotNative as reason:
             self._tell_once(str(reason))
-            return result, (planned.bound, None, by_value)
-        if description is None:  # Triton has dropped a kernel of it: record again
+            return result, (planned.bound, None, by_value, generation)
+        if description is None:  # Triton has dropped what was launched: record again
             planned.bound.plans.forget(planned)
             return result, None
-        return result, (planned.bound, description, by_value) if self._lasts(planned) else None
+        return result, (planned.bound, description, by_value, generation)
 
     def _answer(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -121,6 +123,7 @@ class NativeCalls(Kernel[Any]):
             call = step.call if isinstance(step, View) else step
             assert isinstance(call, Call)
             said = drift_in(plan, call, result)
+        self._forget(None)  # native code may have plans that the tables have evicted
         every = [each for one in self.table.bound_kernels() for each in one.members()]
         for bound in every:
             for found in bound.plans.plans():
@@ -130,8 +133,8 @@ class NativeCalls(Kernel[Any]):
 
     # -- calls into native code --------------------------------------------------------------------
 
-    def plans_ended(self, bound: BoundKernel[Any], /) -> None:
-        """Drop the native entries of a bound kernel."""
+    def plans_ended(self, bound: BoundKernel[Any] | None, /) -> None:
+        """Drop the native entries of a bound kernel, or all."""
         self._forget(bound)
 
     @property

@@ -78,7 +78,7 @@ class Stages(Generic[R]):
         self.ordered = Ordering(host)
         self.extract = Extractor(host.name, host.parameters, host.constants, options, key)
         self.table: BoundTable[R] = BoundTable(
-            host.name, host.parameters, dropped=BoundKernel.end_plans
+            host.name, host.parameters, dropped=BoundKernel.leave_table
         )
         self.tally = Tally(host.name, host.parameters, options.static_shapes, self.table.lock)
         self.planner: Planner[R] | None = (
@@ -101,11 +101,12 @@ class Stages(Generic[R]):
         *,
         given: BoundKernel[R] | None = None,
         ahead: bool = False,
+        tell: bool = True,
     ) -> Found[R]:
         """The stages before a call runs: order the arguments, make their key, find their bound
-        kernel. `given`: use that bound kernel, which must have the same key; `ahead`: for
-        `bind`."""
-        record = measure.active()
+        kernel. `given`: use that bound kernel, which must have the same key; `ahead`: for `bind`;
+        `tell`: emit an event for arguments that are not accepted."""
+        record = None if ahead or given is not None else measure.active()
         try:
             if record is None:
                 args, base = self._keyed(args, kwargs)
@@ -115,7 +116,8 @@ class Stages(Generic[R]):
             with record.stage("bind", self.name):
                 return self._look_up(base, args, given, ahead)
         except InvalidArgument as error:
-            self._tell_invalid(error)
+            if tell and not ahead:
+                self.tally.refused(error)
             raise
 
     def _keyed(
@@ -211,11 +213,8 @@ class Stages(Generic[R]):
         if recorder is not None:
             recorder.nested(self)
 
-    def _tell_invalid(self, error: InvalidArgument) -> None:
-        self.tally.refused(error)
-
     def _note_uses(self) -> None:
         """Before eviction: update `last_used` of bound kernels from native code's hits."""
 
-    def plans_ended(self, bound: BoundKernel[R], /) -> None:
+    def plans_ended(self, bound: BoundKernel[R] | None, /) -> None:
         """Do nothing: Python keeps nothing else of plans that have ended."""

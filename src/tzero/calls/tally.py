@@ -51,10 +51,10 @@ class Tally:
             self.evictions += gone
             first_eviction = gone > 0 and gone == self.evictions
             last, self._last = self._last, key
-            reason = "the first call"
             if last is not None:
                 self._changed[first_difference(last, key)] += 1
-                reason = difference(last, key, self._parameters)
+        # Without the lock: values of the user's are printed.
+        reason = "the first call" if last is None else difference(last, key, self._parameters)
         events.emit(events.Event("miss", self._kernel, reason, {"kernel": kernel, "args": args}))
         if first_eviction:
             self._warn(key)

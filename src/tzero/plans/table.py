@@ -7,10 +7,11 @@
 Enters: plans and refusals, under the key that the planner makes of a call. Leaves: the one for a
 call. It must not know how plans are recorded or replayed.
 
-Plans end only here. `forget` ends one plan. `end` ends all: the kernel was reset, the bound kernel
-was evicted or gets another config, or a value joined its key. Both call `ended`, so that native
-code drops its entries (it evicts others by itself). `keep` after `end` does nothing: a call on
-another thread may have started before.
+Plans end only here: `forget` ends one, `end` all, when the bound kernel gets another config. Both
+call `ended`, so that native code drops its entries; it compares a generation before it adds one, so
+that a plan that ended meanwhile is not added. `keep` after `end` does nothing: a call on another
+thread may have started before. A bound kernel that the kernel drops (`reset`, eviction, a value
+that joins the key) takes its plans along; native code drops its entries then, too.
 """
 
 from __future__ import annotations
@@ -67,13 +68,13 @@ class Table:
     True
     """
 
-    __slots__ = ("_ended", "_found", "_had_plans", "_is_over", "_stale", "refusal")
+    __slots__ = ("_ended", "_found", "_is_over", "_stale", "refusal")
 
     def __init__(self, ended: Callable[[], None]) -> None:
         self._ended = ended
         self._found: dict[Hashable, Planned | Refusal] = {}
         self._stale: dict[Hashable, int] = {}
-        self._had_plans, self._is_over = False, False
+        self._is_over = False
         self.refusal: Refusal | None = None
         """Why no call at all can be recorded."""
 
@@ -104,7 +105,7 @@ class Table:
                 return "what it reads besides its arguments changes all the time"
         for oldest in list(self._found)[: max(0, len(self._found) - most + 1)]:
             self._found.pop(oldest, None)
-        self._found[key], self._had_plans = planned, True
+        self._found[key] = planned
         return ""
 
     def keep_refusal(self, key: Hashable, refusal: Refusal) -> None:
@@ -128,5 +129,4 @@ class Table:
         """End all plans."""
         self._is_over = True
         self._found, self._stale = {}, {}
-        if self._had_plans:
-            self._ended()
+        self._ended()

@@ -79,7 +79,9 @@ def test_a_safe_load_takes_the_state_of_a_module_and_not_its_kernel(module: Scal
 def test_a_kernel_without_a_name_says_why_its_module_is_not_saved() -> None:
     module = Scaled(tzero.kernel(lambda x: hosts.scaled(x, 2.0)))
     assert right(module)
-    with pytest.raises(tzero.InvalidArgument, match="it cannot be pickled, because kernels are by"):
+    with pytest.raises(
+        tzero.InvalidArgument, match="it cannot be pickled, because kernels are pickled by"
+    ):
         torch.save(module, io.BytesIO())
     assert copy.deepcopy(module).kernel is module.kernel
 

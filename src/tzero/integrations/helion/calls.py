@@ -193,13 +193,10 @@ class HelionKernel(Kernel[Any]):
             if why:
                 self._tell_left(why, {"kernel": self, "args": normal})
                 return why
-            return self._find(normal, {})
+            return self._find(normal, {}, tell=False)  # `_leave` tells
         except InvalidArgument as error:  # Helion may accept it, or raises its own error
             subject = "" if error.argument is None else f"argument {error.argument!r} "
             return f"{subject}{error.problem}"
-
-    def _tell_invalid(self, error: InvalidArgument) -> None:
-        """Do nothing: the call is left to Helion, and `_leave` emits the event."""
 
     def _left_alone(self, args: tuple[Any, ...]) -> str:
         """Why a call is left to Helion; empty if tzero makes it."""
