@@ -74,7 +74,7 @@ INCLUDE = $(shell $(BIN)/python -c 'import sysconfig; print(sysconfig.get_paths(
 NATIVE_FLAGS = -std=c++17 -isystem $(INCLUDE) -DTZERO_VERSION='"0"'
 
 tidy: $(VENV)/.ready-dev
-	$(BIN)/clang-tidy --quiet native/*.cpp -- $(NATIVE_FLAGS)
+	printf '%s\n' native/*.cpp | xargs -P 2 -I FILE $(BIN)/clang-tidy --quiet FILE -- $(NATIVE_FLAGS)
 
 # The extension once more, instrumented. Python's own allocator would hide what is freed too early,
 # and what CPython keeps until its end is not ours to report.
@@ -92,7 +92,7 @@ sanitize: $(VENV)/.ready-dev
 	else \
 		$(MAKE) --no-print-directory $(SANITIZED) && \
 		LD_PRELOAD='$(RUNTIMES)' ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc TZERO_CPU=1 \
-		$(BIN)/python -m pytest -q -k native --native $(SANITIZED) \
+		$(BIN)/python -m pytest -q -n 2 --dist loadfile -k native --native $(SANITIZED) \
 			tests/native tests/launches/test_rows.py tests/launches/test_fast_path.py tests/plans \
 			tests/tune/test_select.py tests/tune/test_select_native.py; \
 	fi
