@@ -116,6 +116,10 @@ class HipKernel(source_kernel.Kernel):
         )
 
 
+_FOR_AMD = ("env", "HIP_PLATFORM=amd")
+"""Before hipcc: where nvcc is installed too, hipcc would compile for NVIDIA's GPUs."""
+
+
 @functools.cache
 def _find() -> tuple[str, str]:
     """hipcc, and its version."""
@@ -126,7 +130,7 @@ def _find() -> tuple[str, str]:
             searched=_PLACES,
             advice="Install hipcc (Debian: apt-get install hipcc), or AMD's ROCm.",
         )
-    words = c_source.run("hipcc's version", [path, "--version"])
+    words = c_source.run("hipcc's version", [*_FOR_AMD, path, "--version"])
     version = re.findall(r"^(?:HIP version|.*clang version).*$", words, re.MULTILINE)
     return path, f"hipcc {'; '.join(version)}"
 
@@ -145,8 +149,16 @@ class Hip:
     def compile(self, request: Request) -> Artifact:
         """Run the compiler."""
         program = c_source.Program.read(request.program)
-        words = [request.environment["TZERO_HIPCC"], "--genco", f"--offload-arch={program.target}"]
-        words += ["-O3", "-I.", "tzero-main.hip", "-o", "tzero.hsaco", *program.flags]
+        words = [*_FOR_AMD, request.environment["TZERO_HIPCC"], "--genco"]
+        words += [
+            f"--offload-arch={program.target}",
+            "-O3",
+            "-I.",
+            "tzero-main.hip",
+            "-o",
+            "tzero.hsaco",
+            *program.flags,
+        ]
         made = c_source.build(
             request.name, program, words, source="tzero-main.hip", made="tzero.hsaco"
         )
