@@ -39,3 +39,12 @@ def replaying() -> None:
     """Skip tests that are only about replays in verify mode."""
     if tiers.verifying():
         pytest.skip("in verify mode the host function runs in every call")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def active_driver() -> None:
+    """Triton creates its driver when it is first asked for; a plan recorded meanwhile is recorded
+    again, which tests that count recordings would see if they came first."""
+    import triton
+
+    triton.runtime.driver.active.get_current_target()
