@@ -93,9 +93,9 @@ sanitize: $(VENV)/.ready-dev
 	else \
 		$(MAKE) --no-print-directory $(SANITIZED) && \
 		LD_PRELOAD='$(RUNTIMES)' ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc TZERO_CPU=1 \
-		$(BIN)/python -m pytest -q -n 2 --dist loadfile -k native --native $(SANITIZED) \
-			--ignore tests/native/test_native.py tests/native tests/launches/test_rows.py tests/launches/test_fast_path.py tests/plans \
-			tests/tune/test_select.py tests/tune/test_select_native.py; \
+		$(BIN)/python -m pytest -q -k native --native $(SANITIZED) \
+			--ignore tests/native/test_native.py tests/launches/test_rows.py \
+			tests/launches/test_fast_path.py tests/plans tests/native tests/tune/test_select.py tests/tune/test_select_native.py; \
 	fi
 
 # TZERO_CPU=1: these tests are about the CPU backend, also on a machine that has a GPU.
@@ -123,7 +123,7 @@ $(OLD_HELION)/.made: | $(VENV)/.ready-dev
 test-helion: $(VENV)/.ready-dev
 	@$(MAKE) --no-print-directory $(OLD_HELION)/.made || echo "SKIPPED: pip cannot install Helion 1.4.0"
 	@if test -f $(OLD_HELION)/.made; then \
-		TZERO_CPU=1 PYTHONPATH=$(OLD_HELION) $(BIN)/python -m pytest -q -n 2 --dist loadfile \
+		TZERO_CPU=1 PYTHONPATH=$(CURDIR)/$(OLD_HELION) $(BIN)/python -m pytest -q -n 2 --dist loadfile \
 			$(HELION_TESTS) $(TEST_ARGS); \
 	fi
 
@@ -139,7 +139,7 @@ $(NEWEST)/.made: constraints-newest.txt | $(VENV)/.ready-dev
 	@touch $@
 
 test-newest: $(NEWEST)/.made
-	TZERO_CPU=1 PYTHONPATH=$(NEWEST) $(BIN)/python -m pytest -n 2 --dist loadfile \
+	TZERO_CPU=1 PYTHONPATH=$(CURDIR)/$(NEWEST) $(BIN)/python -m pytest -n 2 --dist loadfile \
 		-m 'not gpu and not soak' $(NEWEST_TESTS) $(TEST_ARGS)
 
 test-gpu: $(READY_DEV)
