@@ -129,17 +129,21 @@ test-helion: $(VENV)/.ready-dev
 
 # What depends on Triton, on its newest release: the CPU backend, launches, how kernels compile, and of
 # plans those tests that are about launches. That each guard is needed, the pinned one shows.
-NEWEST := build/triton-newest
+NEWEST := build/newest
 NEWEST_TESTS := tests/cpu tests/launches/test_fast_path.py tests/adapters tests/plans/test_replay.py \
 	tests/backends/test_triton_*.py
+PACKAGES = -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])'
 
+# An environment with that Triton alone; everything else it finds in .venv, by a path file.
 $(NEWEST)/.made: constraints-newest.txt | $(VENV)/.ready-dev
 	@rm -rf $(NEWEST)
-	@$(BIN)/python -m pip install -q $(PIP_ARGS) --no-deps --target $(NEWEST) -c constraints-newest.txt triton
+	@$(BIN)/python -m venv $(NEWEST)
+	@$(NEWEST)/bin/python -m pip install -q $(PIP_ARGS) --no-deps -c constraints-newest.txt triton
+	@{ $(BIN)/python $(PACKAGES); echo $(CURDIR)/src; } > `$(NEWEST)/bin/python $(PACKAGES)`/venv.pth
 	@touch $@
 
 test-newest: $(NEWEST)/.made
-	TZERO_CPU=1 PYTHONPATH=$(CURDIR)/$(NEWEST) $(BIN)/python -m pytest -n 2 --dist loadfile \
+	TZERO_CPU=1 $(NEWEST)/bin/python -m pytest -n 2 --dist loadfile \
 		-m 'not gpu and not soak' $(NEWEST_TESTS) $(TEST_ARGS)
 
 test-gpu: $(READY_DEV)
