@@ -1,8 +1,9 @@
 // `Dispatching`, the base class of a kernel over a host function: finds and replays a call's plan.
 //
-//     add(x, y) ─► leaves and key ─► entry ── replayed ──► result
-//                                     └ none: Python's `_missed` makes the call and describes its
-//                                       plan, which is kept under the key read before the call
+//     add(x, y) ─► leaves and key ─► entry ── a plan ──► replayed
+//                                     ├ a fallback ──► the host function runs as written
+//                                     └ none: Python's `_missed` makes the call and describes the
+//                                       entry, which is kept under the key read before the call
 //
 // Calls that cannot be decided here go to `__call__`, the implementation in Python.
 
@@ -11,10 +12,13 @@
 #include <algorithm>
 #include <cstddef>
 #include <new>
+#include <optional>
 #include <unordered_map>
 
 #include "entries.h"
 #include "enums.h"
+#include "fallback.h"
+#include "fields.h"
 #include "guards.h"
 #include "kernel.h"
 #include "leaves.h"
@@ -201,15 +205,16 @@ PyObject *missed(Dispatcher &dispatcher, const Given &given, const Form &form, c
     if (!said) return nullptr;
     if (!PyTuple_CheckExact(said.get()) || PyTuple_GET_SIZE(said.get()) != 2) {
         PyErr_SetString(PyExc_TypeError,
-                        "_missed must return a result, and None or (bound, description, by_value)");
+                        "_missed must return a result, and None or "
+                        "(bound, plan, fallback, by_value, generation)");
         return nullptr;
     }
     Ref result = Ref::borrow(PyTuple_GET_ITEM(said.get(), 0));
     PyObject *known = PyTuple_GET_ITEM(said.get(), 1);
     if (known == Py_None || !dispatcher.prepared) return result.release();
-    PyObject *bound = nullptr, *description = nullptr, *by_value = nullptr;
+    PyObject *bound = nullptr, *plan = nullptr, *fallback = nullptr, *by_value = nullptr;
     unsigned long long generation = 0;
-    if (!PyArg_ParseTuple(known, "OOOK", &bound, &description, &by_value, &generation)) {
+    if (!PyArg_ParseTuple(known, "OOOOK", &bound, &plan, &fallback, &by_value, &generation)) {
         return nullptr;
     }
     if (!widen(dispatcher, by_value)) return nullptr;
@@ -220,12 +225,15 @@ PyObject *missed(Dispatcher &dispatcher, const Given &given, const Form &form, c
         remember_words(*again, entry.get());
         count = again->count;
     }
-    if (description != Py_None) {
+    if (fallback != Py_None) {
+        entry->fallback = std::make_unique<Fallback>(fallback_from(fallback));
+    }
+    if (plan != Py_None) {
         if (read_knobs(state, &after) < 0) return nullptr;
         const Answer same = same_environment(before, after);
         if (same == Answer::error) return nullptr;
         if (same == Answer::no) return result.release();
-        entry->plan = plan::plan_from(state, description, count);
+        entry->plan = plan::plan_from(state, plan, count);
         if (entry->plan == nullptr) return PyErr_Occurred() ? nullptr : result.release();
     }
     // Another thread may have ended the plan since Python found that it lasts.
@@ -236,7 +244,44 @@ PyObject *missed(Dispatcher &dispatcher, const Given &given, const Form &form, c
     return result.release();
 }
 
-PyObject *called(Dispatcher &dispatcher, const Given &given) {
+// The arguments of a call in the order of the parameters, as a tuple.
+Ref ordered(const Dispatcher &dispatcher, const Given &given, const Form &form) {
+    const auto &parameters = dispatcher.parameters;
+    Ref made = Ref::steal(PyTuple_New(static_cast<Py_ssize_t>(parameters.size())));
+    for (size_t k = 0; made && k < parameters.size(); ++k) {
+        const Py_ssize_t place = form.place[k];
+        PyObject *value = place < 0 ? parameters[k].fallback.get() : given.arguments[place];
+        Py_INCREF(value);
+        PyTuple_SET_ITEM(made.get(), static_cast<Py_ssize_t>(k), value);
+    }
+    return made;
+}
+
+// A call of a host function that is to run as written.
+struct Unreplayed {
+    std::optional<EntryUse> entry;  // empty if the call has been made
+    Ref args;
+};
+
+// Runs the host function as written. If that drops the entry, it may be because a value was
+// specialized on: then Python completes the call.
+PyObject *run_unreplayed(Dispatcher &dispatcher, PyObject *self, const Unreplayed &call) {
+    State &state = *dispatcher.state;
+    const EntryUse &entry = *call.entry;
+    if (!call.args) return nullptr;
+    entry->last_used = dispatcher.clock++;
+    Ref result = Ref::steal(
+        fall_back(state, *entry->fallback, entry->bound.get(), call.args, entry->last_used));
+    if (!result || entry->in_table) return result.release();
+    Ref settled = Ref::steal(PyObject_CallMethodOneArg(self, state.names.settled.get(),
+                                                       entry->bound.get()));
+    return settled ? result.release() : nullptr;
+}
+
+// Makes a call, unless its entry is a fallback, which it returns in `unreplayed`. A function of its
+// own, because the leaves fill 20 KB of stack, which nested host functions must not add up.
+__attribute__((noinline)) PyObject *replayed(Dispatcher &dispatcher, const Given &given,
+                                             Unreplayed *unreplayed) {
     State &state = *dispatcher.state;
     if (!dispatcher.prepared || !state.torch.ready || !state.configured) {
         return in_python(dispatcher, given);
@@ -259,6 +304,11 @@ PyObject *called(Dispatcher &dispatcher, const Given &given) {
     Entry *entry = nullptr;
     if (dispatcher.entries.find(leaves.view(), &entry) < 0) return nullptr;
     if (entry == nullptr) return missed(dispatcher, given, *form, modes, leaves);
+    if (entry->fallback != nullptr) {
+        unreplayed->entry.emplace(entry);
+        unreplayed->args = ordered(dispatcher, given, *form);
+        return nullptr;
+    }
     EntryUse use(entry);
     if (entry->plan == nullptr) return in_python(dispatcher, given);  // only Python can replay it
     Ref result;
@@ -279,12 +329,17 @@ PyObject *called(Dispatcher &dispatcher, const Given &given) {
 PyObject *dispatching_call(PyObject *object, PyObject *const *args, size_t nargsf,
                            PyObject *names) {
     const Given given{object, args, PyVectorcall_NARGS(nargsf), names};
+    Dispatcher &dispatcher = *dispatcher_of(object);
     if (Py_EnterRecursiveCall(" while calling a kernel")) return nullptr;
     PyObject *result = nullptr;
     try {
-        result = called(*dispatcher_of(object), given);
+        Unreplayed unreplayed;
+        result = replayed(dispatcher, given, &unreplayed);
+        if (unreplayed.entry) result = run_unreplayed(dispatcher, object, unreplayed);
     } catch (const std::bad_alloc &) {
         PyErr_NoMemory();
+    } catch (const Malformed &) {
+        result = nullptr;  // with the Python error set
     }
     Py_LeaveRecursiveCall();
     return result;

@@ -92,7 +92,8 @@ void EntryTable::forget(PyObject *bound) {
 int EntryTable::visit(visitproc visit, void *arg) const {
     for (const auto &[hash, entry] : by_hash_) {
         Py_VISIT(entry->bound.get());
-        const int result = entry->plan == nullptr ? 0 : entry->plan->visit(visit, arg);
+        int result = entry->plan == nullptr ? 0 : entry->plan->visit(visit, arg);
+        if (result == 0 && entry->fallback != nullptr) result = entry->fallback->visit(visit, arg);
         if (result != 0) return result;
     }
     return 0;

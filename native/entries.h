@@ -1,4 +1,4 @@
-// The plans of one kernel, by the keys of their calls.
+// How the calls of one kernel are made, by their keys: a plan each, or a fallback.
 #pragma once
 
 #include "python.h"
@@ -8,6 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "fallback.h"
 #include "plan.h"
 #include "spec.h"
 
@@ -17,8 +18,10 @@ struct Entry {
     std::vector<uint64_t> words;
     std::vector<Ref> constants;
     uint64_t hash = 0;
-    Ref bound;  // the BoundKernel that owns the plan
-    std::unique_ptr<plan::Plan> plan;  // null if only Python can replay it
+    Ref bound;  // the BoundKernel of these calls
+    // One of the two; both null if only Python can replay it.
+    std::unique_ptr<plan::Plan> plan;
+    std::unique_ptr<Fallback> fallback;
     uint64_t last_used = 0;
 
     size_t uses = 1;        // references: the table's, and those of running calls
@@ -34,6 +37,9 @@ class EntryUse {
     ~EntryUse() {
         if (--entry_->uses == 0) delete entry_;
     }
+
+    Entry &operator*() const { return *entry_; }
+    Entry *operator->() const { return entry_; }
 
   private:
     Entry *entry_;

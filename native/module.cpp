@@ -57,18 +57,19 @@ PyObject *configure(PyObject *module, PyObject *args, PyObject *kwargs) {
     static const char *const keywords[] = {
         "tensor", "parameter", "exchange_api", "knobs", "more_knobs", "hook_chain", "runtime_knobs",
         "driver", "driver_slot", "events", "observers", "watched", "log_cache", "debug_level",
-        "get_num_threads", "launch_failed", "cuda_driver", "constexpr", "handle", nullptr};
+        "get_num_threads", "launch_failed", "cuda_driver", "constexpr", "current", "handle",
+        nullptr};
     PyObject *tensor, *parameter, *capsule, *knobs, *more_knobs, *hook_chain, *runtime_knobs;
     PyObject *driver, *driver_slot, *events, *observers, *watched, *log_cache, *debug_level;
-    PyObject *get_num_threads, *launch_failed, *cuda_driver, *constexpr_type;
+    PyObject *get_num_threads, *launch_failed, *cuda_driver, *constexpr_type, *current;
     Py_ssize_t handle = -1;
     if (!PyArg_ParseTupleAndKeywords(
-            args, kwargs, "$O!O!OO!O!OOOUO!UOO!O!OOO!O!n:configure", const_cast<char **>(keywords),
+            args, kwargs, "$O!O!OO!O!OOOUO!UOO!O!OOO!O!On:configure", const_cast<char **>(keywords),
             &PyType_Type, &tensor, &PyType_Type, &parameter, &capsule, &PyDict_Type, &knobs,
             &PyTuple_Type, &more_knobs, &hook_chain, &runtime_knobs, &driver, &driver_slot,
             &PyDict_Type, &events, &observers, &watched, &PyDict_Type, &log_cache, &PyLong_Type,
             &debug_level, &get_num_threads, &launch_failed, &PyType_Type, &cuda_driver,
-            &PyType_Type, &constexpr_type, &handle)) {
+            &PyType_Type, &constexpr_type, &current, &handle)) {
         return nullptr;
     }
     State *state = state_of(module);
@@ -96,6 +97,7 @@ PyObject *configure(PyObject *module, PyObject *args, PyObject *kwargs) {
     state->launch_failed = Ref::borrow(launch_failed);
     state->cuda_driver = Ref::borrow(cuda_driver);
     state->constexpr_type = Ref::borrow(constexpr_type);
+    state->current = Ref::borrow(current);
     forget_versions(*state);
     state->configured = true;
     Py_RETURN_NONE;
@@ -286,12 +288,15 @@ int intern_all(Names &names) {
         {&names.missed, "_missed"},
         {&names.resume, "_resume"},
         {&names.drifted, "_drifted"},
+        {&names.settled, "_settled"},
         {&names.data, "data"},
         {&names.call, "__call__"},
         {&names.open, "_open"},
         {&names.in_force, "in_force"},
         {&names.verify, "verify"},
         {&names.version, "_version"},
+        {&names.current_call, "call"},
+        {&names.instance_dict, "__dict__"},
     };
     for (const auto &[name, text] : all) {
         if (intern(*name, text) < 0) return -1;

@@ -17,7 +17,8 @@ struct Names {
     Ref get_current_device, get_current_stream;
     Ref launch, launched, finish, run_plain;
     Ref pre_run_hooks, device_caches, used_global_vals, value;
-    Ref missed, resume, drifted, call, open, in_force, verify, version, data;
+    Ref missed, resume, drifted, settled, call, open, in_force, verify, version, data;
+    Ref current_call, instance_dict;
 };
 
 // The attributes of `triton.knobs.runtime`. Valid for this object, while its own dict is empty and
@@ -68,6 +69,7 @@ struct State {
     Ref launch_failed;  // tzero.errors.LaunchFailed
     Ref cuda_driver;    // the class of Triton's driver for CUDA
     Ref constexpr_type; // tl.constexpr
+    Ref current;        // of tzero.launches.current_call
     cuda::Driver cuda;
 
     // Set by configure_plans().

@@ -39,6 +39,7 @@ def configure(
     launch_failed: type[Exception],
     cuda_driver: type,
     constexpr: type,
+    current: object,
     handle: int,
 ) -> None: ...
 def open_cuda() -> bool: ...

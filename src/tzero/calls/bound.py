@@ -198,6 +198,11 @@ class BoundKernel(Generic[R]):
         """Whether calls still use this one; a variant is unused after `set_config`."""
         return self.family is self or self.family.by_size is not None
 
+    def is_settled(self) -> bool:
+        """Whether calls use `call` with their arguments as they are: the config is chosen for all
+        sizes, there are no `ConstExpr` arguments, and `specialize` expects no new values."""
+        return not (self.undecided or self.by_size or self.has_constants or self.open_sites)
+
     def autotune(
         self,
         args: Sequence[Any] | None = None,

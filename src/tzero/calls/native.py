@@ -1,11 +1,12 @@
 """`NativeKernel`: a `Kernel` whose plans are replayed by `tzero._native`.
 
     call ── native: a plan for these arguments ──► replayed, without a Python frame
+            ├ a fallback ──► the host function runs as written
             └ none: `_missed` ── find, run ──► result and plan ── describe ──► native
 
-Enters: a plan that Python has recorded. Leaves: a description of it, which native code keeps and
-replays. It must not know how native code finds a plan. Calls that native code does not handle go to
-`Kernel.__call__`.
+Enters: a plan that Python has recorded, or the fact that calls are not replayed. Leaves: a
+description of it, which native code keeps. It must not know how native code finds it. Calls that
+native code does not handle go to `Kernel.__call__`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -21,7 +23,9 @@ from tzero import events, measure, settings
 from tzero.adapters import intercept, torch_modes
 from tzero.adapters.torch_layout import configure, in_a_new_thread
 from tzero.calls.bound import BoundKernel
+from tzero.calls.bound_table import Raw
 from tzero.calls.kernel import Kernel
+from tzero.calls.specialize import close_sites
 from tzero.launches import native as native_launch
 from tzero.launches.native import NotNative, ParameterDescription
 from tzero.plans import outputs
@@ -34,6 +38,22 @@ from tzero.plans.wrapper import drift_in, resume
 __all__ = ["NativeCalls", "NativeKernel", "available", "make"]
 
 _ENTRIES_PER_BOUND_KERNEL = 8
+
+
+@dataclass(frozen=True, slots=True)
+class FallbackDescription:
+    """How native code makes calls that are not replayed: the function to call, and what
+    `specialize` needs in it (see `current_call.Call`)."""
+
+    bound: BoundKernel[Any]
+    call: Callable[..., Any]
+    note: Callable[..., None]
+    base: Raw
+
+    def lasts(self) -> bool:
+        """Whether such calls are still made in this way: another thread may have chosen another
+        config."""
+        return self.bound.call is self.call and self.bound.is_settled()
 
 
 class NativeCalls(Kernel[Any]):
@@ -73,13 +93,26 @@ class NativeCalls(Kernel[Any]):
 
     @torch_modes.untraced
     def _missed(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Make a call. Returns its result, and what native code needs to replay such calls, if
-        anything: the bound kernel, a description (None for a plan that Python replays), and which
-        parameters are compared by value."""
-        result, planned = self._answer(args, kwargs)
-        generation = self._generation()  # before `_lasts`: native code compares it once more
-        if planned is None or settings.current().verify or not self._lasts(planned):
+        """Make a call. Returns its result, and what native code needs to make such calls, if
+        anything: the bound kernel, a description of the plan (None if Python replays it), one of a
+        fallback or None, which parameters are compared by value, and the generation."""
+        result, made = self._answer(args, kwargs)
+        generation = self._generation()  # before `lasts`: native code compares it once more
+        if made is None or settings.current().verify:
             return result, None
+        if isinstance(made, FallbackDescription):
+            return result, self._described_fallback(made, generation)
+        return result, self._described_plan(made, generation)
+
+    def _described_fallback(self, fallback: FallbackDescription, generation: int) -> Any:
+        if not fallback.lasts() or self.planner is None:
+            return None
+        by_value = tuple(k in self.planner.by_value for k in range(len(self.host.parameters)))
+        return fallback.bound, None, fallback, by_value, generation
+
+    def _described_plan(self, planned: Planned, generation: int) -> Any:
+        if not self._lasts(planned):
+            return None
         plan = planned.plan
         names = {plan.leaves[leaf] for leaf in plan.by_value}
         by_value = tuple(name in names for name in self.host.parameters)
@@ -87,24 +120,35 @@ class NativeCalls(Kernel[Any]):
             description = describe(self.native, plan, self._ring)
         except NotNative as reason:
             self._tell_once(str(reason))
-            return result, (planned.bound, None, by_value, generation)
+            return planned.bound, None, None, by_value, generation
         if description is None:  # Triton has dropped what was launched: record again
             planned.bound.plans.forget(planned)
-            return result, None
-        return result, (planned.bound, description, by_value, generation)
+            return None
+        return planned.bound, description, None, by_value, generation
 
     def _answer(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> tuple[Any, Planned | None]:
-        """Make a call; returns its result, and its plan unless its bound kernel was evicted
-        meanwhile."""
+    ) -> tuple[Any, Planned | FallbackDescription | None]:
+        """Make a call; returns its result, and its plan or fallback unless its bound kernel was
+        evicted meanwhile."""
         base, bound, args, number = self._find(args, kwargs)
-        result, planned = self._run(self._noting.in_call, base, bound, args, number)
-        if planned is not None:
-            found = self.table.found(base, args, number)
-            if found is not planned.bound.family:
-                planned = None
-        return result, planned
+        result, outcome = self._run(self._noting.in_call, base, bound, args, number)
+        if outcome is None or self.table.found(base, args, number) is not bound:
+            return result, None
+        if isinstance(outcome, Planned):
+            return result, outcome
+        return result, FallbackDescription(bound, bound.call, self._note, base)
+
+    def _note(self, base: Raw, bound: BoundKernel[Any], *rest: Any) -> None:
+        """Note a value that was given to `specialize` in a fallback that native code made."""
+        self._noting.in_call(base, bound, *rest)
+        if bound.open_sites:
+            self._forget(bound)  # so that `_settled` is called
+
+    def _settled(self, bound: BoundKernel[Any]) -> None:
+        """Complete a call that native code made, whose entry was dropped meanwhile."""
+        if bound.open_sites:
+            close_sites(bound)
 
     def _lasts(self, planned: Planned) -> bool:
         """Whether a plan is still in use: another thread may have chosen another config."""

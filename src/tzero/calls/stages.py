@@ -31,6 +31,7 @@ from tzero.calls.tally import Tally
 from tzero.config import Config
 from tzero.errors import InvalidArgument
 from tzero.launches.current_call import current
+from tzero.plans.plan import Refusal
 from tzero.plans.planner import Planner, run_host
 from tzero.plans.table import Planned
 from tzero.tune.by_size import described
@@ -168,9 +169,10 @@ class Stages(Generic[R]):
         bound: BoundKernel[R],
         args: tuple[Any, ...],
         number: int,
-    ) -> tuple[R, Planned | None]:
+    ) -> tuple[R, Planned | Refusal | None]:
         """Make a call: choose its config, then replay it, record it, or run the host function.
-        `note` is called with each value that the host function passes to `specialize`."""
+        `note` is called with each value that the host function passes to `specialize`. Returns its
+        result, and its plan or why such calls are not replayed, if either is known."""
         if bound.has_constants:
             args = unwrapped(args)
         if bound.undecided:
@@ -181,17 +183,18 @@ class Stages(Generic[R]):
         current.call = (note, base, bound, args, number)
         if intercept.anywhere:
             self._tell_recorder()
-        planner, planned = self.planner, None
+        planner, known = self.planner, bound.plans.refusal
+        outcome: Planned | Refusal | None = known
         try:
-            if planner is None or bound.plans.refusal is not None or bound.undecided:
+            if planner is None or known is not None or bound.undecided:
                 result = run_host(bound, args)
             else:
-                result, planned = planner.run(bound, args)
+                result, outcome = planner.run(bound, args)
         finally:
             current.call = outer
         if bound.open_sites:
             close_sites(bound)
-        return result, planned
+        return result, outcome
 
     def _check_bound(self, bound: BoundKernel[R], base: Raw, args: tuple[Any, ...]) -> None:
         """Raise `InvalidArgument` if arguments have another key than a bound kernel."""

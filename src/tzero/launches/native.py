@@ -28,6 +28,7 @@ from tzero.adapters.triton_launch import driver
 from tzero.backends import source_kernel
 from tzero.cpu.launcher import Launcher
 from tzero.errors import LaunchFailed
+from tzero.launches.current_call import current
 from tzero.launches.python import Launching, PythonJit, finish
 
 __all__ = [
@@ -151,6 +152,7 @@ def configure(native: ModuleType) -> None:
         launch_failed=LaunchFailed,
         cuda_driver=triton_launch.cuda_driver(),
         constexpr=triton_launch.Constexpr,
+        current=current,
         handle=handle_offset(),
     )
 

@@ -109,14 +109,15 @@ class Planner(Generic[R]):
         """The places of parameters whose numbers are compared by value: those that a recorded call
         used other than forwarding them. It only grows."""
 
-    def run(self, bound: Bound[R], args: tuple[Any, ...]) -> tuple[R, Planned | None]:
-        """Make a call; returns its result and its plan, if there is one."""
+    def run(self, bound: Bound[R], args: tuple[Any, ...]) -> tuple[R, Planned | Refusal | None]:
+        """Make a call; returns its result and its plan, if there is one, or why such calls are
+        not replayed, if that was known before."""
         if intercept.anywhere and intercept.here.recorder is not None:
             return bound.call(*args), None  # part of another kernel's recording
         key = self._key(args)
         found = None if key is None else bound.plans.get(key)
         if type(found) is Refusal:
-            return bound.call(*args), None
+            return bound.call(*args), found
         if type(found) is Planned:
             holds = found.wrapper.holds()
             if holds and not settings.current().verify:

@@ -159,8 +159,9 @@ class HelionKernel(Kernel[Any]):
             return found.kernel(*found.args), None
         base, bound, normal, number = found
         result, planned = self._run(self._noting.in_call, base, bound, normal, number)
-        if planned is None:
+        if not isinstance(planned, Planned):  # Helion may replace its function: nothing is kept
             self._count_refusal(bound)
+            planned = None
         elif self.table.found(base, normal, number) is not planned.bound:
             planned = None  # evicted meanwhile
         return result, planned

@@ -78,8 +78,8 @@ class HelionPlanner(Planner[R]):
         self._read, self.refused = {}, 0
         self._said_of.clear()
 
-    def run(self, bound: Bound[R], args: tuple[Any, ...]) -> tuple[R, Planned | None]:
-        """Make a call; returns its result and its plan, if there is one."""
+    def run(self, bound: Bound[R], args: tuple[Any, ...]) -> tuple[R, Planned | Refusal | None]:
+        """Make a call; returns its result and its plan, or why such calls are not replayed."""
         if compat.distributed():
             self._say("left to Helion: there is a process group, and tensors may be in its memory")
             return bound.call(*args), None

@@ -1,0 +1,27 @@
+// A call whose host function runs as written, because its calls are not replayed.
+#pragma once
+
+#include "python.h"
+
+#include "state.h"
+
+namespace tzero {
+
+// What such calls need. `note` and `base` are those of `tzero.launches.current_call`, for code in
+// the host function that calls `tzero.specialize`.
+struct Fallback {
+    Ref call;  // the host function, with its config
+    Ref note, base;
+
+    int visit(visitproc visit, void *arg) const;
+};
+
+// Makes a fallback from Python's description; throws `Malformed`.
+Fallback fallback_from(PyObject *description);
+
+// Runs the host function with these arguments, a tuple in the order of the parameters. `number` is
+// that of the call. Null with the Python error set.
+PyObject *fall_back(State &state, const Fallback &fallback, PyObject *bound, const Ref &args,
+                    uint64_t number);
+
+}  // namespace tzero
