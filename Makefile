@@ -84,7 +84,9 @@ RUNTIMES = $(foreach name,asan ubsan,$(shell $(CXX) -print-file-name=lib$(name).
 
 $(SANITIZED): $(wildcard native/*.cpp native/*.h) | $(VENV)/.ready-dev
 	@mkdir -p $(dir $@)
-	$(CXX) -O1 -g -fPIC -shared -Wall -Wextra -Werror $(NATIVE_FLAGS) $(SANITIZERS) native/*.cpp -o $@ -ldl
+	printf '%s\n' $(basename $(notdir $(wildcard native/*.cpp))) | xargs -P 2 -I NAME $(CXX) -O1 -g -fPIC -c \
+		-Wall -Wextra -Werror $(NATIVE_FLAGS) $(SANITIZERS) native/NAME.cpp -o $(dir $@)NAME.o
+	$(CXX) -shared $(SANITIZERS) $(patsubst native/%.cpp,$(dir $@)%.o,$(wildcard native/*.cpp)) -o $@ -ldl
 
 # test_native.py is about the installed build.
 sanitize: $(VENV)/.ready-dev
@@ -93,7 +95,7 @@ sanitize: $(VENV)/.ready-dev
 	else \
 		$(MAKE) --no-print-directory $(SANITIZED) && \
 		LD_PRELOAD='$(RUNTIMES)' ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc TZERO_CPU=1 \
-		$(BIN)/python -m pytest -q -k native --native $(SANITIZED) \
+		$(BIN)/python -m pytest -q -n 2 --dist loadfile -k native --native $(CURDIR)/$(SANITIZED) \
 			--ignore tests/native/test_native.py tests/launches/test_rows.py \
 			tests/launches/test_fast_path.py tests/plans tests/native tests/tune/test_select.py tests/tune/test_select_native.py; \
 	fi

@@ -6,13 +6,16 @@ import gc
 import sys
 import threading
 import weakref
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 import tzero
+import tzero._native as native
 from tzero.calls.native import NativeKernel
 from tzero.launches.current_call import current
+from tzero.launches.native import ParameterDescription
 
 pytestmark = pytest.mark.skipif(
     bool(NativeKernel.unavailable), reason=f"native calls: {NativeKernel.unavailable}"
@@ -91,6 +94,19 @@ def test_specialize_works_in_a_fallback():
     for n in (3, 5, 3, 5, 3, 5, 3):
         assert sized(x, n) == n + 4.0
     assert len(sized.table.bound_kernels()) >= 2
+
+
+def test_specialized_values_and_sizes_are_found_natively():
+    @tzero.kernel(static_shapes=False)
+    def sized(x, n):
+        return tzero.specialize(n), tzero.specialize(x.shape[0]), float(x.sum())
+
+    for _ in range(4):
+        for n in (2, 4, 6):
+            for x in (torch.ones(2), torch.ones(3)):
+                assert sized(x, n) == (n, x.size(0), float(x.size(0)))
+    assert len(sized.table.bound_kernels()) >= 6
+    assert frames_of_tzero(sized, torch.ones(2), 2)[0] == "specialize"
 
 
 def test_a_value_that_the_arguments_do_not_determine_is_still_an_error():
@@ -247,3 +263,20 @@ def test_calls_keep_no_references():
     for _ in range(100):
         nothing(x, y=y)
     assert (sys.getrefcount(x), sys.getrefcount(y), sys.getrefcount(nothing)) == before
+
+
+@pytest.mark.parametrize("wrong", [(), 1, SimpleNamespace(call=print, note=print, base=[])])
+def test_a_description_that_makes_no_sense_is_an_error(wrong):
+    class Broken(native.Dispatching):
+        def __call__(self, *args):
+            raise AssertionError("the call goes to _missed")
+
+        def _missed(self, args, kwargs):
+            return "missed", ("bound", None, wrong, (False,), self._generation())
+
+    native.enable_calls(Broken)
+    kernel = Broken()
+    kernel._prepare((ParameterDescription("n"),), (False,), 10)
+    with pytest.raises((AttributeError, TypeError)):
+        kernel(3)
+    assert kernel._count() == 0

@@ -41,7 +41,7 @@ class Kept(native.Dispatching):  # type: ignore[misc, name-defined]
         raise AssertionError("the call goes to _missed")
 
     def _missed(self, args: Any, kwargs: Any) -> Any:
-        return "missed", ("bound", self.description, (False,) * 3, self._generation())
+        return "missed", ("bound", self.description, None, (False,) * 3, self._generation())
 
 
 native.enable_calls(Kept)

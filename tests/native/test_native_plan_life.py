@@ -249,7 +249,7 @@ def test_a_description_that_makes_no_sense_is_an_error(said: Any) -> None:
             return "twin"
 
         def _missed(self, args: Any, kwargs: Any) -> Any:
-            return "missed", ("bound", said, (False,), self._generation())
+            return "missed", ("bound", said, None, (False,), self._generation())
 
     native.enable_calls(Broken)
     kernel = Broken()

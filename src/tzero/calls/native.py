@@ -25,7 +25,7 @@ from tzero.adapters.torch_layout import configure, in_a_new_thread
 from tzero.calls.bound import BoundKernel
 from tzero.calls.bound_table import Raw
 from tzero.calls.kernel import Kernel
-from tzero.calls.specialize import close_sites
+from tzero.calls.specialize import by_value_in, close_sites, found_by_words
 from tzero.launches import native as native_launch
 from tzero.launches.native import NotNative, ParameterDescription
 from tzero.plans import outputs
@@ -107,7 +107,8 @@ class NativeCalls(Kernel[Any]):
     def _described_fallback(self, fallback: FallbackDescription, generation: int) -> Any:
         if not fallback.lasts() or self.planner is None:
             return None
-        by_value = tuple(k in self.planner.by_value for k in range(len(self.host.parameters)))
+        places = self.planner.by_value | by_value_in(fallback.bound.facts)
+        by_value = tuple(k in places for k in range(len(self.host.parameters)))
         return fallback.bound, None, fallback, by_value, generation
 
     def _described_plan(self, planned: Planned, generation: int) -> Any:
@@ -137,6 +138,8 @@ class NativeCalls(Kernel[Any]):
             return result, None
         if isinstance(outcome, Planned):
             return result, outcome
+        if not found_by_words(bound.facts, args):
+            return result, None
         return result, FallbackDescription(bound, bound.call, self._note, base)
 
     def _note(self, base: Raw, bound: BoundKernel[Any], *rest: Any) -> None:

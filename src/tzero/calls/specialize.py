@@ -22,7 +22,7 @@ import dataclasses
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any, Literal, NamedTuple, TypeVar
@@ -67,6 +67,26 @@ class Extra:
 
 
 EVERYTHING = Extra("everything")
+
+
+def by_value_in(facts: Iterable[Any]) -> frozenset[int]:
+    """The places of the arguments whose values are among the facts of a key.
+
+    >>> by_value_in([Extra("argument", 1), Extra("size", 0)])
+    frozenset({1})
+    """
+    return frozenset(extra.index for extra in facts if extra.kind == "argument")
+
+
+def found_by_words(facts: Iterable[Any], args: Sequence[Any]) -> bool:
+    """Whether native code distinguishes calls with other facts, if it compares the arguments of
+    `by_value_in` by value: it reads numbers and the sizes of tensors.
+
+    >>> found_by_words([Extra("argument", 1)], (None, 64)), found_by_words([EVERYTHING], (64,))
+    (True, False)
+    """
+    kinds = {"argument": (bool, int, float, str), "size": (torch.Tensor, torch.nn.Parameter)}
+    return all(type(args[each.index]) in kinds.get(each.kind, ()) for each in facts)
 
 
 def _in_full(value: Any) -> Hashable:
