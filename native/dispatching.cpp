@@ -200,8 +200,10 @@ PyObject *missed(Dispatcher &dispatcher, const Given &given, const Form &form, c
     Environment before, after;
     Ref args, kwargs;
     if (read_knobs(state, &before) < 0 || !collect(given, &args, &kwargs)) return nullptr;
-    Ref said = Ref::steal(PyObject_CallMethodObjArgs(given.self, state.names.missed.get(),
-                                                     args.get(), kwargs.get(), nullptr));
+    const Names &names = state.names;
+    const Ref &method = leaves.has_unread ? names.unread : names.missed;
+    Ref said = Ref::steal(
+        PyObject_CallMethodObjArgs(given.self, method.get(), args.get(), kwargs.get(), nullptr));
     if (!said) return nullptr;
     if (!PyTuple_CheckExact(said.get()) || PyTuple_GET_SIZE(said.get()) != 2) {
         PyErr_SetString(PyExc_TypeError,

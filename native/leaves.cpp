@@ -14,6 +14,7 @@ constexpr int most_depth = 8;
 // The kind of a leaf or a container, in the key. Numbers by value have the kinds of constants.
 enum Tag : uint64_t {
     is_tensor = 1, is_number, is_constant, is_text, is_bytes, is_dtype, is_list, is_tuple, is_dict,
+    is_unread,
 };
 
 uint64_t tagged(Tag tag, uint64_t more) { return static_cast<uint64_t>(tag) | more << 8; }
@@ -113,6 +114,16 @@ bool LeafReader::object(PyObject *value, uint64_t kind) {
     return words(kind, static_cast<uint64_t>(hash));
 }
 
+// Any other object, of which the key has the type. It is among the constants too, which keeps it
+// alive, so that no other type gets its address.
+bool LeafReader::unread(PyObject *value) {
+    if (next(value) == nullptr || out_.constant_count >= most_leaves) return false;
+    out_.has_unread = true;
+    PyObject *type = reinterpret_cast<PyObject *>(Py_TYPE(value));
+    out_.constants[out_.constant_count++] = type;
+    return words(is_unread, reinterpret_cast<uintptr_t>(type));
+}
+
 // A list, tuple or dict: the number of an earlier one that is the same object, from 1, and its
 // size.
 bool LeafReader::container(PyObject *value, uint64_t tag, Py_ssize_t size) {
@@ -159,7 +170,7 @@ bool LeafReader::item(PyObject *value, bool by_value, int depth) {
         if (type == &PyList_Type || type == &PyTuple_Type) return items(value, depth);
         if (type == &PyDict_Type) return pairs(value, depth);
     }
-    if (type != &PyUnicode_Type && type != &PyBytes_Type && type != dtype_) return false;
+    if (type != &PyUnicode_Type && type != &PyBytes_Type && type != dtype_) return unread(value);
     if (next(value) == nullptr) return false;
     if (type == dtype_) {
         return words(is_dtype,

@@ -37,6 +37,7 @@ struct Leaves {
     size_t taken = 0;
     PyObject *took[most_leaves];  // owned: items of lists and dicts, which may change
     size_t container_count = 0;
+    bool has_unread = false;  // whether the key has only the type of some object
     PyObject *containers[most_leaves];  // lists, tuples and dicts; nested ones are also in `took`
 
     Leaves() = default;
@@ -68,6 +69,7 @@ class LeafReader {
     bool tensor(PyObject *value);
     bool number(PyObject *value, bool by_value);
     bool object(PyObject *value, uint64_t kind);
+    bool unread(PyObject *value);
     bool container(PyObject *value, uint64_t tag, Py_ssize_t size);
     bool take(PyObject *value);
     bool words(uint64_t one, uint64_t other);

@@ -286,6 +286,7 @@ int intern_all(Names &names) {
         {&names.used_global_vals, "used_global_vals"},
         {&names.value, "value"},
         {&names.missed, "_missed"},
+        {&names.unread, "_unread"},
         {&names.resume, "_resume"},
         {&names.drifted, "_drifted"},
         {&names.settled, "_settled"},

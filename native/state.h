@@ -17,7 +17,7 @@ struct Names {
     Ref get_current_device, get_current_stream;
     Ref launch, launched, finish, run_plain;
     Ref pre_run_hooks, device_caches, used_global_vals, value;
-    Ref missed, resume, drifted, settled, call, open, in_force, verify, version, data;
+    Ref missed, unread, resume, drifted, settled, call, open, in_force, verify, version, data;
     Ref current_call, instance_dict;
 };
 

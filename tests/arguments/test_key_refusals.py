@@ -1,5 +1,5 @@
-"""Invalid arguments in whole calls: the error names the argument, also after hits, and the next
-valid call hits.
+"""Arguments that cannot be part of a key: calls run as written, `key` and `bind` name the argument,
+also after hits, and the next other call hits.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tzero.errors import InvalidArgument
 
 
 class Refusal(NamedTuple):
-    """A good call, a bad one much like it, and what the error names."""
+    """A good call, one much like it that has no key, and what the error names."""
 
     good: Args
     bad: Args
@@ -141,19 +141,20 @@ def test_a_refusal_after_hits_names_the_argument_and_the_next_good_call_hits(
     refusal: Refusal, under: str
 ) -> None:
     with pytest.raises(InvalidArgument) as first:
-        made(host(2), under)(*refusal.bad)
+        made(host(2), under).bind(refusal.bad)
     kernel = made(host(2), under)
     for _ in range(3):
         call(kernel, refusal.good)
     bound, stats = kernel.bind(refusal.good), kernel.stats()
     ways: list[Callable[[], object]] = [
-        lambda: kernel(*refusal.bad),
         lambda: kernel.key(refusal.bad),
         lambda: kernel.bind(refusal.bad),
-        lambda: kernel.explain(*refusal.bad),
-        lambda: kernel(*refusal.bad),
     ]
     for way in ways:
+        if refusal.argument is not None:
+            call(kernel, refusal.bad)
+            assert first.value.problem in kernel.explain(*refusal.bad).refusal
+            stats = stats._replace(calls=stats.calls + 1)
         with pytest.raises(InvalidArgument, match=f"^pair: .*{refusal.words}") as raised:
             way()
         assert raised.value.kernel == "pair"
@@ -202,9 +203,10 @@ def test_a_tensor_without_strides_is_refused_by_name_and_the_next_good_call_hits
     kernel = made(host(2), "static")
     kernel(T, 1)
     with pytest.raises(InvalidArgument, match=r"^pair: argument 'x' is"):
-        kernel(bad, 1)
+        kernel.bind((bad, 1))
+    assert kernel(bad, 1)[0] is bad
     kernel(T, 2)
-    assert kernel.stats()[:4] == (2, 1, 1, 0)
+    assert kernel.stats()[:4] == (3, 1, 1, 0)
 
 
 @EVERY_OPTION
@@ -225,7 +227,8 @@ def test_a_missing_device_is_named_in_the_error(
     monkeypatch.setattr(torch.cuda, "get_device_capability", missing)
     for _ in range(2):
         with pytest.raises(InvalidArgument, match=f"^pair: argument {name!r} is on cuda:0, which"):
-            kernel(*args)
+            kernel.bind(args)
+        call(kernel, args)
 
 
 def test_a_key_function_may_return_nothing_that_holds_itself() -> None:
@@ -250,8 +253,28 @@ def test_bind_and_key_take_a_tuple_or_list_of_arguments(way: str, args: Any) -> 
     assert getattr(kernel, way)([T, 1]) == getattr(kernel, way)((T, 1))
 
 
-@pytest.mark.parametrize("refusal", REFUSED.values(), ids=REFUSED)
-def test_a_refused_call_is_an_event(refusal: Refusal) -> None:
+WITHOUT_KEY = {name: each for name, each in REFUSED.items() if each.argument is not None}
+MISFITS = {name: each for name, each in REFUSED.items() if each.argument is None}
+
+
+@pytest.mark.parametrize("refusal", WITHOUT_KEY.values(), ids=WITHOUT_KEY)
+def test_a_call_without_a_key_is_an_event_once(refusal: Refusal) -> None:
+    kernel, seen = made(host(2), "static"), []
+    with pytest.raises(InvalidArgument) as raised:
+        kernel.bind(refusal.bad)
+    with events.observe(seen.append):
+        for measured in (contextlib.nullcontext(), measure.recording()):
+            with measured:
+                call(kernel, refusal.bad)
+    assert [event.kind for event in seen] == ["refusal"]
+    assert seen[0].reason == f"not replayed: argument {raised.value.argument!r} " + (
+        raised.value.problem
+    )
+    assert seen[0].kernel == "pair"
+
+
+@pytest.mark.parametrize("refusal", MISFITS.values(), ids=MISFITS)
+def test_a_call_that_does_not_fit_is_an_event(refusal: Refusal) -> None:
     kernel, seen = made(host(2), "static"), []
     with events.observe(seen.append):
         for measured in (contextlib.nullcontext(), measure.recording()):

@@ -69,6 +69,87 @@ def test_calls_are_counted():
     assert nothing.stats().calls == 10
 
 
+class Thing:
+    def __init__(self, by):
+        self.by = by
+
+
+@pytest.mark.parametrize("value", [Thing(2.0), {2.0}, [Thing(2.0)], {"a": {1}}, (2, {2})], ids=repr)
+def test_any_object_can_be_an_argument(value):
+    seen = []
+
+    @tzero.kernel
+    def given(x, thing):
+        return x, thing
+
+    x = torch.ones(4)
+    with tzero.events.observe(seen.append):
+        for _ in range(3):
+            assert given(x, value)[1] is value
+    assert [event.kind for event in seen] == ["refusal"]
+    assert "not replayed: argument 'thing' is or holds" in seen[0].reason
+    assert "not replayed: argument 'thing'" in str(given.explain(x, value))
+    made_natively(given, x, value)
+    assert frames_of_tzero(given, x, value) == []
+    other = Thing(3.0)
+    assert given(x, other)[1] is other  # of another type: another entry, or the same
+    assert given(x, 3.0)[1] == 3.0 and given.stats().entries == 1
+
+
+def test_an_object_has_no_key_that_a_value_could_join():
+    @tzero.kernel
+    def given(x, thing):
+        return tzero.specialize(thing.by) * float(x.sum())
+
+    x = torch.ones(4)
+    assert [given(x, Thing(by)) for by in (1.0, 2.0, 3.0, 4.0)] == [4.0, 8.0, 12.0, 16.0]
+    assert given.stats().entries == 0
+
+
+def test_a_constant_beside_an_object_is_unwrapped():
+    @tzero.kernel
+    def given(n, thing):
+        return n
+
+    for _ in range(4):
+        assert given(tzero.ConstExpr(3), Thing(1)) == 3
+        assert given(4, Thing(1)) == 4
+
+
+def test_a_method_of_any_class_can_be_a_kernel():
+    class Model:
+        def __init__(self, by):
+            self.by = by
+
+        @tzero.kernel
+        def scaled(self, x, *, plus=0.0):
+            return x * self.by + plus
+
+    one, two, x = Model(2.0), Model(3.0), torch.ones(4)
+    for _ in range(4):
+        assert one.scaled(x).tolist() == [2.0] * 4
+        assert two.scaled(x, plus=1.0).tolist() == [4.0] * 4
+
+
+def test_tensors_may_be_on_two_devices():
+    @tzero.kernel
+    def both(x, y):
+        return x.device.type, y.device.type
+
+    x, y = torch.ones(4), torch.empty(4, device="meta")
+    assert [both(x, y) for _ in range(4)] == [("cpu", "meta")] * 4
+
+
+def test_types_that_are_gone_are_not_mistaken_for_others():
+    @tzero.kernel
+    def given(thing):
+        return thing.by
+
+    for k in range(50):
+        kind = type("Kind", (), {"by": k})
+        assert [given(kind()) for _ in range(3)] == [k] * 3
+
+
 def test_an_error_leaves_the_thread_as_it_was():
     @tzero.kernel
     def fails(x, really):

@@ -7,14 +7,13 @@ import functools
 import pickle
 import threading
 import warnings
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
 import torch
 
 import tzero
-from tzero import Config, ConstExpr, InvalidArgument, InvalidKernel, events, settings
+from tzero import Config, ConstExpr, InvalidArgument, events, settings
 from tzero.errors import NotInKernel, UnsupportedType
 
 
@@ -77,16 +76,6 @@ def test_tensors_on_two_devices_are_refused() -> None:
 
     with pytest.raises(InvalidArgument, match="argument 'y' is a meta tensor"):
         tzero.kernel(pair)(X, [X, X.to("meta")])
-
-
-@pytest.mark.parametrize(
-    "function",
-    [lambda *xs: 0, lambda x, *, y: 0, lambda **kw: 0, eval("lambda x, /: 0")],
-    ids=["*xs", "keyword-only", "**kw", "positional-only"],
-)
-def test_a_host_function_has_plain_parameters(function: Callable[..., Any]) -> None:
-    with pytest.raises(InvalidKernel, match="plain parameters"):
-        tzero.kernel(function)
 
 
 # -- configuration --------------------------------------------------------------------------------

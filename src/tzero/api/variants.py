@@ -13,15 +13,15 @@ a replayed call costs what that of one variant does. It must not know how a conf
 
 from __future__ import annotations
 
-import inspect
 import itertools
 import linecache
 from collections.abc import Callable, Sequence
+from inspect import Parameter
 from types import FunctionType
 from typing import Any, TypeVar
 
 from tzero.api.decorators import kernel
-from tzero.arguments.host import read_host
+from tzero.arguments.host import Host, read_host
 from tzero.calls.kernel import Kernel
 from tzero.config import Config
 from tzero.errors import InvalidKernel
@@ -81,9 +81,7 @@ def _by_name(variants: Sequence[Callable[..., R]]) -> dict[str, Callable[..., R]
                 problem="it is a variant, and has a parameter `config`",
                 advice="Make it a kernel: @tzero.kernel(config=...).",
             )
-        taken = [
-            (each, host.defaults.get(each, inspect.Parameter.empty)) for each in host.parameters
-        ]
+        taken = [(each, host.defaults.get(each, Parameter.empty)) for each in host.parameters]
         if first is None:
             first = taken
         if [each for each, _ in taken] != [each for each, _ in first]:
@@ -107,9 +105,9 @@ def _written(name: str, functions: dict[str, Callable[..., R]]) -> Callable[...,
     recordings look for it."""
     first = next(iter(functions.values()))
     host = first.host if isinstance(first, Kernel) else read_host(first, None)
-    given = ", ".join(host.parameters)
+    taken, given = _parameters(host)
     places = {each: f"__variant_{k}" for k, each in enumerate(functions)}  # as no parameter is
-    lines = [f"def host({given}{', ' if given else ''}*, config):"]
+    lines = [f"def host({taken}):"]
     *others, (_, last) = places.items()
     for each, place in others:
         lines += [f"    if config.variant == {each!r}:", f"        return {place}({given})"]
@@ -123,7 +121,24 @@ def _written(name: str, functions: dict[str, Callable[..., R]]) -> Callable[...,
     made: FunctionType = world["host"]
     made.__name__ = made.__qualname__ = name
     made.__doc__ = first.__doc__
-    made.__defaults__ = (
-        tuple(host.defaults[each] for each in host.parameters if each in host.defaults) or None
-    )
+    every = zip(host.parameters, host.kinds, strict=True)
+    positional = {name: kind is not Parameter.KEYWORD_ONLY for name, kind in every}
+    own = {name: value for name, value in host.defaults.items() if not name.startswith("*")}
+    made.__defaults__ = tuple(value for name, value in own.items() if positional[name]) or None
+    made.__kwdefaults__ = {n: value for n, value in own.items() if not positional[n]} or None
     return made
+
+
+def _parameters(host: Host[Any]) -> tuple[str, str]:
+    """The parameters of a function that takes what a host function takes and a config, and the
+    arguments to pass them on."""
+    every = list(zip(host.parameters, host.kinds, strict=True))
+    of = {kind: [name for name, each in every if each is kind] for kind in host.kinds}
+    first = of.get(Parameter.POSITIONAL_ONLY, [])
+    middle = of.get(Parameter.POSITIONAL_OR_KEYWORD, [])
+    rest = of.get(Parameter.VAR_POSITIONAL, [])
+    named = of.get(Parameter.KEYWORD_ONLY, [])
+    more = of.get(Parameter.VAR_KEYWORD, [])
+    taken = [*first, *(["/"] if first else []), *middle, *(rest or ["*"]), *named, "config", *more]
+    given = [*first, *middle, *rest, *(f"{name}={name}" for name in named), *more]
+    return ", ".join(taken), ", ".join(given)

@@ -27,21 +27,30 @@ __all__ = ["Host", "read_host"]
 R = TypeVar("R")
 
 _BY_NAME = -1
+_POSITIONAL = frozenset([Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD])
+_NONE: Mapping[Any, Any] = {Parameter.VAR_POSITIONAL: (), Parameter.VAR_KEYWORD: {}}
+"""What a call that gives nothing for these has in their place."""
 
 
 @dataclass(frozen=True, slots=True)
 class Host(Generic[R]):
-    """A host function and its parameters, not counting `config`.
+    """A host function and its parameters, not counting `config`. Calls have one value for each
+    parameter, in this order: for ``*rest`` a tuple, for ``**more`` a dict.
 
     >>> host = read_host(lambda x, config, y=2: (x, config, y), Config(B=1))
     >>> host.parameters, host.defaults, host.configured(host.function, host.config)(5, 6)
     (('x', 'y'), {'y': 2}, (5, Config(B=1), 6))
+    >>> host = read_host(lambda x, *rest, k=1, **more: (x, rest, k, more), None)
+    >>> host.parameters, host.configured(host.function, None)(1, (2, 3), 4, {"a": 5})
+    (('x', '*rest', 'k', '**more'), (1, (2, 3), 4, {'a': 5}))
     """
 
     name: str
     function: Callable[..., R]
     signature: inspect.Signature
     parameters: tuple[str, ...]
+    kinds: tuple[Any, ...]
+    """The kind of each parameter, as `inspect.Parameter` has it."""
     defaults: Mapping[str, Any]
     constants: tuple[bool, ...]
     config: Config | None
@@ -50,11 +59,42 @@ class Host(Generic[R]):
     def configured(self, function: Callable[..., R], config: Config | None) -> Callable[..., R]:
         """A function of the arguments alone."""
         at = self.config_at
+        if not self.by_position:
+            return _spread(self, function, config)
         if at is None:
             return function
         if at == _BY_NAME:
             return functools.partial(function, config=config)
         return lambda *args: function(*args[:at], config, *args[at:])
+
+    @property
+    def by_position(self) -> bool:
+        """Whether every argument can be passed by position."""
+        return _POSITIONAL.issuperset(self.kinds)
+
+
+def _spread(host: Host[R], function: Callable[..., R], config: Config | None) -> Callable[..., R]:
+    """A function of positional arguments for a host function with other parameters too. Generated,
+    because a loop would cost more than many host functions."""
+    forms: dict[Any, str] = {
+        Parameter.VAR_POSITIONAL: "*a{k}",
+        Parameter.KEYWORD_ONLY: "{name}=a{k}",
+        Parameter.VAR_KEYWORD: "**a{k}",
+    }
+    given = [
+        forms.get(kind, "a{k}").format(k=k, name=name)
+        for k, (name, kind) in enumerate(zip(host.parameters, host.kinds, strict=True))
+    ]
+    if host.config_at == _BY_NAME:
+        ends_open = host.kinds[-1] is Parameter.VAR_KEYWORD
+        given.insert(len(given) - ends_open, "config=config")
+    elif host.config_at is not None:
+        given.insert(host.config_at, "config")
+    taken = ", ".join(f"a{k}" for k in range(len(host.parameters)))
+    made: Callable[..., R] = eval(
+        f"lambda {taken}: function({', '.join(given)})", {"function": function, "config": config}
+    )
+    return made
 
 
 def read_host(
@@ -80,14 +120,14 @@ def read_host(
     place = None if at is None else _config_place(name, every, at)
     used = _config(name, None if at is None else every[at], config)
     plain = [each for k, each in enumerate(every) if k != at]
-    for parameter in plain:
-        _check_plain(name, parameter)
     defaults = {each.name: each.default for each in plain if each.default is not Parameter.empty}
+    defaults |= {_starred(each): _NONE[each.kind] for each in plain if each.kind in _NONE}
     return Host(
         name=name,
         function=function,
         signature=signature.replace(parameters=plain),
-        parameters=tuple(each.name for each in plain),
+        parameters=tuple(map(_starred, plain)),
+        kinds=tuple(each.kind for each in plain),
         defaults=defaults,
         constants=_constants(name, function, plain),
         config=used,
@@ -135,15 +175,6 @@ def _instead_of(function: Any) -> str:
 def _name_of(function: object, below: FunctionType | None) -> str:
     partial = isinstance(function, functools.partial) and below is not None
     return below.__name__ if partial and below is not None else type(function).__name__
-
-
-def _check_plain(name: str, parameter: Parameter) -> None:
-    if parameter.kind is not Parameter.POSITIONAL_OR_KEYWORD:
-        raise InvalidKernel(
-            kernel=name,
-            problem=f"its parameter {_starred(parameter)} is {parameter.kind.description}",
-            advice="Use plain parameters, which can be passed by position and by name.",
-        )
 
 
 def _starred(parameter: Parameter) -> str:

@@ -142,8 +142,10 @@ def _row(name: str, calls: int | None, take: Callable[[], tuple[float, float, st
 
 
 def _of_kernel(kernel: Kernel[Any], args: tuple[Any, ...]) -> tuple[float, float, str]:
-    before, after = _times(kernel.plain(args), functools.partial(kernel, *args))
-    found = kernel.explain(*args)
+    given, named = kernel.ordered.spread(args)
+    called = functools.partial(kernel, *given, **named)
+    before, after = _times(kernel.plain(given, named), called)
+    found = kernel.explain(*given, **named)
     how = found.refusal or str(found).splitlines()[0].partition(", ")[2].partition(" (")[0]
     return before, after, how
 

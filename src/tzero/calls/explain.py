@@ -13,6 +13,7 @@ from tzero import measure
 from tzero.arguments.extract import unwrapped
 from tzero.arguments.key import Key, difference
 from tzero.calls.reports import Explanation
+from tzero.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from tzero.calls.bound import BoundKernel
@@ -28,7 +29,14 @@ def explanation(kernel: Kernel[Any], args: tuple[Any, ...]) -> Explanation:
 
         print(explanation(add, (x, y)))
     """
-    key = kernel.key(args)
+    try:
+        key = kernel.table.key(kernel.extract(args), args)
+    except InvalidArgument as error:
+        if error.argument is None:
+            raise
+        why = f"argument {error.argument!r} {error.problem}"
+        config = kernel.host.config
+        return Explanation(kernel.name, Key(()), False, config, "", tier=kernel.tier, refusal=why)
     entries = kernel.table.bound_kernels()
     here = next((each for each in entries if each.key == key), None)
     others = [each.key for each in entries if each is not here]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from types import FunctionType, MethodType
+from types import FunctionType, MappingProxyType, MethodType
 from typing import Any, TypeVar
 
 import torch
@@ -32,6 +32,7 @@ from tzero.tune.tuner import Search
 __all__ = ["Explanation", "Kernel", "Stats"]
 
 R = TypeVar("R")
+_NO_NAMES: Mapping[str, Any] = MappingProxyType({})
 
 
 class Kernel(ByName, Stages[R]):
@@ -83,29 +84,29 @@ class Kernel(ByName, Stages[R]):
         method = instance is not None and isinstance(self.function, FunctionType)
         return MethodType(self, instance) if method else self
 
-    def plain(self, args: Sequence[Any]) -> Callable[[], R]:
+    def plain(self, args: Sequence[Any], kwargs: Mapping[str, Any] = _NO_NAMES) -> Callable[[], R]:
         """A function that makes a call with these arguments, a tuple or list, without tzero.
 
         ::
 
             add.plain((x, y))()
         """
-        bound = self.bind(args)
-        given = unwrapped(self.ordered.listed(args))
+        bound = self.bind(args, kwargs)
+        given = unwrapped(self.ordered.listed(args, kwargs))
         return functools.partial(bound.variant(given).call, *given)
 
     # -- binding and tuning --------------------------------------------------------------------
 
-    def bind(self, args: Sequence[Any]) -> BoundKernel[R]:
+    def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any] = _NO_NAMES) -> BoundKernel[R]:
         """The bound kernel that a call with these arguments, a tuple or list, uses."""
         if type(args) is not tuple:
-            args = self.ordered.listed(args)
+            args = self.ordered.positional(args)
         record = measure.active()
         if record is None:
-            bound = self._find(args, {}, ahead=True)[1]
+            bound = self._find(args, kwargs, ahead=True)[1]
         else:
             with record.stage("bind", self.name):
-                bound = self._find(args, {}, ahead=True)[1]
+                bound = self._find(args, kwargs, ahead=True)[1]
         next(self._binds)
         return bound
 
@@ -210,9 +211,9 @@ class Kernel(ByName, Stages[R]):
         """
         return self.tuning.arguments(self.key(args))
 
-    def key(self, args: Sequence[Any]) -> Key:
+    def key(self, args: Sequence[Any], kwargs: Mapping[str, Any] = _NO_NAMES) -> Key:
         """The key of a call with these arguments, a tuple or list."""
-        normal = self.ordered.listed(args)
+        normal = self.ordered.listed(args, kwargs)
         return self.table.key(self.extract(normal), normal)
 
     def explain(self, /, *args: Any, **kwargs: Any) -> Explanation:

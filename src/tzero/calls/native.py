@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from inspect import Parameter
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -22,6 +23,8 @@ import tzero._native as _native
 from tzero import events, measure, settings
 from tzero.adapters import intercept, torch_modes
 from tzero.adapters.torch_layout import configure, in_a_new_thread
+from tzero.arguments.extract import ConstExpr
+from tzero.arguments.host import Host
 from tzero.calls.bound import BoundKernel
 from tzero.calls.bound_table import Raw
 from tzero.calls.kernel import Kernel
@@ -81,11 +84,7 @@ class NativeCalls(Kernel[Any]):
         if options.get("key") is not None:
             self._tell_once("its key= function must run on each call")
             return
-        host = self.host
-        parameters = tuple(
-            ParameterDescription(name, constant, name in host.defaults, host.defaults.get(name))
-            for name, constant in zip(host.parameters, host.constants, strict=True)
-        )
+        parameters = tuple(_described(self.host))
         most = _ENTRIES_PER_BOUND_KERNEL * settings.current().max_specializations
         self._prepare(parameters, (False,) * len(parameters), most)
 
@@ -103,6 +102,16 @@ class NativeCalls(Kernel[Any]):
         if isinstance(made, FallbackDescription):
             return result, self._described_fallback(made, generation)
         return result, self._described_plan(made, generation)
+
+    @torch_modes.untraced
+    def _unread(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Make a call with arguments of which native code reads only the types. Returns as
+        `_missed` does: its result, and a fallback if no call with such types has a key."""
+        result, made = self._answer(args, kwargs)
+        generation = self._generation()
+        if not isinstance(made, FallbackDescription) or made.base or settings.current().verify:
+            return result, None
+        return result, self._described_fallback(made, generation)
 
     def _described_fallback(self, fallback: FallbackDescription, generation: int) -> Any:
         if not fallback.lasts() or self.planner is None:
@@ -132,13 +141,14 @@ class NativeCalls(Kernel[Any]):
     ) -> tuple[Any, Planned | FallbackDescription | None]:
         """Make a call; returns its result, and its plan or fallback unless its bound kernel was
         evicted meanwhile."""
+        given = (*args, *kwargs.values())
         base, bound, args, number = self._find(args, kwargs)
         result, outcome = self._run(self._noting.in_call, base, bound, args, number)
-        if outcome is None or self.table.found(base, args, number) is not bound:
+        if outcome is None or (base and self.table.found(base, args, number) is not bound):
             return result, None
         if isinstance(outcome, Planned):
             return result, outcome
-        if not found_by_words(bound.facts, args):
+        if not found_by_words(bound.facts, args) or any(type(each) is ConstExpr for each in given):
             return result, None
         return result, FallbackDescription(bound, bound.call, self._note, base)
 
@@ -216,6 +226,19 @@ class NativeCalls(Kernel[Any]):
         if reason not in self._told:
             self._told.add(reason)
             events.emit(events.Event("refusal", self.name, f"replayed in Python: {reason}"))
+
+
+def _described(host: Host[Any]) -> Iterator[ParameterDescription]:
+    """The parameters of a host function. Those that cannot be given by name have names that no
+    call can use; a call that gives ``*rest`` or ``**more`` something is left to Python."""
+    for name, kind, constant in zip(host.parameters, host.kinds, host.constants, strict=True):
+        yield ParameterDescription(
+            f"{name}/" if kind is Parameter.POSITIONAL_ONLY else name,
+            constant,
+            name in host.defaults,
+            host.defaults.get(name),
+            keyword_only=kind not in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD),
+        )
 
 
 def make(native: ModuleType) -> type[NativeCalls]:

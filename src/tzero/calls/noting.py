@@ -32,6 +32,8 @@ class Noting:
         self, base: Raw, bound: BoundKernel[Any], args: tuple[Any, ...], number: int, value: Value
     ) -> None:
         """Note a value in a call of the kernel, which found this bound kernel."""
+        if not base:  # the call has no key that the value could join
+            return
         extra = unsettled(value, bound, args)
         if extra is None:
             return

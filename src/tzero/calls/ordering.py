@@ -7,12 +7,17 @@ same for every way to write the call; or `InvalidArgument`. It must not know key
 from __future__ import annotations
 
 from collections.abc import Mapping
+from inspect import Parameter
+from types import MappingProxyType
 from typing import Any
 
 from tzero.arguments.host import Host
 from tzero.errors import InvalidArgument
 
 __all__ = ["Ordering"]
+
+_NO_NAMES: Mapping[str, Any] = MappingProxyType({})
+_POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 
 
 class Ordering:
@@ -27,33 +32,68 @@ class Ordering:
         self._host = host
         self._parameters, self._defaults = host.parameters, host.defaults
         self._arity = len(host.parameters)
+        self._by_position = host.by_position
+        positional = [kind in _POSITIONAL for kind in host.kinds]
+        self._positional = sum(positional)
+        self._has_rest = Parameter.VAR_POSITIONAL in host.kinds
+        self._has_more = Parameter.VAR_KEYWORD in host.kinds
+        self._names = frozenset(
+            name
+            for name, kind in zip(host.parameters, host.kinds, strict=True)
+            if kind in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+        )
 
     def __call__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
         """Arguments in order. A plain loop, because torch.compile traces it."""
-        if not kwargs and len(args) == self._arity:
+        if not kwargs and len(args) == self._arity and self._by_position:
             return args
-        found, named = list(args), 0
-        for name in self._parameters[len(args) :]:
-            if name in kwargs:
+        found, named = list(args[: self._positional]), 0
+        for name in self._parameters[len(found) :]:
+            if name in kwargs and name in self._names:
                 found.append(kwargs[name])
                 named += 1
+            elif self._has_rest and name[:1] == "*" and name[:2] != "**":
+                found.append(args[self._positional :])
+            elif self._has_more and name[:2] == "**":
+                more = {key: kwargs[key] for key in kwargs if key not in self._names}
+                named += len(more)
+                found.append(more)
             elif name in self._defaults:
                 found.append(self._defaults[name])
             else:
                 raise self._misfit(args, kwargs)
-        if len(found) != self._arity or named != len(kwargs):
+        too_many = len(args) > self._positional and not self._has_rest
+        if too_many or named != len(kwargs):
             raise self._misfit(args, kwargs)
         return tuple(found)
 
-    def listed(self, args: Any) -> tuple[Any, ...]:
-        """Arguments given as one tuple or list, in order."""
+    def listed(self, args: Any, kwargs: Mapping[str, Any] = _NO_NAMES) -> tuple[Any, ...]:
+        """Arguments given as one tuple or list, and others by name, in order."""
+        return self(self.positional(args), kwargs)
+
+    def positional(self, args: Any) -> tuple[Any, ...]:
+        """Positional arguments that were given as one tuple or list."""
         if not isinstance(args, (tuple, list)):
             raise InvalidArgument(
                 kernel=self._host.name,
                 problem=f"its arguments are given as one {type(args).__name__}",
                 advice="Pass a tuple or list of them.",
             )
-        return self(tuple(args), {})
+        return tuple(args)
+
+    def spread(self, args: tuple[Any, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Positional and keyword arguments of a call from its arguments in order."""
+        positional = list(args[: self._positional])
+        named: dict[str, Any] = {}
+        rest = zip(self._parameters[self._positional :], args[self._positional :], strict=True)
+        for name, value in rest:
+            if name.startswith("**"):
+                named |= value
+            elif name.startswith("*"):
+                positional += value
+            else:
+                named[name] = value
+        return tuple(positional), named
 
     def _misfit(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> InvalidArgument:
         """The error for arguments that do not fit, with Python's own message."""

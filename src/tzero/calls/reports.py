@@ -65,7 +65,7 @@ class Explanation(NamedTuple):
         served = "the host function runs"
         if self.plan is not None and not self.refusal:
             served = f"replayed {'natively' if self.tier == 2 else 'in Python'}"
-        elif not self.hit and self.tier:
+        elif not self.hit and self.tier and not self.refusal:
             served = "to be recorded"
         hit = "hit" if self.hit else "miss"
         lines = [f"{self.kernel}: {hit}, {served} (tier {self.tier})", f"  key: {self.key!r}"]

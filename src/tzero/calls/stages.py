@@ -21,7 +21,7 @@ from tzero import events, measure, settings
 from tzero.adapters import intercept
 from tzero.arguments.extract import Extractor, unwrapped
 from tzero.arguments.host import Host, check_key, read_host
-from tzero.arguments.key import Options, difference
+from tzero.arguments.key import Key, Options, difference
 from tzero.calls.bound import BoundKernel, Owner
 from tzero.calls.bound_table import BoundTable, Raw
 from tzero.calls.noting import Noting
@@ -41,6 +41,7 @@ from tzero.tune.space import Space
 __all__ = ["Found", "Stages"]
 
 R = TypeVar("R")
+_MOST_REASONS = 16
 Found = tuple[Raw, BoundKernel[R], tuple[Any, ...], int]
 """The raw key of a call, its bound kernel, its arguments in order, and its number. A plain tuple,
 because every call makes one."""
@@ -51,6 +52,9 @@ class Stages(Generic[R]):
 
     _takes_config = True
     """Whether tzero passes the config to a parameter called `config`."""
+
+    _runs_unkeyed = True
+    """Whether the host function runs as written if an argument cannot be part of a key."""
 
     candidate = False
     """Whether a search created it, to time one config of another kernel."""
@@ -89,6 +93,7 @@ class Stages(Generic[R]):
         """How often a bound kernel got another config, or all were dropped. Plans of other kernels
         that call this one have a guard on it."""
         self._noting = Noting(self.table, self.tally)
+        self._unkeyed_told: set[str] = set()
         self._configured = host.configured(function, host.config)
         self._tick = itertools.count().__next__  # the number of each use
         self._binds = itertools.count()  # uses by `bind`, which are not calls
@@ -107,13 +112,14 @@ class Stages(Generic[R]):
         """The stages before a call runs: order the arguments, make their key, find their bound
         kernel. `given`: use that bound kernel, which must have the same key; `ahead`: for `bind`;
         `tell`: emit an event for arguments that are not accepted."""
-        record = None if ahead or given is not None else measure.active()
+        is_call = not ahead and given is None
+        record = measure.active() if is_call else None
         try:
             if record is None:
-                args, base = self._keyed(args, kwargs)
+                args, base = self._keyed(args, kwargs, is_call)
                 return self._look_up(base, args, given, ahead)
             with record.stage("key", self.name):
-                args, base = self._keyed(args, kwargs)
+                args, base = self._keyed(args, kwargs, is_call)
             with record.stage("bind", self.name):
                 return self._look_up(base, args, given, ahead)
         except InvalidArgument as error:
@@ -122,14 +128,24 @@ class Stages(Generic[R]):
             raise
 
     def _keyed(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], is_call: bool
     ) -> tuple[tuple[Any, ...], Raw]:
+        """The arguments in order, and their raw key: empty for a call with an argument that cannot
+        be part of a key."""
         args = self.ordered(args, kwargs)
-        return args, self.extract.last(args)
+        try:
+            return args, self.extract.last(args)
+        except InvalidArgument as error:
+            if not is_call or not self._runs_unkeyed or error.argument is None:
+                raise
+            self._tell_unkeyed(error)
+            return unwrapped(args), ()
 
     def _look_up(
         self, base: Raw, args: tuple[Any, ...], given: BoundKernel[R] | None, ahead: bool
     ) -> Found[R]:
+        if not base:
+            return base, self.unkeyed, args, self._tick()
         if given is not None:
             self._check_bound(given, base, args)
         number = self._tick()
@@ -141,6 +157,21 @@ class Stages(Generic[R]):
         elif not ahead and events.watched():
             events.emit(events.Event("hit", self.name))
         return base, bound, args, number
+
+    @functools.cached_property
+    def unkeyed(self) -> BoundKernel[R]:
+        """The bound kernel of calls with an argument that cannot be part of a key. It is in no
+        table, and its calls are not replayed."""
+        made = BoundKernel(cast("Owner[R]", self), Key(()))
+        made.undecided = False
+        made.plans.refusal = Refusal("an argument cannot be part of a key")
+        return made
+
+    def _tell_unkeyed(self, error: InvalidArgument) -> None:
+        reason = f"not replayed: argument {error.argument!r} {error.problem}"
+        if reason not in self._unkeyed_told and len(self._unkeyed_told) < _MOST_REASONS:
+            self._unkeyed_told.add(reason)
+            events.emit(events.Event("refusal", self.name, reason))
 
     def _bind(self, base: Raw, args: tuple[Any, ...], number: int, ahead: bool) -> BoundKernel[R]:
         """Create the bound kernel, unless another thread just has."""

@@ -114,6 +114,7 @@ class HelionKernel(Kernel[Any]):
 
     planner: HelionPlanner[Any] | None
     _takes_config = False  # a parameter called `config` is an ordinary argument
+    _runs_unkeyed = False  # Helion makes such calls
 
     def __init__(
         self, kernel: Any, call: Callable[..., Any], chosen: int, pool: bool, fixed: Fixed = _NONE
@@ -177,9 +178,11 @@ class HelionKernel(Kernel[Any]):
                 advice=AS_OPERATOR,
             )
 
-    def plain(self, args: Sequence[Any]) -> Callable[[], Any]:
+    def plain(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any] = MappingProxyType({})
+    ) -> Callable[[], Any]:
         """Helion's own call with these arguments."""
-        return functools.partial(self._plain, *args)
+        return functools.partial(self._plain, *args, **kwargs)
 
     def _found_or_left(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -314,9 +317,10 @@ class _Keyed(HelionKernel):
         normal = self.ordered(args, kwargs)
         return self._answering(normal).explain(*normal)
 
-    def bind(self, args: Any) -> BoundKernel[Any]:
+    def bind(self, args: Any, kwargs: Mapping[str, Any] = MappingProxyType({})) -> BoundKernel[Any]:
         """The bound kernel that a call with these arguments uses."""
-        return self._answering(tuple(args)).bind(args)
+        normal = self.ordered.listed(args, kwargs)
+        return self._answering(normal).bind(normal)
 
 
 def _functions(args: tuple[Any, ...]) -> dict[int, FunctionType]:
