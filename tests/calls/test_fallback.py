@@ -74,7 +74,16 @@ class Thing:
         self.by = by
 
 
-@pytest.mark.parametrize("value", [Thing(2.0), {2.0}, [Thing(2.0)], {"a": {1}}, (2, {2})], ids=repr)
+OBJECTS = {
+    "object": Thing(2.0),
+    "set": {2.0},
+    "object in a list": [Thing(2.0)],
+    "set in a dict": {"a": {1}},
+    "set in a tuple": (2, {2}),
+}
+
+
+@pytest.mark.parametrize("value", OBJECTS.values(), ids=OBJECTS)
 def test_any_object_can_be_an_argument(value):
     seen = []
 

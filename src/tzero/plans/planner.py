@@ -183,9 +183,13 @@ class Planner(Generic[R]):
         if isinstance(made, Refusal):
             self._keep_refusal(bound, key, made)
             return result, None
+        try:
+            wrapper = write(made, pool=self._pool, drifted=drifted)
+        except Exception as error:
+            self._keep_refusal(bound, key, record.failure(error))
+            return result, None
         self.recorded += 1
         held = frozenset(id(made.guards[s.guard].value) for s in made.slots if s.guard is not None)
-        wrapper = write(made, pool=self._pool, drifted=drifted)
         planned = Planned(made, bound, wrapper, held)
         with self._growing:
             self.by_value |= self._places(made)
@@ -261,7 +265,7 @@ class Planner(Generic[R]):
         self._say(f"not replayed: {refusal}", logging.DEBUG if quiet else None)
         if quiet:
             bound.plans.refusal = refusal
-        elif refusal.lasting and key is not None:
+        elif key is not None and (refusal.lasting or bound.plans.tried_in_vain(key)):
             bound.plans.keep_refusal(key, refusal)
 
     def _refused(self, bound: Bound[R], args: tuple[Any, ...], refusal: Refusal) -> tuple[R, None]:

@@ -32,6 +32,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.overrides import TorchFunctionMode, resolve_name
 
+from tzero import settings
 from tzero.adapters import intercept, torch_modes, triton_launch
 from tzero.adapters.torch_internals import OpOverload
 from tzero.arguments.situation import NUMBERS, TENSORS, containers, leaves, situation, unsupported
@@ -61,7 +62,7 @@ from tzero.reading.dependencies import Dependencies
 from tzero.reading.forwarded import Passing
 from tzero.reading.guards import Check, Equal, Guard
 
-__all__ = ["Subject", "capture"]
+__all__ = ["Subject", "capture", "failure"]
 
 
 class Subject(NamedTuple):
@@ -77,21 +78,40 @@ class Subject(NamedTuple):
 
 
 def capture(subject: Subject, args: tuple[Any, ...]) -> tuple[Any, Plan | Refusal]:
-    """Call a host function; returns its result, and its plan or a refusal."""
-    recorder = _Recorder(subject, args)
+    """Call a host function; returns its result, and its plan or a refusal. A failure of the
+    recorder itself is a refusal too: the host function gets its call and its result in any case."""
+    try:
+        recorder = _Recorder(subject, args)
+        before, misses = recorder.given(), _misses(subject.dependencies)
+    except Exception as error:
+        return subject.function(*args), failure(error)
     if recorder.refusal is not None:
         return subject.function(*args), recorder.refusal
-    before, misses = recorder.given(), _misses(subject.dependencies)
     with _Functions(recorder), _Operators(recorder), intercept.intercepted(recorder):
         recorder.modes = torch_modes.dispatch()
         result = subject.function(*args)
         if torch_modes.dispatch() != recorder.modes:
             recorder.refuse("it changes torch's modes and does not restore them", show=False)
-    if recorder.refusal is None and recorder.given() != before:
-        recorder.refuse("it changes the items or the geometry of its arguments", show=False)
-    if _misses(subject.dependencies) != misses:  # the next call will hit
-        recorder.refuse("it calls a cached function that missed", lasting=False, show=False)
-    return result, recorder.refusal or recorder.plan(result)
+    try:
+        if recorder.refusal is None and recorder.given() != before:
+            recorder.refuse("it changes the items or the geometry of its arguments", show=False)
+        if _misses(subject.dependencies) != misses:  # the next call will hit
+            recorder.refuse("it calls a cached function that missed", lasting=False, show=False)
+        return result, recorder.refusal or recorder.plan(result)
+    except Exception as error:
+        return result, failure(error)
+
+
+def failure(error: Exception) -> Refusal:
+    """The refusal for an error of the recorder; while plans are verified it is raised instead.
+
+    >>> print(failure(KeyError("x")))
+    recording it failed (KeyError: 'x')
+    """
+    if settings.current().verify:
+        raise error
+    words = (str(error).splitlines() or [""])[0][:200]
+    return Refusal(f"recording it failed ({type(error).__name__}: {words})")
 
 
 class _Functions(TorchFunctionMode):
@@ -180,6 +200,8 @@ class _Recorder:
             self._note(func, args, kwargs, result, ran)
         except NotAStep as refused:
             self.refuse(str(refused))
+        except Exception as error:
+            self.refuse(failure(error).reason)
         finally:
             self._paused = False
         return result
@@ -347,14 +369,18 @@ class _Recorder:
         try:
             stream = triton_launch.current_stream()
             kernel = launch(asking if asked else grid)
+        except BaseException:
+            self.refuse(f"it catches an exception of the launch of {function.__name__}")
+            self._paused = False
+            raise
+        try:
             if self.refusal is None:
                 sizes = answers[-1] if answers else grid
                 self._launched(function, kernel, sizes, args, kwargs, asked, stream)
         except NotAStep as refused:
             self.refuse(str(refused))
-        except BaseException:
-            self.refuse(f"it catches an exception of the launch of {function.__name__}")
-            raise
+        except Exception as error:
+            self.refuse(failure(error).reason)
         finally:
             self._paused = False
         return kernel

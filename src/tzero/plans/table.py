@@ -29,6 +29,9 @@ R = TypeVar("R")
 _MOST_STALE = 16
 """How often a plan for one situation is recorded again because a guard failed."""
 
+_MOST_IN_VAIN = 16
+"""How often a call is recorded again if something prevented it that may pass."""
+
 
 class Bound(Protocol[R]):
     """What plans need of a bound kernel: the function to call, and the table of its plans."""
@@ -68,12 +71,13 @@ class Table:
     True
     """
 
-    __slots__ = ("_ended", "_found", "_is_over", "_stale", "refusal")
+    __slots__ = ("_ended", "_found", "_in_vain", "_is_over", "_stale", "refusal")
 
     def __init__(self, ended: Callable[[], None]) -> None:
         self._ended = ended
         self._found: dict[Hashable, Planned | Refusal] = {}
         self._stale: dict[Hashable, int] = {}
+        self._in_vain: dict[Hashable, int] = {}
         self._is_over = False
         self.refusal: Refusal | None = None
         """Why no call at all can be recorded."""
@@ -106,12 +110,19 @@ class Table:
         for oldest in list(self._found)[: max(0, len(self._found) - most + 1)]:
             self._found.pop(oldest, None)
         self._found[key] = planned
+        self._in_vain.pop(key, None)
         return ""
 
     def keep_refusal(self, key: Hashable, refusal: Refusal) -> None:
         """Keep the reason why calls with this key are not replayed."""
         if not self._is_over:
             self._found[key] = refusal
+
+    def tried_in_vain(self, key: Hashable) -> bool:
+        """Count a recording that something prevented which may pass; returns whether that happened
+        so often that calls with this key are no longer recorded."""
+        self._in_vain[key] = times = self._in_vain.get(key, 0) + 1
+        return times >= _MOST_IN_VAIN
 
     def drop_refusal(self, key: Hashable) -> None:
         """Drop a refusal, so that the next call with this key is recorded again."""
@@ -128,5 +139,5 @@ class Table:
     def end(self) -> None:
         """End all plans."""
         self._is_over = True
-        self._found, self._stale = {}, {}
+        self._found, self._stale, self._in_vain = {}, {}, {}
         self._ended()
