@@ -11,6 +11,7 @@
 
 #include "binary.h"
 #include "enums.h"
+#include "frames.h"
 #include "guards.h"
 #include "plan.h"
 #include "ring.h"
@@ -422,6 +423,12 @@ PyMethodDef methods[] = {
     {"recording", recording, METH_O,
      PyDoc_STR("recording($module, delta, /)\n--\n\n"
                "Change the number of recorders; while there is one, Python launches.")},
+    {"frame_operands", frame_operands, METH_VARARGS,
+     PyDoc_STR("frame_operands($module, frame, depth, count, /)\n--\n\nThe upper count of the "
+               "depth values on a frame's stack, the top last; None for an empty place.")},
+    {"frame_function", frame_function, METH_O,
+     PyDoc_STR("frame_function($module, frame, /)\n--\n\n"
+               "The function that a frame runs; None for a module or a class body.")},
     {"enable_calls", enable_calls, METH_O,
      PyDoc_STR("enable_calls($module, type, /)\n--\n\n"
                "Let calls of the instances of a Dispatching class enter native code.")},

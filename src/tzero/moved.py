@@ -31,7 +31,7 @@ MOVED = {
     "backends.triton_names": "backends.triton.names",
     "backends.triton_program": "backends.triton.program",
     "bind": "calls.bound",
-    "capture": "plans.record",
+    "capture": "plans.capture",
     "classes": "reading.attributes",
     "comparing": "calls.compare",
     "constants": "arguments.constants",

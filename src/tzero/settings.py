@@ -27,6 +27,9 @@ from tzero.errors import InvalidSetting
 
 __all__ = ["Changes", "Settings", "applied", "current", "now", "override", "read", "variables"]
 
+ENVIRONMENT, READ_VARIABLE = os.environ, os.getenv
+"""How programs read the environment. Recordings recognize such reads by these."""
+
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 _T_co = TypeVar("_T_co", covariant=True)

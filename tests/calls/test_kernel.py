@@ -62,20 +62,21 @@ def test_arguments_that_do_not_fit_are_refused_by_name(args: Any, kwargs: Any, w
 
 
 @pytest.mark.parametrize("value", [{1, 2}, object(), [object()], {"a": {1}}])
-def test_an_argument_of_another_type_is_refused_and_the_next_call_works(value: Any) -> None:
+def test_an_argument_of_another_type_has_no_key_and_the_next_call_works(value: Any) -> None:
     kernel = tzero.kernel(weighted)
     with pytest.raises(InvalidArgument, match="weighted: argument 'y' is or holds a") as raised:
-        kernel(X, value)
+        kernel.bind((X, value))
+    assert kernel(X, value) == (X, value, "mean")
     assert isinstance(raised.value.__cause__, UnsupportedType)
     assert kernel(X) == (X, 2, "mean")
     assert kernel.stats().entries == 1
 
 
-def test_tensors_on_two_devices_are_refused() -> None:
+def test_tensors_on_two_devices_have_no_key() -> None:
     def pair(x: Any, y: Any) -> None: ...
 
     with pytest.raises(InvalidArgument, match="argument 'y' is a meta tensor"):
-        tzero.kernel(pair)(X, [X, X.to("meta")])
+        tzero.kernel(pair).bind((X, [X, X.to("meta")]))
 
 
 # -- configuration --------------------------------------------------------------------------------

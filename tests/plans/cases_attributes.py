@@ -6,7 +6,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import operator
+import os
 import socket
+import sys
 import timeit
 from types import ModuleType
 from typing import Any
@@ -17,6 +19,7 @@ import torch.nn.functional as F
 
 from tests.plans.case import cases
 from tests.plans.cases_classes import OPTIONS, nothing, put, put_on
+from tests.plans.cases_modes import default_dtype
 from tests.plans.hosts import scaled
 
 CASES = cases()
@@ -77,7 +80,7 @@ def a_function_that_someone_put_into_torch(x):
     return scaled(torch.put_there(x), 2.0)
 
 
-@case(nothing, refused="tzero cannot see changes of a partial")
+@case(lambda patch: patch.setattr(torch, "put_object", functools.partial(operator.mul, 3)))
 def an_object_that_someone_put_into_torch(x):
     return scaled(torch.put_object(x), 2.0)
 
@@ -108,7 +111,7 @@ def a_module_of_torchs_that_it_imports(x):
     return scaled(functional.relu(x), 2.0)
 
 
-@case(nothing, refused="a module, as a value")
+@case(lambda patch: default_dtype(torch.float64))
 def torch_under_another_name(x):
     there = torch
     return scaled(x, 2.0 if there.get_default_dtype() is torch.float32 else 3.0)
@@ -135,7 +138,7 @@ def scaled_by_attribute(x, function=marked):
     return scaled(x, function.factor)
 
 
-@case(put(marked, "factor", 5.0), refused="scaled_by_attribute'.factor, an attribute added to it")
+@case(put(marked, "factor", 5.0))
 def an_attribute_of_a_default_of_a_helper(x):
     return scaled_by_attribute(x)
 
@@ -231,7 +234,7 @@ def an_object_of_another_class(x):
 get = getattr
 
 
-@case(put(helper, "factor", 5.0), refused="builtins.getattr")
+@case(put(helper, "factor", 5.0))
 def getattr_under_another_name(x):
     return scaled(x, get(helper, "factor", 2.0))
 
@@ -328,7 +331,7 @@ CYCLE: list[Any] = []
 CYCLE.append(CYCLE)
 
 
-@case(nothing, refused="tzero cannot see changes of a list")
+@case(lambda patch: patch.setattr(sys.modules[__name__], "CYCLE", [1, 2]))
 def a_list_that_holds_itself(x):
     return scaled(x, float(len(CYCLE)))
 
@@ -336,3 +339,46 @@ def a_list_that_holds_itself(x):
 @case(nothing, guard="none")
 def a_tuple_of_nothing(x):
     return scaled(x, 2.0 + len(()))
+
+
+# -- what a call reads on its path -----------------------------------------------------------------
+
+
+@case(lambda patch: patch.setenv("TZERO_ANY", "abcd"))
+def the_environment(x):
+    return scaled(x, float(len(os.environ.get("TZERO_ANY", "abc"))))
+
+
+@case(lambda patch: patch.setenv("TZERO_ANY", "abcd"))
+def the_environment_by_name(x):
+    return scaled(x, float(len(os.getenv("TZERO_ANY", "abc"))))
+
+
+def another_partial(patch):
+    patch.setattr(sys.modules[__name__], "PARTIAL", functools.partial(scaled, by=3.0))
+
+
+PARTIAL = functools.partial(scaled, by=2.0)
+
+
+@case(another_partial)
+def a_partial(x):
+    return PARTIAL(x)
+
+
+class Counter:
+    step = 2
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def next(self) -> int:
+        self.count += self.step
+        return self.count
+
+
+@case(lambda patch: patch.setattr(Counter, "step", 3))
+def an_object_that_it_makes(x):
+    counter = Counter()
+    counter.next()
+    return scaled(x, float(counter.next()))

@@ -169,7 +169,7 @@ def the_contents_of_a_variable_of_a_class(x):
     return scaled(x, options.table["by"])
 
 
-@case(flag, refused="tzero cannot see changes of a Descriptor")
+@case(flag)
 def a_descriptor_of_a_class(x):
     options = Options()
     return scaled(x, options.described)
@@ -218,7 +218,7 @@ class Outer:
             return FLAG
 
 
-@case(flag, refused="a class that is no dataclass, named tuple, enum or exception")
+@case(flag)
 def a_class_in_a_class(x):
     return scaled(x, Outer.Inner().get())
 
@@ -280,7 +280,7 @@ class Real(float):
 REAL = Real(2.0)
 
 
-@case(flag, refused="tzero cannot see changes of a Real")
+@case(flag)
 def a_number_of_a_class_of_its_own(x):
     real = REAL
     return scaled(x, real.factor)
@@ -298,7 +298,7 @@ class Counting:
 COUNTING = Counting()
 
 
-@case(nothing, refused="tzero cannot see changes of a count")
+@case(nothing, refused="to next, whose reads tzero does not see")
 def a_property_that_counts(x):
     return scaled(x, COUNTING.factor)
 
@@ -318,7 +318,7 @@ def the_value_of_a_constant_that_is_passed_on(x):
     return scaled(x, float(size.value))
 
 
-@case(lambda patch: patch.setattr(SIZE, "value", 5), refused="cannot see changes of a constexpr")
+@case(lambda patch: patch.setattr(SIZE, "value", 5))
 def a_constant_of_tritons_in_a_list(x):
     return scaled(x, float(SIZES[0].value))
 

@@ -80,13 +80,13 @@ def a_name_imported_from_beside_it(x):
     return scaled(x, NUMBER)
 
 
-@case(set_elsewhere("NUMBER", 5.0), refused="a module, as a value")
+@case(set_elsewhere("NUMBER", 5.0))
 def a_module_under_another_name(x):
     there = elsewhere
     return scaled(x, there.NUMBER)
 
 
-@case(set_elsewhere("NUMBER", 5.0), refused="calls getattr")
+@case(set_elsewhere("NUMBER", 5.0))
 def an_attribute_by_getattr(x):
     return scaled(x, getattr(elsewhere, "NUMBER"))  # noqa: B009
 

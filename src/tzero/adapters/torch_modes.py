@@ -37,6 +37,7 @@ __all__ = [
     "Modes",
     "dispatch",
     "follower",
+    "is_proxy",
     "now",
     "obstacle",
     "transforming",
@@ -126,6 +127,15 @@ def follower() -> str:
     ):
         return "make_fx"
     return ""
+
+
+def is_proxy(value: Any) -> bool:
+    """Whether a value stands for a tensor in a trace of `torch.fx`.
+
+    >>> is_proxy(torch.ones(1))
+    False
+    """
+    return isinstance(value, torch.fx.Proxy)
 
 
 def untraced(function: F) -> F:

@@ -188,6 +188,13 @@ def options_of(function: JITFunction[Any]) -> dict[str, Any]:
     }
 
 
+def layers(kernel: Any) -> Iterator[Any]:
+    """The heuristics and autotuners around a kernel, from the outside."""
+    while isinstance(kernel, KernelInterface) and not isinstance(kernel, JITFunction):
+        yield kernel
+        kernel = getattr(kernel, "fn", None)
+
+
 def functions_of(kernel: Any) -> Iterator[Callable[..., Any]]:
     """The functions that heuristics and autotuners around a kernel call during a launch."""
     while isinstance(kernel, KernelInterface) and not isinstance(kernel, JITFunction):

@@ -137,7 +137,14 @@ def replayed(host: Host[R], config: Config) -> Callable[..., R]:
         return host.configured(host.function, config)
     made = kernel(config=config)(host.function)
     made.candidate = True
-    return made
+    if host.by_position:
+        return made
+
+    def called(*args: Any) -> R:
+        given, named = made.ordered.spread(args)
+        return made(*given, **named)
+
+    return called
 
 
 def _class_of(chosen: int) -> type[Kernel[Any]]:

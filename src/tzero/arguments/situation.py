@@ -49,10 +49,16 @@ def containers(values: Iterable[Any]) -> Iterator[Any]:
     >>> list(containers([1, ([2], {})]))
     [([2], {}), [2], {}]
     """
-    for value in values:
-        if type(value) in (list, tuple, dict) and value != ():
+    seen: set[int] = set()  # one may hold itself
+    rest = list(values)[::-1]
+    while rest:
+        value = rest.pop()
+        if type(value) in (list, tuple, dict) and len(value) + (type(value) is not tuple) > 0:
+            if id(value) in seen:
+                continue
+            seen.add(id(value))
             yield value
-            yield from containers(value.values() if type(value) is dict else value)
+            rest.extend([*(value.values() if type(value) is dict else value)][::-1])
 
 
 def unsupported(name: str, value: Any) -> str:

@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import Any, Generic, TypeVar, cast
 
 from tzero import events, measure, settings
-from tzero.adapters import intercept
+from tzero.adapters import intercept, torch_modes
 from tzero.arguments.extract import Extractor, unwrapped
 from tzero.arguments.host import Host, check_key, read_host
 from tzero.arguments.key import Key, Options, difference
@@ -137,6 +137,8 @@ class Stages(Generic[R]):
             return args, self.extract.last(args)
         except InvalidArgument as error:
             if not is_call or not self._runs_unkeyed or error.argument is None:
+                raise
+            if any(map(torch_modes.is_proxy, args)):  # a trace without the launches would be wrong
                 raise
             self._tell_unkeyed(error)
             return unwrapped(args), ()

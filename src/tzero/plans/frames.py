@@ -8,7 +8,7 @@ not know what is recorded.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from types import CodeType, FrameType
 from typing import Any
 
@@ -42,7 +42,8 @@ class Stack:
 
     def __init__(self, code: Any, helpers: Iterable[Any]) -> None:
         self._code = code
-        self._known = frozenset(_code_in([code, *helpers]))
+        self.known: Container[Any] = frozenset(_code_in([code, *helpers]))
+        """The code that the host function may run."""
 
     def line(self) -> int:
         """The current line of the host function; 0 if it is not running."""
@@ -72,7 +73,7 @@ class Stack:
                 return code.co_name
             # Generated methods of dataclasses and named tuples have no source file.
             generated = code.co_filename == "<string>" and code.co_name.startswith("__")
-            if not (code in self._known or generated or module.partition(".")[0] in LIBRARIES):
+            if not (code in self.known or generated or module.partition(".")[0] in LIBRARIES):
                 return code.co_name
         return ""
 

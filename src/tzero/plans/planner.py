@@ -17,14 +17,17 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Hashable, Sequence
+from types import FunctionType
 from typing import Any, Generic, NoReturn, TypeVar
 
 from tzero import events, settings
 from tzero.adapters import intercept, torch_modes, triton_launch
+from tzero.adapters.python_frames import is_supported
 from tzero.arguments.host import Host
 from tzero.arguments.situation import leaves, situation
 from tzero.errors import InvalidArgument, PlanDrift, UnsupportedType
 from tzero.plans import record
+from tzero.plans.capture import capture
 from tzero.plans.plan import Drift, Plan, Refusal, drift
 from tzero.plans.table import Bound, Planned, Table
 from tzero.plans.wrapper import write
@@ -101,6 +104,7 @@ class Planner(Generic[R]):
         self._exact = exact  # whether keys have sizes and strides in full
         self._passing: Passing | None = None
         self._dependencies: Dependencies | None = None
+        self._follows = False  # whether calls are followed, because the source could not be read
         self._said: set[str] = set()
         self._seen: set[int] = set()  # hashes of situations that occurred once, unrecorded
         self.recorded, self.replayed = 0, 0
@@ -174,8 +178,11 @@ class Planner(Generic[R]):
         try:
             subject = self._subject(bound, args)
         except Unreplayable as error:
-            return self._refused(bound, args, Refusal(error.reason, error.file, error.line))
-        result, made = record.capture(subject, args)
+            if not self._can_follow(bound):
+                return self._refused(bound, args, Refusal(error.reason, error.file, error.line))
+            self._follows = True
+            subject = self._subject(bound, args)
+        result, made = capture(subject, args)
         if before is not None:
             if not (isinstance(made, Refusal) and made.outside):
                 self._verify(before.plan, made)
@@ -214,15 +221,24 @@ class Planner(Generic[R]):
         self._say("its arguments change so often that a call is recorded only when it is repeated")
         return False
 
+    def _can_follow(self, bound: Bound[R]) -> bool:
+        """Whether calls can be followed instruction by instruction."""
+        return isinstance(bound.function, FunctionType) and is_supported()
+
     def _subject(self, bound: Bound[R], args: tuple[Any, ...]) -> record.Subject:
+        names, function = self._host.parameters, bound.function
         if self._passing is None:
-            self._passing = read_passing(bound.function, self._host.parameters)
+            self._passing = read_passing(function, names)
+        if self._follows and isinstance(function, FunctionType):
+            nothing, code = Dependencies((), {}), function.__code__
+            return record.Subject(
+                bound.name, bound.call, names, code, self._passing, nothing, function
+            )
         dependencies = self._dependencies
         if dependencies is None or not all(guard.holds() for guard in dependencies.guards):
-            dependencies = self._dependencies = read_dependencies(bound.function)
-        code = getattr(bound.function, "__code__", None)
-        names = self._host.parameters
-        return record.Subject(bound.name, bound.call, names, code, self._passing, dependencies)
+            dependencies = self._dependencies = read_dependencies(function)
+        own = getattr(function, "__code__", None)
+        return record.Subject(bound.name, bound.call, names, own, self._passing, dependencies)
 
     # -- for `explain` -------------------------------------------------------------------------
 

@@ -1,10 +1,10 @@
-"""Runs and records one call of a host function, as a Plan or as a Refusal that says why not.
+"""What one call of a host function does, step by step: a Plan, or a Refusal that says why not.
 
     host function ──► torch functions ── what did they do to tensors? ──► Allocate, Fill, View, Call
                   └─► launches ── of which kernel, with which arguments? ──► Launch
 
-Enters: a host function and the arguments of one call. Leaves: its result, and the plan. It must not
-know how plans are kept or replayed.
+Enters: the torch functions, operators and launches of one call, as `capture` sees them. Leaves: the
+plan, or the refusal. It must not know how plans are kept or replayed.
 
 Two torch modes are on while the host function runs. The function mode sees every torch function
 that Python code calls, getters of attributes included: each is a step, a read of something that the
@@ -25,15 +25,16 @@ instead. (Callbacks in C have no frames, and are attributed to the host function
 from __future__ import annotations
 
 import dataclasses
-import functools
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import FunctionType
 from typing import Any, NamedTuple
 
 import torch
-from torch.overrides import TorchFunctionMode, resolve_name
+from torch.overrides import resolve_name
 
 from tzero import settings
-from tzero.adapters import intercept, torch_modes, triton_launch
+from tzero.adapters import torch_modes, triton_launch
 from tzero.adapters.torch_internals import OpOverload
 from tzero.arguments.situation import NUMBERS, TENSORS, containers, leaves, situation, unsupported
 from tzero.plans import torch_ops
@@ -61,13 +62,16 @@ from tzero.reading.bytecode import span_of
 from tzero.reading.dependencies import Dependencies
 from tzero.reading.forwarded import Passing
 from tzero.reading.guards import Check, Equal, Guard
+from tzero.reading.path import Path
+from tzero.reading.world import World
 
-__all__ = ["Subject", "capture", "failure"]
+__all__ = ["HELD", "NO_LAUNCH", "SHARED", "Recorder", "Subject", "failure", "shared"]
 
 
 class Subject(NamedTuple):
-    """A host function to record, and what was read from its source. `code` is that of its
-    frames."""
+    """A host function to record, and what was read from its source. `code` is that of its frames;
+    `host` is the function itself, if the call is to be followed instruction by instruction, because
+    its source may read what no guard could watch."""
 
     kernel: str
     function: Callable[..., Any]
@@ -75,31 +79,7 @@ class Subject(NamedTuple):
     code: Any
     passing: Passing
     dependencies: Dependencies
-
-
-def capture(subject: Subject, args: tuple[Any, ...]) -> tuple[Any, Plan | Refusal]:
-    """Call a host function; returns its result, and its plan or a refusal. A failure of the
-    recorder itself is a refusal too: the host function gets its call and its result in any case."""
-    try:
-        recorder = _Recorder(subject, args)
-        before, misses = recorder.given(), _misses(subject.dependencies)
-    except Exception as error:
-        return subject.function(*args), failure(error)
-    if recorder.refusal is not None:
-        return subject.function(*args), recorder.refusal
-    with _Functions(recorder), _Operators(recorder), intercept.intercepted(recorder):
-        recorder.modes = torch_modes.dispatch()
-        result = subject.function(*args)
-        if torch_modes.dispatch() != recorder.modes:
-            recorder.refuse("it changes torch's modes and does not restore them", show=False)
-    try:
-        if recorder.refusal is None and recorder.given() != before:
-            recorder.refuse("it changes the items or the geometry of its arguments", show=False)
-        if _misses(subject.dependencies) != misses:  # the next call will hit
-            recorder.refuse("it calls a cached function that missed", lasting=False, show=False)
-        return result, recorder.refusal or recorder.plan(result)
-    except Exception as error:
-        return result, failure(error)
+    host: Any = None
 
 
 def failure(error: Exception) -> Refusal:
@@ -114,27 +94,7 @@ def failure(error: Exception) -> Refusal:
     return Refusal(f"recording it failed ({type(error).__name__}: {words})")
 
 
-class _Functions(TorchFunctionMode):
-    def __init__(self, recorder: _Recorder) -> None:
-        super().__init__()
-        self.recorder = recorder
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return self.recorder.function(func, args, kwargs or {})
-
-
-class _Operators(torch_modes.Dispatching):
-    def __init__(self, recorder: _Recorder) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.recorder = recorder
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        self.recorder.operator(func, args, kwargs)
-        return func(*args, **kwargs)
-
-
-class _Recorder:
+class Recorder:
     """What was recorded of one call so far. After a refusal nothing more is recorded."""
 
     def __init__(self, subject: Subject, args: tuple[Any, ...]) -> None:
@@ -153,8 +113,8 @@ class _Recorder:
         self._inference = torch.is_inference_mode_enabled()
         self._ran: list[torch_ops.Ran] | None = None
         self._paused = False
-        helpers = (subject.function, *subject.dependencies.helpers)
-        self._stack = Stack(subject.code, helpers)
+        self._stack = Stack(subject.code, (subject.function, *subject.dependencies.helpers))
+        self.path = self._path(subject.host) if subject.host is not None else None
         for k, (name, value) in enumerate(self.leaves):
             odd = unsupported(name, value)
             if odd:
@@ -173,6 +133,34 @@ class _Recorder:
         for k, tensor in subject.dependencies.tensors.items():
             if type(tensor) in TENSORS and id(tensor) not in self._slot_of:
                 self._add(tensor, subject.dependencies.guards[k].text, guard=k)
+
+    def _path(self, host: FunctionType) -> Path:
+        if sys.gettrace() is not None:
+            self.refuse("a debugger or coverage tool traces it", lasting=False, show=False)
+
+        def stop(reason: str, file: str, line: int, lasting: bool) -> None:
+            if self.refusal is None:
+                self.refusal = Refusal(reason, file, line, lasting, outside=not lasting)
+
+        path = Path(host, self.args, World(self._held), stop)
+        self._stack.known = path.codes
+        return path
+
+    def _held(self, tensor: torch.Tensor, name: str, guard: int) -> None:
+        """A tensor that the call found in the world, and the number of its guard."""
+        slot = self._slot_of.get(id(tensor))
+        if slot is not None and self.slots[slot].leaf is not None:
+            self.refuse(HELD, show=False, outside=True)
+        elif slot is None and type(tensor) in TENSORS:
+            self._paused, before = True, self._paused
+            self._add(tensor, name, guard=guard)
+            self._paused = before
+
+    @property
+    def guards(self) -> tuple[Guard, ...]:
+        """The guards so far; the numbers of those that came first stay as they are."""
+        read = self.subject.dependencies.guards if self.path is None else self.path.world.guards
+        return (*read, *self._guards)
 
     def given(self) -> tuple[Any, ...]:
         """The facts and the identities of the arguments."""
@@ -309,20 +297,16 @@ class _Recorder:
         return True
 
     def _is_view(self, tensor: torch.Tensor, call: Call, ran: list[torch_ops.Ran]) -> bool:
-        base = self._base(call)
+        base = _base(call)
         if base is None or not ran or not all(torch_ops.is_geometry(each) for each in ran):
             return False
         if any(torch_ops.is_absolute(each) for each in ran) and base not in self._made:
             return False
         return torch_ops.shares_memory(tensor, self._tensors[base])
 
-    def _base(self, call: Call) -> int | None:
-        first = call.args[0] if call.args else None
-        return first.slot if isinstance(first, Tensor) else None
-
     def _views(self, call: Call, result: Any) -> None:
         """Record one or several views of a tensor."""
-        base = self._base(call)
+        base = _base(call)
         assert base is not None
         several = not isinstance(result, torch.Tensor)
         for k, tensor in enumerate(result if several else [result]):
@@ -502,7 +486,7 @@ class _Recorder:
             self.subject.kernel,
             tuple(name for name, _ in self.leaves),
             by_value,
-            (*self.subject.dependencies.guards, *self._guards),
+            self.guards,
             tuple(self.slots),
             tuple(replaced(step, back) for step in self.steps),
             value,
@@ -511,7 +495,7 @@ class _Recorder:
 
     def _result(self, result: Any) -> Value:
         value = self._value(result, "its result")
-        held = [guard.value for guard in (*self.subject.dependencies.guards, *self._guards)]
+        held = [guard.value for guard in self.guards]
         seen = {id(each) for each in containers_in([*self.args, *held])}
         for each in containers_in(result):
             if id(each) in seen:
@@ -533,7 +517,11 @@ class _Recorder:
             geometry = (slot.dtype, slot.size, slot.stride)
             if (tensor.dtype, tuple(tensor.size()), tuple(tensor.stride())) != geometry:
                 raise NotAStep(f"the geometry of {slot.name} changes while it runs")
-        for guard in (*self.subject.dependencies.guards, *self._guards):
+        if self.path is not None:
+            self.path.finish()
+            if shared(self.args, self.path.world.guards):
+                self.refuse(SHARED, lasting=False, show=False, outside=True)
+        for guard in self.guards:
             if not guard.holds():
                 self.refuse(f"{guard.text} changes while it runs", show=False, outside=True)
 
@@ -572,6 +560,12 @@ class _Source(NamedTuple):
     span: Any
 
 
+def _base(call: Call) -> int | None:
+    """The slot of the tensor that a call is a method of, if it is one."""
+    first = call.args[0] if call.args else None
+    return first.slot if isinstance(first, Tensor) else None
+
+
 def shared(args: Sequence[Any], guards: Iterable[Guard]) -> bool:
     """Whether an argument shares a list, tuple or dict with what a host function reads: the host
     function may compare their identities, or change one and read the other."""
@@ -585,11 +579,3 @@ def shared(args: Sequence[Any], guards: Iterable[Guard]) -> bool:
 def _named(func: Any) -> str:
     name: str = resolve_name(func) or getattr(func, "__name__", repr(func))
     return name.removeprefix("torch.")
-
-
-def _misses(dependencies: Dependencies) -> list[int]:
-    """The cache misses of `functools.lru_cache` functions that the host function calls."""
-    kept = (
-        g.value for g in dependencies.guards if isinstance(g.value, functools._lru_cache_wrapper)
-    )
-    return [each.cache_info().misses for each in kept]

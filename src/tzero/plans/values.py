@@ -42,16 +42,21 @@ def constant_of(value: Any, what: str) -> Constant:
 
 
 def containers_in(value: Any) -> Iterator[Any]:
-    """The lists and dicts in a value, itself included.
+    """The lists and dicts in a value, itself included; one that is in several places, each time.
 
     >>> list(containers_in(([1], 2)))
     [[1]]
     """
-    if isinstance(value, (list, dict)):
-        yield value
-    if isinstance(value, (list, tuple, dict)):
-        for item in value.values() if isinstance(value, dict) else value:
-            yield from containers_in(item)
+    seen: set[int] = set()  # one may hold itself
+    rest = [value]
+    while rest:
+        each = rest.pop()
+        if isinstance(each, (list, dict)):
+            yield each
+        if not isinstance(each, (list, tuple, dict)) or id(each) in seen:
+            continue
+        seen.add(id(each))
+        rest.extend(each.values() if isinstance(each, dict) else each)
 
 
 def is_inexact(tensor: torch.Tensor) -> bool:

@@ -75,17 +75,16 @@ def test_nothing_of_tzeros_is_called_where_it_is_off_or_would_be_slower(
     assert [reason.startswith(slower) for reason in reasons] == [True] * (off == {"tier": 1})
 
 
-def test_positional_only_parameters_are_helions_and_an_event() -> None:
+def test_parameters_may_be_positional_only() -> None:
     x = torch.randn(50)
     seen: list[events.Event] = []
     with events.observe(seen.append):
         for _ in range(3):
             torch.testing.assert_close(first_by_place(x, 3.0), x * 3 + 1)
             torch.testing.assert_close(first_by_place(x, 3.0, plus=2.0), x * 3 + 2)
-    with pytest.raises(TypeError, match="positional only"):
+    with pytest.raises(TypeError, match="positional"):
         first_by_place(x, times=3.0)
-    reasons = [event.reason for event in seen if event.kind == "refusal"]
-    assert reasons == ["left to Helion: its parameter x is positional-only"]
+    assert [event.reason for event in seen if event.kind == "refusal"] == []
 
 
 @pytest.mark.parametrize("tier", [1, 2], ids=["python", "native"])

@@ -115,6 +115,9 @@ class HelionPlanner(Planner[R]):
         self._say(f"not replayed: {refusal}")
         return bound.call(*args), None
 
+    def _can_follow(self, bound: Bound[R]) -> bool:
+        return False  # Helion generates its host functions from what was read
+
     def _subject(self, bound: Bound[R], args: tuple[Any, ...]) -> record.Subject:
         found = compat.compiled(self._kernel, whole(args, self._fixed))
         if found is None:

@@ -1,0 +1,106 @@
+// The value stack of a running Python frame, for `tzero.adapters.python_frames`.
+//
+// CPython has no API for it, so the layout of a frame is written down here for each release. Each
+// call checks that the code object is where it should be.
+
+#include "frames.h"
+
+#include <cstdint>
+
+namespace tzero {
+
+namespace {
+
+#if PY_VERSION_HEX < 0x030C0000
+struct Activation {
+    PyObject *function, *globals, *builtins, *locals;
+    PyCodeObject *code;
+    void *frame, *previous, *instruction;
+    int top;
+    bool is_entry;
+    char owner;
+    PyObject *values[1];  // locals, cells, then the stack
+};
+#elif PY_VERSION_HEX < 0x030D0000
+struct Activation {
+    PyCodeObject *code;
+    void *previous;
+    PyObject *function, *globals, *builtins, *locals;
+    void *frame, *instruction;
+    int top;
+    uint16_t return_offset;
+    char owner;
+    PyObject *values[1];
+};
+#else
+#define TZERO_NO_FRAMES
+#endif
+
+#ifndef TZERO_NO_FRAMES
+
+struct Frame {
+    PyObject_HEAD
+    void *back;
+    Activation *activation;
+};
+
+// Null with the Python error set if the layout is another one.
+Activation *activation_of(PyObject *object) {
+    if (!PyFrame_Check(object)) {
+        PyErr_SetString(PyExc_TypeError, "not a frame");
+        return nullptr;
+    }
+    Activation *found = reinterpret_cast<Frame *>(object)->activation;
+    Ref code = Ref::steal(
+        reinterpret_cast<PyObject *>(PyFrame_GetCode(reinterpret_cast<PyFrameObject *>(object))));
+    if (found == nullptr || reinterpret_cast<PyObject *>(found->code) != code.get()) {
+        PyErr_SetString(PyExc_SystemError, "the layout of frames is not known");
+        return nullptr;
+    }
+    return found;
+}
+
+#endif
+
+}  // namespace
+
+PyObject *frame_operands(PyObject *, PyObject *args) {
+    PyObject *frame = nullptr;
+    int depth = 0, count = 0;
+    if (!PyArg_ParseTuple(args, "Oii:frame_operands", &frame, &depth, &count)) return nullptr;
+#ifdef TZERO_NO_FRAMES
+    PyErr_SetString(PyExc_SystemError, "the layout of frames is not known");
+    return nullptr;
+#else
+    Activation *found = activation_of(frame);
+    if (found == nullptr) return nullptr;
+    if (count < 0 || count > depth || depth > found->code->co_stacksize) {
+        PyErr_SetString(PyExc_ValueError, "the stack is not that deep");
+        return nullptr;
+    }
+    Ref made = Ref::steal(PyTuple_New(count));
+    PyObject **end = found->values + found->code->co_nlocalsplus + depth;
+    for (int k = 0; made && k < count; ++k) {
+        PyObject *value = end[k - count] == nullptr ? Py_None : end[k - count];
+        Py_INCREF(value);
+        PyTuple_SET_ITEM(made.get(), k, value);
+    }
+    return made.release();
+#endif
+}
+
+PyObject *frame_function(PyObject *, PyObject *frame) {
+#ifdef TZERO_NO_FRAMES
+    PyErr_SetString(PyExc_SystemError, "the layout of frames is not known");
+    return nullptr;
+#else
+    Activation *found = activation_of(frame);
+    if (found == nullptr) return nullptr;
+    PyObject *function = reinterpret_cast<PyObject *>(found->function);
+    if (function == nullptr) Py_RETURN_NONE;
+    Py_INCREF(function);
+    return function;
+#endif
+}
+
+}  // namespace tzero

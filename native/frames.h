@@ -1,0 +1,15 @@
+// The value stack of a running Python frame.
+#pragma once
+
+#include "python.h"
+
+namespace tzero {
+
+// frame_operands(frame, depth, count): the upper `count` of the `depth` values on a frame's stack,
+// the top last; None for an empty place.
+PyObject *frame_operands(PyObject *module, PyObject *args);
+
+// frame_function(frame): the function that the frame runs; None for a module or a class body.
+PyObject *frame_function(PyObject *module, PyObject *frame);
+
+}  // namespace tzero

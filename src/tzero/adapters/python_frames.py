@@ -1,0 +1,162 @@
+"""Adapts CPython's frames: the instructions that run, with the values they work on.
+
+    frame ── f_lasti ──► Instruction ── its depth on the stack ──► operands
+
+Enters: a frame at the start of an instruction, as a trace function gets it. Leaves: the
+instruction, and the values on top of the frame's stack. It must not know what the values mean.
+
+The depth of the stack at each instruction follows from the code alone: all ways to an instruction
+lead there with the same depth. Where the stack lies in memory is in `native/frames.cpp`.
+"""
+
+from __future__ import annotations
+
+import dis
+import weakref
+from collections.abc import Mapping
+from types import CodeType, FrameType
+from typing import Any, NamedTuple
+
+__all__ = ["Instruction", "decoded", "function_of", "is_supported", "operands"]
+
+
+class Instruction(NamedTuple):
+    """An instruction, and how many values are on the stack before it runs."""
+
+    name: str
+    arg: int
+    value: Any
+    text: str
+    depth: int
+    line: int
+
+
+_decoded: weakref.WeakKeyDictionary[CodeType, Mapping[int, Instruction]]
+_decoded = weakref.WeakKeyDictionary()
+
+
+def decoded(code: CodeType) -> Mapping[int, Instruction]:
+    """The instructions of a code object that can be reached, by offset.
+
+    >>> [each.name for each in decoded((lambda x: x.a).__code__).values()]
+    ['RESUME', 'LOAD_FAST', 'LOAD_ATTR', 'RETURN_VALUE']
+    """
+    found = _decoded.get(code)
+    if found is None:
+        found = _decoded[code] = _decode(code)
+    return found
+
+
+def _decode(code: CodeType) -> Mapping[int, Instruction]:
+    every = list(dis.get_instructions(code))
+    place = {each.offset: k for k, each in enumerate(every)}
+    depths = _depths(code, every, place)
+    line, made = code.co_firstlineno, {}
+    for k, each in enumerate(every):
+        if each.positions is not None and each.positions.lineno is not None:
+            line = each.positions.lineno
+        if k in depths:
+            made[each.offset] = Instruction(
+                each.opname, each.arg or 0, each.argval, each.argrepr, depths[k], line
+            )
+    return made
+
+
+_ENDS = frozenset(
+    [
+        *("RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE"),
+        *("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT"),
+    ]
+)
+"""Instructions after which the next one does not run."""
+
+
+def _depths(
+    code: CodeType, every: list[dis.Instruction], place: Mapping[int, int]
+) -> dict[int, int]:
+    """The depth before each instruction that can be reached, by its place."""
+    depths: dict[int, int] = {}
+    todo = [(0, 0)]
+    handlers = [
+        (entry.target, entry.depth + 1 + entry.lasti)
+        for entry in dis._parse_exception_table(code)  # type: ignore[attr-defined]
+    ]
+    todo += [(place[target], depth) for target, depth in handlers]
+    while todo:
+        k, depth = todo.pop()
+        if k in depths or k >= len(every):
+            continue
+        depths[k] = depth
+        each = every[k]
+        arg = each.arg if each.opcode >= dis.HAVE_ARGUMENT else None
+        if each.opcode in dis.hasjrel or each.opcode in dis.hasjabs:
+            after = depth + dis.stack_effect(each.opcode, arg, jump=True)
+            todo.append((place[each.argval], after))
+        if each.opname not in _ENDS:
+            effect = dis.stack_effect(each.opcode, arg, jump=False)
+            if each.opname == "RETURN_GENERATOR":
+                effect = 1  # when it is resumed, with the value that was sent
+            todo.append((k + 1, depth + effect))
+    return depths
+
+
+def operands(frame: FrameType, instruction: Instruction, count: int) -> tuple[Any, ...]:
+    """The upper values on a frame's stack, the top last."""
+    from tzero import _native  # only where it is built
+
+    return _native.frame_operands(frame, instruction.depth, count)
+
+
+def function_of(frame: FrameType) -> Any:
+    """The function that a frame runs; None for a module or a class body."""
+    from tzero import _native
+
+    return _native.frame_function(frame)
+
+
+def is_supported() -> bool:
+    """Whether the values of frames can be read with this Python.
+
+    >>> is_supported() in (True, False)
+    True
+    """
+    global _supported
+    if _supported is None:
+        _supported = _try()
+    return _supported
+
+
+_supported: bool | None = None
+
+
+def _try() -> bool:
+    """Whether a traced attribute load shows its operand."""
+    import sys
+
+    marker = type("_Marker", (), {"name": 3})()
+    seen: list[Any] = []
+
+    def probe(value: Any) -> Any:
+        return value.name
+
+    def traced(frame: FrameType, event: str, arg: Any) -> Any:
+        if frame.f_code is not probe.__code__:
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            instruction = decoded(frame.f_code).get(frame.f_lasti)
+            if instruction is not None and instruction.name == "LOAD_ATTR":
+                seen.append(operands(frame, instruction, 1)[0] is marker)
+                seen.append(function_of(frame) is probe)
+        return traced
+
+    if sys.gettrace() is not None:
+        return False
+    try:
+        sys.settrace(traced)
+        probe(marker)
+    except (ImportError, SystemError, ValueError):
+        return False
+    finally:
+        sys.settrace(None)
+    return seen == [True, True]

@@ -1,0 +1,74 @@
+"""Runs one call of a host function while it is recorded.
+
+Enters: a host function and the arguments of one call. Leaves: its result, and the plan or a
+refusal. It must not know what a step is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from typing import Any
+
+from torch.overrides import TorchFunctionMode
+
+from tzero.adapters import intercept, torch_modes
+from tzero.plans.plan import Plan, Refusal
+from tzero.plans.record import Recorder, Subject, failure
+from tzero.reading.dependencies import Dependencies
+
+__all__ = ["capture"]
+
+
+def capture(subject: Subject, args: tuple[Any, ...]) -> tuple[Any, Plan | Refusal]:
+    """Call a host function; returns its result, and its plan or a refusal. A failure of the
+    recorder itself is a refusal too: the host function gets its call and its result in any case."""
+    try:
+        recorder = Recorder(subject, args)
+        before, misses = recorder.given(), _misses(subject.dependencies)
+    except Exception as error:
+        return subject.function(*args), failure(error)
+    if recorder.refusal is not None:
+        return subject.function(*args), recorder.refusal
+    path = recorder.path or contextlib.nullcontext()
+    with _Functions(recorder), _Operators(recorder), intercept.intercepted(recorder), path:
+        recorder.modes = torch_modes.dispatch()
+        result = subject.function(*args)
+        if torch_modes.dispatch() != recorder.modes:
+            recorder.refuse("it changes torch's modes and does not restore them", show=False)
+    try:
+        if recorder.refusal is None and recorder.given() != before:
+            recorder.refuse("it changes the items or the geometry of its arguments", show=False)
+        if _misses(subject.dependencies) != misses:  # the next call will hit
+            recorder.refuse("it calls a cached function that missed", lasting=False, show=False)
+        return result, recorder.refusal or recorder.plan(result)
+    except Exception as error:
+        return result, failure(error)
+
+
+class _Functions(TorchFunctionMode):
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self.recorder = recorder
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return self.recorder.function(func, args, kwargs or {})
+
+
+class _Operators(torch_modes.Dispatching):
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.recorder = recorder
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        self.recorder.operator(func, args, kwargs)
+        return func(*args, **kwargs)
+
+
+def _misses(dependencies: Dependencies) -> list[int]:
+    """The cache misses of `functools.lru_cache` functions that the host function calls."""
+    kept = (
+        g.value for g in dependencies.guards if isinstance(g.value, functools._lru_cache_wrapper)
+    )
+    return [each.cache_info().misses for each in kept]

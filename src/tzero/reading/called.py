@@ -1,0 +1,303 @@
+"""What a call on the path means: followed, pure, or a reason not to replay.
+
+    a function of the program       ──► followed by `path`; nothing to do here
+    a library function or class     ──► `purity` must allow it, and it reads all of its arguments
+    a method of a container         ──► reads its contents, or changes it
+    getattr, os.getenv, logging...  ──► reads one thing, which is guarded
+
+Enters: a callable and its arguments, before it is called, and its result. Leaves: guards in a
+`World`, or `Unreplayable`. It must not know bytecode.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import types
+from collections.abc import Callable, Mapping, Sequence
+from types import CodeType, FunctionType, MethodType
+from typing import Any
+
+import torch
+
+from tzero.adapters import triton_launch
+from tzero.arguments.host import Host
+from tzero.reading.attributes import follow
+from tzero.reading.findings import Unreplayable
+from tzero.reading.guards import Check
+from tzero.reading.kinds import CACHED, KERNELS, is_plain
+from tzero.reading.purity import impure, is_library
+from tzero.reading.special import Callee, special_read
+from tzero.reading.world import CONTAINERS, STEADY, World, has_state, is_program_class
+
+__all__ = ["Judge"]
+
+
+_READING = frozenset(
+    [
+        *("keys", "values", "items", "index", "count", "copy", "union", "intersection"),
+        *("difference", "symmetric_difference", "issubset", "issuperset", "isdisjoint"),
+        *("__contains__", "__len__", "__iter__", "__eq__", "__ne__", "__getitem__"),
+    ]
+)
+"""Methods of containers that read all contents and change nothing."""
+
+_TYPE_ONLY = (isinstance, issubclass, type, callable, super, id, iter)
+
+
+class Judge:
+    """Judges the calls of one recorded call."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._given: dict[int, Any] = {}  # arguments of the recorded call that can be changed
+        self.codes: set[CodeType] = set()
+        """Code that a call may run besides the functions of the world."""
+
+    def give(self, args: Sequence[Any]) -> None:
+        """Note the arguments of the recorded call: they are not new, and their key is compared."""
+        for value in args:
+            if not is_plain(value) and id(value) not in self._given:
+                self._given[id(value)] = value
+                if type(value) in CONTAINERS:
+                    held = value.values() if isinstance(value, Mapping) else value
+                    self.give(list(held))
+
+    def is_new(self, value: Any) -> bool:
+        """Whether an object was made during the call."""
+        return not self._world.has(value) and id(value) not in self._given
+
+    def entered(self, manager: Any) -> None:
+        """A `with` block begins."""
+        self._check_pure(type(manager))
+
+    def subscripted(self, value: Any) -> None:
+        """A kernel is given its grid: heuristics and hooks around it run in the launch."""
+        if not isinstance(value, KERNELS) or not self._world.has(value):
+            return
+        for kernel in triton_launch.layers(value):
+            own, name = vars(kernel), f"{self._world.name(value)}'s"
+            for each in ("values", "configs", "pre_hook", "post_hook", "fn"):
+                if each in own:
+                    found = own[each]
+                    self._world.own(f"{name} {each}", own, each)
+                    self._world.contents(found)
+            for function in triton_launch.functions_of(kernel):
+                self._world.enter(function, f"a heuristic or hook of {self._world.name(value)}")
+
+    # -- calls ---------------------------------------------------------------------------------
+
+    def opened(self, function: Any) -> None:
+        """Note what a method or a partial function of the world calls."""
+        while self._world.has(function):
+            if type(function) is functools.partial:
+                for each in (*function.args, *function.keywords.values()):
+                    self._world.enter(each, f"an argument in {self._world.name(function)}")
+                inner = function.func
+            elif isinstance(function, MethodType):
+                self._world.enter(function.__self__, f"the object of {self._world.name(function)}")
+                inner = function.__func__
+            else:
+                return
+            self._world.enter(inner, self._world.name(function))
+            function = inner
+
+    def call(self, callee: Callee) -> None:
+        """A call is about to be made."""
+        function = callee.function
+        special = special_read(callee.function, callee.args)
+        if special is not None:
+            special(self._world, callee)
+        elif isinstance(function, FunctionType) and not is_library(function):
+            return
+        elif isinstance(function, CACHED):
+            self._world.enter(function.__wrapped__, self._world.name(function))
+        elif isinstance(function, type):
+            self._class(function, callee)
+        elif isinstance(follow(function, ["host"]), Host):
+            self._kernel_of_tzero(function)
+        elif isinstance(function, torch.nn.Module):
+            self._module(function)
+        elif isinstance(function, (types.BuiltinFunctionType, types.MethodWrapperType)):
+            self._builtin(function, callee)
+        elif isinstance(function, (types.MethodDescriptorType, types.WrapperDescriptorType)):
+            self._method(callee.args[0] if callee.args else None, function, callee.args[1:])
+        elif isinstance(function, FunctionType):
+            self._library(function, callee)
+        elif is_program_class(type(function)):
+            self._world.of_classes(type(function), "__call__")
+        else:
+            self._reads_all(callee.args, self._world.name(function))
+
+    def returned(self, callee: Callee, result: Any) -> None:
+        """A call has returned."""
+        function = callee.function
+        if isinstance(function, CACHED):
+            self._cached(function, callee, result)
+        elif (
+            isinstance(function, FunctionType)
+            and is_library(function)
+            and not isinstance(result, torch.Tensor)
+        ):
+            self._world.enter(result, f"the result of {function.__name__}")
+
+    # -- kinds of callables --------------------------------------------------------------------
+
+    def _check_pure(self, function: Any) -> None:
+        name = impure(function)
+        if name:
+            raise Unreplayable(
+                f"it uses {name}, which has side effects or is nondeterministic", "", 0
+            )
+
+    def _class(self, kind: type, callee: Callee) -> None:
+        if is_program_class(kind):
+            for name in ("__new__", "__init__", "__post_init__"):
+                self._world.of_classes(kind, name)
+            if not is_library(type(kind)):
+                self._world.of_classes(type(kind), "__call__")
+            return
+        self._check_pure(kind)
+        if kind not in _TYPE_ONLY:
+            self._reads_all(callee.args, kind.__name__)
+
+    def _builtin(self, function: Any, callee: Callee) -> None:
+        owner = function.__self__
+        if owner is not None and not isinstance(owner, (type, types.ModuleType)):
+            if self._world.has(function):  # a bound method that was there before the call
+                self._world.enter(owner, f"the object of {self._world.name(function)}")
+            self._method(owner, function, callee.args)
+            return
+        if isinstance(owner, type):
+            self._check_pure(owner)
+        self._check_pure(function)
+        if function not in _TYPE_ONLY:
+            self._reads_all(callee.args, function.__name__)
+
+    def _method(self, owner: Any, function: Any, args: Sequence[Any]) -> None:
+        """A method in C of some object."""
+        name = function.__name__
+        if isinstance(owner, torch.Tensor):
+            self._reads_all(args, name)
+            return
+        if type(owner) in CONTAINERS and name == "get" and args:
+            self._world.item(owner, args[0])
+            return
+        if not self.is_new(owner) and not is_plain(owner):
+            if type(owner) not in CONTAINERS or name not in _READING:
+                if isinstance(owner, STEADY):
+                    self._reads_all(args, name)
+                    return
+                of = self._world.name(owner)
+                raise Unreplayable(f"it calls {of}.{name}, which may change it", "", 0)
+            self._world.contents(owner, deep=True)
+        self._check_pure(function)
+        self._reads_all(args, name)
+
+    def _library(self, function: FunctionType, callee: Callee) -> None:
+        self._check_pure(function)
+        if "_torchdynamo_orig_callable" in vars(function):
+            self._unwrapped(function)
+        for cell in function.__closure__ or ():  # a decorator's wrapper calls the program's code
+            content = cell.cell_contents if cell != types.CellType() else None
+            if callable(content) and not self._world.has(content):
+                self._world.cell(f"what {function.__name__} wraps", cell)
+                if isinstance(content, FunctionType) and is_library(content):
+                    self._library(content, Callee(content, []))
+        wrapped = vars(function).get("__wrapped__")
+        if isinstance(wrapped, FunctionType):
+            self._world.enter(wrapped, function.__name__)
+        self._reads_all(callee.args, function.__name__)
+
+    def _unwrapped(self, function: FunctionType) -> None:
+        if "torch.compiler.disable" not in function.__code__.co_qualname and not getattr(
+            function, "_torchdynamo_disable", False
+        ):
+            raise Unreplayable(f"{function.__name__} is compiled by torch.compile", "", 0)
+
+    def _reads_all(self, args: Sequence[Any], name: str) -> None:
+        """A function reads its arguments in depth, where that cannot be followed."""
+        for value in args:
+            if type(value) in CONTAINERS:
+                self._world.contents(value, deep=True)
+            elif self._world.has(value) and has_state(value):
+                of = self._world.name(value)
+                raise Unreplayable(
+                    f"it passes {of} to {name}, whose reads tzero does not see", "", 0
+                )
+
+    def _kernel_of_tzero(self, kernel: Any) -> None:
+        function = kernel.host.function
+        if not isinstance(function, FunctionType):
+            raise Unreplayable(f"{kernel.name} is not a plain Python function", "", 0)
+        self._world.enter(function, kernel.name)
+        self.codes.add(function.__code__)
+
+    def _module(self, module: torch.nn.Module) -> None:
+        """A call of a module runs its hooks and its `forward`."""
+        if _is_hooked(module):
+            raise Unreplayable(f"{self._world.name(module)} has hooks", "", 0)
+        text = f"no hooks on {self._world.name(module)}"
+        hooked: Callable[[Any], bool] = lambda now: not _is_hooked(now)  # noqa: E731
+        self._world.add(Check(text, {"of": module}, "of", module, hooked))
+        self._world.attribute(module, "forward")
+
+    def _cached(self, function: Any, callee: Callee, result: Any) -> None:
+        """A cached function has returned: guard its cache entry. An entry that is evicted, or
+        computed again, is another object."""
+        text = f"what {self._world.name(function)} has cached"
+        cache = next(
+            each
+            for each in gc.get_referents(function)
+            if type(each) is dict and each is not vars(function)
+        )
+        found = [key for key in cache if _is_key(key, callee)]
+        if len(found) != 1:
+            raise Unreplayable(f"{text} cannot be found", "", 0)
+        (key,) = found
+        entry = cache[key]
+        same: Callable[[Any], bool] = lambda now: now.get(key) is entry  # noqa: E731
+        self._world.add(Check(f"{text} for {str(key)[:40]}", {"of": cache}, "of", entry, same))
+        if isinstance(result, torch.Tensor):
+            raise Unreplayable(f"{self._world.name(function)} has cached a tensor", "", 0)
+        self._world.enter(result, f"the result of {self._world.name(function)}")
+
+
+def _is_key(key: Any, callee: Callee) -> bool:
+    """Whether a key of a cache is that of a call. With keywords there is one more object in it, a
+    mark between positions and names; a cache by type has the types at its end."""
+    positional = callee.positional
+    if len(callee.args) == 1 and not callee.names and type(key) is not tuple:
+        return type(key) is type(callee.args[0]) and bool(key == callee.args[0])
+    if not isinstance(key, (tuple, list)):
+        return False
+    named = [
+        each
+        for pair in zip(callee.names, callee.args[len(positional) :], strict=True)
+        for each in pair
+    ]
+    head, tail = list(key[: len(positional)]), list(key[len(positional) + 1 :])
+    same = all(
+        a is b or (type(a) is type(b) and a == b) for a, b in zip(head, positional, strict=False)
+    )
+    if len(head) != len(positional) or not same:
+        return False
+    if not named:
+        return len(key) == len(positional)
+    return len(tail) == len(named) and all(
+        a is b or (type(a) is type(b) and a == b) for a, b in zip(tail, named, strict=True)
+    )
+
+
+_HOOKS = (*("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"),)
+_GLOBAL_HOOKS = (
+    *("_global_forward_hooks", "_global_forward_pre_hooks"),
+    *("_global_backward_hooks", "_global_backward_pre_hooks"),
+)
+
+
+def _is_hooked(module: torch.nn.Module) -> bool:
+    of_all = vars(torch.nn.modules.module)
+    return any(vars(module).get(name) for name in _HOOKS) or any(
+        of_all.get(name) for name in _GLOBAL_HOOKS
+    )

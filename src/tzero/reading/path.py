@@ -1,0 +1,165 @@
+"""Follows one call instruction by instruction, and guards what it reads on its way.
+
+    host function ── each instruction, before it runs ──► its operands ──► World: a guard
+                  └─ each frame that it enters ── of the program: followed too
+                                               └─ of a library: `called` has judged the call
+
+Enters: a running call, by a trace function. Leaves: guards for everything that was read on the path
+taken, or the first reason why the call cannot be replayed. It must not know torch's functions or
+launches, which the recorder sees.
+
+Why guards on the path are enough: a call is determined by its arguments, by what it reads besides
+them, and by the code that runs. If each read on the path would give the same again, the next call
+takes the same path, so what lies beside the path does not matter. It rests on three things: that
+every instruction that can read something has a handler in `steps`; that library functions which
+`called` lets pass depend on nothing but their arguments; and that code which runs without being
+called (finalizers, signal handlers) is recognized.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from types import CodeType, FrameType, FunctionType
+from typing import Any
+
+from tzero.adapters.python_frames import decoded, function_of
+from tzero.reading.attributes import is_generated, replaceable_parts
+from tzero.reading.called import Judge
+from tzero.reading.findings import Unreplayable
+from tzero.reading.guards import Check
+from tzero.reading.purity import LIBRARIES
+from tzero.reading.steps import Steps
+from tzero.reading.world import World, is_program_class
+
+__all__ = ["Path"]
+
+Refuse = Callable[[str, str, int, bool], None]
+
+
+class Path:
+    """Follows the calls that one thread makes while it is entered. `refuse` gets the reason why the
+    call cannot be replayed, its file and line, and whether that lasts."""
+
+    def __init__(
+        self, function: FunctionType, args: Sequence[Any], world: World, refuse: Refuse
+    ) -> None:
+        self.world = world
+        self._refuse = refuse
+        self._judge = Judge(world)
+        self._judge.give(args)
+        self._cells: set[int] = set()  # cells of functions that were there before the call
+        self._steps = Steps(world, self._judge, self._cells)
+        self._is_over = False
+        self.codes: set[CodeType] = set()
+        """The code that was followed, and the code nested in it."""
+        self._helpers: dict[FunctionType, Any] = {}
+        self._host = function
+        world.enter(function, function.__qualname__)
+
+    def __enter__(self) -> Path:
+        sys.settrace(self._entered)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        sys.settrace(None)
+
+    def finish(self) -> None:
+        """Guard the code of the helpers that ran, once the call is over."""
+        self.world.finish()
+        if self._helpers:
+            held = {"parts": dict(self._helpers)}
+            self.world.add(Check("the code of its helpers", held, "parts", None, _unchanged))
+
+    # -- frames --------------------------------------------------------------------------------
+
+    def _entered(self, frame: FrameType, event: str, arg: Any) -> Any:
+        """A frame begins; whether to follow it."""
+        if self._is_over or event != "call":
+            return None
+        code = frame.f_code
+        if code in self.codes:
+            return self._follow(frame)
+        if _module(frame) in LIBRARIES:
+            return None
+        try:
+            function = function_of(frame)
+            if not isinstance(function, FunctionType):
+                raise Unreplayable("it defines a class, or runs a module", "", 0)
+            if code is not self._host.__code__ and not self._is_called(function, code):
+                self._stop(f"{code.co_name}, which it does not call, interrupts it", frame, False)
+                return None
+            self._known(function)
+        except Unreplayable as error:
+            self._stop(error.reason, frame, True)
+            return None
+        return self._follow(frame)
+
+    def _is_called(self, function: FunctionType, code: CodeType) -> bool:
+        """Whether the instruction that is about to run may call a function: it was read before, or
+        belongs to the class of an operand."""
+        if self.world.has(function) or is_generated(function) or code in self._judge.codes:
+            return True
+        if code.co_name == "__del__":
+            return False
+        for value in self._steps.operands:
+            for kind in {type(value), *((value,) if isinstance(value, type) else ())}:
+                if is_program_class(kind):
+                    self.world.of_classes(kind, code.co_name)
+        return self.world.has(function)
+
+    def _known(self, function: FunctionType) -> None:
+        """A function that was there before the call."""
+        self.codes.update(_code_in(function.__code__))
+        self._cells.update(id(cell) for cell in function.__closure__ or ())
+        if function.__code__ is self._host.__code__:
+            return
+        self._helpers[function] = replaceable_parts(function)
+        for default in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
+            self.world.enter(default, f"a default of {function.__qualname__}")
+
+    def _follow(self, frame: FrameType) -> Any:
+        frame.f_trace_opcodes = True
+        frame.f_trace_lines = False
+        return self._step
+
+    def _stop(self, reason: str, frame: FrameType, lasting: bool, line: int = 0) -> None:
+        self._is_over = True
+        self._refuse(reason, frame.f_code.co_filename, line or frame.f_lineno or 0, lasting)
+
+    # -- instructions --------------------------------------------------------------------------
+
+    def _step(self, frame: FrameType, event: str, arg: Any) -> Any:
+        """An instruction is about to run."""
+        if self._is_over:
+            return None
+        if event != "opcode":
+            return self._step
+        instruction = decoded(frame.f_code).get(frame.f_lasti)
+        if instruction is None:
+            self._stop("its bytecode is not understood", frame, True)
+            return None
+        try:
+            self._steps.take(frame, instruction)
+        except Unreplayable as error:
+            self._stop(error.reason, frame, True, instruction.line)
+            return None
+        return self._step
+
+
+def _module(frame: FrameType) -> str:
+    """The top-level package of a frame; for code that was generated, its caller's."""
+    name = frame.f_globals.get("__name__")
+    caller = frame.f_back
+    if name is None and caller is not None:
+        name = caller.f_globals.get("__name__")
+    return (name or "").partition(".")[0]
+
+
+def _code_in(code: CodeType) -> list[CodeType]:
+    inner = [each for each in code.co_consts if isinstance(each, CodeType)]
+    return [code, *(each for one in inner for each in _code_in(one))]
+
+
+def _unchanged(parts: dict[FunctionType, Any]) -> bool:
+    return all(replaceable_parts(function) == before for function, before in parts.items())

@@ -1,0 +1,193 @@
+"""Functions that read one thing, which can be guarded: attributes, variables, modules, settings.
+
+    getattr(cfg, "scale")        ──► the attribute
+    os.getenv("BLOCK")           ──► the variable
+    logger.debug("...")          ──► whether the logger is silent
+    torch.get_default_dtype()    ──► its result
+
+Enters: such a function and its arguments, before it is called. Leaves: guards in a `World`, or
+`Unreplayable`. It must not know other functions.
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import importlib
+import importlib.util
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from types import MethodType
+from typing import Any, NamedTuple
+
+import torch
+
+from tzero import settings
+from tzero.reading.attributes import MISSING
+from tzero.reading.findings import Unreplayable
+from tzero.reading.guards import Check
+from tzero.reading.purity import GETTERS, IMPURE_BUILTINS, READS_A_SETTING
+from tzero.reading.world import World
+
+__all__ = ["Callee", "special_read"]
+
+
+class Callee(NamedTuple):
+    """A callable and its arguments, the last of them by name. Methods and partial functions are
+    taken apart."""
+
+    function: Any
+    args: list[Any]
+    names: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, function: Any, args: list[Any], names: tuple[str, ...] = ()) -> Callee:
+        """A call as it is written.
+
+        >>> Callee.of(functools.partial(print, 1), [2]).args
+        [1, 2]
+        """
+        if isinstance(function, MethodType):
+            return cls.of(function.__func__, [function.__self__, *args], names)
+        if type(function) is functools.partial:
+            count = len(args) - len(names)
+            given = [*function.args, *args[:count], *function.keywords.values(), *args[count:]]
+            return cls.of(function.func, given, (*function.keywords, *names))
+        return cls(function, args, names)
+
+    @property
+    def positional(self) -> list[Any]:
+        """The arguments that are given by position."""
+        return self.args[: len(self.args) - len(self.names)]
+
+    def named(self, name: str, default: Any = None) -> Any:
+        """An argument that is given by name."""
+        given = dict(zip(self.names, self.args[len(self.positional) :], strict=True))
+        return given.get(name, default)
+
+
+_LEVELS = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warning": logging.WARNING,
+    "warn": logging.WARNING,
+    "error": logging.ERROR,
+    "exception": logging.ERROR,
+    "critical": logging.CRITICAL,
+    "fatal": logging.CRITICAL,
+}
+
+
+def get_attribute(world: World, callee: Callee) -> None:
+    """getattr, hasattr"""
+    value, name, *_ = callee.args
+    if type(name) is not str:
+        raise Unreplayable("it calls getattr with a name that is not a string", "", 0)
+    world.attribute(value, name)
+
+
+def get_variable(world: World, callee: Callee) -> None:
+    """os.getenv"""
+    world.enter(settings.ENVIRONMENT, "os.environ")
+    world.item(settings.ENVIRONMENT, callee.args[0])
+
+
+def get_by_method(world: World, callee: Callee) -> None:
+    """os.environ.get"""
+    get_variable(world, Callee(settings.READ_VARIABLE, callee.args[1:]))
+
+
+def setting(world: World, callee: Callee) -> None:
+    """A function that returns a setting of torch, such as the default dtype."""
+    getter = READS_A_SETTING.get(callee.function, callee.function)
+    if getter is not callee.function and callee.args:
+        return
+    result = getter()
+    same: Callable[[Any], bool] = lambda now: bool(now() == result)  # noqa: E731
+    text = f"the result of {getter.__name__}()"
+    world.add(Check(text, {"getter": getter}, "getter", result, same))
+
+
+def import_module(world: World, callee: Callee) -> None:
+    """importlib.import_module, importlib.util.find_spec"""
+    name = callee.args[0]
+    if len(callee.args) > 1 or type(name) is not str or name.startswith("."):
+        raise Unreplayable("it imports a module relative to another", "", 0)
+    if world.module(name, sys.modules) is MISSING:
+        raise Unreplayable(f"it imports {name!r}, which is not imported yet", "", 0)
+
+
+def apply(world: World, callee: Callee) -> None:
+    """autograd.Function.apply: its forward is followed, unless there will be a backward."""
+    kind, *args = callee.args
+    if torch.is_grad_enabled() and any(
+        isinstance(each, torch.Tensor) and each.requires_grad for each in args
+    ):
+        raise Unreplayable(
+            f"it calls {kind.__name__}.apply with a tensor that requires a gradient", "", 0
+        )
+    for name in ("forward", "setup_context"):
+        world.of_classes(kind, name)
+
+
+def log(world: World, callee: Callee) -> None:
+    """A method of a logger: nothing if the level is off."""
+    logger = callee.args[0]
+    level = _LEVELS.get(callee.function.__name__)
+    if level is None:
+        level = callee.args[1]
+    if type(logger) is not logging.Logger or logger.isEnabledFor(level):
+        raise Unreplayable(f"it logs with {world.name(logger)}", "", 0)
+    text = f"{world.name(logger)} is silent at level {level}"
+    silent: Callable[[Any], bool] = lambda now: not now.isEnabledFor(level)  # noqa: E731
+    world.add(Check(text, {"of": logger}, "of", logger, silent))
+
+
+def log_level(world: World, callee: Callee) -> None:
+    """Logger.isEnabledFor"""
+    logger, level = callee.args
+    result = logger.isEnabledFor(level)
+    text = f"whether {world.name(logger)} is silent at level {level}"
+    same: Callable[[Any], bool] = lambda now: now.isEnabledFor(level) is result  # noqa: E731
+    world.add(Check(text, {"of": logger}, "of", logger, same))
+
+
+Special = Callable[[World, Callee], None]
+_SPECIAL: dict[Any, Special] = {
+    getattr: get_attribute,
+    hasattr: get_attribute,
+    settings.READ_VARIABLE: get_variable,
+    torch.autograd.Function.apply.__func__: apply,  # type: ignore[attr-defined]
+    importlib.import_module: import_module,
+    importlib.util.find_spec: import_module,
+    logging.Logger.isEnabledFor: log_level,
+    **{getattr(logging.Logger, name): log for name in (*_LEVELS, "log")},
+    **dict.fromkeys((*GETTERS, *READS_A_SETTING), setting),
+}
+
+
+_BY_METHOD = settings.ENVIRONMENT.get.__func__  # type: ignore[attr-defined]
+
+
+def special_read(function: Any, args: Sequence[Any]) -> Special | None:
+    """How a function is handled that reads one thing, if it is one of those.
+
+    >>> special_read(getattr, ()) is get_attribute, special_read(len, ())
+    (True, None)
+    """
+    if function is _BY_METHOD:
+        return get_by_method if args and args[0] is settings.ENVIRONMENT else None
+    try:
+        found = _SPECIAL.get(function)
+    except TypeError:  # not hashable
+        return None
+    if found is None and function in _REFUSED:
+        name = function.__name__
+        raise Unreplayable(f"it calls {name}, which has side effects or reads hidden state", "", 0)
+    return found
+
+
+_REFUSED = frozenset(
+    getattr(builtins, name) for name in IMPURE_BUILTINS if hasattr(builtins, name)
+) - {getattr, hasattr}

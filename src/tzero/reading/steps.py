@@ -1,0 +1,270 @@
+"""What each instruction on the path reads, stores or calls.
+
+Enters: an instruction that is about to run, and its frame. Leaves: guards in a `World`, or
+`Unreplayable`. It must not know which frames are followed.
+"""
+
+from __future__ import annotations
+
+import builtins
+import importlib.util
+import sys
+from collections.abc import Callable, Mapping
+from types import CellType, FrameType
+from typing import Any
+
+import torch
+
+from tzero.adapters.python_frames import Instruction, function_of, operands
+from tzero.reading.attributes import INTROSPECTION, MISSING
+from tzero.reading.bytecode import implied
+from tzero.reading.called import Judge
+from tzero.reading.findings import Unreplayable
+from tzero.reading.special import Callee
+from tzero.reading.world import World, is_program_class
+
+__all__ = ["Steps"]
+
+
+class Steps:
+    """Handles the instructions of one call. `cells` are the ids of cells that were there before."""
+
+    def __init__(self, world: World, judge: Judge, cells: set[int]) -> None:
+        self.world, self._judge, self._cells = world, judge, cells
+        self.operands: tuple[Any, ...] = ()
+        """The values that the instruction works on which is about to run."""
+        self._result_of: dict[int, Callee] = {}  # by frame: a call whose result comes next
+        self._names: dict[int, tuple[str, ...]] = {}  # by frame: keywords of the next call
+
+    def take(self, frame: FrameType, at: Instruction) -> None:
+        """An instruction is about to run; the result of the call before it is on the stack."""
+        callee = self._result_of.pop(id(frame), None)
+        if callee is not None and at.depth > 0:
+            (result,) = operands(frame, at, 1)
+            self._judge.returned(callee, result)
+        handler = _HANDLERS.get(at.name)
+        if handler is not None:
+            count, handle = handler
+            taken = count if count >= 0 else _arity(at)
+            self.operands = operands(frame, at, taken) if taken else ()
+            handle(self, frame, at, self.operands)
+
+    def global_(self, frame: FrameType, at: Instruction, values: Any) -> None:
+        """LOAD_GLOBAL"""
+        self.world.global_(at.value, frame.f_globals, frame.f_builtins)
+
+    def cell(self, frame: FrameType, at: Instruction, values: Any) -> None:
+        """LOAD_DEREF"""
+        cell = self._cell_of(frame, at.value)
+        if cell is not None:
+            self.world.cell(at.value, cell)
+
+    def _cell_of(self, frame: FrameType, name: str) -> CellType | None:
+        """The cell of a closure variable, if it was there before the call."""
+        code = frame.f_code
+        if name not in code.co_freevars:
+            return None
+        function = function_of(frame)
+        cell: CellType = function.__closure__[code.co_freevars.index(name)]
+        return cell if id(cell) in self._cells else None
+
+    def attribute(self, frame: FrameType, at: Instruction, values: Any) -> None:
+        """LOAD_ATTR, LOAD_METHOD"""
+        if at.value in INTROSPECTION:
+            raise Unreplayable(f"it reads {at.value}, which gives access to hidden state", "", 0)
+        self.world.attribute(values[0], at.value)
+
+    def super_attribute(self, frame: FrameType, at: Instruction, values: Any) -> None:
+        """LOAD_SUPER_ATTR"""
+        self.world.of_classes(type(values[2]), at.value)
+
+    def item(self, frame: FrameType, at: Instruction, values: Any) -> None:
+        """BINARY_SUBSCR"""
+        self._dunders(at, values)
+        self.world.item(*values)
+        self._judge.subscripted(values[0])
+
+    def contents(self, frame: FrameType, at: Instruction, values: Any) -> None:
+        """An instruction that iterates over its operands, or asks for their truth or length."""
+        self._dunders(at, values)
+        for value in values:
+            self.world.contents(value)
+            for name in ("__bool__", "__len__", "__iter__"):
+                if is_program_class(type(value)):
+                    self.world.of_classes(type(value), name)
+
+    def compared(self, frame: FrameType, at: Instruction, values: Any) -> None:
+        """COMPARE_OP, CONTAINS_OP, FORMAT_VALUE: an instruction that reads contents in depth."""
+        self._dunders(at, values)
+        for value in values:
+            self.world.contents(value, deep=True)
+
+    def contained(self, frame: FrameType, at: Instruction, values: Any) -> None:
+        """CONTAINS_OP"""
+        self._dunders(at, values)
+        key, container = values
+        if type(container) is dict and type(key) is str:
+            self.world.item(container, key)
+        else:
+            self.world.contents(container, deep=True)
+
+    def binary(self, frame: FrameType, at: Instruction, values: Any) -> None:
+        """BINARY_OP"""
+        if at.text.endswith("=") and self.world.is_mutable(values[0]):
+            raise Unreplayable(f"it changes {self.world.name(values[0])}", "", 0)
+        self.compared(frame, at, values)
+
+    def _dunders(self, at: Instruction, values: Any) -> None:
+        """Guard the methods that an operator calls on objects of the program and on tensors."""
+        for method in implied(at.name, at.value if at.name == "COMPARE_OP" else at.text):
+            for value in values:
+                if isinstance(value, torch.Tensor):
+                    self.world.attribute(value, method)
+                elif is_program_class(type(value)):
+                    self.world.of_classes(type(value), method)
+
+    def next_item(self, frame: FrameType, at: Instruction, values: Any) -> None:
+        """FOR_ITER"""
+        if self.world.has(values[0]):
+            raise Unreplayable(f"it advances {self.world.name(values[0])}", "", 0)
+
+    def entered_block(self, frame: FrameType, at: Instruction, values: Any) -> None:
+        """BEFORE_WITH"""
+        for name in ("__enter__", "__exit__"):
+            self.world.attribute(values[0], name)
+        self._judge.entered(values[0])
+
+    # -- stores --------------------------------------------------------------------------------
+
+    def store_global(self, frame: FrameType, at: Instruction, values: Any) -> None:
+        """STORE_GLOBAL, DELETE_GLOBAL"""
+        raise Unreplayable(f"it assigns the global {at.value!r}", "", 0)
+
+    def store_cell(self, frame: FrameType, at: Instruction, values: Any) -> None:
+        """STORE_DEREF, DELETE_DEREF"""
+        if self._cell_of(frame, at.value) is not None:
+            raise Unreplayable(f"it assigns the nonlocal {at.value!r}", "", 0)
+
+    def store_attribute(self, frame: FrameType, at: Instruction, values: Any) -> None:
+        """STORE_ATTR, DELETE_ATTR"""
+        target = values[-1]
+        if isinstance(target, torch.Tensor) or not self._judge.is_new(target):
+            raise Unreplayable(f"it assigns the attribute {at.value!r}", "", 0)
+        self.world.of_classes(type(target), at.value)
+        self.world.of_classes(type(target), "__setattr__")
+
+    def store_item(self, frame: FrameType, at: Instruction, values: Any) -> None:
+        """STORE_SUBSCR, DELETE_SUBSCR"""
+        target = values[-2]
+        self._dunders(at, values[-2:-1])
+        if not isinstance(target, torch.Tensor) and not self._judge.is_new(target):
+            raise Unreplayable(f"it changes {self.world.name(target)}", "", 0)
+
+    # -- imports -------------------------------------------------------------------------------
+
+    def imported(self, frame: FrameType, at: Instruction, values: Any) -> None:
+        """IMPORT_NAME"""
+        if frame.f_builtins.get("__import__") is not builtins.__import__:
+            raise Unreplayable("the program has replaced __import__", "", 0)
+        level, _ = values
+        package = frame.f_globals.get("__package__") or frame.f_globals.get("__name__", "")
+        full = importlib.util.resolve_name("." * level + at.value, package)
+        parts = full.split(".")
+        for k in range(1, len(parts) + 1):
+            if self.world.module(".".join(parts[:k]), sys.modules) is MISSING:
+                raise Unreplayable(f"it imports {full!r}, which is not imported yet", "", 0)
+
+    # -- calls ---------------------------------------------------------------------------------
+
+    def keywords(self, frame: FrameType, at: Instruction, values: Any) -> None:
+        """KW_NAMES"""
+        self._names[id(frame)] = frame.f_code.co_consts[at.arg]
+
+    def called(self, frame: FrameType, at: Instruction, values: Any) -> None:
+        """PRECALL (3.11), CALL (3.12)"""
+        first, second, *args = values
+        names = self._names.pop(id(frame), ())
+        self._judge.opened(second if first is None else first)
+        if first is not None:
+            callee = Callee.of(first, [second, *args], names)
+        else:
+            callee = Callee.of(second, args, names)
+        self._called(frame, callee)
+
+    def called_with_all(self, frame: FrameType, at: Instruction, values: Any) -> None:
+        """CALL_FUNCTION_EX"""
+        named: Mapping[str, Any] = {}
+        function, args, *rest = values
+        if rest:
+            named = rest[0]
+        self._judge.opened(function)
+        for each in (args, named):
+            self.world.contents(each)
+        self._called(frame, Callee.of(function, [*args, *named.values()], tuple(named)))
+
+    def _called(self, frame: FrameType, callee: Callee) -> None:
+        self.operands = (callee.function, *callee.args)
+        self._judge.call(callee)
+        self._result_of[id(frame)] = callee
+
+    def refused(self, frame: FrameType, at: Instruction, values: Any) -> None:
+        """Instructions that are not followed."""
+        words = {"MATCH_CLASS": "it uses a class pattern, which reads attributes by place"}
+        raise Unreplayable(words.get(at.name, f"it executes {at.name}"), "", 0)
+
+
+Handle = Callable[[Steps, FrameType, Instruction, Any], None]
+_HANDLERS: dict[str, tuple[int, Handle]] = {
+    **dict.fromkeys(["LOAD_GLOBAL", "LOAD_NAME"], (0, Steps.global_)),
+    **dict.fromkeys(["LOAD_DEREF", "LOAD_CLASSDEREF"], (0, Steps.cell)),
+    **dict.fromkeys(["LOAD_ATTR", "LOAD_METHOD"], (1, Steps.attribute)),
+    "LOAD_SUPER_ATTR": (3, Steps.super_attribute),
+    "BINARY_SUBSCR": (2, Steps.item),
+    "BINARY_SLICE": (3, Steps.contents),
+    **dict.fromkeys(
+        [
+            *("GET_ITER", "UNPACK_SEQUENCE", "UNPACK_EX", "LIST_EXTEND", "SET_UPDATE", "GET_LEN"),
+            *("DICT_UPDATE", "DICT_MERGE", "UNARY_NOT", "UNARY_NEGATIVE", "UNARY_INVERT"),
+            *("POP_JUMP_FORWARD_IF_TRUE", "POP_JUMP_FORWARD_IF_FALSE", "POP_JUMP_IF_TRUE"),
+            *("POP_JUMP_BACKWARD_IF_TRUE", "POP_JUMP_BACKWARD_IF_FALSE", "POP_JUMP_IF_FALSE"),
+            *("JUMP_IF_TRUE_OR_POP", "JUMP_IF_FALSE_OR_POP", "GET_YIELD_FROM_ITER"),
+            *("MATCH_KEYS", "MATCH_MAPPING", "MATCH_SEQUENCE"),
+        ],
+        (1, Steps.contents),
+    ),
+    "COMPARE_OP": (2, Steps.compared),
+    "FORMAT_VALUE": (1, Steps.compared),
+    "CONTAINS_OP": (2, Steps.contained),
+    "BINARY_OP": (2, Steps.binary),
+    "FOR_ITER": (1, Steps.next_item),
+    "SEND": (2, Steps.contents),
+    "BEFORE_WITH": (1, Steps.entered_block),
+    **dict.fromkeys(["STORE_GLOBAL", "DELETE_GLOBAL"], (0, Steps.store_global)),
+    **dict.fromkeys(["STORE_DEREF", "DELETE_DEREF"], (0, Steps.store_cell)),
+    "STORE_ATTR": (2, Steps.store_attribute),
+    "DELETE_ATTR": (1, Steps.store_attribute),
+    "STORE_SUBSCR": (3, Steps.store_item),
+    "DELETE_SUBSCR": (2, Steps.store_item),
+    "IMPORT_NAME": (2, Steps.imported),
+    "IMPORT_FROM": (1, Steps.attribute),
+    "KW_NAMES": (0, Steps.keywords),
+    "PRECALL" if sys.version_info < (3, 12) else "CALL": (-1, Steps.called),
+    "CALL_FUNCTION_EX": (-1, Steps.called_with_all),
+    **dict.fromkeys(
+        [
+            *("MATCH_CLASS", "IMPORT_STAR", "LOAD_BUILD_CLASS", "STORE_SLICE", "STORE_NAME"),
+            *("DELETE_NAME", "LOAD_LOCALS", "LOAD_FROM_DICT_OR_GLOBALS", "CALL_INTRINSIC_2"),
+            *("LOAD_FROM_DICT_OR_DEREF", "GET_AWAITABLE", "GET_AITER", "GET_ANEXT"),
+            *("BEFORE_ASYNC_WITH", "SETUP_ANNOTATIONS"),
+        ],
+        (0, Steps.refused),
+    ),
+}
+"""How many operands each instruction has that reads, stores or calls, and what it does. The others
+move values, make new ones, or jump."""
+
+
+def _arity(at: Instruction) -> int:
+    if at.name == "CALL_FUNCTION_EX":
+        return 2 + (at.arg & 1)
+    return at.arg + 2
