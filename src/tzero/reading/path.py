@@ -18,6 +18,7 @@ called (finalizers, signal handlers) is recognized.
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable, Sequence
 from types import CodeType, FrameType, FunctionType
@@ -58,11 +59,16 @@ class Path:
         world.enter(function, function.__qualname__)
 
     def __enter__(self) -> Path:
+        # A collection may run finalizers and callbacks in the middle of the call.
+        self._collects = gc.isenabled()
+        gc.disable()
         sys.settrace(self._entered)
         return self
 
     def __exit__(self, *exception: object) -> None:
         sys.settrace(None)
+        if self._collects:
+            gc.enable()
 
     def finish(self) -> None:
         """Guard the code of the helpers that ran, once the call is over."""
