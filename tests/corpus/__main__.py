@@ -11,9 +11,11 @@ Exits with 1 if a case is wrong.
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 # Before the first import of Triton.
 os.environ.setdefault("TZERO_CPU", "1")
+os.environ.setdefault("TZERO_CACHE_DIR", str(Path(__file__).parents[2] / "build" / "test-cache"))
 
 import argparse
 import json

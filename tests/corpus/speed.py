@@ -24,7 +24,7 @@ from tests.corpus.judge import quiet
 
 __all__ = ["speed"]
 
-EFFORT = Effort(rounds=7, sample_seconds=0.003)
+EFFORT = Effort(rounds=15, sample_seconds=0.003)
 SETS = 4
 """How many sets of arguments the calls take in turns."""
 
