@@ -21,7 +21,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from rich.console import Console
 from rich.progress import Progress
@@ -50,9 +50,7 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     record = Record(versions(), machine()["cpu"], judged(chosen, timed=not given.untimed))
     if given.write:
-        old = read().entries if FILE.exists() else {}
-        kept = {name: entry for name, entry in old.items() if name in CASES}
-        write(Record(record.versions, record.machine, {**kept, **record.entries}))
+        store(record)
         table.main([])
     if given.json:
         print(json.dumps(asdict(record), indent=1))
@@ -69,6 +67,17 @@ def options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--write", action="store_true", help="update status.json and the page")
     parser.add_argument("--untimed", action="store_true", help="judge without timing")
     return parser.parse_args(arguments)
+
+
+def store(record: Record) -> None:
+    """Update status.json; what was not judged or not measured now stays."""
+    old = read().entries if FILE.exists() else {}
+    entries = {name: entry for name, entry in old.items() if name in CASES}
+    for name, entry in record.entries.items():
+        if name in old and entry.speed is None and entry.status not in ("raises", "skipped"):
+            entry = replace(entry, speed=old[name].speed)
+        entries[name] = entry
+    write(Record(record.versions, record.machine, entries))
 
 
 def judged(cases: Sequence[Case], timed: bool) -> dict[str, Entry]:

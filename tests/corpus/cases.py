@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
+import torch
+
 from tests.corpus import (
     fla_modules,
     fla_ops,
@@ -35,6 +37,8 @@ if find_spec("helion") is not None:
 
 def missing(case: Case) -> str:
     """Why a case cannot be called here; empty if it can."""
+    if torch.cuda.is_available():
+        return "the projects ask torch for a GPU and find one; hide it (CUDA_VISIBLE_DEVICES=)"
     package = PACKAGES[case.project]
     if find_spec(package) is not None:
         return ""

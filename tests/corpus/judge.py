@@ -147,8 +147,7 @@ def _observed(case: Case, kernel: Any, shape: int) -> Verdict:
         return Verdict("native")
     host = {_code(case.function), _code(inspect.unwrap(case.function))}
     if not any(code in host or "/helion/" in code.co_filename for code in ran):
-        names = dict.fromkeys(f"{Path(code.co_filename).stem}.{code.co_qualname}" for code in ran)
-        return Verdict("python", f"Python runs {', '.join(names)}")
+        return Verdict("python", f"Python runs {', '.join(dict.fromkeys(map(_name, ran)))}")
     return Verdict("fallback", _shown(_why(kernel, case.given(shape, 99))))
 
 
@@ -185,6 +184,11 @@ def _code_run(kernel: Any, call: Given) -> list[CodeType]:
 
 def _code(function: Any) -> CodeType | None:
     return getattr(function, "__code__", None)
+
+
+def _name(code: CodeType) -> str:
+    """The module and the name of a function; of one inside another, that of the other."""
+    return f"{Path(code.co_filename).stem}.{code.co_qualname.partition('.<locals>')[0]}"
 
 
 def _said(error: BaseException) -> str:

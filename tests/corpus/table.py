@@ -131,8 +131,8 @@ def reason_rows(record: Record, *statuses: str) -> Iterator[str]:
 def lines(record: Record) -> Iterator[str]:
     """The generated part of the page."""
     made: Mapping[str, str] = record.versions
-    yield f"Measured on {record.machine}, with Python {made['python']}, torch {made['torch']}, "
-    yield f"Triton {made['triton']}, Helion {made['helion']}, liger-kernel {made['liger-kernel']} "
+    yield f"Measured on {record.machine}, with Python {made['python']}, torch {made['torch']},"
+    yield f"Triton {made['triton']}, Helion {made['helion']}, liger-kernel {made['liger-kernel']}"
     yield f"and fla-core {made['fla-core']}."
     yield ""
     yield from markdown(projects(record))
