@@ -90,7 +90,9 @@ def judge(case: Case) -> Verdict:
             verdict = _compared(case, CALLS, observe=True)
         if verdict.status != "raises":
             with settings.override(verify=True):
-                _compared(case, 2, observe=False)
+                verified = _compared(case, 2, observe=False)
+            if verified.status == "raises":
+                raise Wrong(f"{case.id}, in verify mode: {verified.reason}")
     return verdict
 
 

@@ -18,6 +18,7 @@ from tests.corpus.cases import missing
 from tests.corpus.judge import Verdict, Wrong, judge
 from tests.corpus.record import Entry, Record, read, versions, write
 from tests.corpus.same import aliases, difference
+from tzero import settings
 
 
 @triton.jit
@@ -118,6 +119,19 @@ def test_an_error_of_tzero_alone_is_recorded(monkeypatch: pytest.MonkeyPatch) ->
     made = judging.tzero.kernel
     monkeypatch.setattr(judging.tzero, "kernel", lambda f: Spoiled(made(f), fail))
     assert judge(of(doubled)) == Verdict("raises", "ValueError: it cannot")
+
+
+def test_an_error_in_verify_mode_alone_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    def drift(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        if settings.current().verify:
+            raise ValueError("the plan drifts")
+        return y
+
+    made = judging.tzero.kernel
+    monkeypatch.setattr(judging.tzero, "kernel", lambda f: Spoiled(made(f), drift))
+    monkeypatch.setattr(judging, "_observed", lambda *_: Verdict("native"))
+    with pytest.raises(Wrong, match="in verify mode: ValueError: the plan drifts"):
+        judge(of(doubled))
 
 
 def test_a_result_that_a_later_call_writes_to_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
