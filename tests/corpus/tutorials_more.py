@@ -68,7 +68,7 @@ def attention(q, k, v, causal: bool, scale: float | None = None):
     return out, lse
 
 
-@tutorial(attention, *HEADS, ci=True)
+@tutorial(attention, *HEADS)
 def causal_attention(draw: Draw, *shape: int) -> Given:
     return given(draw(*shape), draw(*shape), draw(*shape), True)
 
