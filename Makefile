@@ -6,6 +6,7 @@
 #   VENV_ARGS='...'              more arguments for venv, such as --system-site-packages
 #   CONSTRAINTS=FILE             other pins than CI's
 #   BENCH_ARGS, TEST_ARGS        more arguments for `python -m bench` and pytest
+#   CORPUS_ARGS                  more arguments for `python -m tests.corpus`
 #   HERE=1                       bench, test-gpu and soak with $(PYTHON) itself and what it has: tzero is
 #                                built in place, and nothing is downloaded
 
@@ -15,6 +16,7 @@ VENV_ARGS ?=
 CONSTRAINTS ?= constraints.txt
 BENCH_ARGS ?=
 TEST_ARGS ?=
+CORPUS_ARGS ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -35,7 +37,7 @@ BAKED := pyproject.toml setup.py src/tzero/__init__.py $(wildcard native/*.cpp n
 # Warnings of the C++ compiler are errors in a build made here; TZERO_WERROR=0 takes that back.
 export TZERO_WERROR ?= 1
 
-.PHONY: help bench test test-bench lint types tidy test-all test-faults test-verify test-helion sanitize test-newest test-gpu sanitize-gpu soak fix docs clean
+.PHONY: help bench test test-bench lint types tidy test-all test-faults test-verify test-helion sanitize test-newest test-gpu sanitize-gpu soak corpus fix docs clean
 .NOTPARALLEL:
 
 help:
@@ -46,6 +48,7 @@ help:
 	@echo 'make sanitize  the tests of native launches under AddressSanitizer and UBSan'
 	@echo 'make sanitize-gpu  those on a GPU under compute-sanitizer'
 	@echo 'make soak      the long tests'
+	@echo 'make corpus    host functions of public projects, with and without tzero, as a table'
 	@echo 'make docs      write the tables in docs/ and the map in CONTRIBUTING.md'
 	@echo 'make clean     remove environments, builds and caches'
 
@@ -165,12 +168,17 @@ sanitize-gpu: $(READY_DEV)
 soak: $(READY_DEV)
 	TZERO_CPU=1 $(PY) -m pytest -m 'soak and not gpu' $(TEST_ARGS)
 
+# CORPUS_ARGS=--write records the verdicts and writes the page; parts of ids choose cases.
+corpus: $(READY_DEV)
+	TZERO_CPU=1 $(PY) -m tests.corpus $(CORPUS_ARGS)
+
 fix: $(VENV)/.ready-dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
 docs: $(VENV)/.ready-dev
 	$(BIN)/python -m tests.cpu.table
+	$(BIN)/python -m tests.corpus.table
 	$(BIN)/python -m tests.integrations.helion.table
 	$(BIN)/python -m tests.unit.map
 

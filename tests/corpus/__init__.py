@@ -1,0 +1,1 @@
+"""Host functions of public projects, called with and without tzero."""
