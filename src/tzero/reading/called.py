@@ -198,7 +198,8 @@ class Judge:
         self._check_pure(function)
         if "_torchdynamo_orig_callable" in vars(function):
             self._unwrapped(function)
-        for cell in function.__closure__ or ():  # a decorator's wrapper calls the program's code
+        known = self._world.has(function)  # else it was made in this call, and so were its cells
+        for cell in (known and function.__closure__) or ():  # a wrapper calls the program's code
             content = cell.cell_contents if cell != types.CellType() else None
             if callable(content) and not self._world.has(content):
                 self._world.cell(f"what {function.__name__} wraps", cell)
