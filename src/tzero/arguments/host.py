@@ -287,6 +287,8 @@ def _resolved(
     try:
         return _evaluated(parameter, namespace, around)
     except Exception as error:
+        if "ConstExpr" not in str(parameter.annotation):
+            return None  # whatever it is, it does not say ConstExpr
         raise InvalidKernel(
             kernel=kernel,
             problem=f"the annotation {parameter.annotation!r} of {parameter.name!r} cannot be "

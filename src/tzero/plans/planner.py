@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Hashable, Sequence
-from types import FunctionType
+from types import FunctionType, MethodType
 from typing import Any, Generic, NoReturn, TypeVar
 
 from tzero import events, settings
@@ -93,6 +93,12 @@ def drifted(plan: Plan, fact: Drift) -> NoReturn:
         drifted(plan, Drift("the result of torch.sort", "float32[4]", "float32[8]"))
     """
     raise OperatorDrift(kernel=plan.kernel, fact=fact.words, before=fact.before, now=fact.now)
+
+
+def _followed(function: Any) -> FunctionType | None:
+    """The function whose frames are followed: of a method, that of its class."""
+    inner = function.__func__ if isinstance(function, MethodType) else function
+    return inner if isinstance(inner, FunctionType) else None
 
 
 class Planner(Generic[R]):
@@ -223,14 +229,15 @@ class Planner(Generic[R]):
 
     def _can_follow(self, bound: Bound[R]) -> bool:
         """Whether calls can be followed instruction by instruction."""
-        return isinstance(bound.function, FunctionType) and is_supported()
+        return _followed(bound.function) is not None and is_supported()
 
     def _subject(self, bound: Bound[R], args: tuple[Any, ...]) -> record.Subject:
         names, function = self._host.parameters, bound.function
         if self._passing is None:
             self._passing = read_passing(function, names)
-        if self._follows and isinstance(function, FunctionType):
-            nothing, code = Dependencies((), {}), function.__code__
+        followed = _followed(function) if self._follows else None
+        if followed is not None:
+            nothing, code = Dependencies((), {}), followed.__code__
             return record.Subject(
                 bound.name, bound.call, names, code, self._passing, nothing, function
             )

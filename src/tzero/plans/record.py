@@ -27,7 +27,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import FunctionType
+from types import FunctionType, MethodType
 from typing import Any, NamedTuple
 
 import torch
@@ -134,7 +134,7 @@ class Recorder:
             if type(tensor) in TENSORS and id(tensor) not in self._slot_of:
                 self._add(tensor, subject.dependencies.guards[k].text, guard=k)
 
-    def _path(self, host: FunctionType) -> Path:
+    def _path(self, host: FunctionType | MethodType) -> Path:
         if sys.gettrace() is not None:
             self.refuse("a debugger or coverage tool traces it", lasting=False, show=False)
 
@@ -142,7 +142,11 @@ class Recorder:
             if self.refusal is None:
                 self.refusal = Refusal(reason, file, line, lasting, outside=not lasting)
 
-        path = Path(host, self.args, World(self._held), stop)
+        world = World(self._held)
+        if isinstance(host, MethodType):
+            world.enter(host.__self__, "the object that it is a method of")
+            host = host.__func__  # type: ignore[assignment]
+        path = Path(host, self.args, world, stop)  # type: ignore[arg-type]
         self._stack.known = path.codes
         return path
 
@@ -212,6 +216,9 @@ class Recorder:
         name = _named(func)
         if torch_ops.is_read(name):
             return
+        if name == "result_type":  # of a number it is the default dtype
+            self._default_dtype()
+            return
         why = torch_ops.obstacle(name, result, ran)
         if name.endswith("tensor_split") and len(list(tensors_of((args, dict(kwargs))))) > 1:
             why = f"{name} reads the values of a tensor"
@@ -254,7 +261,11 @@ class Recorder:
     ) -> Call:
         values = tuple(self._value(arg, f"an argument of {name}") for arg in args)
         named = tuple((k, self._value(v, f"an argument of {name}")) for k, v in kwargs.items())
-        if torch_modes.dispatch() != self.modes:
+        now: tuple[Any, ...] = torch_modes.dispatch()
+        wanted: tuple[Any, ...] = self.modes
+        if not any(tensor.requires_grad for tensor in tensors_of((tuple(args), dict(kwargs)))):
+            now, wanted = now[:2], wanted[:2]  # without gradients their mode does not matter
+        if now != wanted:
             raise NotAStep(f"{name} is called in another torch mode than the host function")
         return Call(func, name, values, named, Constant(None), self._stack.line())
 

@@ -27,6 +27,9 @@ from tzero.adapters.torch_internals import (
 
 __all__ = ["NOTHING", "Picked", "Ran", "allocates", "fills", "is_geometry", "is_read", "obstacle"]
 
+_OF_DTYPES = frozenset(["promote_types", "can_cast", "device"])
+"""Functions of dtypes and devices, which are constants."""
+
 _READS = frozenset(
     [
         f"Tensor.{name}.__get__"
@@ -165,7 +168,7 @@ def is_read(name: str) -> bool:
     >>> is_read("Tensor.size"), is_read("Tensor.data_ptr")
     (True, False)
     """
-    return name in _READS
+    return name in _READS or name in _OF_DTYPES
 
 
 def obstacle(name: str, result: Any, ran: Sequence[Ran]) -> str:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import threading
 import types
 from collections.abc import Callable, Mapping, Sequence
 from types import CodeType, FunctionType, MethodType
@@ -45,6 +46,9 @@ _READING = frozenset(
 _TYPE_ONLY = (isinstance, issubclass, type, callable, super, id, iter)
 
 
+_LOCKS = (type(threading.Lock()), type(threading.RLock()))
+
+
 class Judge:
     """Judges the calls of one recorded call."""
 
@@ -68,13 +72,17 @@ class Judge:
         return not self._world.has(value) and id(value) not in self._given
 
     def entered(self, manager: Any) -> None:
-        """A `with` block begins."""
-        self._check_pure(type(manager))
+        """A `with` block begins. A lock is as it was when the block ends."""
+        if not isinstance(manager, _LOCKS):
+            self._check_pure(type(manager))
 
     def subscripted(self, value: Any) -> None:
         """A kernel is given its grid: heuristics and hooks around it run in the launch."""
         if not isinstance(value, KERNELS) or not self._world.has(value):
             return
+        for kernel in (value, *triton_launch.layers(value)):
+            for name in ("run", "__getitem__", "__call__"):
+                self._world.of_classes(type(kernel), name)
         for kernel in triton_launch.layers(value):
             own, name = vars(kernel), f"{self._world.name(value)}'s"
             for each in ("values", "configs", "pre_hook", "post_hook", "fn"):
@@ -86,6 +94,11 @@ class Judge:
                 self._world.enter(function, f"a heuristic or hook of {self._world.name(value)}")
 
     # -- calls ---------------------------------------------------------------------------------
+
+    def host(self, function: FunctionType) -> None:
+        """The function that is recorded; a decorator of a library may have made it."""
+        if is_library(function):
+            self._library(function, Callee(function, []))
 
     def opened(self, function: Any) -> None:
         """Note what a method or a partial function of the world calls."""
@@ -179,6 +192,8 @@ class Judge:
         name = function.__name__
         if isinstance(owner, torch.Tensor):
             self._reads_all(args, name)
+            return
+        if isinstance(owner, _LOCKS):
             return
         if type(owner) in CONTAINERS and name == "get" and args:
             self._world.item(owner, args[0])

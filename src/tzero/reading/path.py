@@ -54,9 +54,12 @@ class Path:
         self._is_over = False
         self.codes: set[CodeType] = set()
         """The code that was followed, and the code nested in it."""
+        self._inner: set[CodeType] = set()  # of functions that the call makes
+        self._seen: set[Any] = set()  # functions that were followed
         self._helpers: dict[FunctionType, Any] = {}
         self._host = function
         world.enter(function, function.__qualname__)
+        self._judge.host(function)
 
     def __enter__(self) -> Path:
         # A collection may run finalizers and callbacks in the middle of the call.
@@ -84,12 +87,14 @@ class Path:
         if self._is_over or event != "call":
             return None
         code = frame.f_code
-        if code in self.codes:
+        function = function_of(frame)
+        if code in self._inner and not self.world.has(function):  # made in this call
             return self._follow(frame)
-        if _module(frame) in LIBRARIES:
+        if function in self._seen:
+            return self._follow(frame)
+        if code is not self._host.__code__ and _module(frame) in LIBRARIES:
             return None
         try:
-            function = function_of(frame)
             if not isinstance(function, FunctionType):
                 raise Unreplayable("it defines a class, or runs a module", "", 0)
             if code is not self._host.__code__ and not self._is_called(function, code):
@@ -116,7 +121,10 @@ class Path:
 
     def _known(self, function: FunctionType) -> None:
         """A function that was there before the call."""
-        self.codes.update(_code_in(function.__code__))
+        self._seen.add(function)
+        every = _code_in(function.__code__)
+        self.codes.update(every)
+        self._inner.update(every[1:])
         self._cells.update(id(cell) for cell in function.__closure__ or ())
         if function.__code__ is self._host.__code__:
             return

@@ -38,6 +38,8 @@ class Steps:
 
     def take(self, frame: FrameType, at: Instruction) -> None:
         """An instruction is about to run; the result of the call before it is on the stack."""
+        if at.name == "CALL" and _CALLS == "PRECALL":  # the second half of a call
+            return
         callee = self._result_of.pop(id(frame), None)
         if callee is not None and at.depth > 0:
             (result,) = operands(frame, at, 1)
@@ -76,7 +78,7 @@ class Steps:
 
     def super_attribute(self, frame: FrameType, at: Instruction, values: Any) -> None:
         """LOAD_SUPER_ATTR"""
-        self.world.of_classes(type(values[2]), at.value)
+        self.world.of_classes(type(values[2]), at.value, after=values[1])
 
     def item(self, frame: FrameType, at: Instruction, values: Any) -> None:
         """BINARY_SUBSCR"""
@@ -213,6 +215,7 @@ class Steps:
         raise Unreplayable(words.get(at.name, f"it executes {at.name}"), "", 0)
 
 
+_CALLS = "PRECALL" if sys.version_info < (3, 12) else "CALL"
 Handle = Callable[[Steps, FrameType, Instruction, Any], None]
 _HANDLERS: dict[str, tuple[int, Handle]] = {
     **dict.fromkeys(["LOAD_GLOBAL", "LOAD_NAME"], (0, Steps.global_)),
@@ -248,7 +251,7 @@ _HANDLERS: dict[str, tuple[int, Handle]] = {
     "IMPORT_NAME": (2, Steps.imported),
     "IMPORT_FROM": (1, Steps.attribute),
     "KW_NAMES": (0, Steps.keywords),
-    "PRECALL" if sys.version_info < (3, 12) else "CALL": (-1, Steps.called),
+    _CALLS: (-1, Steps.called),
     "CALL_FUNCTION_EX": (-1, Steps.called_with_all),
     **dict.fromkeys(
         [

@@ -186,7 +186,8 @@ class World:
         if isinstance(value, type):
             return self._of_class(value, name, name_of=self.name(value))
         if isinstance(value, super):
-            return self.of_classes(type(value.__self__), name)  # type: ignore[attr-defined]
+            kind, after = value.__self_class__, value.__thisclass__  # type: ignore[attr-defined]
+            return self.of_classes(kind, name, after)
         return self._of_object(value, name)
 
     def _of_module(self, module: ModuleType, name: str) -> Any:
@@ -234,11 +235,13 @@ class World:
                 self.add(Absent(f"no {each.__name__}.{name}", own, name))
         return MISSING
 
-    def of_classes(self, kind: type, name: str) -> Any:
-        """An attribute of a class and its bases, as found for an object of the class."""
+    def of_classes(self, kind: type, name: str, after: type | None = None) -> Any:
+        """An attribute of a class and its bases, as found for an object of the class; with `after`,
+        as `super` finds it."""
         if is_program_class(kind):
             self._lines[kind] = kind.__mro__
-        for each in kind.__mro__:
+        first = 0 if after is None else kind.__mro__.index(after) + 1
+        for each in kind.__mro__[first:]:
             if is_library(each) and each not in _WATCHED:
                 if name in vars(each):
                     return vars(each)[name]
