@@ -20,7 +20,7 @@
 namespace tzero::plan {
 
 constexpr size_t most_slots = 256;
-constexpr size_t most_namespaces = 16;  // whose versions are kept
+constexpr size_t most_namespaces = 64;  // whose versions are kept
 
 // What a step is given, or a call returns. A `sequence` is a tuple of another type, which is made
 // by calling `object` with one tuple of the items.
@@ -39,8 +39,12 @@ struct Value {
 
 // A guard on a name that the host function reads. Its value is the same object (`same`), an object
 // of the same type that compares equal (`equal`), accepted by a function in Python (`check`), or
-// the name is not there (`absent`).
-#define TZERO_GUARD_KINDS(EACH) EACH(same) EACH(equal) EACH(check) EACH(absent)
+// the name is not there (`absent`). The others are about an object that keeps its place: a function
+// has this code and these defaults (`code`), an object this class (`of_class`), a class these bases
+// (`bases`), a container these items (`items`), or this item at a place (`item`).
+#define TZERO_GUARD_KINDS(EACH)                                                                   \
+    EACH(same) EACH(equal) EACH(check) EACH(absent) EACH(code) EACH(of_class) EACH(bases) EACH(items) \
+    EACH(item)
 constexpr const char *guard_kind_names[] = {TZERO_GUARD_KINDS(TZERO_ENUMERATOR_NAME)};
 
 struct Watch {

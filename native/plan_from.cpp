@@ -40,14 +40,35 @@ class Maker {
         if (!made.in_cell && !PyDict_CheckExact(made.where.get())) {
             fields.wrong("where", "a dict or a cell");
         }
-        made.name = fields.text("name");
+        made.name = fields.any("name");
         made.value = fields.any("value");
         made.function = fields.any("function");
         made.kind = static_cast<Watch::Kind>(fields.index("kind", Watch::count));
         made.by_version =
-            !made.in_cell && made.kind != Watch::check && keeps_version(made.where.get());
-        if (is_container(made.value.get())) plan_->tables.push_back(plan_->watches.size());
+            !made.in_cell && reads_a_name(made.kind) && keeps_version(made.where.get());
+        check_value(fields, made);
+        if (reads_a_name(made.kind) && is_container(made.value.get())) plan_->tables.push_back(plan_->watches.size());
         plan_->watches.push_back(std::move(made));
+    }
+
+    static bool reads_a_name(Watch::Kind kind) {
+        return kind == Watch::same || kind == Watch::equal || kind == Watch::absent;
+    }
+
+    // The values of guards on objects are what `object_holds` expects.
+    static void check_value(const Fields &fields, const Watch &watch) {
+        PyObject *value = watch.value.get();
+        const bool is_pair = PyTuple_CheckExact(value) && PyTuple_GET_SIZE(value) == 2;
+        if ((watch.kind == Watch::code || watch.kind == Watch::item) && !is_pair) {
+            fields.wrong("value", "a tuple of two");
+        }
+        if (watch.kind == Watch::item && !PyLong_CheckExact(PyTuple_GET_ITEM(value, 0))) {
+            fields.wrong("value", "a place and an item");
+        }
+        if ((watch.kind == Watch::items || watch.kind == Watch::bases) &&
+            !PyTuple_CheckExact(value)) {
+            fields.wrong("value", "a tuple");
+        }
     }
 
     // Whether the version of a dict is kept; not if there are too many dicts.

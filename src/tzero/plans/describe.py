@@ -38,12 +38,33 @@ from tzero.plans.plan import (
     View,
 )
 from tzero.plans.wrapper import filling, wanted
-from tzero.reading.guards import Absent, Check, Equal, Guard, Same
+from tzero.reading.guards import (
+    Absent,
+    Bases,
+    Check,
+    Code,
+    Equal,
+    Guard,
+    Item,
+    Items,
+    OfClass,
+    Same,
+)
 
 __all__ = ["PlanDescription", "describe"]
 
 # As in `_native.GUARD_KINDS`.
-_GUARD_KINDS = {Same: "same", Equal: "equal", Check: "check", Absent: "absent"}
+_GUARD_KINDS: dict[type, str] = {
+    Same: "same",
+    Equal: "equal",
+    Check: "check",
+    Absent: "absent",
+    Code: "code",
+    OfClass: "of_class",
+    Bases: "bases",
+    Items: "items",
+    Item: "item",
+}
 
 
 # -- descriptions ----------------------------------------------------------------------------------

@@ -281,7 +281,7 @@ def drift(before: Plan, now: Plan | Refusal) -> Drift | None:
         return Drift("it", "replayed", f"not replayed: {now}")
     lost = [guard for guard in before.guards if guard not in now.guards]
     found = [guard for guard in now.guards if guard not in before.guards]
-    if lost or found:
+    if found:  # a first call may have read more: what is loaded or compiled once
         words = [", ".join(_read(guard) for guard in each) or "nothing" for each in (lost, found)]
         return Drift("what it reads", *words)
     if before.by_value != now.by_value:

@@ -25,7 +25,7 @@ from tzero.adapters import triton_launch
 from tzero.arguments.host import Host
 from tzero.reading.attributes import follow
 from tzero.reading.findings import Unreplayable
-from tzero.reading.guards import Check
+from tzero.reading.guards import Check, Same
 from tzero.reading.kinds import CACHED, KERNELS, is_plain
 from tzero.reading.purity import impure, is_library
 from tzero.reading.special import Callee, special_read
@@ -142,17 +142,19 @@ class Judge:
         else:
             self._reads_all(callee.args, self._world.name(function))
 
-    def returned(self, callee: Callee, result: Any) -> None:
-        """A call has returned."""
+    def returned(self, callee: Callee, result: Any, ran_program: bool) -> None:
+        """A call has returned. What a library function returns may have been there before, unless
+        it is a wrapper that ran code of the program, which was followed."""
         function = callee.function
         if isinstance(function, CACHED):
             self._cached(function, callee, result)
         elif (
             isinstance(function, FunctionType)
             and is_library(function)
-            and not isinstance(result, torch.Tensor)
+            and not ran_program
+            and (type(result) in CONTAINERS or is_program_class(type(result)))
         ):
-            self._world.enter(result, f"the result of {function.__name__}")
+            self._world.enter(result, f"the result of {function.__name__}", is_passing=True)
 
     # -- kinds of callables --------------------------------------------------------------------
 
@@ -272,8 +274,7 @@ class Judge:
             raise Unreplayable(f"{text} cannot be found", "", 0)
         (key,) = found
         entry = cache[key]
-        same: Callable[[Any], bool] = lambda now: now.get(key) is entry  # noqa: E731
-        self._world.add(Check(f"{text} for {str(key)[:40]}", {"of": cache}, "of", entry, same))
+        self._world.add(Same(f"{text} for {str(key)[:40]}", cache, key, entry))
         if isinstance(result, torch.Tensor):
             raise Unreplayable(f"{self._world.name(function)} has cached a tensor", "", 0)
         self._world.enter(result, f"the result of {self._world.name(function)}")

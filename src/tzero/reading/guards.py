@@ -8,20 +8,40 @@ is still so. It must not know how the value was found or what is done when a gua
     Absent   the namespace does not have the name
     Check    a function of the present value returns true
 
-`plans/describe.py` numbers the four kinds for native code; `plans/wrapper.py` writes them as
-Python. A guard on a new kind of value is a `Check`, unless one of the others says it; facts
-of tensors are in `tzero.arguments.tensor_facts`.
+Some checks are so frequent that native code does them itself, without calling the function:
+
+    Code     a function has the same code and defaults
+    OfClass  an object has the same class
+    Bases    a class has the same bases
+    Items    a container holds the same items
+    Item     a list holds the same item at some place
+
+`plans/describe.py` numbers the kinds for native code; `plans/wrapper.py` writes them as Python. A
+guard on a new kind of value is a `Check`, unless one of the others says it; facts of tensors are in
+`tzero.arguments.tensor_facts`.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import CellType
+from types import CellType, FunctionType
 from typing import Any
 
-__all__ = ["Absent", "Check", "Equal", "Guard", "Same", "same_value"]
+__all__ = [
+    "Absent",
+    "Bases",
+    "Check",
+    "Code",
+    "Equal",
+    "Guard",
+    "Item",
+    "Items",
+    "OfClass",
+    "Same",
+    "same_value",
+]
 
 
 def same_value(one: Any, other: Any) -> bool:
@@ -145,6 +165,124 @@ class Check(_Watched):
     def _same_place(self, other: _Watched) -> bool:
         """`where` is often a dict made for this guard, so the text identifies the place too."""
         return self.where is other.where or self.text == other.text
+
+
+class Code(Check):
+    """A function without keyword-only defaults has the same code and the same defaults.
+
+    >>> def helper(x=1): return x
+    >>> guard = Code.of("helper", helper)
+    >>> helper.__defaults__ = (2,)
+    >>> guard.holds()
+    False
+    """
+
+    @classmethod
+    def of(cls, text: str, function: FunctionType) -> Code:
+        """The guard for a function as it is now."""
+        parts = (function.__code__, function.__defaults__)
+
+        def same(now: Any) -> bool:
+            return (
+                now.__code__ is parts[0]
+                and now.__defaults__ is parts[1]
+                and now.__kwdefaults__ is None
+            )
+
+        return cls(text, {"of": function}, "of", parts, same)
+
+
+class OfClass(Check):
+    """An object has the same class.
+
+    >>> OfClass.of("x", 3).holds()
+    True
+    """
+
+    @classmethod
+    def of(cls, text: str, value: object) -> OfClass:
+        """The guard for an object as it is now."""
+        kind = type(value)
+        return cls(text, {"of": value}, "of", kind, lambda now: type(now) is kind)
+
+
+class Bases(Check):
+    """A class has the same bases.
+
+    >>> Bases.of("int", int).holds()
+    True
+    """
+
+    @classmethod
+    def of(cls, text: str, kind: type) -> Bases:
+        """The guard for a class as it is now."""
+        line = kind.__mro__
+        return cls(text, {"of": kind}, "of", line, lambda now: now.__mro__ is line)
+
+
+class Items(Check):
+    """A list, tuple or dict holds the same objects, or equal numbers and strings, in this order.
+
+    >>> items = [1, "a"]
+    >>> guard = Items.of("items", items)
+    >>> items.append(2)
+    >>> guard.holds()
+    False
+    """
+
+    @classmethod
+    def of(cls, text: str, value: Any) -> Items:
+        """The guard for a container as it is now."""
+        before = items_of(value)
+
+        def same(now: Any) -> bool:
+            found = items_of(now)
+            return len(found) == len(before) and all(map(is_same_item, found, before))
+
+        return cls(text, {"of": value}, "of", before, same)
+
+
+class Item(Check):
+    """A list holds the same object, or an equal number or string, at some place.
+
+    >>> items = [1, "a"]
+    >>> guard = Item.of("items[1]", items, 1)
+    >>> items[1] = "b"
+    >>> guard.holds()
+    False
+    """
+
+    @classmethod
+    def of(cls, text: str, value: list[Any], place: int) -> Item:
+        """The guard for a list as it is now."""
+        before = value[place]
+
+        def same(now: Any) -> bool:
+            return -len(now) <= place < len(now) and is_same_item(now[place], before)
+
+        return cls(text, {"of": value}, "of", (place, before), same)
+
+
+def items_of(value: Any) -> tuple[Any, ...]:
+    """What a container holds; of a mapping, keys and values in turn.
+
+    >>> items_of({"a": 1})
+    ('a', 1)
+    """
+    if isinstance(value, Mapping):
+        return tuple(each for pair in list(value.items()) for each in pair)
+    return tuple(value)
+
+
+def is_same_item(now: Any, before: Any) -> bool:
+    """Whether an item is the same object, or an equal number or string.
+
+    >>> is_same_item(1000, 10**3), is_same_item(1, True), is_same_item([], [])
+    (True, False, False)
+    """
+    if now is before:
+        return True
+    return type(now) is type(before) and type(now) in (int, str, bytes) and bool(now == before)
 
 
 Guard = Same | Equal | Absent | Check

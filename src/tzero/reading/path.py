@@ -28,7 +28,7 @@ from tzero.adapters.python_frames import decoded, function_of
 from tzero.reading.attributes import is_generated, replaceable_parts
 from tzero.reading.called import Judge
 from tzero.reading.findings import Unreplayable
-from tzero.reading.guards import Check
+from tzero.reading.guards import Check, Code
 from tzero.reading.purity import LIBRARIES
 from tzero.reading.steps import Steps
 from tzero.reading.world import World, is_program_class
@@ -56,7 +56,7 @@ class Path:
         """The code that was followed, and the code nested in it."""
         self._inner: set[CodeType] = set()  # of functions that the call makes
         self._seen: set[Any] = set()  # functions that were followed
-        self._helpers: dict[FunctionType, Any] = {}
+        self._helpers: dict[FunctionType, None] = {}
         self._host = function
         world.enter(function, function.__qualname__)
         self._judge.host(function)
@@ -76,9 +76,14 @@ class Path:
     def finish(self) -> None:
         """Guard the code of the helpers that ran, once the call is over."""
         self.world.finish()
-        if self._helpers:
-            held = {"parts": dict(self._helpers)}
-            self.world.add(Check("the code of its helpers", held, "parts", None, _unchanged))
+        for function in self._helpers:
+            text = f"the code of {function.__qualname__}"
+            if function.__kwdefaults__ is None:
+                self.world.add(Code.of(text, function))
+                continue
+            parts = replaceable_parts(function)
+            same: Callable[[Any], bool] = lambda now, parts=parts: replaceable_parts(now) == parts  # type: ignore[misc]  # noqa: E731
+            self.world.add(Check(text, {"of": function}, "of", parts, same))
 
     # -- frames --------------------------------------------------------------------------------
 
@@ -128,11 +133,12 @@ class Path:
         self._cells.update(id(cell) for cell in function.__closure__ or ())
         if function.__code__ is self._host.__code__:
             return
-        self._helpers[function] = replaceable_parts(function)
+        self._helpers[function] = None
         for default in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
             self.world.enter(default, f"a default of {function.__qualname__}")
 
     def _follow(self, frame: FrameType) -> Any:
+        self._steps.frames += 1
         frame.f_trace_opcodes = True
         frame.f_trace_lines = False
         return self._step
@@ -173,7 +179,3 @@ def _module(frame: FrameType) -> str:
 def _code_in(code: CodeType) -> list[CodeType]:
     inner = [each for each in code.co_consts if isinstance(each, CodeType)]
     return [code, *(each for one in inner for each in _code_in(one))]
-
-
-def _unchanged(parts: dict[FunctionType, Any]) -> bool:
-    return all(replaceable_parts(function) == before for function, before in parts.items())

@@ -139,9 +139,10 @@ def log(world: World, callee: Callee) -> None:
         level = callee.args[1]
     if type(logger) is not logging.Logger or logger.isEnabledFor(level):
         raise Unreplayable(f"it logs with {world.name(logger)}", "", 0)
-    text = f"{world.name(logger)} is silent at level {level}"
-    silent: Callable[[Any], bool] = lambda now: not now.isEnabledFor(level)  # noqa: E731
-    world.add(Check(text, {"of": logger}, "of", logger, silent))
+    name, own = world.name(logger), vars(logger)
+    world.own(f"{name}.disabled", own, "disabled")
+    world.own(f"{name}._cache", own, "_cache")  # emptied when a level changes
+    world.item(own["_cache"], level)
 
 
 def log_level(world: World, callee: Callee) -> None:

@@ -33,17 +33,19 @@ class Steps:
         self.world, self._judge, self._cells = world, judge, cells
         self.operands: tuple[Any, ...] = ()
         """The values that the instruction works on which is about to run."""
-        self._result_of: dict[int, Callee] = {}  # by frame: a call whose result comes next
+        self.frames = 0  # how many frames of the program were followed so far
+        # By frame: a call whose result comes next, and how many frames were followed before it.
+        self._result_of: dict[int, tuple[Callee, int]] = {}
         self._names: dict[int, tuple[str, ...]] = {}  # by frame: keywords of the next call
 
     def take(self, frame: FrameType, at: Instruction) -> None:
         """An instruction is about to run; the result of the call before it is on the stack."""
         if at.name == "CALL" and _CALLS == "PRECALL":  # the second half of a call
             return
-        callee = self._result_of.pop(id(frame), None)
+        callee, before = self._result_of.pop(id(frame), (None, 0))
         if callee is not None and at.depth > 0:
             (result,) = operands(frame, at, 1)
-            self._judge.returned(callee, result)
+            self._judge.returned(callee, result, ran_program=self.frames != before)
         handler = _HANDLERS.get(at.name)
         if handler is not None:
             count, handle = handler
@@ -207,7 +209,7 @@ class Steps:
     def _called(self, frame: FrameType, callee: Callee) -> None:
         self.operands = (callee.function, *callee.args)
         self._judge.call(callee)
-        self._result_of[id(frame)] = callee
+        self._result_of[id(frame)] = callee, self.frames
 
     def refused(self, frame: FrameType, at: Instruction, values: Any) -> None:
         """Instructions that are not followed."""

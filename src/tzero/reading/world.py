@@ -32,7 +32,18 @@ from tzero.adapters import triton_launch
 from tzero.errors import UnsupportedType
 from tzero.reading.attributes import MISSING, class_dict, follow
 from tzero.reading.findings import Unreplayable
-from tzero.reading.guards import Absent, Check, Equal, Guard, Same
+from tzero.reading.guards import (
+    Absent,
+    Bases,
+    Check,
+    Equal,
+    Guard,
+    Item,
+    Items,
+    OfClass,
+    Same,
+    items_of,
+)
 from tzero.reading.kinds import EQUAL, IDENTICAL, KERNELS, is_plain
 from tzero.reading.purity import is_impure_name, is_library
 
@@ -68,11 +79,12 @@ class World:
         self.guards: list[Guard] = []
         self._numbers: dict[Any, int] = {}
         self._objects: dict[int, Any] = {}
+        self._passing: set[int] = set()  # of these, objects that may be new in each call
         self._names: dict[int, str] = {}
         self._tensor = tensor
         self._classes: set[tuple[type, str]] = set()
-        self._kinds: list[tuple[Any, type]] = []  # objects of the program's classes
-        self._lines: dict[type, tuple[type, ...]] = {}  # the program's classes, and their bases
+        self._kinds: list[Any] = []  # objects of the program's classes
+        self._lines: set[type] = set()  # the program's classes
         self._complete: set[tuple[int, bool]] = set()  # containers whose contents are guarded
 
     # -- objects -------------------------------------------------------------------------------
@@ -86,25 +98,24 @@ class World:
         found = self._names.get(id(value))
         return found or f"a {type(value).__name__}"
 
-    def enter(self, value: Any, name: str) -> None:
-        """Note an object that a guarded read returned."""
+    def enter(self, value: Any, name: str, is_passing: bool = False) -> None:
+        """Note an object that a guarded read returned; or, `is_passing`, one that a library
+        function returned, which may have been there before, or may be new in each call."""
         if is_plain(value) or id(value) in self._objects:
             return
+        if is_passing:
+            self._passing.add(id(value))
         self._objects[id(value)] = value
         self._names[id(value)] = name
         if is_program_class(type(value)):
-            self._kinds.append((value, type(value)))
+            self._kinds.append(value)
 
     def finish(self) -> None:
         """Guard the classes of objects, and the bases of classes, once the call is over."""
-        if self._kinds:
-            held = {"kinds": tuple(self._kinds)}
-            self.add(
-                Check("the classes of objects that it reads", held, "kinds", None, _same_kinds)
-            )
-        if self._lines:
-            lines = {"lines": tuple(self._lines.items())}
-            self.add(Check("the bases of its classes", lines, "lines", None, _same_bases))
+        for value in self._kinds:
+            self.add(OfClass.of(f"the class of {self.name(value)}", value))
+        for kind in self._lines:
+            self.add(Bases.of(f"the bases of {kind.__qualname__}", kind))
 
     def add(self, guard: Guard) -> int:
         """Keep a guard, unless there is one like it; returns its number."""
@@ -239,7 +250,7 @@ class World:
         """An attribute of a class and its bases, as found for an object of the class; with `after`,
         as `super` finds it."""
         if is_program_class(kind):
-            self._lines[kind] = kind.__mro__
+            self._lines.add(kind)
         first = 0 if after is None else kind.__mro__.index(after) + 1
         for each in kind.__mro__[first:]:
             if is_library(each) and each not in _WATCHED:
@@ -353,7 +364,7 @@ class World:
             self._asked(text, value, lambda now: now.get(key, MISSING), found)
             return found
         kind = type(value)
-        if kind is dict and type(key) is str:
+        if kind is dict and type(key) in _KEYS and id(value) not in self._passing:
             if key in value:
                 self._read(text, value, key, value[key])
                 return value[key]
@@ -384,6 +395,9 @@ class World:
             if isinstance(found, torch.Tensor):
                 self._asked(text, value, lambda now: now[key], found)
         else:
+            if type(value) is list and not isinstance(found, torch.Tensor):
+                self._given(found, text, self.add(Item.of(text, value, int(key))))
+                return found
             ask = lambda now: now[key] if -len(now) <= key < len(now) else MISSING  # noqa: E731
             self._asked(text, value, ask, found)
         return found
@@ -403,10 +417,13 @@ class World:
         if (id(value), deep) in self._complete:  # or in the middle of it, if it holds itself
             return
         self._complete.add((id(value), deep))
-        items = _items(value)
+        items = items_of(value)
         text = f"the contents of {self.name(value)}"
-        same = lambda now: _same_items(_items(now), items)  # noqa: E731
-        number = self.add(Check(text, {"of": value}, "of", None, same))
+        if type(value) in (list, tuple, dict):
+            number = self.add(Items.of(text, value))
+        else:
+            guard = Items.of(text, value)
+            number = self.add(Check(text, guard.where, guard.name, guard.value, guard.check))
         for k, each in enumerate(items):
             name = f"{self.name(value)}[{k}]"
             if isinstance(each, torch.Tensor):
@@ -420,6 +437,9 @@ class World:
         """Whether a value is a container of the world that can be changed."""
         return self.has(value) and isinstance(value, _MUTABLE)
 
+
+_KEYS = (str, int, bool, type(None))
+"""Keys of dicts that native code looks up: comparing them runs no Python code."""
 
 _GUARDED = frozenset([("os", "environ"), ("sys", "modules")])
 """Names in modules that hold state whose reads are guarded."""
@@ -446,14 +466,6 @@ def has_state(value: Any) -> bool:
     if callable(value) and is_library(type(value)):
         return False
     return not is_plain(value) and not isinstance(value, (*STEADY, triton_launch.Constexpr))
-
-
-def _same_kinds(kinds: Sequence[tuple[Any, type]]) -> bool:
-    return all(type(value) is kind for value, kind in kinds)
-
-
-def _same_bases(lines: Sequence[tuple[type, tuple[type, ...]]]) -> bool:
-    return all(kind.__mro__ is mro for kind, mro in lines)
 
 
 def _is_computed(kind: type, found: Any) -> bool:
@@ -483,19 +495,6 @@ def _functions(thing: Any) -> Sequence[Any]:
     return [thing] if isinstance(thing, FunctionType) else []
 
 
-def _items(value: Any) -> list[Any]:
-    if isinstance(value, (dict, types.MappingProxyType)):
-        return [each for pair in list(value.items()) for each in pair]
-    return list(value)
-
-
 def _item(k: int, value: Any) -> Any:
-    items = _items(value)
+    items = items_of(value)
     return items[k] if k < len(items) else MISSING
-
-
-def _same_items(now: list[Any], before: list[Any]) -> bool:
-    return len(now) == len(before) and all(
-        one is two or (type(one) is type(two) and type(one) in EQUAL and one == two)
-        for one, two in zip(now, before, strict=True)
-    )
