@@ -118,6 +118,15 @@ bool has_items(PyObject *container, PyObject *items) {
         }
         return true;
     }
+    if (PyAnySet_CheckExact(container)) {
+        if (PySet_GET_SIZE(container) != count) return false;
+        Ref each, iterator = Ref::steal(PyObject_GetIter(container));
+        for (Py_ssize_t k = 0; iterator && k < count; ++k) {
+            each = Ref::steal(PyIter_Next(iterator.get()));
+            if (!each || !is_same_item(each.get(), PyTuple_GET_ITEM(items, k))) return false;
+        }
+        return static_cast<bool>(iterator);
+    }
     const bool is_list = PyList_CheckExact(container);
     if ((!is_list && !PyTuple_CheckExact(container)) || Py_SIZE(container) != count) return false;
     for (Py_ssize_t k = 0; k < count; ++k) {
@@ -139,7 +148,9 @@ bool has_code(PyObject *function, PyObject *expected) {
     if (!PyFunction_Check(function) || PyFunction_GET_KW_DEFAULTS(function) != nullptr) return false;
     PyObject *defaults = PyFunction_GET_DEFAULTS(function);
     return PyFunction_GET_CODE(function) == PyTuple_GET_ITEM(expected, 0) &&
-           (defaults == nullptr ? Py_None : defaults) == PyTuple_GET_ITEM(expected, 1);
+           (defaults == nullptr ? Py_None : defaults) == PyTuple_GET_ITEM(expected, 1) &&
+           reinterpret_cast<PyFunctionObject *>(function)->func_name ==
+               PyTuple_GET_ITEM(expected, 2);
 }
 
 // Whether an object is still as a guard of these kinds expects; runs no Python code.
@@ -168,6 +179,12 @@ Answer Replay::watch_holds(const Watch &watch) {
     if (watch.kind == Watch::absent) {
         if (found != nullptr) return Answer::no;
         return PyErr_Occurred() ? Answer::error : Answer::yes;
+    }
+    if (watch.kind == Watch::result && found != nullptr) {
+        ran_python_ = true;
+        Ref said = Ref::steal(PyObject_CallNoArgs(found));
+        if (!said) return Answer::error;
+        return said.get() == watch.value.get() ? Answer::yes : Answer::no;
     }
     if (watch.kind > Watch::absent && found != nullptr) {
         return object_holds(watch.kind, found, watch.value.get()) ? Answer::yes : Answer::no;

@@ -41,10 +41,11 @@ struct Value {
 // of the same type that compares equal (`equal`), accepted by a function in Python (`check`), or
 // the name is not there (`absent`). The others are about an object that keeps its place: a function
 // has this code and these defaults (`code`), an object this class (`of_class`), a class these bases
-// (`bases`), a container these items (`items`), or this item at a place (`item`).
+// (`bases`), a container these items (`items`), or this item at a place (`item`); or a function
+// without arguments returns this object (`result`).
 #define TZERO_GUARD_KINDS(EACH)                                                                   \
     EACH(same) EACH(equal) EACH(check) EACH(absent) EACH(code) EACH(of_class) EACH(bases) EACH(items) \
-    EACH(item)
+    EACH(item) EACH(result)
 constexpr const char *guard_kind_names[] = {TZERO_GUARD_KINDS(TZERO_ENUMERATOR_NAME)};
 
 struct Watch {

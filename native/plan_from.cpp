@@ -58,15 +58,13 @@ class Maker {
     // The values of guards on objects are what `object_holds` expects.
     static void check_value(const Fields &fields, const Watch &watch) {
         PyObject *value = watch.value.get();
-        const bool is_pair = PyTuple_CheckExact(value) && PyTuple_GET_SIZE(value) == 2;
-        if ((watch.kind == Watch::code || watch.kind == Watch::item) && !is_pair) {
-            fields.wrong("value", "a tuple of two");
-        }
+        const Py_ssize_t size = PyTuple_CheckExact(value) ? PyTuple_GET_SIZE(value) : -1;
+        if (watch.kind == Watch::code && size != 3) fields.wrong("value", "a tuple of three");
+        if (watch.kind == Watch::item && size != 2) fields.wrong("value", "a tuple of two");
         if (watch.kind == Watch::item && !PyLong_CheckExact(PyTuple_GET_ITEM(value, 0))) {
             fields.wrong("value", "a place and an item");
         }
-        if ((watch.kind == Watch::items || watch.kind == Watch::bases) &&
-            !PyTuple_CheckExact(value)) {
+        if ((watch.kind == Watch::items || watch.kind == Watch::bases) && size < 0) {
             fields.wrong("value", "a tuple");
         }
     }

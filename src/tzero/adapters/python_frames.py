@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
-__all__ = ["Instruction", "decoded", "function_of", "is_supported", "operands"]
+__all__ = ["Instruction", "decoded", "function_of", "is_supported", "operands", "variables_of"]
 
 
 class Instruction(NamedTuple):
@@ -105,6 +105,12 @@ def operands(frame: FrameType, instruction: Instruction, count: int) -> tuple[An
     from tzero import _native  # only where it is built
 
     return _native.frame_operands(frame, instruction.depth, count)
+
+
+def variables_of(environment: Any) -> dict[Any, Any]:
+    """The dict behind `os.environ`, which native code watches; not to be written to."""
+    held: dict[Any, Any] = environment._data
+    return held
 
 
 def function_of(frame: FrameType) -> Any:

@@ -48,6 +48,7 @@ from tzero.reading.guards import (
     Item,
     Items,
     OfClass,
+    Result,
     Same,
 )
 
@@ -64,6 +65,7 @@ _GUARD_KINDS: dict[type, str] = {
     Bases: "bases",
     Items: "items",
     Item: "item",
+    Result: "result",
 }
 
 

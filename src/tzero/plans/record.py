@@ -61,7 +61,7 @@ from tzero.plans.values import NotAStep, constant_of, containers_in, is_inexact,
 from tzero.reading.bytecode import span_of
 from tzero.reading.dependencies import Dependencies
 from tzero.reading.forwarded import Passing
-from tzero.reading.guards import Check, Equal, Guard
+from tzero.reading.guards import Equal, Guard, Result
 from tzero.reading.path import Path
 from tzero.reading.world import World
 
@@ -333,8 +333,7 @@ class Recorder:
     def _default_dtype(self) -> None:
         if not any(guard.text == _DEFAULT for guard in self._guards):
             now = torch.get_default_dtype()
-            check: Callable[[Any], bool] = lambda asked: asked() is now  # noqa: E731
-            self._guards.append(Check(_DEFAULT, _ASKED, "asked", now, check))
+            self._guards.append(Result.of(_DEFAULT, torch.get_default_dtype, now))
 
     # -- launches ------------------------------------------------------------------------------
 
@@ -558,7 +557,6 @@ NO_LAUNCH = "it launches no kernel"
 HELD = "an argument is a tensor that a global or a closure holds too"
 SHARED = "an argument is or holds a list, tuple or dict that a global or a closure holds too"
 _DEFAULT = "torch's default dtype"
-_ASKED: dict[str, Any] = {"asked": torch.get_default_dtype}
 
 
 class _Source(NamedTuple):

@@ -109,7 +109,7 @@ def _holds(plan: Plan) -> Callable[[], bool]:
         world[f"value_{k}"] = guard.value
         world[f"where_{k}"] = guard.where
         now = f"where_{k}.get({guard.name!r}, missing)"
-        if isinstance(guard.where, CellType):
+        if isinstance(guard.where, CellType) or type(guard.name) not in (str, bytes, int):
             words.append(f"ask_{k}()")
         else:
             words.append(f"({now} is value_{k} or ask_{k}())")

@@ -23,10 +23,10 @@ import torch
 
 from tzero.reading.attributes import replaceable_parts
 from tzero.reading.findings import Findings, Unreplayable
-from tzero.reading.guards import Check, Guard
+from tzero.reading.guards import Check, Code, Guard
 from tzero.reading.names import NameReader
 
-__all__ = ["Dependencies", "Unreplayable", "read_dependencies"]
+__all__ = ["Dependencies", "Unreplayable", "code_guard", "read_dependencies"]
 
 
 class Dependencies(NamedTuple):
@@ -69,10 +69,18 @@ def read_dependencies(function: Callable[..., Any]) -> Dependencies:
 
 def _guard_helpers(found: Findings) -> None:
     """Guard the code and defaults of helpers, which an editor of a running program replaces."""
-    if found.helpers:
-        held = {"parts": {function: replaceable_parts(function) for function in found.helpers}}
-        found.add(Check("the code of its helpers", held, "parts", None, _unchanged))
+    for function in found.helpers:
+        found.add(code_guard(function))
 
 
-def _unchanged(parts: dict[FunctionType, Any]) -> bool:
-    return all(replaceable_parts(function) == before for function, before in parts.items())
+def code_guard(function: FunctionType) -> Check:
+    """A guard on the code and the defaults of a function.
+
+    >>> code_guard(code_guard).holds()
+    True
+    """
+    text = f"the code of {function.__qualname__}"
+    if function.__kwdefaults__ is None:
+        return Code.of(text, function)
+    parts = replaceable_parts(function)
+    return Check(text, {"of": function}, "of", parts, lambda now: replaceable_parts(now) == parts)

@@ -15,6 +15,7 @@ Some checks are so frequent that native code does them itself, without calling t
     Bases    a class has the same bases
     Items    a container holds the same items
     Item     a list holds the same item at some place
+    Result   a function without arguments returns the same object
 
 `plans/describe.py` numbers the kinds for native code; `plans/wrapper.py` writes them as Python. A
 guard on a new kind of value is a `Check`, unless one of the others says it; facts of tensors are in
@@ -24,6 +25,7 @@ guard on a new kind of value is a `Check`, unless one of the others says it; fac
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import CellType, FunctionType
@@ -39,6 +41,7 @@ __all__ = [
     "Item",
     "Items",
     "OfClass",
+    "Result",
     "Same",
     "same_value",
 ]
@@ -168,7 +171,7 @@ class Check(_Watched):
 
 
 class Code(Check):
-    """A function without keyword-only defaults has the same code and the same defaults.
+    """A function without keyword-only defaults has the same code, defaults and name.
 
     >>> def helper(x=1): return x
     >>> guard = Code.of("helper", helper)
@@ -180,14 +183,11 @@ class Code(Check):
     @classmethod
     def of(cls, text: str, function: FunctionType) -> Code:
         """The guard for a function as it is now."""
-        parts = (function.__code__, function.__defaults__)
+        parts = (function.__code__, function.__defaults__, function.__name__)
 
         def same(now: Any) -> bool:
-            return (
-                now.__code__ is parts[0]
-                and now.__defaults__ is parts[1]
-                and now.__kwdefaults__ is None
-            )
+            found = (now.__code__, now.__defaults__, now.__name__)
+            return all(map(operator.is_, found, parts)) and now.__kwdefaults__ is None
 
         return cls(text, {"of": function}, "of", parts, same)
 
@@ -261,6 +261,20 @@ class Item(Check):
             return -len(now) <= place < len(now) and is_same_item(now[place], before)
 
         return cls(text, {"of": value}, "of", (place, before), same)
+
+
+class Result(Check):
+    """A function without arguments returns the same object.
+
+    >>> import torch
+    >>> Result.of("the default dtype", torch.get_default_dtype, torch.float32).holds()
+    True
+    """
+
+    @classmethod
+    def of(cls, text: str, function: Callable[[], Any], result: Any) -> Result:
+        """The guard for a function that has just returned something."""
+        return cls(text, {"of": function}, "of", result, lambda now: now() is result)
 
 
 def items_of(value: Any) -> tuple[Any, ...]:

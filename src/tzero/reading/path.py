@@ -25,10 +25,10 @@ from types import CodeType, FrameType, FunctionType
 from typing import Any
 
 from tzero.adapters.python_frames import decoded, function_of
-from tzero.reading.attributes import is_generated, replaceable_parts
+from tzero.reading.attributes import is_generated
 from tzero.reading.called import Judge
+from tzero.reading.dependencies import code_guard
 from tzero.reading.findings import Unreplayable
-from tzero.reading.guards import Check, Code
 from tzero.reading.purity import LIBRARIES
 from tzero.reading.steps import Steps
 from tzero.reading.world import World, is_program_class
@@ -77,13 +77,7 @@ class Path:
         """Guard the code of the helpers that ran, once the call is over."""
         self.world.finish()
         for function in self._helpers:
-            text = f"the code of {function.__qualname__}"
-            if function.__kwdefaults__ is None:
-                self.world.add(Code.of(text, function))
-                continue
-            parts = replaceable_parts(function)
-            same: Callable[[Any], bool] = lambda now, parts=parts: replaceable_parts(now) == parts  # type: ignore[misc]  # noqa: E731
-            self.world.add(Check(text, {"of": function}, "of", parts, same))
+            self.world.add(code_guard(function))
 
     # -- frames --------------------------------------------------------------------------------
 

@@ -29,6 +29,7 @@ import torch
 
 from tzero import settings
 from tzero.adapters import triton_launch
+from tzero.adapters.python_frames import variables_of
 from tzero.errors import UnsupportedType
 from tzero.reading.attributes import MISSING, class_dict, follow
 from tzero.reading.findings import Unreplayable
@@ -36,6 +37,7 @@ from tzero.reading.guards import (
     Absent,
     Bases,
     Check,
+    Code,
     Equal,
     Guard,
     Item,
@@ -294,6 +296,9 @@ class World:
 
     def _of_object(self, value: Any, name: str) -> Any:
         kind, text = type(value), f"{self.name(value)}.{name}"
+        if kind is FunctionType and name == "__name__" and value.__kwdefaults__ is None:
+            self.add(Code.of(f"the code of {self.name(value)}", value))
+            return value.__name__
         found = self.of_classes(kind, name)
         for hook in ("__getattribute__", "__getattr__"):
             if is_program_class(kind):
@@ -360,9 +365,12 @@ class World:
             return MISSING
         text = f"{self.name(value)}[{str(key)[:40]!s}]"
         if value is settings.ENVIRONMENT:
-            found = value.get(key, MISSING)
-            self._asked(text, value, lambda now: now.get(key, MISSING), found)
-            return found
+            held, key = variables_of(value), value.encodekey(key)
+            if key in held:
+                self._read(text, held, key, held[key])
+            else:
+                self.add(Absent(f"no {text}", held, key))
+            return MISSING
         kind = type(value)
         if kind is dict and type(key) in _KEYS and id(value) not in self._passing:
             if key in value:
@@ -419,7 +427,7 @@ class World:
         self._complete.add((id(value), deep))
         items = items_of(value)
         text = f"the contents of {self.name(value)}"
-        if type(value) in (list, tuple, dict):
+        if type(value) in (list, tuple, dict, set, frozenset):
             number = self.add(Items.of(text, value))
         else:
             guard = Items.of(text, value)
@@ -438,7 +446,7 @@ class World:
         return self.has(value) and isinstance(value, _MUTABLE)
 
 
-_KEYS = (str, int, bool, type(None))
+_KEYS = (str, int, bool, type(None), torch.dtype, torch.device)
 """Keys of dicts that native code looks up: comparing them runs no Python code."""
 
 _GUARDED = frozenset([("os", "environ"), ("sys", "modules")])
