@@ -47,7 +47,9 @@ class Maker {
         made.by_version =
             !made.in_cell && reads_a_name(made.kind) && keeps_version(made.where.get());
         check_value(fields, made);
-        if (reads_a_name(made.kind) && is_container(made.value.get())) plan_->tables.push_back(plan_->watches.size());
+        if (made.kind <= Watch::absent && is_container(made.value.get())) {
+            plan_->tables.push_back(plan_->watches.size());
+        }
         plan_->watches.push_back(std::move(made));
     }
 

@@ -86,7 +86,8 @@ def test_new_code_of_a_helper_fails_a_guard(monkeypatch: pytest.MonkeyPatch) -> 
     assert all(guard.holds() for guard in guards)
     assert isinstance(helper, FunctionType)
     helper.__code__ = other.__code__
-    assert [guard.text for guard in guards if not guard.holds()] == ["the code of its helpers"]
+    (failing,) = [guard.text for guard in guards if not guard.holds()]
+    assert failing.startswith("the code of ") and failing.endswith("helper")
 
 
 def test_what_cannot_be_replayed_has_its_reason_and_line() -> None:
