@@ -26,7 +26,10 @@ import types
 from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
-MODULES = ("torch", "triton", "triton.language", "tzero", "tzero.adapters.triton_compile")
+MODULES = (
+    *("torch", "triton", "triton.language", "triton.compiler.code_generator"),
+    *("tzero", "tzero.adapters.triton_compile", "tzero.api.decorators", "tzero.cli"),
+)
 
 AT_START = ("PYTHON", "LD_", "OMP_", "MKL_", "KMP_", "TORCH")
 """How variables begin that the interpreter and libraries read when they start, as Triton's import
