@@ -88,6 +88,10 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+def pytest_unconfigure() -> None:
+    gc.unfreeze()  # the bindings of Triton's newest release report what is not collected at exit
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     # Asked when a gpu test is about to run, so that other runs need not import torch.

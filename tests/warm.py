@@ -195,6 +195,7 @@ def _warm_up(modules: Sequence[str]) -> None:
     sys.modules["tzero.adapters.triton_compile"].compiler_digest()  # reads all of Triton's files
     gc.collect()
     gc.freeze()
+    atexit.register(gc.unfreeze)  # what libraries leave to the collection at the end is no leak
 
 
 def _forget_settings() -> None:
