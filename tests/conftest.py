@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if "soak" in item.keywords and not asked_for_soak:
             item.add_marker(pytest.mark.skip(reason="a soak test: run it with `make soak`"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Leave out of garbage collections what imports and pytest's own collection made: about a
+    million objects that stay to the end, and that each `gc.collect()` of a test would visit."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
+
+
+def pytest_unconfigure() -> None:
+    gc.unfreeze()  # the bindings of Triton's newest release report what is not collected at exit
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -18,6 +18,7 @@ import torch
 import triton
 import triton.language as tl
 
+from tests import warm
 from tests.backends import triton_zoo as zoo
 from tests.backends.test_triton_faithful import executed
 from tzero import events
@@ -169,12 +170,9 @@ def test_files_are_private_and_go_with_the_process(empty: Path) -> None:
         "assert all(os.path.exists(each) for each in kernel.metadata_group.values())\n"
         "assert sorted(os.listdir(os.environ['TMPDIR'])) == [os.path.basename(mine)]\n"
     )
-    subprocess.run(
-        [sys.executable, "-c", script],
-        cwd=ROOT,
-        env={**os.environ, "TMPDIR": str(empty), "TZERO_CPU": "1"},
-        check=True,
-    )
+    variables = {**os.environ, "TMPDIR": str(empty)}
+    done = warm.run([sys.executable, "-c", script], cwd=ROOT, env=variables)
+    assert done.returncode == 0, done.stderr
     assert os.listdir(empty) == []
 
 
@@ -230,19 +228,18 @@ def test_kernels_of_the_main_module_compile_in_workers(way: str, tmp_path: Path)
     path.write_text(SCRIPT)
     text = f"import linecache\nlinecache.cache['<stdin>'] = (1, None, {SCRIPT!r}.splitlines(True),"
     text += f" '<stdin>')\nexec(compile({SCRIPT!r}, '<stdin>', 'exec'))\n"
-    done = subprocess.run(
-        [sys.executable, str(path)] if way == "script" else [sys.executable, "-"],
-        input="" if way == "script" else text,
-        cwd=tmp_path,
-        env={
-            **os.environ,
-            "TZERO_CPU": "1",
-            "TZERO_COMPILE_WORKERS": "2",
-            "TZERO_CACHE_DIR": str(tmp_path / "cache"),
-        },
-        capture_output=True,
-        text=True,
-    )
+    variables = {
+        **os.environ,
+        "TZERO_COMPILE_WORKERS": "2",
+        "TZERO_CACHE_DIR": str(tmp_path / "cache"),
+    }
+    if way == "script":
+        done = warm.run([sys.executable, str(path)], cwd=tmp_path, env=variables)
+    else:
+        command = [sys.executable, "-"]
+        done = subprocess.run(
+            command, input=text, cwd=tmp_path, env=variables, capture_output=True, text=True
+        )
     assert done.returncode == 0, done.stderr
     assert "'process': 1" in done.stdout
 
