@@ -26,6 +26,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal
 
+from tzero import locks
+
 __all__ = ["Event", "Kind", "Observer", "emit", "hushed", "observe", "watched"]
 
 Kind = Literal["hit", "miss", "refusal", "compile", "launch", "cache", "tune"]
@@ -62,11 +64,14 @@ Observer = Callable[[Event], None]
 
 _logger = logging.getLogger("tzero")
 _enabled: Mapping[int, bool] = getattr(_logger, "_cache", {})
-_change = threading.Lock()  # protects writes to these; reads take no lock
+_change = locks.lock()  # protects writes to these; reads take no lock
 _every: tuple[Observer, ...] = ()
 _observers: tuple[Observer, ...] = ()
 """The observers that get hits and launches: all, or none while a `hushed` block is open."""
-_hushes = 0
+_hushes: list[int] = []
+"""The threads whose `hushed` blocks are open."""
+_level = 0
+"""The level of the logger before the first of these blocks."""
 
 
 def watched() -> bool:
@@ -121,20 +126,39 @@ def hushed() -> Iterator[None]:
     ...     watched()
     False
     """
-    global _hushes
+    global _level
+    me = threading.get_ident()
     with _change:
-        _hushes += 1
+        if not _hushes:
+            _level = _logger.level
+        _hushes.append(me)
         _watch(_every)
-        level = _logger.level
         if _logger.isEnabledFor(logging.DEBUG):
             _logger.setLevel(logging.INFO)
     try:
         yield
     finally:
         with _change:
-            _hushes -= 1
-            _watch(_every)
-            _logger.setLevel(level)
+            _hushes.remove(me)
+            _unhush()
+
+
+def _unhush() -> None:
+    """Show hits and launches again if no block is open; the caller holds the lock."""
+    _watch(_every)
+    if not _hushes:
+        _logger.setLevel(_level)
+
+
+def _forget_hushes() -> None:
+    """In a forked child: the blocks of other threads never end."""
+    if _hushes:
+        me = threading.get_ident()
+        _hushes[:] = [each for each in _hushes if each == me]
+        _unhush()
+
+
+locks.after_fork(_forget_hushes)
 
 
 def _watch(every: tuple[Observer, ...]) -> None:

@@ -19,12 +19,12 @@ import os
 import re
 import sys
 import tempfile
-import threading
 import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from tzero import locks
 from tzero.backends import c_source, source_kernel
 from tzero.backends.c_source import Port
 from tzero.compile.request import Artifact, Request
@@ -89,7 +89,7 @@ class CuteFunction:
         self._ports = list(ports)
         self._arch = arch
         self._calls: dict[str, Any] = {}  # by architecture
-        self._loading = threading.Lock()  # protects `_calls` while something is loaded
+        self._loading = locks.lock()  # protects `_calls` while something is loaded
 
     def request(self) -> Request:
         """The request that compiles it, for `arch` or the architecture of the current device."""

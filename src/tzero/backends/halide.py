@@ -23,14 +23,13 @@ import shlex
 import sys
 import tempfile
 import textwrap
-import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, Literal
 
-from tzero import settings
+from tzero import locks, settings
 from tzero.backends import c_source, source_kernel
 from tzero.backends.c_source import Port
 from tzero.compile.request import Artifact, Request
@@ -186,7 +185,7 @@ class HalideFunction:
         self._call: Any = None
         self._keeps: tuple[Any, ...] = ()
         self._said: list[str] = []  # messages of Halide's runtime since the last error
-        self._loading = threading.Lock()  # protects `_call` while it is loaded
+        self._loading = locks.lock()  # protects `_call` while it is loaded
 
     def request(self) -> Request:
         """The request that compiles it."""

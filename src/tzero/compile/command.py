@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
+from tzero import locks
 from tzero.compile.worker import inside
 from tzero.errors import CompileTimeout
 
@@ -24,7 +25,7 @@ __all__ = ["deadline", "end_all", "forget", "run"]
 _thread = threading.local()  # .limit: (kernel, seconds, end on the monotonic clock) or None
 # Protects `_running`. It is held while a command starts: a command may already do work before Popen
 # returns, and `end_all` must not miss it.
-_lock = threading.Lock()
+_lock = locks.lock()
 _running: set[subprocess.Popen[bytes]] = set()
 
 
@@ -105,8 +106,7 @@ def forget() -> None:
 
         os.register_at_fork(after_in_child=forget)
     """
-    global _lock, _running
-    _lock, _running = threading.Lock(), set()
+    _running.clear()
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

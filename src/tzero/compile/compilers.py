@@ -15,7 +15,7 @@ from collections.abc import Callable
 from concurrent.futures import CancelledError
 from typing import Protocol
 
-from tzero import settings
+from tzero import locks, settings
 from tzero.compile import command, worker
 from tzero.compile.accounting import CompileRun, Where
 from tzero.compile.backend import find, names
@@ -125,8 +125,6 @@ class Compilers:
 
     def disown(self) -> None:
         """In a forked child: leave the parent's workers and commands alone."""
-        global _environment_lock
-        _environment_lock = threading.RLock()
         command.forget()
         for slot in self._slots.resources_without_lock():
             slot.disown()
@@ -209,7 +207,7 @@ class Compilers:
 
 
 # Protects the environment of this process while a compile in it changes variables.
-_environment_lock = threading.RLock()
+_environment_lock = locks.lock()
 
 
 def _as_seen_by_caller(error: BaseException, kernel: str) -> BaseException:

@@ -9,12 +9,11 @@ A failed job is dropped: the next equal request is a new job.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 
-from tzero import settings
+from tzero import locks, settings
 from tzero.compile.accounting import Accounting, CompileRun
 from tzero.compile.pending import Job, Pending
 from tzero.compile.recent import Recent
@@ -38,7 +37,7 @@ class InFlight:
 
     def __init__(self, accounting: Accounting, memory: int) -> None:
         self._accounting = accounting
-        self._lock = threading.Lock()  # protects the two below, and `Job.requests`
+        self._lock = locks.lock()  # protects the two below, and `Job.requests`
         self._jobs: dict[str, Job] = {}  # by digest
         self._recent = Recent(memory)
 

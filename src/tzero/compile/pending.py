@@ -10,6 +10,7 @@ import os
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 
+from tzero import locks
 from tzero.compile.pool import Slot
 from tzero.compile.request import Artifact, Request
 from tzero.settings import Settings
@@ -26,6 +27,7 @@ class Pending(Future[Artifact]):
 
     def __init__(self, request: Request) -> None:
         super().__init__()
+        locks.register(self._condition)  # a forked child may ask for the result
         self.request = request
         self._process = os.getpid()
         self.set_running_or_notify_cancel()

@@ -23,16 +23,18 @@ import multiprocessing.context
 import multiprocessing.popen_spawn_posix
 import multiprocessing.process
 import multiprocessing.spawn
+import operator
 import os
 import signal
+import sys
 import tempfile
-import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from types import FunctionType, SimpleNamespace
 from typing import Any, BinaryIO
 
+from tzero import locks
 from tzero.compile import worker
 from tzero.compile.request import Request
 from tzero.compile.worker import Reply
@@ -61,7 +63,7 @@ class Slot:
     def __init__(self, started: Callable[[], None] = lambda: None) -> None:
         self._started = started  # called after each start
         # Protects what `kill` and `close` read: `_process`, `_request`, `_stopped`, `_closed`.
-        self._lock = threading.Lock()
+        self._lock = locks.lock()
         self._executor: Any = None
         self._process: Any = None
         self._request: Request | None = None
@@ -188,12 +190,13 @@ class Slot:
         number, path = tempfile.mkstemp(prefix="tzero-worker-")
         try:
             self._log = os.fdopen(number, "rb")  # closed by `_clean_up`
-            self._executor = loky.ProcessPoolExecutor(
-                max_workers=1,
-                context=_context(method),
-                initializer=worker.begin,
-                initargs=(os.getpid(), path),
-            )
+            with _start_lock:
+                self._executor = loky.ProcessPoolExecutor(
+                    max_workers=1,
+                    context=_context(method),
+                    initializer=worker.begin,
+                    initargs=(os.getpid(), path),
+                )
             try:
                 with _start_lock:
                     answer: Future[int] = self._executor.submit(os.getpid)
@@ -255,10 +258,32 @@ class Slot:
         return self._log.read(len(request.digest)) == request.digest.encode()
 
 
-_start_lock = threading.Lock()
+_start_lock = locks.lock()
 """Held while a worker starts. A process forked at that moment would inherit the pipe whose closing
-signals that worker's death."""
-os.register_at_fork(after_in_child=_start_lock._at_fork_reinit)  # type: ignore[attr-defined]
+signals that worker's death, and locks of loky and multiprocessing that another thread holds. So a
+fork waits for it, before it takes other locks: the start itself may fork, which takes those."""
+os.register_at_fork(
+    before=_start_lock.acquire,
+    after_in_parent=_start_lock.release,
+    after_in_child=_start_lock._at_fork_reinit,  # type: ignore[attr-defined]
+)
+
+# Locks of libraries that starting and ending a worker takes, and that these do not reset.
+_LIBRARY_LOCKS = {
+    "tempfile": "_once_lock",
+    "multiprocessing.resource_tracker": "_resource_tracker._lock",
+    "loky.backend.resource_tracker": "_resource_tracker._lock",
+    "loky.process_executor": "_global_shutdown_lock",
+}
+
+
+def _reset_library_locks() -> None:
+    for name, attribute in _LIBRARY_LOCKS.items():
+        if name in sys.modules:
+            operator.attrgetter(attribute)(sys.modules[name])._at_fork_reinit()
+
+
+locks.after_fork(_reset_library_locks)
 
 
 def cores() -> int:

@@ -10,12 +10,11 @@ kept: the next request tries again.
 from __future__ import annotations
 
 import multiprocessing
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import CancelledError, Future
 from typing import Protocol, overload
 
-from tzero import settings
+from tzero import locks, settings
 from tzero.cache import Found, stores
 from tzero.compile import worker
 from tzero.compile.accounting import Accounting, CompileRun, CompileStats, Cost
@@ -298,7 +297,7 @@ def _has_no_workers(now: Settings) -> bool:
     return now.compile_workers == 1 or worker.inside() or multiprocessing.current_process().daemon
 
 
-_service_lock = threading.Lock()  # held while `_service` is made
+_service_lock = locks.lock()  # held while `_service` is made
 _service: AsyncCompile | None = None
 
 

@@ -18,6 +18,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+from tzero import locks
+
 __all__ = ["ThreadPool"]
 
 R = TypeVar("R")  # the resource of a thread
@@ -56,7 +58,7 @@ class ThreadPool(Generic[R, W]):
         """Seconds without work after which a thread ends."""
         self._make, self._run, self._warm, self._release = make, run, warm, release
         # Protects everything below; notified whenever any of it changes.
-        self._changed = threading.Condition(threading.Lock())
+        self._changed = locks.condition()
         self._queue: deque[W] = deque()
         self._threads: dict[threading.Thread, R] = {}  # all that are alive, also those ending
         self._serving = 0  # threads that will take more work
