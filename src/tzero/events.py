@@ -18,6 +18,7 @@ observers.
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -28,7 +29,7 @@ from typing import Any, Literal
 
 from tzero import locks
 
-__all__ = ["Event", "Kind", "Observer", "emit", "hushed", "observe", "watched"]
+__all__ = ["Event", "Kind", "Observer", "emit", "hushed", "observe", "relayed", "relays", "watched"]
 
 Kind = Literal["hit", "miss", "refusal", "compile", "launch", "cache", "tune"]
 
@@ -94,9 +95,56 @@ def emit(event: Event, level: int | None = None) -> None:
 
     >>> emit(Event("hit", "add"))
     """
-    _logger.log(_LEVELS[event.kind] if level is None else level, "%s", event)
+    level = _LEVELS[event.kind] if level is None else level
+    relay = _here.relay
+    if relay is None:
+        _emit(event, level)
+    elif _every or _logger.isEnabledFor(level):
+        relay(functools.partial(_emit, event, level))
+
+
+def _emit(event: Event, level: int) -> None:
+    _logger.log(level, "%s", event)
     for observer in _every:
         observer(event)
+
+
+Relay = Callable[[Callable[[], None]], None]
+"""Takes a call that passes an event on, and makes it on another thread."""
+
+
+class _Here(threading.local):
+    relay: Relay | None = None
+
+
+_here = _Here()
+
+
+@contextmanager
+def relayed(relay: Relay) -> Iterator[None]:
+    """Until the block ends, let `emit` on this thread give what it would do to ``relay``: a thread
+    that others need must not run observers or log handlers, which may wait for it.
+
+    >>> calls = []
+    >>> with observe(print), relayed(calls.append):
+    ...     emit(Event("compile", "softmax"))
+    >>> len(calls)
+    1
+    """
+    outer, _here.relay = _here.relay, relay
+    try:
+        yield
+    finally:
+        _here.relay = outer
+
+
+def relays() -> bool:
+    """Whether this thread is in a block of `relayed`.
+
+    >>> relays()
+    False
+    """
+    return _here.relay is not None
 
 
 @contextmanager

@@ -22,7 +22,16 @@ import weakref
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-__all__ = ["after_fork", "cached_property", "condition", "known", "lock", "owned", "register"]
+__all__ = [
+    "after_fork",
+    "cached_property",
+    "condition",
+    "known",
+    "lock",
+    "no_fork",
+    "owned",
+    "register",
+]
 
 T = TypeVar("T")
 
@@ -117,7 +126,15 @@ def _inner(made: Any) -> Any:
     return getattr(made, "_cond", made)
 
 
+no_fork = register(threading.RLock())
+"""Held while a worker starts or a module is imported on a thread of tzero's own; a fork waits for
+it before it takes other locks. A child forked in the middle of an import could never import that
+module, and one forked while a worker starts would inherit its pipes and the locks of libraries. It
+is free in every child: a worker that is a fork begins under it, and never leaves that block."""
+
+
 def _before_fork() -> None:
+    no_fork.acquire()
     # Those of upper packages first, as a call that takes several does.
     for each in reversed(_waited_for):
         each.acquire()
@@ -129,6 +146,11 @@ def _release() -> None:
             each.release()
 
 
+def _in_parent() -> None:
+    _release()
+    no_fork.release()
+
+
 def _in_child() -> None:
     for reference in list(_known.values()):
         made = reference()
@@ -136,6 +158,7 @@ def _in_child() -> None:
             continue
         made._at_fork_reinit()
     _release()
+    no_fork._at_fork_reinit()  # type: ignore[attr-defined]
 
 
-os.register_at_fork(before=_before_fork, after_in_parent=_release, after_in_child=_in_child)
+os.register_at_fork(before=_before_fork, after_in_parent=_in_parent, after_in_child=_in_child)

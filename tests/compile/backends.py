@@ -16,7 +16,7 @@ import threading
 import time
 from pathlib import Path
 
-from tzero.compile import command
+from tzero.compile import command, worker
 from tzero.compile.request import Artifact, Request
 from tzero.errors import ToolchainMissing
 
@@ -96,11 +96,12 @@ class Aborts(Process):
 
 
 class Killed(Process):
-    """As by the out-of-memory killer."""
+    """Sends a signal to its worker, as someone outside would; works in any other process."""
 
     def compile(self, request: Request) -> Artifact:
-        os.kill(os.getpid(), signal.SIGKILL)
-        raise AssertionError("unreachable")
+        if worker.inside():
+            os.kill(os.getpid(), signal.Signals[request.program])
+        return Artifact({"out": request.program.encode()}, {"pid": os.getpid()})
 
 
 class Hungry(Process):
@@ -208,6 +209,14 @@ class Warm(Process):
         return Artifact({}, {"warmed": self.warmed})
 
 
+class WarmsForever(Process):
+    def warm(self) -> None:
+        time.sleep(1000)
+
+    def compile(self, request: Request) -> Artifact:
+        return Artifact({})
+
+
 class Nested(Process):
     """Submits a request from inside a worker."""
 
@@ -224,3 +233,4 @@ exits_politely, segfaults, aborts, killed = ExitsPolitely(), Segfaults(), Aborts
 hungry, natively_hungry, hangs = Hungry(), NativelyHungry(), Hangs()
 unsendable, no_artifact, raises, python = Unsendable(), NoArtifact(), Raises(), Python()
 compiler, thread_pauses, warm, nested = Compiler(), ThreadPauses(), Warm(), Nested()
+warms_forever = WarmsForever()

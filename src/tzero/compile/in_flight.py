@@ -66,25 +66,33 @@ class InFlight:
         return other, other is job
 
     def finish(self, job: Job, artifact: Artifact, size: int) -> None:
-        """Keep the artifact of ``size`` bytes in memory, and set the job's result."""
-        digest = job.request.digest
-        with self._lock:
-            self._jobs.pop(digest, None)
-            self._recent.put(digest, artifact, size)
-        job.future.set_result(artifact)
+        """Keep the artifact of ``size`` bytes in memory, and set the job's result, unless it has
+        ended already."""
+        if self._settle(job, artifact, size):
+            job.future.set_result(artifact)
 
     def fail(self, job: Job, error: BaseException, run: CompileRun | None = None) -> None:
         """Set the job's error, unless it has ended already."""
-        with self._lock:
-            if self._jobs.get(job.request.digest) is job:
-                del self._jobs[job.request.digest]
-        if job.future.done():
+        if not self._settle(job):
             return
         try:
             self._accounting.failed(job.request, error, run)
-        except Exception as more:  # raised by an observer of events; the caller sees both
+        except BaseException as more:  # raised by an observer of events; the caller sees both
             error.add_note(f"An observer of events failed, too: {type(more).__name__}: {more}")
         job.future.set_exception(error)
+
+    def _settle(self, job: Job, artifact: Artifact | None = None, size: int = 0) -> bool:
+        """Take a job out of the table, and keep its artifact; return False if it has ended."""
+        digest = job.request.digest
+        with self._lock:
+            if job.settled:
+                return False
+            job.settled = True
+            if self._jobs.get(digest) is job:
+                del self._jobs[digest]
+            if artifact is not None:
+                self._recent.put(digest, artifact, size)
+        return True
 
     @contextmanager
     def failing(self, job: Job) -> Iterator[None]:

@@ -65,6 +65,8 @@ class Job:
     future: Pending
     requests: int = 1
     """How many callers requested it; protected by the lock of `InFlight`."""
+    settled: bool = False
+    """Whether its result or error is decided; protected by the lock of `InFlight`."""
     stopped: bool = False
     """Whether it was cancelled."""
     slot: Slot | None = None

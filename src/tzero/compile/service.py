@@ -9,24 +9,27 @@ kept: the next request tries again.
 
 from __future__ import annotations
 
+import functools
+import logging
 import multiprocessing
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import CancelledError, Future
+from contextlib import AbstractContextManager
 from typing import Protocol, overload
 
-from tzero import locks, settings
+from tzero import events, locks, settings
 from tzero.cache import Found, stores
 from tzero.compile import worker
 from tzero.compile.accounting import Accounting, CompileRun, CompileStats, Cost
 from tzero.compile.backend import find
 from tzero.compile.compilers import Compilers
+from tzero.compile.delivery import Delivery
 from tzero.compile.in_flight import InFlight
 from tzero.compile.lifetime import register
 from tzero.compile.pending import Job, Pending
 from tzero.compile.progress import watch
 from tzero.compile.request import Artifact, Malformed, Request
 from tzero.compile.thread_pool import ThreadPool
-from tzero.events import Event, emit
 from tzero.settings import Settings
 
 __all__ = ["AsyncCompile", "Stores", "service"]
@@ -75,7 +78,8 @@ class AsyncCompile:
         self._closed = False
         self._accounting = Accounting()
         self._in_flight = InFlight(self._accounting, MEMORY_LIMIT)
-        self._compilers = Compilers(self._store, self._in_flight.fail)
+        self._delivery = Delivery()
+        self._compilers = Compilers(self._store, self._fail, self._relayed)
         self._lookups: ThreadPool[None, Job] = ThreadPool(
             "tzero-lookup", make=lambda: None, run=self._look_up, size=LOOKUP_THREADS, idle=5
         )
@@ -94,8 +98,16 @@ class AsyncCompile:
                 if self._is_inline(job):
                     self._compile_inline(job, "no workers")
                 else:
-                    self._lookups.put(job)
+                    self._start(job)
         return job.future
+
+    def _start(self, job: Job) -> None:
+        """Queue a new job; compile it here if no thread can be started."""
+        try:
+            self._lookups.put(job)
+        except RuntimeError as error:
+            if self._lookups.remove(job) or self._closed:
+                self._compile_inline(job, f"no thread can be started: {error}")
 
     def compile(self, request: Request) -> Artifact:
         """Request an artifact and wait for it; the caller compiles it if no worker is up."""
@@ -198,6 +210,7 @@ class AsyncCompile:
             self._in_flight.fail(job, job.stopped_error())
         self._lookups.join(JOIN_TIMEOUT)
         self._compilers.join(JOIN_TIMEOUT)
+        self._delivery.drain(JOIN_TIMEOUT)
 
     def reset_after_fork(self) -> None:
         """In a forked child: start empty, and leave alone what belongs to the parent."""
@@ -226,11 +239,12 @@ class AsyncCompile:
 
     def _look_up(self, _: None, job: Job) -> None:
         """Look into the caches, on a lookup thread; queue the job if they miss."""
-        try:
-            if not self._is_found(job):
-                self._compilers.enqueue(job)
-        except BaseException as error:
-            self._in_flight.fail(job, error)
+        with self._relayed(job):
+            try:
+                if not self._is_found(job):
+                    self._compilers.enqueue(job)
+            except BaseException as error:
+                self._fail(job, error)
 
     def _compile_inline(self, job: Job, why: str) -> None:
         """Look into the caches and compile, both in the caller's thread. With an empty ``why``, a
@@ -256,18 +270,60 @@ class AsyncCompile:
             artifact = Artifact.decode(found.payload)
         except Malformed as error:
             reason = f"an entry of the {found.layer} cache is replaced: {error}"
-            emit(Event("cache", job.request.name, reason))
+            events.emit(events.Event("cache", job.request.name, reason))
             return False
         self._accounting.hit(job.request, found.layer)
-        self._in_flight.finish(job, artifact, len(found.payload))
+        self._deliver(lambda: self._in_flight.finish(job, artifact, len(found.payload)))
         return True
 
     def _store(self, job: Job, payload: bytes, run: CompileRun) -> None:
         """Put a compiled artifact into the caches, and finish its job."""
         artifact = Artifact.decode(payload)
         self._stores(job.settings).put(job.request.digest, payload)
-        self._accounting.compiled(job.request, run)  # an observer's exception fails the job
-        self._in_flight.finish(job, artifact, len(payload))
+
+        def finish() -> None:
+            try:
+                self._accounting.compiled(job.request, run)
+            except BaseException as error:  # raised by an observer; the caller sees it
+                self._in_flight.fail(job, error)
+                if isinstance(error, KeyboardInterrupt) and not self._delivery.is_calling():
+                    raise  # Ctrl-C, meant for the caller that compiles
+            else:
+                self._in_flight.finish(job, artifact, len(payload))
+
+        self._deliver(finish)
+
+    def _fail(self, job: Job, error: BaseException, run: CompileRun | None = None) -> None:
+        """End a job with an error."""
+        self._deliver(lambda: self._in_flight.fail(job, error, run))
+
+    # Users' code: observers of events and callbacks of futures.
+
+    def _deliver(self, call: Callable[[], None]) -> None:
+        """Make a call that may run users' code: here if the caller compiles, else on a thread that
+        the service does not need."""
+        if events.relays():
+            self._delivery.put(call)
+        else:
+            call()
+
+    def _relayed(self, job: Job | None) -> AbstractContextManager[None]:
+        """The state in which a thread of the service works on a job: observers run elsewhere. An
+        exception of an observer fails the job."""
+
+        def relay(call: Callable[[], None]) -> None:
+            self._delivery.put(functools.partial(self._observe, job, call))
+
+        return events.relayed(relay)
+
+    def _observe(self, job: Job | None, call: Callable[[], None]) -> None:
+        try:
+            call()
+        except BaseException as error:
+            if job is None:
+                logging.getLogger("tzero").exception("an observer of events failed")
+            else:
+                self._in_flight.fail(job, error)
 
 
 _inherited: list[object] = []  # never freed: finalizers would affect the parent's workers
