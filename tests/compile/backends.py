@@ -12,6 +12,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -209,6 +210,22 @@ class Warm(Process):
         return Artifact({}, {"warmed": self.warmed})
 
 
+class Litters(Process):
+    """Leaves a temporary file, and pauses."""
+
+    def compile(self, request: Request) -> Artifact:
+        number, path = tempfile.mkstemp()
+        os.close(number)
+        Path(f"{request.program}.left").write_text(path)
+        pause_at(request.program)
+        return Artifact({})
+
+
+class Verbose(Process):
+    def compile(self, request: Request) -> Artifact:
+        raise ValueError(f"begin{'x' * int(request.program)}the end")
+
+
 class WarmsForever(Process):
     def warm(self) -> None:
         time.sleep(1000)
@@ -233,4 +250,4 @@ exits_politely, segfaults, aborts, killed = ExitsPolitely(), Segfaults(), Aborts
 hungry, natively_hungry, hangs = Hungry(), NativelyHungry(), Hangs()
 unsendable, no_artifact, raises, python = Unsendable(), NoArtifact(), Raises(), Python()
 compiler, thread_pauses, warm, nested = Compiler(), ThreadPauses(), Warm(), Nested()
-warms_forever = WarmsForever()
+warms_forever, litters, verbose = WarmsForever(), Litters(), Verbose()

@@ -20,6 +20,7 @@ SOURCE = Path(tzero.__file__).parent
 LAYERS = """
 errors  locks
 settings  events  measure  config  moved  versions  _native
+processes  scratch
 cpu  cache
 compile
 adapters
@@ -39,9 +40,11 @@ HEIGHT = {name: height for height, line in enumerate(LAYERS) for name in line.sp
 
 # What is narrower than the layers: these import nothing else of tzero.
 NARROW = {
-    "cpu": {"errors", "locks", "settings", "versions"},
-    "cache": {"errors", "events", "locks", "settings"},
-    "compile": {"cache", "errors", "events", "locks", "measure", "settings"},
+    "cpu": {"errors", "locks", "processes", "scratch", "settings", "versions"},
+    "cache": {"errors", "events", "locks", "processes", "scratch", "settings"},
+    "compile": {
+        *("cache", "errors", "events", "locks", "measure", "processes", "scratch", "settings")
+    },
 }
 
 MODULES = sorted(SOURCE.rglob("*.py"))

@@ -21,7 +21,6 @@ import json
 import os
 import shlex
 import sys
-import tempfile
 import textwrap
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,7 +28,7 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, Literal
 
-from tzero import locks, settings
+from tzero import locks, scratch, settings
 from tzero.backends import c_source, source_kernel
 from tzero.backends.c_source import Port
 from tzero.compile.request import Artifact, Request
@@ -340,7 +339,7 @@ class Halide:
     def compile(self, request: Request) -> Artifact:
         """Build the pipeline, compile it with Halide, and link it."""
         _version()
-        with tempfile.TemporaryDirectory(prefix="tzero-") as folder:
+        with scratch.folder() as folder:
             _write_object(request, os.path.join(folder, "pipeline.o"))
             linker = shlex.split(request.environment["CC"])
             words = [*linker, "-shared", "-o", "pipeline.so", "pipeline.o"]

@@ -9,15 +9,19 @@ A failed job is dropped: the next equal request is a new job.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import functools
+import logging
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from tzero import locks, settings
 from tzero.compile.accounting import Accounting, CompileRun
+from tzero.compile.delivery import Delivery
 from tzero.compile.pending import Job, Pending
 from tzero.compile.recent import Recent
 from tzero.compile.request import Artifact, Request
+from tzero.events import relayed, relays
 
 __all__ = ["InFlight"]
 
@@ -35,8 +39,11 @@ class InFlight:
     (Artifact(files={}, facts={}), [])
     """
 
-    def __init__(self, accounting: Accounting, memory: int) -> None:
+    def __init__(
+        self, accounting: Accounting, memory: int, delivery: Delivery | None = None
+    ) -> None:
         self._accounting = accounting
+        self._delivery = delivery or Delivery()
         self._lock = locks.lock()  # protects the two below, and `Job.requests`
         self._jobs: dict[str, Job] = {}  # by digest
         self._recent = Recent(memory)
@@ -65,21 +72,62 @@ class InFlight:
                 other.requests += 1
         return other, other is job
 
-    def finish(self, job: Job, artifact: Artifact, size: int) -> None:
+    def finish(
+        self, job: Job, artifact: Artifact, size: int, run: CompileRun | None = None
+    ) -> None:
         """Keep the artifact of ``size`` bytes in memory, and set the job's result, unless it has
-        ended already."""
-        if self._settle(job, artifact, size):
-            job.future.set_result(artifact)
+        ended already. ``run`` says where it was compiled. An observer's exception fails the job."""
+
+        def finish() -> None:
+            try:
+                if run is not None:
+                    self._accounting.compiled(job.request, run)
+            except BaseException as error:
+                if isinstance(error, KeyboardInterrupt) and not self._delivery.is_calling():
+                    raise  # Ctrl-C, meant for the caller that compiles
+                self.fail(job, error)
+            else:
+                if self._settle(job, artifact, size):
+                    job.future.set_result(artifact)
+
+        self._deliver(finish)
 
     def fail(self, job: Job, error: BaseException, run: CompileRun | None = None) -> None:
         """Set the job's error, unless it has ended already."""
-        if not self._settle(job):
-            return
-        try:
-            self._accounting.failed(job.request, error, run)
-        except BaseException as more:  # raised by an observer of events; the caller sees both
-            error.add_note(f"An observer of events failed, too: {type(more).__name__}: {more}")
-        job.future.set_exception(error)
+
+        def fail() -> None:
+            if not self._settle(job):
+                return
+            try:
+                self._accounting.failed(job.request, error, run)
+            except BaseException as more:  # raised by an observer of events; the caller sees both
+                error.add_note(f"An observer of events failed, too: {type(more).__name__}: {more}")
+            job.future.set_exception(error)
+
+        self._deliver(fail)
+
+    def relayed(self, job: Job | None) -> AbstractContextManager[None]:
+        """The state in which a thread of the service works on a job: users' code runs elsewhere. An
+        exception of an observer fails the job."""
+
+        def observe(call: Callable[[], None]) -> None:
+            try:
+                call()
+            except BaseException as error:
+                if job is None:
+                    logging.getLogger("tzero").exception("An observer of events failed")
+                else:
+                    self.fail(job, error)
+
+        return relayed(lambda call: self._delivery.put(functools.partial(observe, call)))
+
+    def _deliver(self, call: Callable[[], None]) -> None:
+        """Make a call that runs users' code: here if the caller compiles, else on a thread that the
+        service does not need."""
+        if relays():
+            self._delivery.put(call)
+        else:
+            call()
 
     def _settle(self, job: Job, artifact: Artifact | None = None, size: int = 0) -> bool:
         """Take a job out of the table, and keep its artifact; return False if it has ended."""

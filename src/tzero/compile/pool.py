@@ -34,7 +34,7 @@ from concurrent.futures.process import BrokenProcessPool
 from types import FunctionType, SimpleNamespace
 from typing import Any, BinaryIO
 
-from tzero import locks
+from tzero import locks, scratch
 from tzero.compile import worker
 from tzero.compile.request import Request
 from tzero.compile.worker import Reply
@@ -221,7 +221,7 @@ class Slot:
     def _launch(self, method: str) -> None:
         with locks.no_fork:
             loky = importlib.import_module("loky")
-        number, path = tempfile.mkstemp(prefix="tzero-worker-")
+        number, path = tempfile.mkstemp(prefix="worker-", dir=scratch.directory())
         try:
             self._log = os.fdopen(number, "rb")  # closed by `_clean_up`
             with locks.no_fork:
@@ -268,6 +268,7 @@ class Slot:
         with self._lock:
             self._process = None
         self._executor = self._log = None
+        scratch.sweep()  # a worker that is killed leaves its temporary files
         self._crash_output = _read_crash_output(log)
         loky = importlib.import_module("loky.process_executor")
         if error is not None and not isinstance(error, loky.TerminatedWorkerError):

@@ -9,12 +9,9 @@ kept: the next request tries again.
 
 from __future__ import annotations
 
-import functools
-import logging
 import multiprocessing
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import CancelledError, Future
-from contextlib import AbstractContextManager
 from typing import Protocol, overload
 
 from tzero import events, locks, settings
@@ -77,9 +74,9 @@ class AsyncCompile:
     def _reset(self) -> None:
         self._closed = False
         self._accounting = Accounting()
-        self._in_flight = InFlight(self._accounting, MEMORY_LIMIT)
         self._delivery = Delivery()
-        self._compilers = Compilers(self._store, self._fail, self._relayed)
+        self._in_flight = InFlight(self._accounting, MEMORY_LIMIT, self._delivery)
+        self._compilers = Compilers(self._store, self._in_flight.fail, self._in_flight.relayed)
         self._lookups: ThreadPool[None, Job] = ThreadPool(
             "tzero-lookup", make=lambda: None, run=self._look_up, size=LOOKUP_THREADS, idle=5
         )
@@ -239,12 +236,12 @@ class AsyncCompile:
 
     def _look_up(self, _: None, job: Job) -> None:
         """Look into the caches, on a lookup thread; queue the job if they miss."""
-        with self._relayed(job):
+        with self._in_flight.relayed(job):
             try:
                 if not self._is_found(job):
                     self._compilers.enqueue(job)
             except BaseException as error:
-                self._fail(job, error)
+                self._in_flight.fail(job, error)
 
     def _compile_inline(self, job: Job, why: str) -> None:
         """Look into the caches and compile, both in the caller's thread. With an empty ``why``, a
@@ -273,57 +270,14 @@ class AsyncCompile:
             events.emit(events.Event("cache", job.request.name, reason))
             return False
         self._accounting.hit(job.request, found.layer)
-        self._deliver(lambda: self._in_flight.finish(job, artifact, len(found.payload)))
+        self._in_flight.finish(job, artifact, len(found.payload))
         return True
 
     def _store(self, job: Job, payload: bytes, run: CompileRun) -> None:
         """Put a compiled artifact into the caches, and finish its job."""
         artifact = Artifact.decode(payload)
         self._stores(job.settings).put(job.request.digest, payload)
-
-        def finish() -> None:
-            try:
-                self._accounting.compiled(job.request, run)
-            except BaseException as error:  # raised by an observer; the caller sees it
-                self._in_flight.fail(job, error)
-                if isinstance(error, KeyboardInterrupt) and not self._delivery.is_calling():
-                    raise  # Ctrl-C, meant for the caller that compiles
-            else:
-                self._in_flight.finish(job, artifact, len(payload))
-
-        self._deliver(finish)
-
-    def _fail(self, job: Job, error: BaseException, run: CompileRun | None = None) -> None:
-        """End a job with an error."""
-        self._deliver(lambda: self._in_flight.fail(job, error, run))
-
-    # Users' code: observers of events and callbacks of futures.
-
-    def _deliver(self, call: Callable[[], None]) -> None:
-        """Make a call that may run users' code: here if the caller compiles, else on a thread that
-        the service does not need."""
-        if events.relays():
-            self._delivery.put(call)
-        else:
-            call()
-
-    def _relayed(self, job: Job | None) -> AbstractContextManager[None]:
-        """The state in which a thread of the service works on a job: observers run elsewhere. An
-        exception of an observer fails the job."""
-
-        def relay(call: Callable[[], None]) -> None:
-            self._delivery.put(functools.partial(self._observe, job, call))
-
-        return events.relayed(relay)
-
-    def _observe(self, job: Job | None, call: Callable[[], None]) -> None:
-        try:
-            call()
-        except BaseException as error:
-            if job is None:
-                logging.getLogger("tzero").exception("an observer of events failed")
-            else:
-                self._in_flight.fail(job, error)
+        self._in_flight.finish(job, artifact, len(payload), run)
 
 
 _inherited: list[object] = []  # never freed: finalizers would affect the parent's workers

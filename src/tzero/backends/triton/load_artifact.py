@@ -20,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tzero import locks
+from tzero import locks, scratch
 from tzero.adapters import triton_launch
 from tzero.adapters.triton_launch import ASTSource, CompiledKernel, GPUTarget
 from tzero.backends.triton.write_request import signature_of
@@ -86,7 +86,7 @@ def directory() -> str:
     with _directories_lock:
         me = os.getpid()
         if me not in _directories or not os.path.isdir(_directories[me]):
-            _directories[me] = tempfile.mkdtemp(prefix="tzero-kernels-")
+            _directories[me] = tempfile.mkdtemp(prefix="kernels-", dir=scratch.directory())
             _at_exit(_removed, me, _directories[me])
         return _directories[me]
 
