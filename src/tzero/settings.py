@@ -171,6 +171,12 @@ class Settings:
     )
     """How many worker processes compile; 1: none, the caller compiles; None: one per core."""
 
+    machine_workers: int | None = _setting(
+        "TZERO_MACHINE_WORKERS", default=None, kind=_number(1), empty="one per core"
+    )
+    """How many compiles all processes of this user together run at a time on this machine; each
+    process may run one. None: one per core, or TZERO_COMPILE_WORKERS if that is more."""
+
     start_method: str = _setting(
         "TZERO_START_METHOD",
         default="subprocess",

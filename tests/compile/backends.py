@@ -55,6 +55,14 @@ class Echo(Process):
         return Artifact({"out": request.program.encode()}, facts)
 
 
+class SlowEcho(Echo):
+    """Echo, after a time in which its worker may be killed."""
+
+    def compile(self, request: Request) -> Artifact:
+        time.sleep(0.05)
+        return super().compile(request)
+
+
 class Pauses(Process):
     def compile(self, request: Request) -> Artifact:
         pause_at(request.program)
@@ -251,3 +259,4 @@ hungry, natively_hungry, hangs = Hungry(), NativelyHungry(), Hangs()
 unsendable, no_artifact, raises, python = Unsendable(), NoArtifact(), Raises(), Python()
 compiler, thread_pauses, warm, nested = Compiler(), ThreadPauses(), Warm(), Nested()
 warms_forever, litters, verbose = WarmsForever(), Litters(), Verbose()
+slow_echo = SlowEcho()

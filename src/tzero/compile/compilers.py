@@ -21,6 +21,7 @@ from tzero import locks, settings
 from tzero.compile import command, worker
 from tzero.compile.accounting import CompileRun, Where
 from tzero.compile.backend import find, names
+from tzero.compile.budget import Place
 from tzero.compile.lifetime import register_exit_hook
 from tzero.compile.pending import Job
 from tzero.compile.pool import Lost, Slot, cores
@@ -65,15 +66,23 @@ class Compilers:
     ) -> None:
         self._compiled, self._failed, self._relayed = compiled, failed, relayed
         self._closed = False
-        self._threads: ThreadPool[None, Job] = ThreadPool(
-            "tzero-compile", make=lambda: None, run=self._run_in_thread, size=1, idle=5
+        self._most_on_machine = 1
+        self._threads: ThreadPool[Place, Job] = ThreadPool(
+            "tzero-compile",
+            make=Place,
+            admit=lambda place: place.take(self._most_on_machine),
+            run=self._run_in_thread,
+            release=Place.give_back,
+            size=1,
+            idle=5,
         )
         self._slots: ThreadPool[Slot, Job] = ThreadPool(
             "tzero-worker",
             make=lambda: Slot(register_exit_hook),
             run=self._run_in_slot,
+            admit=lambda slot: slot.place.take(self._most_on_machine),
             warm=self._warm_slot,
-            release=Slot.end,
+            release=Slot.leave,
             size=1,
             idle=60,
         )
@@ -146,9 +155,12 @@ class Compilers:
         command.forget()
         for slot in self._slots.resources_without_lock():
             slot.disown()
+        for place in self._threads.resources_without_lock():
+            place.disown()
 
     def _apply(self, now: Settings) -> None:
         self._slots.size = self._threads.size = now.compile_workers or cores()
+        self._most_on_machine = now.machine_workers or max(cores(), now.compile_workers or 0)
         self._slots.idle = now.quiesce
 
     def _start_all(self, now: Settings) -> None:
@@ -222,7 +234,7 @@ class Compilers:
             time.sleep(PAUSE * attempt)
         return f"{ATTEMPTS} workers were lost"
 
-    def _run_in_thread(self, _: None, job: Job) -> None:
+    def _run_in_thread(self, _: Place, job: Job) -> None:
         with self._relayed(job):
             try:
                 self.run_here(job, "thread")

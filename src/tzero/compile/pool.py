@@ -36,6 +36,7 @@ from typing import Any, BinaryIO
 
 from tzero import locks, scratch
 from tzero.compile import worker
+from tzero.compile.budget import Place
 from tzero.compile.request import Request
 from tzero.compile.worker import Reply
 from tzero.errors import CompileTimeout, WorkerDied
@@ -83,6 +84,7 @@ class Slot:
 
     def __init__(self, started: Callable[[], None] = lambda: None) -> None:
         self._started = started  # called after each start
+        self.place = Place()
         # Protects what `kill` and `close` read: `_process`, `_request`, `_stopped`, `_closed`.
         self._lock = locks.lock()
         self._executor: Any = None
@@ -168,8 +170,14 @@ class Slot:
             self._log.close()
             self._log = None
 
+    def leave(self) -> None:
+        """End the worker, and let another process have its place."""
+        self.end()
+        self.place.give_back()
+
     def disown(self) -> None:
         """In a forked child: leave the parent's worker alone, also at exit."""
+        self.place.disown()
         if self._executor is None:
             return
         # The exit hooks of loky and multiprocessing must not run here. They would join a thread
