@@ -127,10 +127,17 @@ def _inner(made: Any) -> Any:
 
 
 no_fork = register(threading.RLock())
-"""Held while a worker starts or a module is imported on a thread of tzero's own; a fork waits for
-it before it takes other locks. A child forked in the middle of an import could never import that
-module, and one forked while a worker starts would inherit its pipes and the locks of libraries. It
-is free in every child: a worker that is a fork begins under it, and never leaves that block."""
+"""Held while a worker starts, a module is imported on a thread of tzero's own, or a file is locked;
+a fork waits for it before it takes other locks. A child forked in the middle of an import could
+never import that module; one forked while a worker starts would inherit its pipes and the locks of
+libraries. It is free in every child: a worker that is a fork begins under it, and never leaves that
+block. Whoever holds another lock must not wait for this one, unless it is held already."""
+
+
+def _is_mine(made: Any) -> bool:
+    """Whether the calling thread holds this lock or condition, as far as it knows its owner."""
+    inner = getattr(made, "_lock", made)  # of a condition; one with a plain lock calls any owner
+    return hasattr(inner, "_is_owned") and bool(inner._is_owned())
 
 
 def _before_fork() -> None:
@@ -154,7 +161,7 @@ def _in_parent() -> None:
 def _in_child() -> None:
     for reference in list(_known.values()):
         made = reference()
-        if made is None or (hasattr(made, "_is_owned") and made._is_owned()):
+        if made is None or _is_mine(made):
             continue
         made._at_fork_reinit()
     _release()

@@ -21,6 +21,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, Any
 
 __all__ = ["KEPT", "Running", "communicate", "run", "start"]
@@ -94,18 +95,37 @@ def run(
     >>> run(["echo", "hello"], seconds=60).stdout
     b'hello\\n'
     """
-    running = start(command, merged=merged)
+    # In the process group of this process: a compile worker is killed with its group.
+    running = start(command, merged=merged, new_session=False)
     try:
         with running.process:
             try:
                 out, err = communicate(running.process, b"", seconds)
             except BaseException:
-                with contextlib.suppress(ProcessLookupError):  # it ended by itself
-                    os.killpg(running.process.pid, signal.SIGKILL)
+                for pid in [*_descendants(running.process.pid), running.process.pid]:
+                    with contextlib.suppress(ProcessLookupError):  # it ended by itself
+                        os.kill(pid, signal.SIGKILL)
                 raise
         return subprocess.CompletedProcess(command, running.code(), out, err)
     finally:
         running.close()
+
+
+def _descendants(pid: int) -> list[int]:
+    """The processes that a process has started, and those that these have started."""
+    children: dict[int, list[int]] = {}
+    for name in os.listdir("/proc") if os.path.isdir("/proc") else []:
+        with contextlib.suppress(OSError):  # it has ended
+            if name.isdecimal():
+                text = Path("/proc", name, "stat").read_text(errors="replace")
+                parent = int(text.rpartition(")")[2].split()[1])
+                children.setdefault(parent, []).append(int(name))
+    found, waiting = [], [pid]
+    while waiting:
+        new = children.get(waiting.pop(), [])
+        found += new
+        waiting += new
+    return found
 
 
 def start(

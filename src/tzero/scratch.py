@@ -22,6 +22,7 @@ import os
 import shutil
 import stat
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -34,6 +35,9 @@ _OTHER_PLACES = ("/tmp", "/var/tmp", "/dev/shm")
 """Where temporary files go if the usual place cannot be used."""
 
 _PREFIX = "p-"
+
+PATIENCE = 5.0
+"""Seconds to wait for a process that sweeps."""
 
 
 class _Own:
@@ -68,7 +72,8 @@ def directory() -> str:
     >>> directory() == directory()
     True
     """
-    with _lock:
+    # A child that is forked meanwhile would inherit files that are open, with their locks.
+    with locks.no_fork, _lock:
         path = _Own.path
         if path is None or not os.path.isdir(path):
             if _Own.lock is not None:
@@ -123,7 +128,7 @@ def sweep() -> None:
     root = shared()
     if root is None:
         return
-    with contextlib.suppress(OSError):  # such as a file system without locks
+    with contextlib.suppress(OSError), locks.no_fork:  # such as a file system without locks
         _sweep(root)
 
 
@@ -145,6 +150,9 @@ def _opened(path: str) -> Iterator[int]:
     try:
         yield number
     finally:
+        # Another process may have the file open, too, if something forked without Python.
+        with contextlib.suppress(OSError):
+            fcntl.flock(number, fcntl.LOCK_UN)
         os.close(number)
 
 
@@ -185,13 +193,27 @@ def _made() -> tuple[str, int | None]:
 
 def _make_in(root: str) -> tuple[str, int | None]:
     with _opened(root) as all_of_them:
-        with contextlib.suppress(OSError):  # a file system without locks: nobody sweeps there
-            fcntl.flock(all_of_them, fcntl.LOCK_SH)
+        _wait_for_sweep(all_of_them)
         path = tempfile.mkdtemp(prefix=_PREFIX, dir=root)
         lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         with contextlib.suppress(OSError):
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     return path, lock
+
+
+def _wait_for_sweep(all_of_them: int) -> None:
+    """Keep others from sweeping until this file is closed. They do so for a moment only; if that
+    takes longer, go on: `directory` makes another one if this one is removed."""
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end:
+        try:
+            fcntl.flock(all_of_them, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(0.01)
+        except OSError:  # a file system without locks: nobody sweeps there
+            return
+        else:
+            return
 
 
 def _probe(path: str) -> None:

@@ -16,6 +16,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 from tzero.compile import command, worker
 from tzero.compile.request import Artifact, Request
@@ -253,10 +254,21 @@ class Nested(Process):
         return Artifact({}, {"pid": os.getpid(), "inner": inner.facts["pid"]})
 
 
+class NestedOnThread:
+    """Requests more from the same service, on a compile thread, and waits for it."""
+
+    runs = "thread"
+    service: Any = None
+
+    def compile(self, asked: Request) -> Artifact:
+        inner = [self.service.submit(request(b, asked.program)) for b in ("compiler", "echo")]
+        return Artifact({"out": inner[0].result(60).files["out"]}, {"n": len(inner)})
+
+
 echo, pauses, pauses_with_child, exits = Echo(), Pauses(), PausesWithChild(), Exits()
 exits_politely, segfaults, aborts, killed = ExitsPolitely(), Segfaults(), Aborts(), Killed()
 hungry, natively_hungry, hangs = Hungry(), NativelyHungry(), Hangs()
 unsendable, no_artifact, raises, python = Unsendable(), NoArtifact(), Raises(), Python()
 compiler, thread_pauses, warm, nested = Compiler(), ThreadPauses(), Warm(), Nested()
 warms_forever, litters, verbose = WarmsForever(), Litters(), Verbose()
-slow_echo = SlowEcho()
+slow_echo, nested_on_thread = SlowEcho(), NestedOnThread()

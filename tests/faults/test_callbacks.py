@@ -9,7 +9,7 @@ from concurrent.futures import Future
 
 import pytest
 
-from tests.compile.backends import request
+from tests.compile.backends import NestedOnThread, request
 from tests.compile.memory import Memory
 from tests.compile.waiting import HANG, until
 from tzero import settings
@@ -136,6 +136,15 @@ def test_no_code_of_a_user_runs_on_a_thread_of_the_service(
         logger.setLevel(before)
     assert len(names) > 10
     assert not set(names) & set(SERVICE_THREADS), names
+
+
+def test_compilers_on_threads_may_request_more_and_wait(
+    service: AsyncCompile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(NestedOnThread, "service", service)
+    asked = [request("nested_on_thread", f'["echo", "{n}"]') for n in range(6)]
+    made = [future.result(HANG) for future in map(service.submit, asked)]
+    assert [artifact.files["out"] for artifact in made] == [b"%d\n" % n for n in range(6)]
 
 
 def test_a_callback_may_shut_the_service_down(service: AsyncCompile) -> None:

@@ -210,7 +210,7 @@ def test_the_first_question_to_the_c_compiler_has_a_deadline(
     from tzero.cpu import toolchain
 
     hangs = tmp_path / "cc"
-    hangs.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\nsleep 1000\n")
+    hangs.write_text(f"#!/bin/sh\nsleep 1000 &\necho $! > {tmp_path}/pid\nwait\n")
     hangs.chmod(0o700)
     monkeypatch.setattr(toolchain, "_PROBE_LIMIT", 0.5)
     with pytest.raises(CompilerFailed, match=r"did not end within 0.5 s"):

@@ -189,11 +189,13 @@ def forked(child: Any) -> int:
 
 
 def test_a_child_can_take_locks_that_other_threads_held_at_the_fork() -> None:
-    made = [locks.lock(), locks.condition(), locks.register(threading.Lock())]
+    semaphore = locks.register(threading.BoundedSemaphore(1))
+    made: list[Any] = [locks.lock(), locks.condition(), locks.register(threading.Lock())]
+    made.append(semaphore._cond)  # type: ignore[attr-defined]
     ready, done = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with made[0], made[1], made[2]:
+        with made[0], made[1], made[2], made[3]:
             ready.set()
             done.wait()
 
@@ -202,6 +204,7 @@ def test_a_child_can_take_locks_that_other_threads_held_at_the_fork() -> None:
     ready.wait()
     try:
         assert forked(lambda: all(each.acquire(timeout=30) for each in made)) == 0
+        assert forked(lambda: semaphore.acquire(timeout=30)) == 0
     finally:
         done.set()
         thread.join()

@@ -17,7 +17,7 @@ from __future__ import annotations
 import fcntl
 import os
 
-from tzero import scratch
+from tzero import locks, scratch
 
 __all__ = ["Place"]
 
@@ -42,7 +42,8 @@ class Place:
         if self._file is not None:
             return True
         try:
-            self._file = _locked(most)
+            with locks.no_fork:  # a child would inherit the ticket with the file
+                self._file = _locked(most)
         except OSError:
             return True
         return self._file is not None

@@ -35,7 +35,7 @@ from tzero.settings import Settings
 __all__ = ["Compilers"]
 
 ATTEMPTS = 3
-"""How often a request is tried before the caller compiles it."""
+"""How many workers a request may lose before the caller compiles it."""
 
 PAUSE = 0.1
 """Seconds between the first and the second attempt; longer between later ones."""
@@ -215,23 +215,22 @@ class Compilers:
         """Ask a worker, and another one if it is lost; return a string if all are, which says why
         the caller must compile. Raises the error of a compiler that has crashed or hung twice,
         because it would end or block the caller too."""
-        name, crashed = job.request.name, False
+        crashes = losses = 0
         job.slot = slot
-        for attempt in range(1, ATTEMPTS + 1):
+        while losses < ATTEMPTS:
             job.raise_if_stopped()
             try:
                 return slot.compile(job.request, job.settings)
             except Lost as lost:
-                if lost.by_compiler and crashed:
+                crashes += lost.by_compiler
+                losses += not lost.by_compiler
+                if crashes == 2 or (crashes and losses == ATTEMPTS):
                     raise lost.error from None
-                crashed = crashed or lost.by_compiler
-                if crashed and attempt == ATTEMPTS:
-                    raise lost.error from None
+                then = "another worker compiles it" if losses < ATTEMPTS else "the caller does"
                 why = f"{lost.error}".partition("\n")[0]
-                then = "another worker compiles it" if attempt < ATTEMPTS else "the caller does"
-                reason = f"attempt {attempt} of {ATTEMPTS} failed, {then}: {why}"
-                emit(Event("refusal", name, reason))
-            time.sleep(PAUSE * attempt)
+                reason = f"attempt {crashes + losses} failed, {then}: {why}"
+                emit(Event("refusal", job.request.name, reason))
+            time.sleep(PAUSE * (crashes + losses))
         return f"{ATTEMPTS} workers were lost"
 
     def _run_in_thread(self, _: Place, job: Job) -> None:

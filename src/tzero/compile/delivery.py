@@ -82,16 +82,16 @@ class Delivery:
         try:
             thread.start()
         except RuntimeError:  # no more threads: late is better than never
-            self._serve()
+            self._serve(idle=0.0)
 
-    def _serve(self) -> None:
+    def _serve(self, idle: float = IDLE) -> None:
         """The main function of a thread."""
         # The thread that started this one blocks SIGINT (see `thread_pool`), and what a user's code
         # starts would inherit that.
         blocked = signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         turn = object()
         try:
-            while (call := self._next(turn)) is not None:
+            while (call := self._next(turn, idle)) is not None:
                 try:
                     call()
                 finally:
@@ -100,10 +100,10 @@ class Delivery:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
-    def _next(self, turn: object) -> Callable[[], None] | None:
+    def _next(self, turn: object, idle: float) -> Callable[[], None] | None:
         """Wait for a turn and for a call; None: this thread must end."""
         with self._changed:
-            end = time.monotonic() + IDLE
+            end = time.monotonic() + idle
             while not self._queue or not self._is_free():
                 now = time.monotonic()
                 if not self._queue and now >= end:

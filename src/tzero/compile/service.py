@@ -232,7 +232,8 @@ class AsyncCompile:
     # The stages of a job: caches, compiler, caches.
 
     def _is_inline(self, job: Job) -> bool:
-        return self._closed or _has_no_workers(job.settings)
+        # A compiler on a thread of the service may ask for more, and must not wait for that thread.
+        return self._closed or events.relays() or _has_no_workers(job.settings)
 
     def _look_up(self, _: None, job: Job) -> None:
         """Look into the caches, on a lookup thread; queue the job if they miss."""
