@@ -19,13 +19,15 @@ import functools
 import os
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 __all__ = [
     "after_fork",
     "cached_property",
     "condition",
+    "importing",
     "known",
     "lock",
     "no_fork",
@@ -34,6 +36,9 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+
+PATIENCE = 10.0
+"""Seconds that a fork waits for a lock; then it goes on, and the child resets it."""
 
 _known: dict[int, weakref.ref[Any]] = {}  # every lock, by id
 _waited_for: list[threading.RLock] = []  # those that a fork takes first
@@ -131,7 +136,7 @@ no_fork = register(threading.RLock())
 a fork waits for it before it takes other locks. A child forked in the middle of an import could
 never import that module; one forked while a worker starts would inherit its pipes and the locks of
 libraries. It is free in every child: a worker that is a fork begins under it, and never leaves that
-block. Whoever holds another lock must not wait for this one, unless it is held already."""
+block. Whoever holds a lock that a fork waits for must not wait for this one."""
 
 
 def _is_mine(made: Any) -> bool:
@@ -140,22 +145,39 @@ def _is_mine(made: Any) -> bool:
     return hasattr(inner, "_is_owned") and bool(inner._is_owned())
 
 
+@contextmanager
+def importing() -> Iterator[None]:
+    """Hold `no_fork` for an import. The thread that has it may wait for a module that this thread
+    is importing: so go on without it after a while.
+
+    >>> with importing():
+    ...     import json
+    """
+    is_held = no_fork.acquire(timeout=PATIENCE)
+    try:
+        yield
+    finally:
+        if is_held:
+            no_fork.release()
+
+
 def _before_fork() -> None:
-    no_fork.acquire()
+    no_fork.acquire(timeout=PATIENCE)
     # Those of upper packages first, as a call that takes several does.
     for each in reversed(_waited_for):
-        each.acquire()
+        each.acquire(timeout=PATIENCE)
 
 
 def _release() -> None:
     for each in _waited_for:
-        if owned(each):  # not one that was made meanwhile, by an import
+        if owned(each):  # not one that could not be had, or was made meanwhile, by an import
             each.release()
 
 
 def _in_parent() -> None:
     _release()
-    no_fork.release()
+    if owned(no_fork):
+        no_fork.release()
 
 
 def _in_child() -> None:

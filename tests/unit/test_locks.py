@@ -222,6 +222,30 @@ def test_a_lock_that_the_forking_thread_holds_stays_held() -> None:
         assert forked(child) == 0
 
 
+def test_a_fork_that_cannot_have_a_lock_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locks, "PATIENCE", 0.01)
+    ready, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with locks.no_fork:
+            ready.set()
+            done.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    ready.wait()
+    try:
+        assert forked(lambda: locks.no_fork.acquire(timeout=30)) == 0
+        with locks.importing():
+            assert not locks.owned(locks.no_fork)
+    finally:
+        done.set()
+        thread.join()
+    with locks.importing():
+        assert locks.owned(locks.no_fork)
+    assert not locks.owned(locks.no_fork)
+
+
 def test_a_fork_waits_for_a_lock_that_is_made_to_be_waited_for() -> None:
     made = locks.lock(fork_waits=True)
     state = [0, 0]

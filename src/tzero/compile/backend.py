@@ -62,12 +62,12 @@ def find(name: str) -> Backend:
     """
     if ":" in name:
         try:
-            with locks.no_fork:
+            with locks.importing():
                 return cast(Backend, EntryPoint(name, name, GROUP).load())
         except (ImportError, AttributeError) as error:
             raise BackendMissing(name=name, known=names()) from error
     found = {entry.name: entry for entry in entry_points(group=GROUP)}
     if name not in found:
         raise BackendMissing(name=name, known=sorted(found))
-    with locks.no_fork:
+    with locks.importing():
         return cast(Backend, found[name].load())

@@ -227,7 +227,7 @@ class Slot:
             raise WorkerDied(kernel=name, how=f"it could not be started: {how}") from error
 
     def _launch(self, method: str) -> None:
-        with locks.no_fork:
+        with locks.importing():
             loky = importlib.import_module("loky")
         number, path = tempfile.mkstemp(prefix="worker-", dir=scratch.directory())
         try:
@@ -351,7 +351,7 @@ def cores() -> int:
     >>> cores() > 0
     True
     """
-    with locks.no_fork:
+    with locks.importing():
         return int(importlib.import_module("loky").cpu_count())
 
 
