@@ -29,7 +29,7 @@ from typing import Any, Literal
 
 from tzero import locks
 
-__all__ = ["Event", "Kind", "Observer", "emit", "hushed", "observe", "relayed", "relays", "watched"]
+__all__ = ["Event", "Kind", "Observer", "emit", "hushed", "observe", "watched"]
 
 Kind = Literal["hit", "miss", "refusal", "compile", "launch", "cache", "tune"]
 
