@@ -58,6 +58,8 @@ def pytest_configure(config: pytest.Config) -> None:
         _parse_one_at_a_time()
     # Not the user's own; what is in it is found by what it was made of, so it may be an old one.
     os.environ.setdefault("TZERO_CACHE_DIR", str(config.rootpath / "build" / "test-cache"))
+    # Tests count workers, and other processes of this user may have all that one per core allows.
+    os.environ.setdefault("TZERO_MACHINE_WORKERS", "1000")
     for marker in MARKERS:
         config.addinivalue_line("markers", marker)
     path = config.getoption("native")

@@ -23,6 +23,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from tzero import locks
+
 __all__ = ["Record", "Span", "active", "nanoseconds", "recording"]
 
 
@@ -145,7 +147,7 @@ def nanoseconds(call: Callable[[], object]) -> float:
     return best
 
 
-_change = threading.Lock()  # protects writes to `_open`; reads take no lock
+_change = locks.lock()  # protects writes to `_open`; reads take no lock
 _open: tuple[Record | None, ...] = (None,)
 """None, and then the open records in the order they were opened. Threads may close them in any
 order, so each is removed by identity."""

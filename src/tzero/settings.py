@@ -21,8 +21,9 @@ import shlex
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar
 
+from tzero import locks
 from tzero.errors import InvalidSetting
 
 __all__ = ["Changes", "Settings", "applied", "current", "now", "override", "read", "variables"]
@@ -170,6 +171,12 @@ class Settings:
     )
     """How many worker processes compile; 1: none, the caller compiles; None: one per core."""
 
+    machine_workers: int | None = _setting(
+        "TZERO_MACHINE_WORKERS", default=None, kind=_number(1), empty="one per core"
+    )
+    """How many compiles all processes of this user together run at a time on this machine; each
+    process may run one. None: one per core, or TZERO_COMPILE_WORKERS if that is more."""
+
     start_method: str = _setting(
         "TZERO_START_METHOD",
         default="subprocess",
@@ -294,17 +301,27 @@ def read(environ: Mapping[str, str]) -> Settings:
     return Settings(**values)
 
 
+class _Applied(NamedTuple):
+    """A block of `applied`: its thread, and what it undoes."""
+
+    thread: int
+    before: Mapping[str, str | None]
+    base: Settings | None
+
+
 class _Held:
     """The settings in force: those of the environment, and the open overrides in order."""
 
     def __init__(self) -> None:
         # Protects the three below while they change together; `in_force` is read without it.
-        self.lock = threading.Lock()
+        self.lock = locks.lock(fork_waits=True)
         self.base: Settings | None = None
         self.overrides: list[Changes] = []
         self.in_force: Settings | None = None
         # The last result of `now`, and the variables it was read from; read without the lock.
         self.latest: tuple[tuple[Any, ...], Settings] | None = None
+        # The open blocks of `applied`, in order.
+        self.applied: list[_Applied] = []
 
     def settle(self) -> Settings:
         """Recompute ``in_force``; the caller holds the lock."""
@@ -322,7 +339,6 @@ class _Held:
 
 
 _held = _Held()
-os.register_at_fork(after_in_child=_held.lock._at_fork_reinit)  # type: ignore[attr-defined]
 
 
 def current() -> Settings:
@@ -409,7 +425,8 @@ def applied(variables: Mapping[str, str | None]) -> Iterator[None]:
     # Raises for a wrong value before anything changes.
     read({name: value for name, value in after.items() if value is not None})
     with _held.lock:
-        base = _held.base
+        block = _Applied(threading.get_ident(), before, _held.base)
+        _held.applied.append(block)
         _put(variables)
         _held.base = None
         _held.settle()
@@ -417,9 +434,26 @@ def applied(variables: Mapping[str, str | None]) -> Iterator[None]:
         yield
     finally:
         with _held.lock:
-            _put(before)
-            _held.base = base
-            _held.in_force = None if base is None else _held.over(base)
+            _held.applied.remove(block)
+            _undo(block)
+
+
+def _undo(block: _Applied) -> None:
+    """Undo a block of `applied`; the caller holds the lock."""
+    _put(block.before)
+    _held.base = block.base
+    _held.in_force = None if block.base is None else _held.over(block.base)
+
+
+def _forget_applied() -> None:
+    """In a forked child: the blocks of other threads never end."""
+    me = threading.get_ident()
+    for block in [each for each in reversed(_held.applied) if each.thread != me]:
+        _held.applied.remove(block)
+        _undo(block)
+
+
+locks.after_fork(_forget_applied)
 
 
 def _put(variables: Mapping[str, str | None]) -> None:

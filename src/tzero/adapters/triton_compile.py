@@ -27,6 +27,7 @@ from triton import language as tl
 from triton._C.libtriton import get_cache_invalidating_env_vars
 from triton.runtime import cache, jit
 
+from tzero import locks
 from tzero.adapters.triton_launch import (
     ASTSource,
     Constexpr,
@@ -291,7 +292,8 @@ def forget_tools() -> None:
             each.cache_clear()
 
 
-_knobs_lock = threading.RLock()  # protects the knobs that `with_knobs` changes
+_knobs_lock = locks.lock()  # protects the knobs that `with_knobs` changes, and `_saved_knobs`
+_saved_knobs: list[dict[str, dict[str, Any]]] = []  # by group: the values before each open block
 
 
 @contextmanager
@@ -308,7 +310,7 @@ def with_knobs(values: Mapping[str, Any]) -> Iterator[None]:
         yield
         return
     with _knobs_lock:
-        states = {group: dict(vars(getattr(knobs, group))) for group, _ in wrong}
+        _saved_knobs.append({group: dict(vars(getattr(knobs, group))) for group, _ in wrong})
         try:
             for (group, name), value in wrong.items():
                 vars(getattr(knobs, group))[name] = (
@@ -316,14 +318,38 @@ def with_knobs(values: Mapping[str, Any]) -> Iterator[None]:
                 )
             yield
         finally:
-            for group, state in states.items():
-                held = vars(getattr(knobs, group))
-                held.clear()
-                held.update(state)
+            _restore_knobs()
 
 
-_private = threading.local()
-_private_lock = threading.Lock()  # protects `_private_users` and `knobs.cache.manager_class`
+def _restore_knobs() -> None:
+    """Undo the latest block of `with_knobs`; the caller holds the lock."""
+    for group, state in _saved_knobs[-1].items():
+        held = vars(getattr(knobs, group))
+        held.clear()
+        held.update(state)
+    _saved_knobs.pop()
+
+
+def _forget_knobs() -> None:
+    """In a forked child: if another thread had changed the knobs, its blocks never end."""
+    while _saved_knobs and not locks.owned(_knobs_lock):
+        _restore_knobs()
+
+
+locks.after_fork(_forget_knobs)
+
+
+class _Private(threading.local):
+    """This thread's Triton cache, and how many blocks of `private_cache` are open."""
+
+    directory: str | None = None
+    blocks = 0
+
+
+_private = _Private()
+_private_lock = locks.lock(
+    fork_waits=True
+)  # protects `_private_users` and `knobs.cache.manager_class`
 _private_users = 0
 
 
@@ -332,11 +358,12 @@ class _PrivateCache(cache.CacheManager):  # type: ignore[misc]
 
     def __new__(cls, key: str, override: bool = False, dump: bool = False) -> Any:
         # Other threads of this process use the usual cache.
-        if getattr(_private, "directory", None) is None:
+        if _private.directory is None:
             return cache.FileCacheManager(key, override=override, dump=dump)
         return super().__new__(cls)
 
     def __init__(self, key: str, override: bool = False, dump: bool = False) -> None:
+        assert _private.directory is not None
         self.directory = Path(_private.directory)
 
     def get_file(self, filename: str) -> str | None:
@@ -358,18 +385,37 @@ class _PrivateCache(cache.CacheManager):  # type: ignore[misc]
 @contextmanager
 def private_cache(directory: str) -> Iterator[None]:
     """Use a directory as this thread's Triton cache, until the block ends."""
-    global _private_users
-    outer = getattr(_private, "directory", None)
-    _private.directory = directory
-    with _private_lock:
-        _private_users += 1
-        if _private_users == 1:
-            vars(knobs.cache)["manager_class"] = _PrivateCache
+    outer, _private.directory = _private.directory, directory
+    _count_private(1)
     try:
         yield
     finally:
         _private.directory = outer
-        with _private_lock:
-            _private_users -= 1
-            if _private_users == 0:
-                vars(knobs.cache).pop("manager_class", None)
+        _count_private(-1)
+
+
+def _count_private(step: int) -> None:
+    global _private_users
+    with _private_lock:
+        _private.blocks += step
+        _private_users += step
+        _set_manager()
+
+
+def _set_manager() -> None:
+    if _private_users:
+        vars(knobs.cache)["manager_class"] = _PrivateCache
+    else:
+        vars(knobs.cache).pop("manager_class", None)
+
+
+def _forget_private() -> None:
+    """In a forked child: the blocks of other threads never end."""
+    global _private_users
+    others = _private_users - _private.blocks
+    _private_users = _private.blocks
+    if others:
+        _set_manager()
+
+
+locks.after_fork(_forget_private)

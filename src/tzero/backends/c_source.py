@@ -16,12 +16,12 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from tzero import scratch
 from tzero.compile import command
 from tzero.errors import CompileFailed, InvalidKernel
 
@@ -377,7 +377,7 @@ def build(
         build("add", program, ["cc", "-shared", "add.c", "-o", "add.so"], source="add.c",
               made="add.so")
     """
-    with tempfile.TemporaryDirectory(prefix="tzero-") as folder:
+    with scratch.folder() as folder:
         for name, text in {**program.headers, source: program.text}.items():
             path = Path(folder, name)
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import ctypes
 import struct
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
+from tzero import locks
 from tzero.backends import c_source, cpp, source_kernel
 from tzero.compile.request import Artifact, Request
 from tzero.errors import InvalidArgument, InvalidKernel
@@ -170,7 +170,7 @@ class CppFunction:
         codes = ["PN" if p.type == "str" else _code(p.type) for p in declared.parameters]
         self._pack = struct.Struct("@" + "".join(codes) + "b").pack
         self._library: Any = None
-        self._loading = threading.Lock()  # protects `_library` while it is loaded
+        self._loading = locks.lock()  # protects `_library` while it is loaded
 
     def _check(self) -> None:
         for each in self._parameters:

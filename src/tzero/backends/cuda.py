@@ -18,12 +18,12 @@ import math
 import re
 import shutil
 import struct
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal
 
+from tzero import locks
 from tzero.backends import c_source, source_kernel
 from tzero.compile.request import Artifact, Request
 from tzero.errors import (
@@ -391,7 +391,7 @@ class _Module:
         self._name = name
         self._driver = _driver()
         self._shared = _MOST_PLAIN_SHARED
-        self._growing = threading.Lock()  # protects `_shared`
+        self._growing = locks.lock()  # protects `_shared`
         self._driver.enter(device)
         module, function = ctypes.c_void_p(), ctypes.c_void_p()
         library = self._driver.library

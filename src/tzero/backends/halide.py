@@ -21,16 +21,14 @@ import json
 import os
 import shlex
 import sys
-import tempfile
 import textwrap
-import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, Literal
 
-from tzero import settings
+from tzero import locks, scratch, settings
 from tzero.backends import c_source, source_kernel
 from tzero.backends.c_source import Port
 from tzero.compile.request import Artifact, Request
@@ -186,7 +184,7 @@ class HalideFunction:
         self._call: Any = None
         self._keeps: tuple[Any, ...] = ()
         self._said: list[str] = []  # messages of Halide's runtime since the last error
-        self._loading = threading.Lock()  # protects `_call` while it is loaded
+        self._loading = locks.lock()  # protects `_call` while it is loaded
 
     def request(self) -> Request:
         """The request that compiles it."""
@@ -341,7 +339,7 @@ class Halide:
     def compile(self, request: Request) -> Artifact:
         """Build the pipeline, compile it with Halide, and link it."""
         _version()
-        with tempfile.TemporaryDirectory(prefix="tzero-") as folder:
+        with scratch.folder() as folder:
             _write_object(request, os.path.join(folder, "pipeline.o"))
             linker = shlex.split(request.environment["CC"])
             words = [*linker, "-shared", "-o", "pipeline.so", "pipeline.o"]

@@ -15,10 +15,11 @@ import hashlib
 import json
 import os
 import platform
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
+
+from tzero import processes
 
 __all__ = ["SCHEMA", "Unwritable", "canonical", "cpu_features", "file_digest", "parse", "toolchain"]
 
@@ -183,14 +184,7 @@ def file_digest(path: str | os.PathLike[str], ask: Sequence[str] = ("--version",
 @functools.lru_cache(maxsize=64)
 def _digest_of(path: str, real: str, size: int, changed: int, ask: tuple[str, ...]) -> str:
     # Run under the given name, not the resolved one: some compilers behave according to argv[0].
-    done = subprocess.run(
-        [path, *ask],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        timeout=60,
-        check=False,
-    )
+    done = processes.run([path, *ask], seconds=60, merged=True)
     with open(real, "rb") as file:
         content = hashlib.file_digest(file, "sha256").hexdigest()
     facts = (content, done.returncode, done.stdout, ask)

@@ -35,6 +35,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
+from tzero import locks
 from tzero.cache.entry import SCHEMA, Damaged, derived, opened, request_of, seal
 from tzero.events import Event, emit
 
@@ -114,8 +115,8 @@ class Remote:
     def reset(self) -> None:
         """Drop connections, threads and the queue, as a forked child must."""
         self._health = _Health(self._backoff, self.patience, self._clock)
-        self._fetch_slots = threading.BoundedSemaphore(FETCH_THREADS)
-        self._open_lock = threading.Lock()  # held while `_opened` is made
+        self._fetch_slots = locks.register(threading.BoundedSemaphore(FETCH_THREADS))
+        self._open_lock = locks.lock()  # held while `_opened` is made
         self._opened: Transport | None = None
         self._outbox = _Outbox(self._send, self._dropped)
 
@@ -248,7 +249,7 @@ class _Call:
     def __init__(self, call: Callable[[], Any], slots: threading.BoundedSemaphore) -> None:
         self._call = call
         self._slots = slots
-        self.done = threading.Event()
+        self.done = locks.register(threading.Event())
         self.result: Any = None
         self.error: Exception | None = None
 
@@ -272,7 +273,7 @@ class _Health:
         self._first, self._maximum = backoff
         self._patience = patience
         self._clock = clock
-        self._lock = threading.Lock()  # protects the three below
+        self._lock = locks.lock()  # protects the three below
         self._delay = 0.0  # the current backoff in seconds; 0: it works
         self._until = 0.0
         self._trying = False  # whether one caller tries if it works again
@@ -318,7 +319,7 @@ class _Outbox:
     ) -> None:
         self._send = send
         self._dropped = dropped
-        self._changed = threading.Condition()  # protects all below
+        self._changed = locks.condition()  # protects all below
         self._waiting: collections.deque[tuple[str, bytes]] = collections.deque()
         self._bytes = 0
         self._is_running = False
@@ -424,7 +425,7 @@ class _Files:
             fsspec.get_filesystem_class(protocol)
         self._url = url
         self._open = fsspec.core.url_to_fs
-        self._open_lock = threading.Lock()  # held while `_opened` is made
+        self._open_lock = locks.lock()  # held while `_opened` is made
         self._opened: tuple[Any, str] | None = None
 
     def _place(self, name: str) -> tuple[Any, str]:

@@ -19,6 +19,7 @@ from typing import Literal, Protocol
 
 import platformdirs
 
+from tzero import scratch
 from tzero.cache.disk import Disk
 from tzero.cache.remote import Remote
 from tzero.settings import Settings
@@ -97,8 +98,16 @@ def location(settings: Settings) -> str:
     >>> location(Settings(cache_dir="/data/kernels"))
     '/data/kernels'
     """
-    chosen = settings.cache_dir or os.path.join(platformdirs.user_cache_dir("tzero"), "kernels")
+    chosen = settings.cache_dir or os.path.join(_user_cache(), "kernels")
     return os.path.abspath(os.path.expanduser(chosen))
+
+
+def _user_cache() -> str:
+    try:
+        found = platformdirs.user_cache_dir("tzero")
+    except RuntimeError:  # a user without HOME and without an entry in passwd
+        found = "~"
+    return scratch.at_home("~/.cache/tzero") if found.startswith("~") else found
 
 
 def stores(settings: Settings) -> Layers:

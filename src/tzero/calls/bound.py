@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import inspect
 import textwrap
-import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from types import FunctionType, MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, Protocol, TypeVar, cast
 
-from tzero import settings
+from tzero import locks, settings
 from tzero.adapters.torch_modes import untraced
 from tzero.arguments.host import Host, underlying
 from tzero.arguments.key import Key
@@ -33,7 +32,7 @@ R = TypeVar("R")
 
 _NO_FACTS: Mapping[Hashable, Hashable] = MappingProxyType({})
 
-_swapping = threading.Lock()  # so that each table of plans that is replaced is ended, and once
+_swapping = locks.lock()  # so that each table of plans that is replaced is ended, and once
 
 Site = tuple[str, int, int]
 """A call of `specialize`: file, line, and bytecode offset."""

@@ -19,7 +19,7 @@ from typing import Any
 
 from triton.backends.compiler import BaseBackend, GPUTarget
 
-from tzero import settings
+from tzero import locks, settings
 from tzero.cpu import toolchain, triton_compat, ttir
 from tzero.cpu.lower import lower
 
@@ -85,7 +85,7 @@ class CPUBackend(BaseBackend):
         """Whether `tzero.cpu.driver` reports this target."""
         return bool(target.backend == "cpu")
 
-    @functools.cached_property
+    @locks.cached_property
     def _hash(self) -> str:
         return f"tzero-{_backend_digest()}-{toolchain.find().fingerprint}-{self.target.arch}"
 

@@ -12,10 +12,10 @@ import hashlib
 import os
 import sys
 import tempfile
-import threading
 from pathlib import Path
 from typing import Any
 
+from tzero import locks
 from tzero.cpu import toolchain
 
 __all__ = ["RUNTIME", "Pool", "Program", "Status", "load", "open_object"]
@@ -28,7 +28,7 @@ DONE, RAISED, NO_MEMORY, NO_THREADS, TOO_WIDE = range(5)
 MAX_COOPERATIVE = 4096
 
 # Serialises building and loading the pool, so that each happens once.
-_loading = threading.Lock()
+_loading = locks.lock()
 
 
 class Program(ctypes.Structure):

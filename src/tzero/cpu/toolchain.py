@@ -14,12 +14,11 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tzero import settings
+from tzero import processes, scratch, settings
 from tzero.errors import CompilerFailed, CompilerMissing
 from tzero.settings import Settings
 
@@ -46,6 +45,7 @@ _FLAGS: tuple[tuple[str, ...], ...] = (
 
 # Stands for the kernel's name in errors of the first run of a compiler.
 _PROBE = "probing the compiler"
+_PROBE_LIMIT = 60  # seconds for each question to a compiler
 
 _FEATURE = re.compile(r"^#define (__[A-Z][A-Za-z0-9_]*__) 1$", re.MULTILINE)
 
@@ -76,7 +76,7 @@ class Toolchain:
 
         ``extra_flags`` come last, so they override the toolchain's own and may name libraries.
         """
-        with tempfile.TemporaryDirectory(prefix="tzero-") as folder:
+        with scratch.folder() as folder:
             stem = re.sub(r"\W", "_", name, flags=re.ASCII)[:64] or "kernel"
             text, binary = Path(folder, f"{stem}.c"), Path(folder, f"{stem}.so")
             text.write_text(source, encoding="utf-8")
@@ -174,14 +174,13 @@ def _version(macros: str) -> str:
 
 
 def _run(command: Sequence[str], name: str) -> subprocess.CompletedProcess[str]:
+    limit = settings.now().compile_timeout if name != _PROBE else _PROBE_LIMIT
     try:
-        return subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-            check=False,
-        )
+        done = processes.run(command, seconds=limit or None)
     except OSError as error:  # not executable, or removed since it was located
         raise CompilerFailed(kernel=name, command=command, output=str(error)) from error
+    except subprocess.TimeoutExpired as error:
+        output = f"It did not end within {limit} s and was stopped (TZERO_COMPILE_TIMEOUT)."
+        raise CompilerFailed(kernel=name, command=command, output=output) from error
+    texts = (each.decode("utf-8", "replace") for each in (done.stdout, done.stderr))
+    return subprocess.CompletedProcess(done.args, done.returncode, *texts)

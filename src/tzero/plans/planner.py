@@ -15,11 +15,10 @@ more often than it replays, a call is recorded only when its situation is repeat
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Generic, NoReturn, TypeVar
 
-from tzero import events, settings
+from tzero import events, locks, settings
 from tzero.adapters import intercept, torch_modes, triton_launch
 from tzero.arguments.host import Host
 from tzero.arguments.situation import leaves, situation
@@ -104,7 +103,7 @@ class Planner(Generic[R]):
         self._said: set[str] = set()
         self._seen: set[int] = set()  # hashes of situations that occurred once, unrecorded
         self.recorded, self.replayed = 0, 0
-        self._growing = threading.RLock()  # protects adding to `by_value`
+        self._growing = locks.lock()  # protects adding to `by_value`
         self.by_value: frozenset[int] = frozenset()
         """The places of parameters whose numbers are compared by value: those that a recorded call
         used other than forwarding them. It only grows."""

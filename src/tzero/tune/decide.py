@@ -25,7 +25,7 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 
 import torch
 
-from tzero import settings
+from tzero import locks, settings
 from tzero.arguments.host import Host
 from tzero.arguments.key import Key
 from tzero.arguments.text import text
@@ -113,7 +113,7 @@ class Tuning(Generic[R]):
     def _first(self) -> Config:
         return self._space.first
 
-    @functools.cached_property
+    @locks.cached_property
     def _searching(self) -> KernelSearch:
         return KernelSearch(self.host, self._space, self._replayed, self._notices)
 

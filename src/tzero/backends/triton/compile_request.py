@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import shlex
-import tempfile
 import threading
 import warnings
 from collections import namedtuple
@@ -17,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tzero import settings
+from tzero import scratch, settings
 from tzero.adapters import triton_compile, triton_launch
 from tzero.adapters.triton_launch import ASTSource, GPUTarget
 from tzero.backends.triton.rebuild import Maker, NotFaithful
@@ -54,7 +53,7 @@ def compile(asked: Request) -> Artifact:
         options = {k: v for k, v in program["options"].items() if v is not None}
         options["extern_libs"] = tuple((name, path) for name, path, _ in options["extern_libs"])
         with (
-            tempfile.TemporaryDirectory(prefix="tzero-triton-") as folder,
+            scratch.folder("tzero-triton-") as folder,
             triton_compile.private_cache(folder),
         ):
             kernel = triton_launch.compile_here(source, target=target, options=options)

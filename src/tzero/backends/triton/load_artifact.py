@@ -14,13 +14,13 @@ import os
 import shutil
 import sys
 import tempfile
-import threading
 import warnings
 import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tzero import locks, scratch
 from tzero.adapters import triton_launch
 from tzero.adapters.triton_launch import ASTSource, CompiledKernel, GPUTarget
 from tzero.backends.triton.write_request import signature_of
@@ -78,8 +78,7 @@ def load(artifact: Artifact, source: ASTSource) -> CompiledKernel:
 
 
 _directories: dict[int, str] = {}  # by process id: a forked child gets its own
-_directories_lock = threading.Lock()
-os.register_at_fork(after_in_child=lambda: _directories_lock._at_fork_reinit())  # type: ignore[attr-defined]
+_directories_lock = locks.lock()
 
 
 def directory() -> str:
@@ -87,7 +86,7 @@ def directory() -> str:
     with _directories_lock:
         me = os.getpid()
         if me not in _directories or not os.path.isdir(_directories[me]):
-            _directories[me] = tempfile.mkdtemp(prefix="tzero-kernels-")
+            _directories[me] = tempfile.mkdtemp(prefix="kernels-", dir=scratch.directory())
             _at_exit(_removed, me, _directories[me])
         return _directories[me]
 
