@@ -19,7 +19,7 @@ SOURCE = Path(tzero.__file__).parent
 # Bottom to top: a package or root module may import those in the lines above its own.
 LAYERS = """
 errors
-settings  events  measure  config  moved  versions  _native
+settings  events  measure  config  moved  versions  ownership  _native
 cpu  cache
 compile
 adapters
@@ -39,8 +39,8 @@ HEIGHT = {name: height for height, line in enumerate(LAYERS) for name in line.sp
 
 # What is narrower than the layers: these import nothing else of tzero.
 NARROW = {
-    "cpu": {"errors", "settings", "versions"},
-    "cache": {"errors", "events", "settings"},
+    "cpu": {"errors", "ownership", "settings", "versions"},
+    "cache": {"errors", "events", "ownership", "settings"},
     "compile": {"cache", "errors", "events", "measure", "settings"},
 }
 

@@ -246,13 +246,12 @@ class HalideFunction:
         import torch
 
         from tzero.compile.service import service
-        from tzero.cpu import pool
-        from tzero.cpu.triton_compat import cache_directory
+        from tzero.cpu import loading
 
         artifact = service().compile(self.request())
         with self._loading:
             if self._call is None:
-                library = pool.open_object(artifact.files["pipeline.so"], cache_directory())
+                library = loading.open_object(artifact.files["pipeline.so"], self.__name__)
                 handler = _HANDLER(lambda context, text: self._said.append(text.decode()))
                 library.halide_set_error_handler(handler)  # the default handler aborts the process
                 library.halide_set_num_threads(torch.get_num_threads())

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import inspect
+import os
 import pkgutil
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -36,8 +37,9 @@ __all__ = [
 
 
 def cache_directory() -> Path:
-    """Directory for our own objects inside Triton's cache; Triton ignores it."""
-    return Path(knobs.cache.dir) / "tzero"
+    """Directory of this user's own files inside Triton's cache, which Triton ignores. Several users
+    may share Triton's cache, so each has one."""
+    return Path(knobs.cache.dir) / f"tzero-{os.geteuid()}"
 
 
 def stores_binaries_only() -> bool:

@@ -282,7 +282,8 @@ def _toolchain(target: GPUTarget, made: Any) -> str:
     return toolchain(
         triton=triton_compile.compiler_version(),
         compiler=triton_compile.compiler_digest(),
-        backend=str(made.hash()),
+        # Not the CPU backend's hash, which also says whose entry in Triton's cache it is.
+        backend=str(getattr(made, "identity", made.hash)()),
         assembler=None if assembler is None else file_digest(assembler),
         python=sys.version_info[:2],  # its parser reads the source text
     )
