@@ -11,23 +11,27 @@ steps are in `tzero.adapters`.
 
 from __future__ import annotations
 
+import builtins
+import collections
 import functools
+import importlib.machinery
 import linecache
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from types import FunctionType, ModuleType
+from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 
 import triton
 from triton import knobs
 from triton import language as tl
-from triton._C.libtriton import get_cache_invalidating_env_vars
+from triton._C import libtriton
 from triton.compiler import compiler
 from triton.runtime import cache, jit
 
+from tzero import settings
 from tzero.adapters.triton_launch import (
     ASTSource,
     CompiledKernel,
@@ -38,6 +42,7 @@ from tzero.adapters.triton_launch import (
     JITCallable,
     JITFunction,
 )
+from tzero.cache import stamps
 
 __all__ = [
     "annotations_of",
@@ -123,7 +128,7 @@ def knob_state() -> tuple[dict[str, Any], ...]:
 
 def code_environment() -> dict[str, str]:
     """The environment variables that Triton's passes read and that change the code."""
-    return dict(get_cache_invalidating_env_vars())
+    return dict(libtriton.get_cache_invalidating_env_vars())
 
 
 def own_compiling(variables: Mapping[str, str]) -> str:
@@ -198,16 +203,32 @@ class _HeldFile:
         return self._content.decode()
 
 
+@functools.lru_cache(maxsize=64)
+def _metadata_class(name: str, fields: tuple[str, ...]) -> type:
+    return collections.namedtuple(name, fields)
+
+
+_COLLECTIONS = SimpleNamespace(namedtuple=lambda name, fields: _metadata_class(name, tuple(fields)))
+
+
+def _import(name: str, *rest: Any) -> Any:
+    return _COLLECTIONS if name == "collections" else __import__(name, *rest)
+
+
+_BUILTINS = {**vars(builtins), "__import__": _import}
+
+
 def make_compiled(
     source: ASTSource, contents: Mapping[str, bytes], digest: str, group: Mapping[str, str]
 ) -> CompiledKernel:
     """Triton's compiled kernel from the contents of its files by name. `group` has their paths; it
     is not read here, so the files need not exist yet.
 
-    Triton's constructor reads files through the global `Path` of its module. It runs here with
-    other globals, so that it reads from memory: five files would take half of the time of a load.
+    Triton's constructor reads files through the global `Path` of its module, and makes a class for
+    the metadata of each kernel. It runs here with other globals, so that it reads from memory and
+    uses a class again: both would take most of the time of a load.
     """
-    world = {**vars(compiler), "Path": _HeldFile}
+    world = {**vars(compiler), "Path": _HeldFile, "__builtins__": _BUILTINS}
     construct = FunctionType(CompiledKernel.__init__.__code__, world)
     kernel = CompiledKernel.__new__(CompiledKernel)
     construct(kernel, source, {name: (name, each) for name, each in contents.items()}, digest)
@@ -293,13 +314,36 @@ def compiler_version() -> str:
 
 
 def compiler_digest() -> str:
-    """Triton's digest of itself. The first call in a process reads all files of the compiler."""
+    """Triton's digest of itself. Triton reads all files of the compiler for it, 400 MB; here they
+    are read only if one of them has changed since a process of this user did."""
+    if cache.triton_key.cache_info().currsize == 0:
+        store = stamps.store(settings.now())
+        known_digest(stamps.remembered("triton_key", _compiler_files(), _compute_digest, store))
     return str(cache.triton_key())
+
+
+def _compute_digest() -> str:
+    """Triton's digest of itself from its files, whatever this process knows of it."""
+    return str(_triton_key.__wrapped__())
+
+
+_triton_key = cache.triton_key  # `known_digest` replaces the one in its module
+
+
+def _compiler_files() -> list[str]:
+    """The files that `triton_key` reads: the modules of these packages, and the library."""
+    root = os.path.dirname(triton.__file__)
+    suffixes = tuple(importlib.machinery.all_suffixes())
+    found = [cache.__file__, libtriton.__file__]
+    for package in ("compiler", "backends", "language"):
+        for folder, _, names in os.walk(os.path.join(root, package), followlinks=True):
+            found += [os.path.join(folder, each) for each in names if each.endswith(suffixes)]
+    return found
 
 
 def compiler_stamp() -> str:
     """Identifies the compiler's files without reading them; valid on one machine."""
-    found = os.stat(triton._C.libtriton.__file__)
+    found = os.stat(libtriton.__file__)
     return f"{compiler_version()} {triton.__file__} {found.st_size} {found.st_mtime_ns}"
 
 
