@@ -113,10 +113,11 @@ def _setting(
     *names: str, default: _T, kind: _Kind[_T], empty: str = "", secret: bool = False
 ) -> _T:
     """A field of :class:`Settings`. Of the variables ``names`` the first one that is not empty
-    counts; where all are, the value is ``default``, which ``empty`` describes."""
+    counts; where all are, the value is ``default``, which ``empty`` describes. A ``secret`` is in
+    no message and in no ``repr``."""
     if isinstance(default, bool):
         empty = "on" if default else "off"
-    metadata = {"names": names, "kind": kind, "empty": empty or str(default)}
+    metadata = {"names": names, "kind": kind, "empty": empty or str(default), "secret": secret}
     return dataclasses.field(default=default, repr=not secret, metadata=metadata)
 
 
@@ -205,9 +206,13 @@ class Settings:
     """How many MiB the disk cache may hold; the least recently used entries are removed first."""
 
     remote_cache: str | None = _setting(
-        "TZERO_REMOTE_CACHE", default=None, kind=_text("a URL", "redis://host:6379/0"), empty="none"
+        "TZERO_REMOTE_CACHE",
+        default=None,
+        kind=_text("a URL", "redis://host:6379/0"),
+        empty="none",
+        secret=True,
     )
-    """The URL of a shared cache, which is asked after the local one."""
+    """The URL of a shared cache, which is asked after the local one. It may contain a password."""
 
     cache_key: str | None = _setting(
         "TZERO_CACHE_KEY", default=None, kind=_text("a secret"), empty="none", secret=True
@@ -233,13 +238,14 @@ class Settings:
         for variable in _VARIABLES:
             value = getattr(self, variable.field)
             if not variable.accepts(value):
-                raise InvalidSetting(name=variable.field, value=value, allowed=variable.values)
+                shown = variable.shown(value)
+                raise InvalidSetting(name=variable.field, value=shown, allowed=variable.values)
 
 
 class _Variable:
     """How one field of :class:`Settings` is read and checked."""
 
-    __slots__ = ("default", "empty", "field", "kind", "names")
+    __slots__ = ("default", "empty", "field", "kind", "names", "secret")
 
     def __init__(self, field: dataclasses.Field[Any]) -> None:
         self.field = field.name
@@ -247,6 +253,11 @@ class _Variable:
         self.names: tuple[str, ...] = field.metadata["names"]
         self.kind: _Kind[Any] = field.metadata["kind"]
         self.empty: str = field.metadata["empty"]
+        self.secret: bool = field.metadata["secret"]
+
+    def shown(self, value: object) -> object:
+        """A value, for messages; of a secret only its type."""
+        return f"a {type(value).__name__}" if self.secret else value
 
     def accepts(self, value: object) -> bool:
         return self.kind.accepts(value) or (value is None and self.default is None)
@@ -263,7 +274,8 @@ class _Variable:
                     return self.kind.parse(text)
                 except _Malformed as error:
                     allowed = _listed([f"'' ({self.empty})", *self.kind.texts])
-                    raise InvalidSetting(name=name, value=text, allowed=allowed) from error
+                    shown = self.shown(text)
+                    raise InvalidSetting(name=name, value=shown, allowed=allowed) from error
         return self.default
 
 
