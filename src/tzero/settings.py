@@ -27,6 +27,33 @@ from tzero.errors import InvalidSetting
 
 __all__ = ["Changes", "Settings", "applied", "current", "now", "override", "read", "variables"]
 
+_C = (
+    # gcc and clang, and the linkers that they call
+    *("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "OBJC_INCLUDE_PATH", "LIBRARY_PATH"),
+    *("LD_RUN_PATH", "LDEMULATION", "COMPILER_PATH", "GCC_EXEC_PREFIX", "GCC_COMPARE_DEBUG"),
+    *("SOURCE_DATE_EPOCH", "DEPENDENCIES_OUTPUT", "SUNPRO_DEPENDENCIES"),
+    *("CCC_OVERRIDE_OPTIONS", "CCC_ADD_ARGS", "SDKROOT", "MACOSX_DEPLOYMENT_TARGET"),
+    # wrappers
+    *("NIX_CFLAGS_COMPILE", "NIX_CFLAGS_LINK", "NIX_LDFLAGS", "ZIG_LIB_DIR", "ZIG_LIBC"),
+)
+COMPILER_VARIABLES: Mapping[str, tuple[str, ...]] = {
+    "c": _C,
+    "nvrtc": (),
+    "nvcc": (
+        *_C,
+        *("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS", "NVCC_CCBIN", "CUDAHOSTCXX"),
+    ),
+    "hipcc": (
+        *_C,
+        *("HIPCC_COMPILE_FLAGS_APPEND", "HIPCC_LINK_FLAGS_APPEND", "HIP_PATH", "HIP_CLANG_PATH"),
+        *("HIP_LIB_PATH", "HIP_DEVICE_LIB_PATH", "DEVICE_LIB_PATH", "ROCM_PATH", "HSA_PATH"),
+    ),
+    "halide": (*_C, "HL_TARGET", "HL_LLVM_ARGS"),
+    "cutedsl": ("CUTE_DSL_ARCH", "CUTE_DSL_LINEINFO"),
+}
+"""The variables that each compiler reads and that change what it makes. Their values are part of
+the keys of caches."""
+
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 _T_co = TypeVar("_T_co", covariant=True)
@@ -294,6 +321,9 @@ Changes = dict[str, Any]
 _stored: Mapping[Any, Any] = getattr(os.environ, "_data", os.environ)
 _encoded: Callable[[str], Any] = getattr(os.environ, "encodekey", str)
 _NAMES = tuple(_encoded(name) for variable in _VARIABLES for name in variable.names)
+_COMPILER_NAMES = {
+    compiler: tuple(map(_encoded, names)) for compiler, names in COMPILER_VARIABLES.items()
+}
 
 
 def read(environ: Mapping[str, str]) -> Settings:
@@ -440,6 +470,21 @@ def _put(variables: Mapping[str, str | None]) -> None:
             os.environ.pop(name, None)
         else:
             os.environ[name] = value
+
+
+def compiler_variables(compiler: str = "c") -> dict[str, str]:
+    """Those variables of a compiler in `COMPILER_VARIABLES` that are set at this moment.
+
+    >>> with applied({"CPATH": "/opt/include"}):
+    ...     compiler_variables()["CPATH"]
+    '/opt/include'
+    """
+    names = COMPILER_VARIABLES[compiler]
+    return {
+        name: os.environ[name]
+        for name, stored in zip(names, _COMPILER_NAMES[compiler], strict=True)
+        if stored in _stored
+    }
 
 
 def variables() -> dict[str, str]:

@@ -40,7 +40,7 @@ HEIGHT = {name: height for height, line in enumerate(LAYERS) for name in line.sp
 # What is narrower than the layers: these import nothing else of tzero.
 NARROW = {
     "cpu": {"errors", "ownership", "settings", "versions"},
-    "cache": {"errors", "events", "ownership", "settings"},
+    "cache": {"errors", "events", "ownership", "settings", "versions"},
     "compile": {"cache", "errors", "events", "measure", "settings"},
 }
 

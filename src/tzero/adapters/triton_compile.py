@@ -63,6 +63,7 @@ __all__ = [
     "private_cache",
     "ptxas_path",
     "repr_of",
+    "tools_stamp",
     "warm",
     "with_knobs",
 ]
@@ -345,6 +346,16 @@ def compiler_stamp() -> str:
     """Identifies the compiler's files without reading them; valid on one machine."""
     found = os.stat(libtriton.__file__)
     return f"{compiler_version()} {triton.__file__} {found.st_size} {found.st_mtime_ns}"
+
+
+def tools_stamp(arch: str) -> str:
+    """Identifies the compiler and, for a CUDA architecture such as ``90``, the assembler by their
+    files; valid on one machine."""
+    assembler = ptxas_path(GPUTarget("cuda", int(arch), 32)) if arch else None
+    if assembler is None:
+        return compiler_stamp()
+    found = os.stat(assembler)
+    return f"{compiler_stamp()} {assembler} {found.st_size} {found.st_mtime_ns}"
 
 
 def known_digest(digest: str) -> None:

@@ -277,8 +277,8 @@ def request_for(name: str, kernel: str, program: c_source.Program) -> Request:
         name,
         kernel,
         c_source.Program(program.text, program.headers, flags).written(),
-        f"{found.version} {found.fingerprint}",
-        {"CXX": shlex.join(command)},
+        c_source.toolchain_of(f"{found.version} {found.fingerprint}"),
+        {"CXX": shlex.join(command), **settings.compiler_variables()},
     )
 
 
@@ -290,9 +290,7 @@ def shared_object(request: Request) -> bytes:
     command = [*compiler, "-shared", "-I.", "-x", "c++", "tzero-main.cpp", "-x", "none"]
     command += ["-o", "tzero.so", *program.flags]
     try:
-        return c_source.build(
-            request.name, program, command, source="tzero-main.cpp", made="tzero.so"
-        )
+        return c_source.build(request, program, command, source="tzero-main.cpp", made="tzero.so")
     except CompileFailed as error:
         if "cc1plus" in error.problem or "cannot find -lstdc++" in error.problem:
             raise ToolchainMissing(

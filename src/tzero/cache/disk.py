@@ -323,11 +323,20 @@ class Disk:
                 # The newest stays if it fits within the limit: it was just put here.
                 if total <= (self.limit if file is files[-1] else goal):
                     break
-                if _is_unchanged(file):
+                if _is_unchanged(file) and (removed := self._evicted(file)) is not None:
                     total -= file.size
-                    gone += _remove(file.path)
+                    gone += removed
             self._start_ledger(total)
             return gone
+
+    def _evicted(self, file: _File) -> bool | None:
+        """Remove a file; return whether this process did, or None if it cannot be removed. Eviction
+        goes on then: one such file must not let the store grow without limit."""
+        try:
+            return _remove(file.path)
+        except OSError as error:
+            self._report(file.name, f"evicting {file.path} failed", error)
+            return None
 
     @contextmanager
     def _evict_lock(self) -> Iterator[bool]:
@@ -352,7 +361,7 @@ class Disk:
         entries, temporary = self._files()
         for file in temporary:
             if time.time() - file.used > FRESH:
-                _remove(file.path)
+                self._evicted(file)
         return entries
 
     def _shards(self) -> list[str]:
@@ -434,7 +443,10 @@ class Disk:
             except OSError as error:
                 problem = f"unreadable: {error.strerror}"
             if problem is not None and remove:
-                _remove(file.path)
+                try:
+                    _remove(file.path)
+                except OSError as error:
+                    problem += f"; it could not be removed: {error.strerror}"
             yield Verdict(file.name, problem)
 
 

@@ -46,8 +46,10 @@ PATH_VARIABLES = (
     "TRITON_CUOBJDUMP_PATH",
     "TRITON_NVDISASM_PATH",
     "TRITON_LIBDEVICE_PATH",
+    *settings.COMPILER_VARIABLES["c"],
 )
-"""Variables that hold paths. They are not part of the digest; the files found there are."""
+"""Variables that a worker takes over. They are not part of the digest. The files found at paths
+are, and so is what the C compiler reads, by its fingerprint."""
 
 
 @dataclass(frozen=True, slots=True)
