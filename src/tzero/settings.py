@@ -472,6 +472,15 @@ def _put(variables: Mapping[str, str | None]) -> None:
             os.environ[name] = value
 
 
+def raw_variables() -> dict[Any, Any]:
+    """A copy of the whole environment as the system has it, undecoded: for comparing with another.
+
+    >>> raw_variables() == raw_variables()
+    True
+    """
+    return dict(_stored)
+
+
 def compiler_variables(compiler: str = "c") -> dict[str, str]:
     """Those variables of a compiler in `COMPILER_VARIABLES` that are set at this moment.
 

@@ -37,6 +37,7 @@ SCHEMA = 1
 """Incremented when tzero's own part of compiled code changes. All digests change with it, so older
 entries are never found again."""
 
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 _CPUINFO = "/proc/cpuinfo"
 _PLAIN_INT = 1 << 63  # larger ones are written in hexadecimal, which int() reads at any length
 
@@ -72,7 +73,7 @@ def canonical(value: Any) -> str:
     """
     try:
         # Not ASCII: escaped, a pair of surrogates would equal the one character that it encodes.
-        return json.dumps(_to_json(value), ensure_ascii=False, separators=(",", ":"))
+        return _encode(_to_json(value))
     except RecursionError:
         raise Unwritable("a value that is nested too deeply has no canonical text") from None
 

@@ -16,7 +16,7 @@ import pkgutil
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,12 @@ __all__ = [
 def cache_directory() -> Path:
     """Directory of this user's own files inside Triton's cache, which Triton ignores. Several users
     may share Triton's cache, so each has one."""
-    return Path(knobs.cache.dir) / f"tzero-{os.geteuid()}"
+    return _own_directory(knobs.cache.dir, os.geteuid())
+
+
+@lru_cache(maxsize=16)
+def _own_directory(cache: str, user: int) -> Path:
+    return Path(cache) / f"tzero-{user}"
 
 
 def stores_binaries_only() -> bool:
