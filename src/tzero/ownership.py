@@ -126,9 +126,12 @@ def read_all(file: int, size: int) -> bytes:
     return b"".join(parts)
 
 
-def read_private(directory: str, name: str, setting: str = "TZERO_CACHE_DIR") -> bytes | None:
+def read_private(
+    directory: str, name: str, setting: str = "TZERO_CACHE_DIR", *, secret: bool = False
+) -> bytes | None:
     """The contents of a file in a private directory; None if there is none, or if another user may
-    have written it. Raises `CacheRefused` if the directory is not private."""
+    have written it, or read it if it is a `secret`. Raises `CacheRefused` if the directory is not
+    private."""
     try:
         folder = _opened(directory, setting)
     except FileNotFoundError:
@@ -140,14 +143,18 @@ def read_private(directory: str, name: str, setting: str = "TZERO_CACHE_DIR") ->
     finally:
         os.close(folder)
     try:
+        if secret and found.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+            return None
         return read_all(file, found.st_size)
     finally:
         os.close(file)
 
 
 def write_private(directory: str, name: str, data: bytes, setting: str = "TZERO_CACHE_DIR") -> None:
-    """Write a file in a private directory, which is created if needed. Other processes see the
-    whole file or none. Raises `CacheRefused` if the directory is not private."""
+    """Write a file in a private directory, which is created if needed; the directories above it get
+    the usual mode, because users may share them. Other processes see the whole file or none. Raises
+    `CacheRefused` if the directory is not private."""
+    os.makedirs(os.path.dirname(directory), exist_ok=True)
     make(directory)
     folder = _opened(directory, setting)
     temporary = f".{name}.{secrets.token_hex(16)}.tmp"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+import warnings
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from tzero.errors import CacheRefused
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to other users")
 
 SETUP = """
-    import ctypes, hashlib, json, os, shutil, stat, sys, warnings
+    import hashlib, json, logging, os, sys
     from pathlib import Path
     import torch, triton
     import triton.language as tl
@@ -38,10 +39,11 @@ SETUP = """
         if child == 0:
             code = 1
             try:
-                with warnings.catch_warnings(record=True) as said:
-                    warnings.simplefilter("always")
-                    result = work()
-                texts = [str(each.message) for each in said]
+                texts = []
+                handler = logging.Handler(logging.WARNING)
+                handler.emit = lambda record: texts.append(record.getMessage())
+                logging.getLogger("tzero").addHandler(handler)
+                result = work()
                 os.write(write, json.dumps([result, texts]).encode())
                 code = 0
             finally:
@@ -257,3 +259,42 @@ def test_a_seal_is_for_one_object_one_metadata_and_one_key(tmp_path: Path) -> No
     names = {sealing.fingerprint(tmp_path / each) for each in ("mine", "theirs")}
     assert len(names) == 2
     assert stat.S_IMODE(os.stat(tmp_path / "mine" / "key").st_mode) == 0o600
+    with pytest.raises(CacheRefused):
+        sealing.require(SimpleNamespace(**facts | {"cpu_seal": "\udc80"}), tmp_path / "mine")
+
+
+def test_a_key_that_others_can_read_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = tmp_path / "shared" / "mine"
+    before = sealing.fingerprint(directory)
+    monkeypatch.setattr(sealing, "_keys", {})  # as in a new process
+    assert sealing.fingerprint(directory) == before
+    os.chmod(directory / "key", 0o640)
+    monkeypatch.setattr(sealing, "_keys", {})
+    assert sealing.fingerprint(directory) != before
+    assert stat.S_IMODE(os.stat(directory / "key").st_mode) == 0o600
+
+
+def test_only_the_users_own_directory_is_closed_to_others(tmp_path: Path) -> None:
+    before = os.umask(0o002)
+    try:
+        sealing.fingerprint(tmp_path / "new" / "shared" / "mine")
+    finally:
+        os.umask(before)
+    modes = [
+        stat.S_IMODE(os.stat(tmp_path / each).st_mode)
+        for each in ("new", "new/shared", "new/shared/mine")
+    ]
+    assert modes == [0o775, 0o775, 0o700]
+
+
+def test_a_place_that_cannot_be_used_is_logged_and_not_kept_with_a_kernel(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "mine").write_text("a file in the way")
+    with warnings.catch_warnings(), caplog.at_level("WARNING", logger="tzero"):
+        warnings.simplefilter("error")  # a compile would keep it in the cache
+        first = sealing.fingerprint(tmp_path / "mine")
+    assert str(tmp_path) in caplog.text and "Not a directory" in caplog.text
+    assert sealing.fingerprint(tmp_path / "mine") == first  # the key of this process

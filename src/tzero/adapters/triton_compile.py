@@ -209,7 +209,12 @@ def _metadata_class(name: str, fields: tuple[str, ...]) -> type:
     return collections.namedtuple(name, fields)
 
 
-_COLLECTIONS = SimpleNamespace(namedtuple=lambda name, fields: _metadata_class(name, tuple(fields)))
+_COLLECTIONS = SimpleNamespace(
+    **{
+        **vars(collections),
+        "namedtuple": lambda name, fields: _metadata_class(name, tuple(fields)),
+    }
+)
 
 
 def _import(name: str, *rest: Any) -> Any:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import ctypes
 import functools
 import hashlib
+import logging
 import sys
 import threading
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,8 @@ from tzero.cpu.sealing import SETTING
 from tzero.errors import CacheRefused
 
 __all__ = ["RUNTIME", "Pool", "Program", "Status", "load"]
+
+_logger = logging.getLogger("tzero")
 
 RUNTIME = Path(__file__).parent / "runtime"
 """Directory of the headers that generated C includes."""
@@ -114,7 +116,7 @@ def _store(directory: Path, name: str, binary: bytes) -> None:
     try:
         ownership.write_private(str(directory), name, data, SETTING)
     except (CacheRefused, OSError) as error:
-        warnings.warn(f"The thread pool is compiled by each process: {error}", stacklevel=2)
+        _logger.warning("The thread pool is compiled by each process: %s", error)
 
 
 def _build(compiler: toolchain.Toolchain) -> bytes:

@@ -18,10 +18,10 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import logging
 import os
 import secrets
 import threading
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ SEAL = "cpu_seal"
 """The seal's name in a kernel's metadata."""
 
 SETTING = "TRITON_CACHE_DIR"
+_logger = logging.getLogger("tzero")
 _KEY = "key"
 _SIZE = 32
 # What the launcher reads of the metadata: a wrong size would make a kernel write out of bounds.
@@ -68,7 +69,7 @@ def _stored_key(directory: Path) -> bytes:
     cannot be written, the key is this process's own: nothing from the cache is then used."""
     try:
         for _ in range(2):
-            found = ownership.read_private(str(directory), _KEY, SETTING)
+            found = ownership.read_private(str(directory), _KEY, SETTING, secret=True)
             if found is not None and len(found) == _SIZE:
                 return found
             # Two processes may write at once: the later key stays. The entries of the earlier one
@@ -79,7 +80,8 @@ def _stored_key(directory: Path) -> bytes:
         problem = str(error)
     except OSError as error:
         problem = f"{directory} cannot be used: {error.strerror or error}"
-    warnings.warn(f"CPU kernels are compiled again by each process: {problem}", stacklevel=2)
+    # Logged, not warned: a compile keeps its warnings in the cache, and this is about this process.
+    _logger.warning("CPU kernels are compiled again by each process: %s", problem)
     return secrets.token_bytes(_SIZE)
 
 
@@ -103,7 +105,7 @@ def require(metadata: Any, directory: Path) -> None:
     """Raise `CacheRefused` unless this user sealed this metadata; its object may then be loaded."""
     _key(directory)
     facts = {name: getattr(metadata, name, None) for name in (*_FACTS, SEAL)}
-    given = str(facts[SEAL]).encode()
+    given = str(facts[SEAL]).encode("utf-8", "replace")
     # Any key of this process: a kernel may be compiled with one cache directory, and launched with
     # another.
     seals = [_sealed(key, facts).encode() for key in tuple(_keys.values())]
