@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -50,6 +51,11 @@ class Event:
 
     >>> print(Event("miss", "add", "argument 'x' has dtype torch.float16"))
     add: miss: argument 'x' has dtype torch.float16
+
+    As text it is one line, whatever the names in it contain:
+
+    >>> print(Event("compile", "add\\nroot: login"))
+    add\\nroot: login: compile
     """
 
     kind: Kind
@@ -58,7 +64,17 @@ class Event:
     facts: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
 
     def __str__(self) -> str:
-        return f"{self.kernel}: {self.kind}{': ' + self.reason if self.reason else ''}"
+        text = f"{self.kernel}: {self.kind}{': ' + self.reason if self.reason else ''}"
+        return _UNSAFE.sub(_escaped, text)
+
+
+# Line ends, terminal escapes, marks that reorder text, and halves of characters: in a log, they
+# would forge lines, or fail to be written.
+_UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def _escaped(match: re.Match[str]) -> str:
+    return match[0].encode("unicode_escape").decode()
 
 
 Observer = Callable[[Event], None]

@@ -268,3 +268,55 @@ def test_a_kernels_files_go_with_it() -> None:
     del kernel
     gc.collect()
     assert not folder.exists()
+
+
+@pytest.mark.parametrize("target", [CPU, GPUTarget("cuda", 90, 32)], ids=["cpu", "cuda"])
+def test_a_loaded_kernel_is_what_triton_makes_from_its_files(target: GPUTarget) -> None:
+    source = source_of(zoo.gives_itself_a_name, N=3)
+    asked = backend.request(source, target)
+    assert isinstance(asked, Request)
+    ours = backend.load(service().compile(asked), source)
+    theirs = CompiledKernel(source, dict(ours.metadata_group), ours.hash)
+    assert type(ours) is CompiledKernel and vars(ours).keys() == vars(theirs).keys()
+    for name, value in vars(theirs).items():
+        found = vars(ours)[name]
+        if name == "metadata_group":
+            found = dict(found)
+        elif name == "metadata":
+            assert found._fields == value._fields
+        assert found == value, name
+    assert type(ours.asm) is type(theirs.asm) and list(ours.asm) == list(theirs.asm)
+
+
+def test_files_are_written_when_someone_asks_for_their_paths(
+    empty: Path, artifact: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load_artifact.directory()
+    monkeypatch.setattr(load_artifact, "directory", lambda: str(empty))
+    kernel = backend.load(artifact, source_of(zoo.gives_itself_a_name, N=3))
+    kernel._init_handles()
+    assert "made_up.so" not in kernel.metadata_group
+    assert len(kernel.metadata_group) == len(artifact.files) + 1  # the metadata
+    assert list(empty.iterdir()) == []
+    (folder,) = {os.path.dirname(path) for path in kernel.metadata_group.values()}
+    assert sorted(os.listdir(folder)) == sorted(kernel.metadata_group)
+    (name,) = (each for each in kernel.metadata_group if each.endswith(".so"))
+    assert Path(kernel.metadata_group[name]).read_bytes() == kernel.asm["so"]
+
+
+def test_a_file_name_that_leaves_the_directory_is_refused(artifact: Artifact, empty: Path) -> None:
+    source = source_of(zoo.gives_itself_a_name, N=3)
+    for about in (f"{empty}/out.json", "../out.json", "..\\out.json", "a/../../out.json"):
+        order = [about if each.endswith(".json") else each for each in artifact.facts["order"]]
+        forged = Artifact(artifact.files, {**artifact.facts, "order": order})
+        with pytest.raises(Malformed, match="not a valid file name"):
+            list(backend.load(forged, source).metadata_group.values())
+    assert list(empty.iterdir()) == []
+
+
+def test_an_artifact_with_two_objects_is_refused(artifact: Artifact) -> None:
+    source = source_of(zoo.gives_itself_a_name, N=3)
+    files = {**artifact.files, "other.so": b"code"}
+    forged = Artifact(files, {**artifact.facts, "order": [*artifact.facts["order"], "other.so"]})
+    with pytest.raises(Malformed, match="2 files of its so"):
+        backend.load(forged, source)

@@ -19,7 +19,7 @@ SOURCE = Path(tzero.__file__).parent
 # Bottom to top: a package or root module may import those in the lines above its own.
 LAYERS = """
 errors  locks
-settings  events  measure  config  moved  versions  _native
+settings  events  measure  config  moved  versions  ownership  _native
 processes  scratch
 cpu  cache
 compile
@@ -40,8 +40,10 @@ HEIGHT = {name: height for height, line in enumerate(LAYERS) for name in line.sp
 
 # What is narrower than the layers: these import nothing else of tzero.
 NARROW = {
-    "cpu": {"errors", "locks", "processes", "scratch", "settings", "versions"},
-    "cache": {"errors", "events", "locks", "processes", "scratch", "settings"},
+    "cpu": {"errors", "locks", "ownership", "processes", "scratch", "settings", "versions"},
+    "cache": {
+        *("errors", "events", "locks", "ownership", "processes", "scratch", "settings", "versions")
+    },
     "compile": {
         *("cache", "errors", "events", "locks", "measure", "processes", "scratch", "settings")
     },

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import importlib
 import os
@@ -120,6 +121,8 @@ def parts(thing: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(thing, type):
         if is_ours(thing.__module__):
             yield from list(vars(thing).items())
+    elif isinstance(thing, functools.cached_property):
+        yield from vars(thing).items()  # until Python 3.12 it has a lock
     elif isinstance(thing, property):
         yield from (("get", thing.fget), ("set", thing.fset))
     elif is_ours(type(thing).__module__) or any(is_ours(k.__module__) for k in type(thing).mro()):
@@ -163,8 +166,12 @@ class Holder:
         {"a": [threading.RLock()]},
         Holder(threading.Lock()),
         type("Kind", (), {"__module__": "tzero.example", "lock": threading.Lock()}),
+        pytest.param(
+            functools.cached_property(id),
+            marks=pytest.mark.skipif(sys.version_info >= (3, 12), reason="it has no lock"),
+        ),
     ],
-    ids=["lock", "condition", "semaphore", "containers", "slots", "class"],
+    ids=["lock", "condition", "semaphore", "containers", "slots", "class", "cached property"],
 )
 def test_a_lock_made_elsewhere_is_found(thing: object) -> None:
     found = [path for path in unknown_locks({"here": {"thing": thing}}) if path.startswith("here")]

@@ -188,6 +188,14 @@ def test_now_sees_a_change_that_current_does_not(monkeypatch: pytest.MonkeyPatch
 
 def test_a_secret_is_not_in_the_repr() -> None:
     assert "hush" not in repr(Settings(cache_key="hush"))
+    assert "hush" not in repr(Settings(remote_cache="redis://me:hu#hush@host"))
+
+
+def test_a_secret_is_not_in_an_error() -> None:
+    for name in ("cache_key", "remote_cache"):
+        with pytest.raises(InvalidSetting, match=name) as caught:
+            Settings(**{name: b"hush"})
+        assert "hush" not in str(caught.value) and "bytes" in str(caught.value)
 
 
 def test_every_setting_says_what_it_does() -> None:

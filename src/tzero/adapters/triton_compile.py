@@ -11,25 +11,30 @@ steps are in `tzero.adapters`.
 
 from __future__ import annotations
 
+import builtins
+import collections
 import functools
+import importlib.machinery
 import linecache
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from types import FunctionType, ModuleType
+from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 
 import triton
 from triton import knobs
 from triton import language as tl
-from triton._C.libtriton import get_cache_invalidating_env_vars
+from triton._C import libtriton
+from triton.compiler import compiler
 from triton.runtime import cache, jit
 
-from tzero import locks
+from tzero import locks, settings
 from tzero.adapters.triton_launch import (
     ASTSource,
+    CompiledKernel,
     Constexpr,
     ConstexprFunction,
     Dtype,
@@ -37,6 +42,7 @@ from tzero.adapters.triton_launch import (
     JITCallable,
     JITFunction,
 )
+from tzero.cache import stamps
 
 __all__ = [
     "annotations_of",
@@ -50,12 +56,14 @@ __all__ = [
     "is_allowed_global",
     "knob_state",
     "known_digest",
+    "make_compiled",
     "make_constexpr_function",
     "make_kernel",
     "own_compiling",
     "private_cache",
     "ptxas_path",
     "repr_of",
+    "tools_stamp",
     "warm",
     "with_knobs",
 ]
@@ -121,7 +129,7 @@ def knob_state() -> tuple[dict[str, Any], ...]:
 
 def code_environment() -> dict[str, str]:
     """The environment variables that Triton's passes read and that change the code."""
-    return dict(get_cache_invalidating_env_vars())
+    return dict(libtriton.get_cache_invalidating_env_vars())
 
 
 def own_compiling(variables: Mapping[str, str]) -> str:
@@ -178,6 +186,60 @@ def annotations_of(function: JITFunction[Any]) -> dict[str, str]:
     """The annotations of a kernel's parameters as text, which Triton reads again with the same
     result."""
     return {each.name: each.annotation for each in function.params if each.annotation}
+
+
+class _HeldFile:
+    """A file in memory, with what Triton's constructor of compiled kernels uses of `Path`."""
+
+    __slots__ = ("_content", "suffix")
+
+    def __init__(self, named: tuple[str, bytes]) -> None:
+        name, self._content = named
+        self.suffix = os.path.splitext(name)[1]
+
+    def read_bytes(self) -> bytes:
+        return self._content
+
+    def read_text(self) -> str:
+        return self._content.decode()
+
+
+@functools.lru_cache(maxsize=64)
+def _metadata_class(name: str, fields: tuple[str, ...]) -> type:
+    return collections.namedtuple(name, fields)
+
+
+_COLLECTIONS = SimpleNamespace(
+    **{
+        **vars(collections),
+        "namedtuple": lambda name, fields: _metadata_class(name, tuple(fields)),
+    }
+)
+
+
+def _import(name: str, *rest: Any) -> Any:
+    return _COLLECTIONS if name == "collections" else __import__(name, *rest)
+
+
+_BUILTINS = {**vars(builtins), "__import__": _import}
+
+
+def make_compiled(
+    source: ASTSource, contents: Mapping[str, bytes], digest: str, group: Mapping[str, str]
+) -> CompiledKernel:
+    """Triton's compiled kernel from the contents of its files by name. `group` has their paths; it
+    is not read here, so the files need not exist yet.
+
+    Triton's constructor reads files through the global `Path` of its module, and makes a class for
+    the metadata of each kernel. It runs here with other globals, so that it reads from memory and
+    uses a class again: both would take most of the time of a load.
+    """
+    world = {**vars(compiler), "Path": _HeldFile, "__builtins__": _BUILTINS}
+    construct = FunctionType(CompiledKernel.__init__.__code__, world)
+    kernel = CompiledKernel.__new__(CompiledKernel)
+    construct(kernel, source, {name: (name, each) for name, each in contents.items()}, digest)
+    kernel.metadata_group = group
+    return kernel
 
 
 class SpecializationProxy(NamedTuple):
@@ -258,14 +320,47 @@ def compiler_version() -> str:
 
 
 def compiler_digest() -> str:
-    """Triton's digest of itself. The first call in a process reads all files of the compiler."""
+    """Triton's digest of itself. Triton reads all files of the compiler for it, 400 MB; here they
+    are read only if one of them has changed since a process of this user did."""
+    if cache.triton_key.cache_info().currsize == 0:
+        store = stamps.store(settings.now())
+        known_digest(stamps.remembered("triton_key", _compiler_files(), _compute_digest, store))
     return str(cache.triton_key())
+
+
+def _compute_digest() -> str:
+    """Triton's digest of itself from its files, whatever this process knows of it."""
+    return str(_triton_key.__wrapped__())
+
+
+_triton_key = cache.triton_key  # `known_digest` replaces the one in its module
+
+
+def _compiler_files() -> list[str]:
+    """The files that `triton_key` reads: the modules of these packages, and the library."""
+    root = os.path.dirname(triton.__file__)
+    suffixes = tuple(importlib.machinery.all_suffixes())
+    found = [cache.__file__, libtriton.__file__]
+    for package in ("compiler", "backends", "language"):
+        for folder, _, names in os.walk(os.path.join(root, package), followlinks=True):
+            found += [os.path.join(folder, each) for each in names if each.endswith(suffixes)]
+    return found
 
 
 def compiler_stamp() -> str:
     """Identifies the compiler's files without reading them; valid on one machine."""
-    found = os.stat(triton._C.libtriton.__file__)
+    found = os.stat(libtriton.__file__)
     return f"{compiler_version()} {triton.__file__} {found.st_size} {found.st_mtime_ns}"
+
+
+def tools_stamp(arch: str) -> str:
+    """Identifies the compiler and, for a CUDA architecture such as ``90``, the assembler by their
+    files; valid on one machine."""
+    assembler = ptxas_path(GPUTarget("cuda", int(arch), 32)) if arch else None
+    if assembler is None:
+        return compiler_stamp()
+    found = os.stat(assembler)
+    return f"{compiler_stamp()} {assembler} {found.st_size} {found.st_mtime_ns}"
 
 
 def known_digest(digest: str) -> None:
@@ -285,9 +380,9 @@ def ptxas_path(target: GPUTarget) -> str | None:
 
 def forget_tools() -> None:
     """Clear what Triton's NVIDIA backend has cached about ptxas."""
-    from triton.backends.nvidia import compiler
+    from triton.backends.nvidia import compiler as nvidia
 
-    for each in vars(compiler).values():
+    for each in vars(nvidia).values():
         if hasattr(each, "cache_clear"):
             each.cache_clear()
 

@@ -235,13 +235,12 @@ class CppFunction:
 
     def _load(self) -> Any:
         from tzero.compile.service import service
-        from tzero.cpu import pool
-        from tzero.cpu.triton_compat import cache_directory
+        from tzero.cpu import loading
 
         artifact = service().compile(self.request())
         with self._loading:
             if self._library is None:
-                library = pool.open_object(artifact.files["function.so"], cache_directory())
+                library = loading.open_object(artifact.files["function.so"], self.__name__)
                 kind = ctypes.CDLL if self._release_gil else ctypes.PyDLL
                 loaded: Any = kind(library._name, handle=library._handle)
                 loaded.tz_call.restype = ctypes.c_void_p

@@ -97,7 +97,11 @@ class CuteFunction:
             backend.name,
             self.__name__,
             json.dumps(facts),
-            f"nvidia-cutlass-dsl {_version()} python {'.'.join(map(str, sys.version_info[:2]))}",
+            c_source.toolchain_of(
+                f"nvidia-cutlass-dsl {_version()} "
+                f"python {'.'.join(map(str, sys.version_info[:2]))}",
+                backend.name,
+            ),
         )
 
     def _current_arch(self) -> str:

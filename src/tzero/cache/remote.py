@@ -25,12 +25,14 @@ from __future__ import annotations
 
 import atexit
 import collections
+import hashlib
 import hmac
 import os
 import re
 import secrets
 import threading
 import time
+import urllib.parse
 import weakref
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
@@ -167,7 +169,7 @@ class Remote:
             transport, name = self._transport(), self.name_of("0" * 64)
             self._with_timeout(lambda: transport.fetch(name))
         except Exception as error:
-            return _reason(error)
+            return _reason(error, self.url)
         return None
 
     def name_of(self, digest: str) -> str:
@@ -175,6 +177,13 @@ class Remote:
         request_of(digest)
         key = "open" if self._key is None else _key_name(self._key)
         return f"tzero/{SCHEMA}/{key}/{digest[:2]}/{digest}"
+
+    def fetched_as(self, digest: str) -> str:
+        """Return the digest under which the disk keeps what was fetched from here: another one for
+        each key, and without a key for each URL."""
+        key = f"open {self.url}" if self._key is None else f"key {_key_name(self._key)}"
+        text = f"fetched {SCHEMA} {digest} {key}"
+        return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
     def _transport(self) -> Transport:
         """Return the transport; made in the caller's thread, because that imports packages. A fork
@@ -221,7 +230,7 @@ class Remote:
         if delay is not None:
             reason = (
                 f"the shared cache {self.shown} is not used for {delay:g} s, and longer if it "
-                f"fails again: {_reason(error)}. Compiling goes on without it."
+                f"fails again: {_reason(error, self.url)}. Compiling goes on without it."
             )
             self._emit(reason, {"error": type(error).__name__})
 
@@ -476,12 +485,42 @@ def shown(url: str) -> str:
     >>> shown("redis://:password@host:6379/0?client_name=me")
     'redis://host:6379/0'
     """
+    scheme, found, rest = url.partition("://")
+    if not found:
+        scheme, rest = "", url
     # Up to the last @: an unquoted password may contain any character.
-    return re.sub(r"[?#].*", "", re.sub(r"//.*@", "//", url, flags=re.DOTALL), flags=re.DOTALL)
+    secret, at, place = rest.rpartition("@")
+    if set(secret) & set("?#"):
+        place = "..."  # the @ is the password's, or part of a parameter
+    elif not at:
+        place = rest
+    if "@" in scheme:
+        scheme = "..."
+    return f"{scheme}{found}{re.sub(r'[?#].*', '', place, flags=re.DOTALL)}"
 
 
-def _reason(error: Exception) -> str:
-    text = str(error) if isinstance(error, _Unavailable) else f"{type(error).__name__}: {error}"
+def _secrets(url: str) -> set[str]:
+    """The parts of a URL that may be secret: before the last @, and after the first ? or #. Parsers
+    cut an unquoted password at such characters, and show a part of it in their errors."""
+    rest = url.partition("://")[2] or url
+    before, _, after = rest.rpartition("@")
+    secret = rest if set(before) & set("?#") else before + re.sub(r"^[^?#]*", "", after)
+    parts = re.split(r"[:/?#@&=\[\]]", secret)
+    return {each for part in parts for each in (part, urllib.parse.unquote(part)) if each}
+
+
+def _reason(error: Exception, url: str) -> str:
+    """What went wrong, without the secrets of the URL."""
+    kind = type(error).__name__
+    text = str(error) if isinstance(error, _Unavailable) else f"{kind}: {error}"
+    for each in _secrets(url):
+        # A short part may occur by chance within a word.
+        if each in text if len(each) > 3 else re.search(rf"(?<!\w){re.escape(each)}(?!\w)", text):
+            return (
+                f"{kind}, whose message is not shown, because it contains a part of the URL that "
+                "may be secret. In a URL, write the characters # / ? @ : of a password as %23 %2F "
+                "%3F %40 %3A"
+            )
     return text.rstrip(": .")
 
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar, cast
 
-from tzero import events, measure, settings
+from tzero import events, locks, measure, settings
 from tzero.adapters import intercept
 from tzero.arguments.extract import Extractor, unwrapped
 from tzero.arguments.host import Host, check_key, read_host
@@ -158,7 +158,7 @@ class Stages(Generic[R]):
             events.emit(events.Event("hit", self.name))
         return base, bound, args, number
 
-    @functools.cached_property
+    @locks.cached_property
     def unkeyed(self) -> BoundKernel[R]:
         """The bound kernel of calls with an argument that cannot be part of a key. It is in no
         table, and its calls are not replayed."""

@@ -92,7 +92,7 @@ class Toolchain:
 
 def find(configured: Settings | None = None) -> Toolchain:
     """Find the compiler of the given settings (default: the current ones) on the current PATH. It
-    is probed once per process, and again if its file changes.
+    is probed once per process, and again if its file or a variable that it reads changes.
 
     Raises CompilerMissing if there is none, CompilerFailed if it does not work.
     """
@@ -101,7 +101,8 @@ def find(configured: Settings | None = None) -> Toolchain:
         found = os.stat(command[0])
     except OSError:  # removed since it was located
         raise CompilerMissing(searched=[command[0]]) from None
-    return _probe(command, os.path.realpath(command[0]), found.st_size, found.st_mtime_ns)
+    file = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+    return _probe(command, file, tuple(settings.compiler_variables().items()))
 
 
 def _locate(named: tuple[str, ...] | None) -> tuple[str, ...]:
@@ -119,10 +120,12 @@ def _locate(named: tuple[str, ...] | None) -> tuple[str, ...]:
 
 
 @functools.cache
-def _probe(command: tuple[str, ...], real: str, size: int, changed: int) -> Toolchain:
+def _probe(
+    command: tuple[str, ...], file: tuple[int, ...], variables: tuple[tuple[str, str], ...]
+) -> Toolchain:
     """One run tells everything: the predefined macros give the version and the machine's
-    instruction sets, and unknown flags are rejected. The result is cached by the file's path, size
-    and time."""
+    instruction sets, and unknown flags are rejected. The result is cached by what `stat` says about
+    the compiler's file, and by the variables that compilers read."""
     flags = tuple(alternatives[0] for alternatives in _FLAGS)
     answer = _macros(command, flags)
     if answer.returncode != 0:
@@ -135,13 +138,15 @@ def _probe(command: tuple[str, ...], real: str, size: int, changed: int) -> Tool
             output=answer.stderr + answer.stdout,
         )
     # Macros cannot tell a wrapper script that adds flags from the compiler it calls; the file can.
-    identity = "\0".join([sys.platform, *command, *flags, answer.stdout, _content(real)])
+    content = _content(os.path.realpath(command[0]))
+    read = [f"{name}={value}" for name, value in variables]
+    identity = "\0".join([sys.platform, *command, *flags, answer.stdout, content, *read])
     return Toolchain(
         command=command,
         version=_version(answer.stdout),
         flags=flags,
         features=frozenset(_FEATURE.findall(answer.stdout)),
-        fingerprint=hashlib.sha256(identity.encode()).hexdigest(),
+        fingerprint=hashlib.sha256(identity.encode("utf-8", "surrogateescape")).hexdigest(),
     )
 
 

@@ -15,9 +15,14 @@ from dataclasses import dataclass
 import torch
 import triton
 
+from tzero.adapters import triton_compile
+from tzero.cache.digest import cpu_model
 from tzero.config import Config
+from tzero.cpu import toolchain
+from tzero.errors import CompilerFailed, CompilerMissing
 from tzero.tune import records
 from tzero.tune.records import Answer, Entry, Pretuned
+from tzero.versions import TZERO
 
 __all__ = ["Facts", "hardware_of"]
 
@@ -26,8 +31,8 @@ __all__ = ["Facts", "hardware_of"]
 class Facts:
     """The call that a config is chosen for.
 
-    >>> Facts("add", "ab12", "f32[4]", "cuda:sm_90", "NVIDIA H200").strict[:24]
-    '{"arguments":"f32[4]","d'
+    >>> Facts("add", "ab12", "f32[4]", "cuda:sm_90", "NVIDIA H200").strict[:21]
+    '{"arguments":"f32[4]"'
     """
 
     kernel: str
@@ -49,6 +54,9 @@ class Facts:
             shapes=str(self.shapes),
             triton=triton.__version__,
             torch=str(torch.__version__),
+            compiler=_compiler_of(self.hardware),
+            cpu=cpu_model(),
+            tzero=TZERO,
         )
 
     def find(self, known: Pretuned) -> Answer:
@@ -70,6 +78,16 @@ class Facts:
             config,
             tuple(tuple(each) for each in shapes),
         )
+
+
+def _compiler_of(hardware: str) -> str:
+    """The compiler of kernels for this hardware, which decides how fast each config is."""
+    if not hardware.startswith("cpu"):
+        return triton_compile.tools_stamp(hardware.partition(":sm_")[2])
+    try:
+        return toolchain.find().fingerprint
+    except (CompilerMissing, CompilerFailed):
+        return "none"  # the host function may need none; a launch raises
 
 
 def hardware_of(device: torch.device) -> tuple[str, str]:

@@ -58,13 +58,16 @@ def compile(asked: Request) -> Artifact:
         ):
             kernel = triton_launch.compile_here(source, target=target, options=options)
             group = {each: Path(path).read_bytes() for each, path in kernel.metadata_group.items()}
-    about = next(each for each in group if each.endswith(".json"))
+    order = list(group)  # of Triton's stages, first to last
+    about = next(each for each in order if each.endswith(".json"))
+    metadata = json.loads(group.pop(about))
+    metadata.pop("cpu_seal", None)  # of this user on this machine; loading adds one
     facts = {
         "kernel": source.name,
         "hash": kernel.hash,
         "signature": canonical(program["signature"]),
-        "order": list(group),  # of Triton's stages, first to last
-        "metadata": json.loads(group.pop(about)),
+        "order": order,
+        "metadata": metadata,
         "warnings": said,
     }
     return Artifact(group, facts)
