@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from tzero.tune import compare
+from tzero.tune import closeness, compare
 from tzero.tune.compare import same
 
 Pair = namedtuple("Pair", "left right")
@@ -105,7 +105,7 @@ def test_a_tolerance_can_be_given() -> None:
 
 
 def test_many_elements_are_compared_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compare, "_CHUNK", 7)
+    monkeypatch.setattr(closeness, "_CHUNK", 7)
     x = torch.arange(100.0).reshape(10, 10)
     y = x.clone()
     y[9, 3] = -1
