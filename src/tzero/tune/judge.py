@@ -32,8 +32,8 @@ from tzero.tune.fresh import PATTERNS, Pattern, holding
 __all__ = ["DEFAULT", "Check", "Judge", "Reference", "unfit_option"]
 
 Check = Callable[[Any, Any], object]
-"""Compares the results of a candidate with those of the reference: it raises AssertionError, or
-returns anything but None and True, where they are wrong."""
+"""Compares the results of a candidate with those of the reference. Where they are wrong, it raises
+AssertionError, or returns False or a text."""
 
 _RESULT, _ARGS = "result", "after the call args"
 
@@ -69,15 +69,12 @@ class Judge:
         assert self.check is not None
         try:
             answer = self.check(found, expected)
+            right = answer is None or bool(answer) != isinstance(answer, str)
         except AssertionError as error:
             return f"check says: {str(error).strip() or 'AssertionError'}"
         except Exception as error:  # it is the user's, and may raise anything
             return f"check raised {type(error).__name__}: {error}"
-        if answer is None or answer is True:
-            return ""
-        if isinstance(answer, torch.Tensor) and answer.numel() == 1 and bool(answer):
-            return ""
-        return f"check returned {answer!r}"
+        return "" if right else f"check returned {answer!r}"
 
 
 DEFAULT = Judge()
@@ -130,12 +127,12 @@ class Reference:
             if not found:
                 return self, f"it is nondeterministic: {found.words}"
             leeways |= varied
-        words = self._checked(results, args)
-        return replace(self, leeways=leeways), words and f"it is nondeterministic: {words}"
+        return replace(self, leeways=leeways), ""
 
     def refilled(self, results: Any, args: tuple[Any, ...]) -> tuple[Reference, str]:
         """The reference, with what is learnt from a run with another pattern: what changes does not
-        count. And why it cannot be one, if its results have another form then."""
+        count. And why it cannot be one, if its results have another form then, or `check` rejects
+        them."""
         leeways: Mapping[str, Leeway] = self.leeways
         for named, mine, other in self._compared(results, args):
             found, leeways = changed(
@@ -143,9 +140,11 @@ class Reference:
             )
             if not found:
                 return self, f"it depends on unwritten memory: {found.words}"
-        if self.judge.check is not None:
-            leeways = {**leeways, **self._held(results, args)}
-        return replace(self, leeways=leeways), ""
+        if self.judge.check is None:
+            return replace(self, leeways=leeways), ""
+        made = replace(self, leeways={**leeways, **self._held(results, args)})
+        words = made._checked(results, args)
+        return made, words and f"it is nondeterministic: {words}"
 
     def verdict(self, results: Any, args: tuple[Any, ...], pattern: Pattern | None = None) -> str:
         """Where a candidate differs; empty where it is right. `pattern` is what fresh memory was
@@ -179,7 +178,7 @@ class Reference:
         if self.judge.check is None:
             return ""
         named, mine, other = self._for_check(results, args)
-        found, expected = (_zeroed(each, named, self.leeways) for each in (mine, other))
+        found, expected = (_cloned(each, named, self.leeways) for each in (mine, other))
         return self.judge.problem(found, expected)
 
     def _for_check(self, results: Any, args: tuple[Any, ...]) -> tuple[str, Any, Any]:
@@ -201,8 +200,9 @@ class Reference:
         return found
 
 
-def _zeroed(value: Any, named: str, leeways: Mapping[str, Leeway]) -> Any:
-    """A value with zeros in place of elements that do not count."""
+def _cloned(value: Any, named: str, leeways: Mapping[str, Leeway]) -> Any:
+    """A value with copies of its tensors, for code that may modify them. Elements that do not count
+    are zero."""
     ignored = {
         id(tensor): leeways[at].ignored
         for at, tensor in parts(value, named).items()
@@ -210,9 +210,14 @@ def _zeroed(value: Any, named: str, leeways: Mapping[str, Leeway]) -> Any:
     }
 
     def visit(tensor: torch.Tensor) -> torch.Tensor:
+        copy = tensor.detach().clone()
         mask = ignored.get(id(tensor))
         if mask is None or mask.numel() != tensor.numel():
-            return tensor
-        return tensor.detach().masked_fill(mask.reshape(tensor.shape), 0)
+            return copy
+        copy = copy.contiguous()
+        # By bytes, because torch cannot index every dtype.
+        rows = copy.view(-1).view(torch.uint8).view(mask.numel(), copy.element_size())
+        rows[mask] = 0
+        return copy
 
     return walk(value, visit, {})
