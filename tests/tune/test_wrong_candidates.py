@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import random
@@ -143,6 +144,21 @@ def stale_sum(draw: Draw) -> Case:
         return out.add_(x)
 
     return host, (x,)
+
+
+@wrong(*FLOATS)
+def stale_part_of_a_maximum(draw: Draw) -> Case:
+    """Unwritten elements take part in a maximum or minimum that ignores NaN."""
+    x, fresh = draw.tensor(draw.size), draw.fresh()
+    written = draw.chance.randrange(min(x.numel(), 100))
+    reduced = draw.chance.choice((torch.fmax, torch.fmin))
+
+    def host(x: torch.Tensor, config: Config) -> torch.Tensor:
+        out, most = fresh(x), x.numel() if config == RIGHT else written
+        out[:most] = x[:most]
+        return functools.reduce(reduced, out.unbind()[:100])
+
+    return host, (x.clamp(-100, 100),)
 
 
 @wrong(*ALL)

@@ -113,7 +113,8 @@ def changed(
         found = _wrong(pair, tolerance, leeways.get(pair.at, EXACT))
         if found is not None:
             known = marked.get(pair.at, EXACT)
-            marked[pair.at] = dataclasses.replace(known, ignored=found)
+            ignored = found if known.ignored is None else known.ignored | found
+            marked[pair.at] = dataclasses.replace(known, ignored=ignored)
     return Comparison(), marked
 
 

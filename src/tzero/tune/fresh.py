@@ -4,12 +4,12 @@
 
     host function ── torch.empty, new_empty, resize_, ... ── Filling ──► memory full of the pattern
 
-Enters: one of two patterns. Leaves: tensors that hold it until something else is written. It must
+Enters: one of the patterns. Leaves: tensors that hold it until something else is written. It must
 not know configs, or how results are compared.
 
 An allocator hands out memory that an earlier call has freed. So what a kernel forgets to write
-often holds the right result of that call. Filled memory does not, and what differs between two runs
-with different patterns was not written, or was computed from unwritten memory.
+often holds the right result of that call. Filled memory does not. What differs between runs with
+different patterns was not written, or was computed from unwritten memory.
 
 All memory that operators of torch allocate without writing it is filled, on every device. Inside a
 custom operator torch itself fills it (see `filled_by_torch`), always with one pattern. What torch
@@ -41,7 +41,7 @@ class Pattern(NamedTuple):
     """
 
     number: float
-    """For floats. The finite one is exact in every float dtype, so that it survives conversions."""
+    """For floats. The finite ones are exact in all float dtypes, so that conversions keep them."""
     whole: int
     """For integers: small, because unwritten memory may be used as an index."""
     flag: bool
@@ -49,8 +49,13 @@ class Pattern(NamedTuple):
     """For all other dtypes."""
 
 
-PATTERNS = (Pattern(math.nan, 113, True, 0xFF), Pattern(-224.0, 85, False, 0x55))
-"""A right result may hold one of them, but not the one and then the other."""
+PATTERNS = (
+    Pattern(math.nan, 113, True, 0xFF),
+    Pattern(-224.0, 85, False, 0x55),
+    Pattern(224.0, 29, True, 0x00),
+)
+"""A right result may hold one of them, but not the first and then the second. NaN shows in sums and
+products, whatever is added to it. A maximum or a minimum ignores it, but not both of the others."""
 
 _EMPTY = frozenset(
     {
@@ -76,6 +81,8 @@ class Filling(torch_modes.Dispatching):
     (tensor([nan, nan]), tensor([1., nan]))
     """
 
+    supports_higher_order_operators = True  # such as torch.cond: they are called as they are
+
     def __init__(self, pattern: Pattern) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._pattern = pattern
@@ -85,7 +92,7 @@ class Filling(torch_modes.Dispatching):
     ) -> Any:
         name = name_of(function).partition(".")[0]
         kwargs = kwargs or {}
-        if name in _RESIZED:
+        if name in _RESIZED and _has_memory(args[0]):
             size = args[0].untyped_storage().nbytes()
             result = function(*args, **kwargs)
             _fill(args[0], self._pattern, size)
@@ -93,15 +100,21 @@ class Filling(torch_modes.Dispatching):
         inside = nullcontext() if function.namespace in ("aten", "prims") else filled_by_torch()
         with inside:
             result = function(*args, **kwargs)
-        if name in _EMPTY and "out" not in kwargs:
+        if name in _EMPTY and "out" not in kwargs and _has_memory(result):
             _fill(result, self._pattern)
         return result
+
+
+def _has_memory(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is in memory of its own; sparse tensors and subclasses consist of others."""
+    plain = type(tensor) in (torch.Tensor, torch.nn.Parameter)
+    return plain and tensor.layout is torch.strided and tensor.device.type != "meta"
 
 
 def _fill(tensor: torch.Tensor, pattern: Pattern, begin: int = 0) -> None:
     """Fill a tensor's storage, from a byte on."""
     storage = tensor.untyped_storage()
-    if tensor.device.type == "meta" or storage.nbytes() <= begin:
+    if storage.nbytes() <= begin:
         return
     carrier, bits = _bits(tensor.dtype, pattern)
     first = -(-begin // carrier.itemsize)

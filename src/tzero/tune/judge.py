@@ -2,15 +2,15 @@
 
 ::
 
-    reference: filled with A ── again with A ──► varies by  ── with B ──► which elements count
-                                    └─ too much: it is nondeterministic      │
-    candidate: filled with A, with B, and as later calls run ── verdict ◄────┘
+    reference: filled with A ── again with A ──► varies by ── with B, C ──► which elements count
+                                    └─ too much: it is nondeterministic        │
+    candidate: filled with A, B, C, and as later calls run ── verdict ◄────────┘
 
 Enters: the results of calls, and the arguments after them. Leaves: empty words for a candidate that
 is right, or where it differs. It must not know configs, or how calls are made.
 
-A and B are the patterns of `tzero.tune.fresh`. What changes between the reference's runs with A and
-with B was never written, or comes from memory that was not. So it does not count.
+A, B and C are the patterns of `tzero.tune.fresh`. What changes with them in the reference's results
+was never written, or comes from memory that was not. So it does not count.
 """
 
 from __future__ import annotations
@@ -129,7 +129,9 @@ class Reference:
             leeways |= varied
         return replace(self, leeways=leeways), ""
 
-    def refilled(self, results: Any, args: tuple[Any, ...]) -> tuple[Reference, str]:
+    def refilled(
+        self, results: Any, args: tuple[Any, ...], pattern: Pattern = PATTERNS[1]
+    ) -> tuple[Reference, str]:
         """The reference, with what is learnt from a run with another pattern: what changes does not
         count. And why it cannot be one, if its results have another form then, or `check` rejects
         them."""
@@ -142,7 +144,9 @@ class Reference:
                 return self, f"it depends on unwritten memory: {found.words}"
         if self.judge.check is None:
             return replace(self, leeways=leeways), ""
-        made = replace(self, leeways={**leeways, **self._held(results, args)})
+        if pattern is PATTERNS[1]:  # in every dtype another than the first
+            leeways = {**leeways, **self._held(results, args)}
+        made = replace(self, leeways=leeways)
         words = made._checked(results, args)
         return made, words and f"it is nondeterministic: {words}"
 
@@ -188,7 +192,7 @@ class Reference:
         return _RESULT, results, self.results
 
     def _held(self, results: Any, args: tuple[Any, ...]) -> dict[str, Leeway]:
-        """The elements that hold each pattern after the run with it."""
+        """The elements that held the first pattern, and now hold the second."""
         named, mine, other = self._for_check(results, args)
         after = parts(mine, named)
         found = {}

@@ -11,8 +11,8 @@ Enters: a function from a config to a call, arguments, and the reference config.
 which configs there are, nor in which process it runs.
 
 The arguments are only read. All configs run on one set of copies, which is restored before each,
-and with the same random seed. A config is right if it is so in three runs: in two of them fresh
-memory is filled with patterns (`tzero.tune.fresh`), in the third it is called as later calls are.
+and with the same random seed. A config is right if it is so in all runs: with fresh memory filled
+with each pattern of `tzero.tune.fresh`, and as later calls are made, before and after timing.
 """
 
 from __future__ import annotations
@@ -158,9 +158,10 @@ class Trial:
         found = Reference(results, args, self._judge)
         _, args, results = self.run(self._config, PATTERNS[0])
         found, problem = found.repeated(results, args)
-        if not problem:
-            _, args, results = self.run(self._config, PATTERNS[1])
-            found, problem = found.refilled(results, args)
+        for pattern in PATTERNS[1:]:
+            if not problem:
+                _, args, results = self.run(self._config, pattern)
+                found, problem = found.refilled(results, args, pattern)
         self._filled.add(self._config)
         return problem[:_LONGEST] or found
 
