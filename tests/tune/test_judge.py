@@ -28,6 +28,14 @@ def close(found: torch.Tensor, expected: torch.Tensor) -> bool:
     return torch.allclose(found, expected, rtol=0.1)
 
 
+class Within:
+    def __init__(self, most: float) -> None:
+        self.most = most
+
+    def __call__(self, found: torch.Tensor, expected: torch.Tensor) -> bool:
+        return float((found - expected).abs().max()) <= self.most
+
+
 # -- tolerance and check --------------------------------------------------------------------------
 
 
@@ -42,6 +50,8 @@ def close(found: torch.Tensor, expected: torch.Tensor) -> bool:
         (Judge(check=functools.partial(torch.testing.assert_close, rtol=0.1, atol=0)), True),
         (Judge(check=lambda found, expected: (found == expected).all()), False),
         (Judge(check=lambda found, expected: None), True),
+        (Judge(check=Within(0.1)), True),
+        (Judge(check=Within(0.001)), False),
         (
             Judge(check=lambda found, expected: "" if torch.equal(found, expected) else "other"),
             False,
@@ -161,6 +171,9 @@ def test_outcomes_are_remembered_for_the_options_they_were_judged_by() -> None:
         Judge(tolerance=0.0),
         Judge(check=close),
         Judge(check=torch.equal),
+        Judge(check=torch.allclose),
+        Judge(check=Within(0.1)),
+        Judge(check=Within(0.2)),
         Judge(check=functools.partial(torch.testing.assert_close, rtol=0.1, atol=0)),
         Judge(check=functools.partial(torch.testing.assert_close, rtol=0.2, atol=0)),
     ]

@@ -436,6 +436,7 @@ def test_no_wrong_candidate_passes(name: str, device: str) -> None:
     assert passed == []
 
 
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", RIGHT_KINDS)
 def test_every_right_candidate_passes(name: str, device: str) -> None:

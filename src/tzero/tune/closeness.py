@@ -113,7 +113,9 @@ def varied(mine: torch.Tensor, other: torch.Tensor) -> Leeway | None:
     if _equal(mine, other):
         return None
     scale = _scale(other)
-    spread = torch.cat([_error(one, two) for one, two, _ in _chunks(mine, other, None)])
+    wide = other.dtype in (torch.float64, torch.complex128)
+    kept = torch.float64 if wide else torch.float32
+    spread = torch.cat([_error(one, two, kept) for one, two, _ in _chunks(mine, other, None)])
     picked = _picked(other.numel(), other.device)
     sizes = _sizes(_parts(_flat(other)[picked]))
     relative = (spread[picked].to(torch.float64) / (sizes + scale)).nan_to_num(0.0, posinf=0.0)
@@ -140,9 +142,7 @@ def _far(
     return ~(comparable & (equal.all(dim=1) | (_error(mine, other, torch.float64) <= most)))
 
 
-def _error(
-    mine: torch.Tensor, other: torch.Tensor, dtype: torch.dtype = torch.float32
-) -> torch.Tensor:
+def _error(mine: torch.Tensor, other: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """The distance between elements; parts that are not finite count as 0."""
     one, two = _parts(mine), _parts(other)
     known = one.isfinite() & two.isfinite()

@@ -155,7 +155,7 @@ def _pairs(mine: Any, other: Any, at: str) -> Iterator[_Pair | str]:
             return
         for k, (one, two) in enumerate(zip(mine, other, strict=True)):
             yield from _pairs(one, two, f"{at}[{k}]")
-    elif dataclasses.is_dataclass(mine):
+    elif dataclasses.is_dataclass(mine) and not isinstance(mine, type):
         for field in dataclasses.fields(mine):
             name = field.name
             yield from _pairs(getattr(mine, name), getattr(other, name), f"{at}.{name}")
@@ -166,7 +166,7 @@ def _pairs(mine: Any, other: Any, at: str) -> Iterator[_Pair | str]:
             return
         for name, part in sparse_parts(mine).items():
             yield from _pairs(part, sparse_parts(other)[name], f"{at}.{name}()")
-    elif hasattr(mine, "__array__"):  # an array of numpy's
+    elif hasattr(mine, "__array__") and not isinstance(mine, float | complex):  # numpy's arrays
         yield from _pairs(torch.as_tensor(mine), torch.as_tensor(other), at)
     else:
         yield _Pair(at, mine, other)

@@ -114,7 +114,9 @@ def _has_memory(tensor: torch.Tensor) -> bool:
 def _fill(tensor: torch.Tensor, pattern: Pattern, begin: int = 0) -> None:
     """Fill a tensor's storage, from a byte on."""
     storage = tensor.untyped_storage()
-    if storage.nbytes() <= begin:
+    cuda = tensor.device.type == "cuda"
+    # A graph that the host function captures and keeps would fill memory in every later call.
+    if storage.nbytes() <= begin or (cuda and torch.cuda.is_current_stream_capturing()):
         return
     carrier, bits = _bits(tensor.dtype, pattern)
     first = -(-begin // carrier.itemsize)
@@ -122,6 +124,8 @@ def _fill(tensor: torch.Tensor, pattern: Pattern, begin: int = 0) -> None:
     # Through a tensor of its own: filling the result would change its version.
     whole = torch.empty(0, dtype=carrier, device=tensor.device)
     whole.set_(storage, first, (count,), (1,)).fill_(bits)
+    if cuda:  # the host function need not wait for this stream before it writes in another
+        torch.cuda.current_stream(tensor.device).synchronize()
 
 
 _CARRIERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}

@@ -101,7 +101,10 @@ def _digest(check: Any) -> str:
     if isinstance(check, functools.partial):
         return f"{_digest(check.func)} of {check.args!r} {check.keywords!r}"
     plain = hasattr(check, "__code__") or hasattr(check, "__func__")
-    return source.digest(check if plain else type(check).__call__)
+    name = getattr(check, "__qualname__", type(check).__qualname__)
+    state = {} if plain else getattr(check, "__dict__", {})
+    numbers = {k: v for k, v in state.items() if isinstance(v, bool | int | float | str)}
+    return f"{name} {source.digest(check if plain else type(check).__call__)} {numbers}"
 
 
 @dataclass(frozen=True, slots=True)
