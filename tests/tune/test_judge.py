@@ -103,6 +103,17 @@ def test_arguments_are_compared_beside_a_check_of_the_results() -> None:
     assert found.problem.startswith("its results are wrong: after the call args[0] is 128.0")
 
 
+def test_an_argument_that_is_a_result_is_left_to_the_check() -> None:
+    def fill(x: torch.Tensor, y: torch.Tensor, config: Config) -> list[torch.Tensor]:
+        return [x.fill_(1 if config == RIGHT else 1.05)]
+
+    def check(found: list[torch.Tensor], expected: list[torch.Tensor]) -> bool:
+        return close(found[0], expected[0])
+
+    made = trying(fill, torch.zeros(3), torch.zeros(3), judge=Judge(check=check))
+    assert tried(made, OTHER).usable
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int32, torch.bool, torch.float8_e5m2])
 def test_a_check_sees_zeros_where_the_reference_leaves_memory_unwritten(dtype: Any) -> None:
     def pad(x: torch.Tensor, config: Config) -> torch.Tensor:

@@ -68,27 +68,33 @@ def same(
 
 
 def spread(
-    results: Any, reference: Any, *, tolerance: float | None = None, named: str = "result"
+    results: Any,
+    reference: Any,
+    *,
+    tolerance: float | None = None,
+    named: str = "result",
+    leeways: Leeways = MappingProxyType({}),
 ) -> tuple[Comparison, dict[str, Leeway]]:
-    """How far a reference that ran twice with the same inputs differs from itself. The comparison
-    fails where that is so much that nothing can be compared with it.
+    """The leeways, with how far a reference that ran twice with the same inputs differs from
+    itself. The comparison fails where that is so much that nothing can be compared with it.
 
     >>> once, again = torch.tensor([1.0, 100.0]), torch.tensor([1.0, 100.05])
     >>> found, leeways = spread(again, once)
-    >>> bool(found), bool(same(torch.tensor([1.0, 100.1]), once, named="result", leeways=leeways))
+    >>> bool(found), bool(same(torch.tensor([1.0, 100.1]), once, leeways=leeways))
     (True, True)
     """
-    leeways: dict[str, Leeway] = {}
+    marked = dict(leeways)
     for pair in _pairs(results, reference, named):
         if isinstance(pair, str):
-            return Comparison(pair), {}
-        far = _wrong(pair, limit(_tolerance(pair, tolerance)), EXACT)
+            return Comparison(pair), marked
+        known = leeways.get(pair.at, EXACT)
+        far = _wrong(pair, limit(_tolerance(pair, tolerance)), known)
         if far is not None:
-            return Comparison(_words(pair, far)), {}
+            return Comparison(_words(pair, far)), marked
         tensors = _tensors(pair)
         if tensors is not None and (found := varied(*tensors)) is not None:
-            leeways[pair.at] = found
-    return Comparison(), leeways
+            marked[pair.at] = dataclasses.replace(found, ignored=known.ignored)
+    return Comparison(), marked
 
 
 def changed(

@@ -23,10 +23,11 @@ from typing import Any
 
 import torch
 
+from tzero.adapters.torch_internals import storage_id
 from tzero.tune import source
 from tzero.tune.closeness import EXACT, Leeway
 from tzero.tune.compare import changed, parts, same, spread
-from tzero.tune.copying import walk
+from tzero.tune.copying import tensors_in, walk
 from tzero.tune.fresh import PATTERNS, Pattern, holding
 
 __all__ = ["DEFAULT", "Check", "Judge", "Reference", "unfit_option"]
@@ -124,12 +125,13 @@ class Reference:
     def repeated(self, results: Any, args: tuple[Any, ...]) -> tuple[Reference, str]:
         """The reference, with what is learnt from the same run again; and why it cannot be one, if
         it varies too much."""
-        leeways: dict[str, Leeway] = {}
+        leeways: Mapping[str, Leeway] = {**self.leeways, **self._checked_args()}
         for named, mine, other in self._compared(results, args):
-            found, varied = spread(mine, other, tolerance=self.judge.tolerance, named=named)
+            found, leeways = spread(
+                mine, other, tolerance=self.judge.tolerance, named=named, leeways=leeways
+            )
             if not found:
                 return self, f"it is nondeterministic: {found.words}"
-            leeways |= varied
         return replace(self, leeways=leeways), ""
 
     def refilled(
@@ -187,6 +189,16 @@ class Reference:
         named, mine, other = self._for_check(results, args)
         found, expected = (_cloned(each, named, self.leeways) for each in (mine, other))
         return self.judge.problem(found, expected)
+
+    def _checked_args(self) -> dict[str, Leeway]:
+        """The arguments that do not count, because they are among the results that `check` gets."""
+        if self.judge.check is None:
+            return {}
+        strided = [each for each in tensors_in(self.results) if each.layout is torch.strided]
+        returned = {storage_id(each) for each in strided}
+        every = torch.ones((), dtype=torch.bool, device="cpu")
+        after = parts(self.args, _ARGS)
+        return {at: Leeway(every) for at in after if storage_id(after[at]) in returned}
 
     def _for_check(self, results: Any, args: tuple[Any, ...]) -> tuple[str, Any, Any]:
         """What `check` gets: the results, or the arguments of a function that returns nothing."""

@@ -152,16 +152,13 @@ class Trial:
     def _run_reference(self) -> Reference | str:
         # As later calls are made: before results are kept, kernels inside are tuned.
         self.run(self._config)
-        _, args, results = self.run(self._config, PATTERNS[0])
+        results, args = self._copies.kept(self._returned(self._config, PATTERNS[0]))
         self._changed = tuple(self._copies.changed())
-        results, args = self._copies.kept((results, args))
         found = Reference(results, args, self._judge)
-        _, args, results = self.run(self._config, PATTERNS[0])
-        found, problem = found.repeated(results, args)
+        found, problem = found.repeated(*self._returned(self._config, PATTERNS[0]))
         for pattern in PATTERNS[1:]:
             if not problem:
-                _, args, results = self.run(self._config, pattern)
-                found, problem = found.refilled(results, args, pattern)
+                found, problem = found.refilled(*self._returned(self._config, pattern), pattern)
         self._filled.add(self._config)
         return problem[:_LONGEST] or found
 
@@ -188,8 +185,7 @@ class Trial:
         )
         self._calls[config] = timing.calls
         # Again: a race need not show at first, and a plan is replayed only now.
-        _, args, results = self.run(config)
-        problem = self._verdict(config, results, args)
+        problem = self._verdict(config, *self._returned(config))
         if problem:
             return Outcome(problem=problem)
         return Outcome(timing.median, timing.low, timing.high, timing.samples)
@@ -198,8 +194,7 @@ class Trial:
         if config in self._filled:
             return ""
         for pattern in PATTERNS:
-            _, args, results = self.run(config, pattern)
-            problem = self._verdict(config, results, args, pattern)
+            problem = self._verdict(config, *self._returned(config, pattern), pattern)
             if problem:
                 return problem
         self._filled.add(config)
@@ -215,6 +210,14 @@ class Trial:
             return ""
         words = "it is nondeterministic" if config == self._config else WRONG
         return f"{words}: {wrong}"[:_LONGEST]
+
+    def _returned(
+        self, config: Config, pattern: Pattern | None = None
+    ) -> tuple[Any, tuple[Any, ...]]:
+        """The results of a run, and the arguments after it. Nothing else refers to them: the next
+        run may need the memory."""
+        _, args, results = self.run(config, pattern)
+        return results, args
 
     def run(
         self, config: Config, pattern: Pattern | None = None
