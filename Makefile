@@ -161,7 +161,7 @@ test-newest: $(NEWEST)/.made
 		-m 'not gpu and not soak' $(NEWEST_TESTS) $(TEST_ARGS)
 
 test-gpu: $(READY_DEV)
-	$(PY) -m pytest -m 'gpu and not soak' tests/gpu $(TEST_ARGS)
+	$(PY) -m pytest -m 'gpu and not soak' tests/gpu tests/tune $(TEST_ARGS)
 	$(PY) -m pytest -m 'not soak' tests/launches $(TEST_ARGS)
 
 # Under the sanitizer launches wait for one another, so what is about two streams at once is left out.

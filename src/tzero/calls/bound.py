@@ -66,6 +66,8 @@ class Owner(Protocol[R]):
         budget: float | None,
         isolate: bool | None,
         force: bool,
+        tolerance: float | None,
+        check: Callable[[Any, Any], object] | None,
         /,
     ) -> Search:
         """Find the fastest config for a bound kernel."""
@@ -210,6 +212,8 @@ class BoundKernel(Generic[R]):
         budget: float | None = None,
         isolate: bool | None = None,
         force: bool = False,
+        tolerance: float | None = None,
+        check: Callable[[Any, Any], object] | None = None,
     ) -> Search:
         """Find the fastest of the kernel's configs, use it from now on, and remember it.
 
@@ -222,9 +226,11 @@ class BoundKernel(Generic[R]):
         arguments if their contents matter. They are not changed, because it runs on copies. Without
         `force`, results from this machine and the same source are reused. `effort`, `budget` in
         seconds, and `isolate` default to the settings (``TZERO_TUNE``, ``TZERO_TUNE_BUDGET``,
-        ``TZERO_TUNE_ISOLATE``).
+        ``TZERO_TUNE_ISOLATE``); `tolerance` and `check` to the kernel's options of these names.
         """
-        return self._owner.autotune_bound(self, args, effort, budget, isolate, force)
+        return self._owner.autotune_bound(
+            self, args, effort, budget, isolate, force, tolerance, check
+        )
 
     def _set(self, config: Config | None) -> None:
         self._config = config

@@ -20,18 +20,20 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 import torch
 
-from tzero import locks, settings
+from tzero import settings
 from tzero.arguments.host import Host
 from tzero.arguments.key import Key
 from tzero.arguments.text import text
 from tzero.config import Config
 from tzero.errors import InvalidArgument, TuningFailed
 from tzero.launches import ahead
+from tzero.launches.current_call import current
 from tzero.tune import records, source
 from tzero.tune.by_size import (
     BySize,
@@ -44,6 +46,7 @@ from tzero.tune.by_size import (
     shapes_of,
 )
 from tzero.tune.facts import Facts, hardware_of
+from tzero.tune.judge import DEFAULT, Check, Judge, unfit_option
 from tzero.tune.kernel_search import KernelSearch, fastest, from_cache
 from tzero.tune.notices import Notices
 from tzero.tune.records import Entry, Outcome
@@ -87,10 +90,12 @@ class Tuning(Generic[R]):
         lookup: Mapping[str, Config] = MappingProxyType({}),
         size_hints: Sequence[int] = (),
         replayed: Callable[[Host[R], Config], Callable[..., R]] | None = None,
+        judge: Judge = DEFAULT,
     ) -> None:
         self.host = host
         self.space = space
         self.size_hints = tuple(size_hints)
+        self.judge = judge
         self.searches: dict[str, Search] = {}
         self._table = dict(lookup)
         self._source: str | None = None
@@ -113,9 +118,8 @@ class Tuning(Generic[R]):
     def _first(self) -> Config:
         return self._space.first
 
-    @locks.cached_property
-    def _searching(self) -> KernelSearch:
-        return KernelSearch(self.host, self._space, self._replayed, self._notices)
+    def _searching(self, judge: Judge) -> KernelSearch:
+        return KernelSearch(self.host, self._space, self._replayed, self._notices, judge)
 
     # -- at a first call -------------------------------------------------------------------------
 
@@ -126,7 +130,8 @@ class Tuning(Generic[R]):
                 return  # another thread was faster
             why_not = why_not_now(args)
             if why_not:
-                self._notices.once(f"its configs are not timed now: {why_not}")
+                if not current.is_check:
+                    self._notices.once(f"its configs are not timed now: {why_not}")
                 bound.choose(self._choice(bound, args, untimed=True), settled=False)
                 return
             with outside_recording():
@@ -245,8 +250,9 @@ class Tuning(Generic[R]):
         if shipped is not None:
             return self._keep(facts, shapes, shipped)
         effort = cast("Effort", "none" if untimed else now.tune)
-        known = self._searching.known(facts)
-        plan = self._searching.strategy(effort, known)
+        searching = self._searching(self.judge)
+        known = searching.known(facts)
+        plan = searching.strategy(effort, known)
         best = fastest(known)
         if best is not None and (plan.done or effort == "none"):
             self._timed[facts.arguments] = known
@@ -255,7 +261,8 @@ class Tuning(Generic[R]):
             return self._take_first(untimed) if untimed else self._nearest(facts, shapes)
         budget = now.tune_budget or math.inf
         try:
-            return self._search(bound, args, facts, effort, known, budget, now.tune_isolate)[0]
+            isolate = now.tune_isolate
+            return self._search(searching, bound, args, facts, effort, known, budget, isolate)[0]
         except torch.OutOfMemoryError as error:  # for copies of the arguments; a call needs none
             words = f"its configs are not timed, for lack of memory ({error})"
             self._notices.once(words, warn=True)
@@ -318,9 +325,13 @@ class Tuning(Generic[R]):
         budget: float | None,
         isolate: bool | None,
         force: bool,
+        tolerance: float | None = None,
+        check: Check | None = None,
     ) -> Search:
         """Search now, and use the best config."""
         self._check_autotune(args, budget)
+        judge = self._judge_of(tolerance, check)
+        searching = self._searching(judge)
         now = settings.now()
         effort = cast("Effort", now.tune if effort is None else effort)
         limit = (now.tune_budget or math.inf) if budget is None else budget
@@ -328,9 +339,11 @@ class Tuning(Generic[R]):
         searches: list[Search] = []
 
         def tuned(given: tuple[Any, ...], hint: int | None = None) -> Choice[Config]:
-            facts = self._facts(bound, given, hint)
-            known = {} if force else self._searching.known(facts)
-            choice, found = self._search(bound, given, facts, effort, known, limit, alone)
+            facts = replace(self._facts(bound, given, hint), judged=judge.text)
+            known = {} if force else searching.known(facts)
+            choice, found = self._search(
+                searching, bound, given, facts, effort, known, limit, alone
+            )
             searches.append(found)
             return choice
 
@@ -343,6 +356,19 @@ class Tuning(Generic[R]):
             hints = by_size.selector.hints  # several may have the same config
             numbered = [Hint(k, hint.inputs, hint.outputs) for k, hint in enumerate(hints)]
             return searches[Selector(numbered).nearest(by_size.shapes(args)).variant]
+
+    def _judge_of(self, tolerance: float | None, check: Check | None) -> Judge:
+        """The kernel's judge, with what is given in place of its options."""
+        unfit = unfit_option(tolerance, check)
+        if unfit is not None:
+            option, problem, advice = unfit
+            raise InvalidArgument(
+                kernel=self.host.name, argument=option, problem=problem, advice=advice
+            )
+        return Judge(
+            self.judge.tolerance if tolerance is None else tolerance,
+            self.judge.check if check is None else check,
+        )
 
     def _check_autotune(self, args: tuple[Any, ...], budget: float | None) -> None:
         if self.space is None:
@@ -368,6 +394,7 @@ class Tuning(Generic[R]):
 
     def _search(
         self,
+        searching: KernelSearch,
         bound: Bound,
         args: tuple[Any, ...],
         facts: Facts,
@@ -376,9 +403,7 @@ class Tuning(Generic[R]):
         budget: float,
         isolate: bool,
     ) -> tuple[Choice[Config], Search]:
-        choice, found = self._searching.run(
-            bound.function, args, facts, effort, known, budget, isolate
-        )
+        choice, found = searching.run(bound.function, args, facts, effort, known, budget, isolate)
         self.searches[facts.arguments] = found
         self._timed[facts.arguments] = found.outcomes
         return self._keep(facts, shapes_of(args, self.host.parameters), choice), found
@@ -391,7 +416,8 @@ class Tuning(Generic[R]):
         hardware, device = hardware_of(device_of(args))
         words = self.arguments(bound.key) + ("" if hint is None else f" with sizes {hint}")
         shapes = shapes_of(args, self.host.parameters)
-        return Facts(self.host.name, self._source, words, hardware, device, shapes)
+        judged = self.judge.text
+        return Facts(self.host.name, self._source, words, hardware, device, shapes, judged)
 
     def arguments(self, key: Key) -> str:
         """The name of a key's arguments in a lookup table or a file: all of it but the device."""

@@ -42,15 +42,19 @@ class Facts:
     device: str
     shapes: tuple[tuple[int, ...], ...] = ()
     """The shapes that are timed; with dynamic shapes, `arguments` does not contain them."""
+    judged: str = ""
+    """How results are compared, as text."""
 
     @property
     def strict(self) -> str:
-        """The key in the local cache: everything that can change which config is fastest."""
+        """The key in the local cache: everything that can change which config is right and
+        fastest."""
         return records.strict(
             source=self.source,
             arguments=self.arguments,
             hardware=self.hardware,
             device=self.device,
+            judged=self.judged,
             shapes=str(self.shapes),
             triton=triton.__version__,
             torch=str(torch.__version__),

@@ -34,6 +34,7 @@ from tzero.config import Config
 from tzero.errors import TzeroError
 from tzero.tune.child import Reply, SetReference, TimeConfig, process_state
 from tzero.tune.copying import copies
+from tzero.tune.judge import DEFAULT, Judge
 from tzero.tune.records import Outcome
 from tzero.tune.transfer import Parcel, packed, unsendable
 from tzero.tune.trial import Called, ReferenceFailed, as_written
@@ -68,10 +69,11 @@ class Isolated:
         *,
         reference: Config,
         called: Called = as_written,
+        judge: Judge = DEFAULT,
         limit: float = LIMIT,
     ) -> None:
         self._name, self._limit, self._args = host.name, limit, args
-        self._parcel = packed(host, args, called)
+        self._parcel = packed(host, args, called, judge)
         self._child: _Child | None = None
         self._end: weakref.finalize[Any, Any] | None = None  # of the child
         self._closed = weakref.finalize(self, os.close, self._parcel.descriptor)

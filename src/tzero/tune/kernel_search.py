@@ -29,6 +29,7 @@ from tzero.launches.ahead import Precompiled, precompile_host
 from tzero.launches.current_call import current
 from tzero.tune.facts import Facts
 from tzero.tune.isolated import Isolated
+from tzero.tune.judge import DEFAULT, Judge
 from tzero.tune.notices import Notices
 from tzero.tune.records import Memory, Outcome
 from tzero.tune.search import Effort, Strategy, Tpe, strategy
@@ -53,11 +54,19 @@ class KernelSearch:
         choice, found = searching.run(function, args, facts, "quick", known, 60.0, False)
     """
 
-    def __init__(self, host: Host[Any], space: Space, called: Called, notices: Notices) -> None:
+    def __init__(
+        self,
+        host: Host[Any],
+        space: Space,
+        called: Called,
+        notices: Notices,
+        judge: Judge = DEFAULT,
+    ) -> None:
         self._host = host
         self._space = space
         self._called = called  # candidates are called the way later calls will be
         self._notices = notices
+        self._judge = judge
 
     @property
     def _first(self) -> Config:
@@ -144,11 +153,13 @@ class KernelSearch:
     @contextmanager
     def _bench(self, args: tuple[Any, ...], device: torch.device, isolate: bool) -> Iterator[Bench]:
         if isolate:
-            with Isolated(self._host, args, reference=self._first, called=self._called) as alone:
+            with Isolated(
+                self._host, args, reference=self._first, called=self._called, judge=self._judge
+            ) as alone:
                 yield alone
         else:
             made = functools.cache(functools.partial(self._called, self._host))
-            yield Trial(made, args, device, self._first)
+            yield Trial(made, args, device, self._first, None, self._judge)
 
     def _prepare(
         self,
