@@ -60,6 +60,10 @@ def leave(config: Config) -> None:
     os._exit(3)
 
 
+def be_killed(config: Config) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def take_memory(config: Config) -> None:
     bytearray(1 << 62)
 
@@ -70,6 +74,7 @@ DEEDS: dict[str, Callable[[Config], None]] = {
     "hang": hang,
     "hang with child": hang_with_child,
     "leave": leave,
+    "be killed": be_killed,
     "take memory": take_memory,
     "tell": tell,
 }
@@ -138,7 +143,8 @@ def test_a_config_that_raises_or_is_wrong_has_a_problem_and_the_process_goes_on(
     bench: Isolated,
 ) -> None:
     before = bench.pid
-    assert asked(bench, does("take memory")).problem.startswith("MemoryError")
+    found = asked(bench, does("take memory"))
+    assert found.problem.startswith("MemoryError") and found.passing
     assert asked(bench, does("", wrong=True)).problem.startswith("its results are wrong: result is")
     assert asked(bench, FIRST).usable and bench.pid == before
 
@@ -185,17 +191,21 @@ def test_an_interrupted_wait_ends_the_process_and_the_next_config_gets_a_new_one
 
 
 @pytest.mark.parametrize(
-    ("what", "problem"),
+    ("what", "problem", "passing"),
     [
-        ("crash", "it crashed: killed by SIGSEGV"),
-        ("leave", "it crashed: it ended by itself with exit code 3"),
+        ("crash", "it crashed: killed by SIGSEGV", False),
+        ("leave", "it crashed: it ended by itself with exit code 3", False),
+        ("be killed", "it crashed: killed by SIGKILL (out of memory?)", True),
     ],
 )
-def test_a_crash_is_one_configs_problem(bench: Isolated, what: str, problem: str) -> None:
+def test_a_crash_is_one_configs_problem_and_passes_if_another_process_killed_it(
+    bench: Isolated, what: str, problem: str, passing: bool
+) -> None:
     assert asked(bench, FIRST).usable
     before = bench.pid
     assert before is not None
-    assert asked(bench, does(what)).problem == problem
+    found = asked(bench, does(what))
+    assert (found.problem, found.passing) == (problem, passing)
     assert not Path(f"/proc/{before}").exists()  # not even a zombie
     assert bench.pid is None
 
@@ -213,12 +223,16 @@ def test_a_hang_is_one_configs_problem_and_all_that_it_started_is_killed(
     monkeypatch.setattr(isolated, "time", clock)
     found = asked(bench, does("hang with child", file=str(file)))
     assert found.problem == "it hung: no answer within 1.05 s"
+    assert found.passing
     assert not Path(f"/proc/{before}").exists() and bench.pid is None
     await_end(int(file.read_text()))
 
 
 def test_a_reference_that_crashes_is_reported_and_can_be_replaced() -> None:
-    bench = Isolated(read(double), (torch.ones(9),), reference=does("crash"))
+    bench = Isolated(read(double), (torch.ones(9),), reference=does("take memory"))
+    found = asked(bench, does("take memory"))
+    assert found.problem.startswith("MemoryError") and found.passing
+    bench.set_reference(does("crash"))
     assert asked(bench, does("crash")).problem == "it crashed: killed by SIGSEGV"
     with pytest.raises(ReferenceFailed, match="killed by SIGSEGV"):
         asked(bench, FIRST)

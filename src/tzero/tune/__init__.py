@@ -26,6 +26,7 @@ kernel_search                       one search of one kernel: compiles, times, r
 space, search                       which configs there are, and which one is timed next
 tuner, progress, plot, seconds      the loop of a search; its progress bar, picture and units
 trial, copying, compare, timing     one config: run on copies, compared, timed
+failures                            whether a failure is the config's own, and remembered
 isolated, child, transfer           the same in a process of its own
 ==================================  ================================================================
 

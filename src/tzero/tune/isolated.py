@@ -34,6 +34,7 @@ from tzero.config import Config
 from tzero.errors import TzeroError
 from tzero.tune.child import Reply, SetReference, TimeConfig, process_state
 from tzero.tune.copying import copies
+from tzero.tune.failures import end_passes
 from tzero.tune.records import Outcome
 from tzero.tune.transfer import Parcel, packed, unsendable
 from tzero.tune.trial import Called, ReferenceFailed, as_written
@@ -89,7 +90,7 @@ class Isolated:
 
     def _use_reference(self, config: Config) -> None:
         self._reference = config
-        self._problem = ""  # of the reference
+        self._failed: Outcome | None = None  # of the reference, where it does not run
         self._reference_ran = False  # whether the present child has run it
 
     def spare(self) -> Any:
@@ -98,21 +99,22 @@ class Isolated:
 
     def reference_problem(self) -> str:
         """Why the reference does not run; empty where it does. Each process runs it once."""
-        if not self._problem and (self._child is None or not self._reference_ran):
+        if self._failed is None and (self._child is None or not self._reference_ran):
             value = self._ask(SetReference(self._reference), self._limit)
-            assert isinstance(value, str)
-            self._problem, self._reference_ran = value, True
-        return self._problem
+            self._failed = value if isinstance(value, Outcome) else None
+            self._reference_ran = True
+        return "" if self._failed is None else self._failed.problem
 
     def outcome(self, config: Config, *, budget: float, best: float | None) -> Outcome:
         """The outcome of timing a config; `ReferenceFailed` where the reference does not run."""
         problem = self.reference_problem()
         if problem and config != self._reference:
             raise ReferenceFailed(self._reference, problem)
-        if problem:
-            return Outcome(problem=problem)
+        if self._failed is not None:
+            return self._failed
         value = self._ask(TimeConfig(config, budget, best), budget + self._limit)
-        return value if isinstance(value, Outcome) else Outcome(problem=value)
+        assert isinstance(value, Outcome)
+        return value
 
     def close(self) -> None:
         """End the process."""
@@ -131,15 +133,16 @@ class Isolated:
         self.close()
 
     def _ask(self, question: SetReference | TimeConfig, seconds: float) -> str | Outcome:
-        """The answer to a question, or the problem where there is no answer."""
+        """The answer to a question, or the outcome of a config that does not answer."""
         child = self._started()
         try:
             reply = child.answer(question, seconds)
         except TimeoutError:
             self._end_child(kill=True)
-            return f"it hung: no answer within {seconds:g} s"
+            return Outcome(problem=f"it hung: no answer within {seconds:g} s", passing=True)
         except (EOFError, OSError):
-            return f"it crashed: {self._end_child()}"
+            code = self._end_child()
+            return Outcome(problem=f"it crashed: {how_it_ended(code)}", passing=end_passes(code))
         except BaseException:  # Ctrl-C: nobody reads the answer any more
             self._end_child(kill=True)
             raise
@@ -162,7 +165,7 @@ class Isolated:
             self._end_child(kill=True)
             problem = f"a process for it did not start within {START_LIMIT:g} s"
         except (EOFError, OSError):
-            problem = f"a process for it did not start: {self._end_child()}"
+            problem = f"a process for it did not start: {how_it_ended(self._end_child())}"
         except BaseException:
             self._end_child(kill=True)
             raise
@@ -171,11 +174,11 @@ class Isolated:
             raise unsendable(self._name, str(problem))
         return child
 
-    def _end_child(self, *, kill: bool = False) -> str:
-        """End the child and release what it holds; returns how it ended."""
+    def _end_child(self, *, kill: bool = False) -> int | None:
+        """End the child and release what it holds; returns its exit code."""
         child, self._child = self._child, None
         if child is None:
-            return ""
+            return None
         assert self._end is not None
         self._end.detach()
         return child.end(0.0 if kill else _GRACE)
@@ -223,9 +226,9 @@ class _Child(NamedTuple):
         reply: Reply = self.pipe.recv()
         return reply
 
-    def end(self, patience: float) -> str:
-        """Wait `patience` seconds for it to exit, then kill it and all that it started; returns how
-        it ended."""
+    def end(self, patience: float) -> int:
+        """Wait `patience` seconds for it to exit, then kill it and all that it started; returns its
+        exit code."""
         self.pipe.close()
         limit = time.monotonic() + patience
         while not self._is_gone() and time.monotonic() < limit:
@@ -235,7 +238,7 @@ class _Child(NamedTuple):
             os.killpg(self.process.pid, signal.SIGKILL)
         code = self.process.wait()
         os.close(self.lifeline)
-        return how_it_ended(code)
+        return code
 
     def _is_gone(self) -> bool:
         flags = os.WEXITED | os.WNOHANG | os.WNOWAIT

@@ -110,9 +110,8 @@ class KernelSearch:
             self._notices.each_time(f"{config} is out: {problem}")
         fresh = {step.config for step in found.steps}
         timed = {c: o for c, o in found.outcomes.items() if c in fresh or o is not known.get(c)}
-        lasting = {c: o for c, o in timed.items() if "OutOfMemoryError" not in o.problem}
         # One record holds only outcomes that were compared with the same reference.
-        Memory.of(settings.now()).keep(facts.strict, lasting, anew=not has_reference)
+        Memory.of(settings.now()).keep(facts.strict, timed, anew=not has_reference)
         if best in fresh or not known:
             tried, seconds = len(found.outcomes) - len(failed), found.outcomes[best].median
             return Choice.tuned(best, tried=tried, failed=len(failed), seconds=seconds), found

@@ -53,8 +53,11 @@ __all__ = [
 ]
 
 SCHEMA = 1
-"""Incremented when the format or its meaning changes. Older records are then timed again, and older
-files are an error."""
+"""Of shipped files; incremented when the format or its meaning changes. Older files are then an
+error."""
+
+RECORDS = 2
+"""Of records in the local cache, likewise. Older records are then timed again."""
 
 MOST_NEAR = 256
 """The most entries among which the nearest shapes are searched."""
@@ -69,9 +72,9 @@ def strict(**facts: Any) -> str:
     """A key of everything that can change which config is fastest, as canonical JSON.
 
     >>> strict(source="ab12", arguments="f32[1024]", device="cuda:sm_90 NVIDIA H200")
-    '{"arguments":"f32[1024]","device":"cuda:sm_90 NVIDIA H200","source":"ab12","tuned":1}'
+    '{"arguments":"f32[1024]","device":"cuda:sm_90 NVIDIA H200","source":"ab12","tuned":2}'
     """
-    return canonical({**facts, "tuned": SCHEMA})
+    return canonical({**facts, "tuned": RECORDS})
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +92,9 @@ class Outcome:
     high: float = math.inf
     samples: int = 0
     problem: str = ""
+    passing: bool = False
+    """Whether the problem is one of the machine at that time, not of the config. Such an outcome
+    is not remembered."""
 
     def __post_init__(self) -> None:
         numbers = (self.median, self.low, self.high)
@@ -107,6 +113,11 @@ class Outcome:
         if bool(self.problem) == math.isfinite(self.median):
             raise ValueError(
                 f"an outcome has either a median or a problem; this has median={self.median!r} "
+                f"and problem={self.problem!r}"
+            )
+        if type(self.passing) is not bool or (self.passing and not self.problem):
+            raise ValueError(
+                f"an outcome is passing only with a problem; this has passing={self.passing!r} "
                 f"and problem={self.problem!r}"
             )
 
@@ -147,7 +158,7 @@ class Record:
     def encode(self) -> bytes:
         """The record as canonical JSON, configs in order."""
         rows = [(config.to_json(), asdict(outcome)) for config, outcome in self.outcomes.items()]
-        value = {"schema": SCHEMA, "key": self.key, "outcomes": sorted(rows, key=_text_of)}
+        value = {"schema": RECORDS, "key": self.key, "outcomes": sorted(rows, key=_text_of)}
         return canonical(value).encode("utf-8", "surrogatepass")
 
     @staticmethod
@@ -161,8 +172,8 @@ class Record:
         value = parse(data.decode("utf-8", "surrogatepass"))
         if not isinstance(value, dict) or value.keys() != {"schema", "key", "outcomes"}:
             raise ValueError("it is not a record of tuning results")
-        if value["schema"] != SCHEMA:
-            raise ValueError(f"its schema is {value['schema']!r}, and this tzero reads {SCHEMA}")
+        if value["schema"] != RECORDS:
+            raise ValueError(f"its schema is {value['schema']!r}, and this tzero reads {RECORDS}")
         if value["key"] != key:
             raise ValueError(f"its key is {value['key']!r}, and {key!r} was asked for")
         try:
@@ -184,8 +195,9 @@ class Memory:
     >>> with tempfile.TemporaryDirectory() as root:
     ...     memory = Memory(Disk(root))
     ...     memory.keep("key", {Config(BLOCK=64): Outcome(2.0)})
-    ...     memory.known("key", [Config(BLOCK=64), Config(BLOCK=128)])
-    {Config(BLOCK=64): Outcome(median=2.0, low=0.0, high=inf, samples=0, problem='')}
+    ...     known = memory.known("key", [Config(BLOCK=64), Config(BLOCK=128)])
+    ...     {config: outcome.median for config, outcome in known.items()}
+    {Config(BLOCK=64): 2.0}
     """
 
     def __init__(self, disk: Disk | None) -> None:
@@ -221,12 +233,14 @@ class Memory:
         return {each: record.outcomes[each] for each in configs if each in record.outcomes}
 
     def keep(self, key: str, outcomes: Mapping[Config, Outcome], *, anew: bool = False) -> None:
-        """Remember outcomes under a key. Those of other configs stay, or go where `anew`. Of two
-        processes that write at once, one may lose its outcomes; they are then timed again."""
+        """Remember outcomes under a key, except problems that pass. Those of other configs stay, or
+        go where `anew`. Of two processes that write at once, one may lose its outcomes; they are
+        then timed again."""
         if self._disk is None:
             return
         before = None if anew else self.record(key)
-        merged = {**(before.outcomes if before is not None else {}), **outcomes}
+        lasting = {config: each for config, each in outcomes.items() if not each.passing}
+        merged = {**(before.outcomes if before is not None else {}), **lasting}
         if before is None or merged != before.outcomes:
             self._disk.put(_digest(key), Record(key, merged).encode())
 
@@ -237,7 +251,7 @@ def _disk(root: str) -> Disk:
 
 
 def _digest(key: str) -> str:
-    return hashlib.sha256(f"tuned {SCHEMA} {key}".encode("utf-8", "surrogatepass")).hexdigest()
+    return hashlib.sha256(f"tuned {RECORDS} {key}".encode("utf-8", "surrogatepass")).hexdigest()
 
 
 # -- hardware classes -----------------------------------------------------------------------------

@@ -28,6 +28,7 @@ from tzero.arguments.host import Host
 from tzero.config import Config
 from tzero.tune.compare import same
 from tzero.tune.copying import Copies, Location, tensors_in
+from tzero.tune.failures import passes
 from tzero.tune.records import Outcome
 from tzero.tune.timing import Clock, clock_of, measure
 
@@ -108,6 +109,9 @@ class Trial:
         self._calls: dict[Config, int] = {}  # calls in a sample, where known
         self._config = reference
         self._found: _Reference | str | None = None
+        self.reference_passing = False
+        """Whether the reference failed for a reason that passes."""
+        self._lost = False  # whether a config broke the device for all that come after it
 
     def set_reference(self, config: Config) -> None:
         """Compare with this config from now on. The current reference is not run again."""
@@ -125,7 +129,7 @@ class Trial:
                 with self._seeded():
                     self._found = self._run_reference()
             except Exception as error:  # kernels and compilers may raise anything
-                self._found = problem_of(error)
+                self._found, self.reference_passing = problem_of(error), self._passes(error)
         return self._found if isinstance(self._found, str) else ""
 
     def outcome(self, config: Config, *, budget: float, best: float | None) -> Outcome:
@@ -135,12 +139,17 @@ class Trial:
         if problem and config != self._config:
             raise ReferenceFailed(self._config, problem)
         if problem:
-            return Outcome(problem=problem)
+            return Outcome(problem=problem, passing=self.reference_passing)
         try:
             with self._seeded():
                 return self._outcome(config, budget, best)
         except Exception as error:
-            return Outcome(problem=problem_of(error))
+            return Outcome(problem=problem_of(error), passing=self._passes(error))
+
+    def _passes(self, error: Exception) -> bool:
+        """Whether a failure says nothing about the config that it happened to."""
+        lost, self._lost = self._lost, self._lost or self.device_lost()
+        return lost or passes(error)
 
     def device_lost(self) -> bool:
         """Whether this process can no longer use the device, as on CUDA after an illegal memory

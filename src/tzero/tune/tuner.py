@@ -20,7 +20,7 @@ import os
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -28,6 +28,7 @@ from types import MappingProxyType
 from typing import Any, Literal, Protocol
 
 from tzero.config import Config
+from tzero.tune.failures import passes
 from tzero.tune.plot import svg
 from tzero.tune.progress import Bar
 from tzero.tune.records import Outcome
@@ -233,9 +234,9 @@ class _Run:
         """Compile and time some configs; false where the time is up before all are done."""
         pending = dict(self.prepare(configs))
         for config in self.ready(pending):
-            problem = next(filter(None, map(_failure, pending[config])), None)
-            if problem is not None:
-                self.take(config, Outcome(problem=problem))
+            failed = next(filter(None, map(_failure, pending[config])), None)
+            if failed is not None:
+                self.take(config, failed)
                 continue
             if self.left() <= 0 and self.steps:
                 return False
@@ -287,7 +288,7 @@ class _Run:
                 best=None if best is None else self.outcomes[best].median,
             )
         except ReferenceFailed as error:  # it ran before, but may crash in a new process
-            outcome = Outcome(problem=str(error))
+            outcome = Outcome(problem=str(error), passing=True)
         if self.reference is None and outcome.usable:
             self.reference = config
         self.take(config, outcome)
@@ -370,9 +371,16 @@ def _together(known: Outcome, again: Outcome, found: Sequence[float]) -> Outcome
     )
 
 
-def _failure(future: Future[Any]) -> str | None:
-    error = future.exception()
-    return None if error is None else f"{type(error).__name__}: {_line(str(error))}"
+def _failure(future: Future[Any]) -> Outcome | None:
+    """The outcome of a config whose compile failed; None where it did not."""
+    try:
+        error = future.exception()
+    except CancelledError as cancelled:
+        error = cancelled
+    if error is None:
+        return None
+    problem = f"{type(error).__name__}: {_line(str(error))}"
+    return Outcome(problem=problem, passing=passes(error))
 
 
 def _best(outcomes: Mapping[Config, Outcome]) -> Config | None:
