@@ -228,6 +228,32 @@ def test_a_hang_is_one_configs_problem_and_all_that_it_started_is_killed(
     await_end(int(file.read_text()))
 
 
+def test_a_hang_takes_at_most_half_of_what_is_left_of_the_budget(
+    bench: Isolated, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert asked(bench, FIRST).usable
+    file = tmp_path / "begun"
+    monkeypatch.setattr(bench, "_until", 20.0)
+    monkeypatch.setattr(isolated, "_POLL", 0.05)
+    clock = SimpleNamespace(monotonic=lambda: 10.0 * file.exists(), sleep=time.sleep)
+    monkeypatch.setattr(isolated, "time", clock)
+    found = asked(bench, does("hang", file=str(file)))
+    assert found.problem == (
+        "it hung: no answer within 10 s, which is half of what was left of the budget"
+    )
+    assert found.passing
+
+
+@pytest.mark.parametrize(("one_worked", "limit"), [(True, 2.0), (False, 10.0)])
+def test_after_the_budget_a_candidate_still_gets_seconds_to_answer(
+    bench: Isolated, monkeypatch: pytest.MonkeyPatch, one_worked: bool, limit: float
+) -> None:
+    monkeypatch.setattr(bench, "_until", 0.0)
+    monkeypatch.setattr(bench, "_one_worked", one_worked)
+    assert bench._limited(60.0) == limit
+    assert bench._limited(0.5) == 0.5
+
+
 def test_a_reference_that_crashes_is_reported_and_can_be_replaced() -> None:
     bench = Isolated(read(double), (torch.ones(9),), reference=does("take memory"))
     found = asked(bench, does("take memory"))

@@ -170,6 +170,83 @@ def test_compiles_that_do_not_end_are_not_waited_for_beyond_the_budget() -> None
     assert Config(B=64) not in found.outcomes
 
 
+def test_the_budget_counts_compiles_that_end_before_prepare_returns() -> None:
+    clock = Clock()
+
+    def prepare(configs: Sequence[Config]) -> dict[Config, list[Future[Any]]]:
+        clock.now += 10.0 * len(configs)
+        return compiled(configs)
+
+    bench = Table(FAST, clock, each=0.01)
+    found = searched(bench, prepare=prepare, budget=40.0, together=True, clock=clock)
+    assert [step.config.B for step in found.steps] == [8, 16]
+    assert found.left_out == (Config(B=32), Config(B=64))
+    assert found.ended == "budget"
+    assert clock.now <= 1.2 * 40.0 + 10.0
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_compiles_that_take_too_long_are_stopped_and_left_out(together: bool) -> None:
+    late: Future[Any] = Future()
+    stopped: list[Future[Any]] = []
+
+    def prepare(configs: Sequence[Config]) -> dict[Config, list[Future[Any]]]:
+        return {config: [late if config.B == 32 else done()] for config in configs}
+
+    def stop(futures: Sequence[Future[Any]]) -> None:
+        stopped.extend(futures)
+
+    bench = Table(FAST)
+    found = searched(bench, prepare=prepare, budget=0.5, together=together, stop=stop)
+    assert set(stopped) == {late}
+    assert found.left_out == (Config(B=32),)
+    assert found.best == Config(B=64)
+    assert str(found).splitlines()[0].count("(1 left out)") == 1
+    assert str(found).splitlines()[-1].split() == ["left", "out", "Config(B=32)"]
+    assert pickle.loads(pickle.dumps(found)) == found
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_the_budget_does_not_end_the_search_before_a_config_works(together: bool) -> None:
+    clock = Clock()
+
+    def prepare(configs: Sequence[Config]) -> dict[Config, list[Future[Any]]]:
+        clock.now += 10.0 * len(configs)
+        return compiled(configs)
+
+    bench = Table({**FAST, 8: "no", 16: "no"}, clock)
+    found = searched(bench, prepare=prepare, budget=5.0, together=together, clock=clock)
+    assert bench.tried == [8, 16, 32]
+    assert found.best == Config(B=32)
+    assert found.left_out == (Config(B=64),)
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_a_first_config_that_is_not_compiled_in_time_does_not_hold_up_the_others(
+    together: bool,
+) -> None:
+    never: Future[Any] = Future()
+
+    def prepare(configs: Sequence[Config]) -> dict[Config, list[Future[Any]]]:
+        return {config: [never if config.B == 8 else done()] for config in configs}
+
+    bench = Table(FAST)
+    found = searched(bench, prepare=prepare, budget=0.5, together=together)
+    assert bench.references == [16]
+    assert found.best == Config(B=32)
+    assert found.left_out == (Config(B=8),)
+
+
+def test_time_is_kept_for_timing_the_fastest_again() -> None:
+    clock = Clock()
+    configs = [Config(B=size) for size in range(1, 101)]
+    bench = Table({config.B: 1e-5 for config in configs}, clock, each=1.0)
+    found = searched(bench, Exhaustive(Space.of(configs)), budget=50.0, clock=clock)
+    assert len(found.steps) == 40
+    assert len(bench.tried) > len(found.steps)
+    assert clock.now <= 50.0
+
+
 def test_candidates_are_timed_as_they_are_compiled_but_the_first_is_waited_for() -> None:
     late: Future[Any] = Future()
 

@@ -16,6 +16,7 @@ An `Isolated` is used from one thread at a time.
 from __future__ import annotations
 
 import contextlib
+import math
 import multiprocessing.spawn
 import os
 import signal
@@ -44,6 +45,12 @@ __all__ = ["Isolated"]
 LIMIT = 60.0
 """Seconds that a candidate may take in addition to its timing budget: compiling, the first call."""
 
+FIRST_LIMIT = 10.0
+"""Seconds that a candidate gets whatever is left of the search's budget, until one has worked."""
+
+LEAST_LIMIT = 2.0
+"""Seconds that it gets after that."""
+
 _POLL = 0.5  # seconds between checks whether a silent child is still alive
 _GRACE = 2.0  # seconds that a child gets to exit by itself
 
@@ -59,7 +66,8 @@ class Isolated:
             bench.outcome(Config(BLOCK=128), budget=0.5, best=None)
 
     The contents of the arguments are those at construction, which raises `InvalidArgument` where
-    the arguments or the function cannot be sent.
+    the arguments or the function cannot be sent. `limit` is what a candidate may take in addition
+    to its timing budget; `until` is when the search should end, by `time.monotonic`.
     """
 
     def __init__(
@@ -70,8 +78,10 @@ class Isolated:
         reference: Config,
         called: Called = as_written,
         limit: float = LIMIT,
+        until: float = math.inf,
     ) -> None:
         self._name, self._limit, self._args = host.name, limit, args
+        self._until, self._one_worked = until, False
         self._parcel = packed(host, args, called)
         self._child: _Child | None = None
         self._end: weakref.finalize[Any, Any] | None = None  # of the child
@@ -135,11 +145,13 @@ class Isolated:
     def _ask(self, question: SetReference | TimeConfig, seconds: float) -> str | Outcome:
         """The answer to a question, or the outcome of a config that does not answer."""
         child = self._started()
+        wanted, seconds = seconds, self._limited(seconds)
         try:
             reply = child.answer(question, seconds)
         except TimeoutError:
             self._end_child(kill=True)
-            return Outcome(problem=f"it hung: no answer within {seconds:g} s", passing=True)
+            why = "" if seconds == wanted else ", which is half of what was left of the budget"
+            return Outcome(problem=f"it hung: no answer within {seconds:.3g} s{why}", passing=True)
         except (EOFError, OSError):
             code = self._end_child()
             return Outcome(problem=f"it crashed: {how_it_ended(code)}", passing=end_passes(code))
@@ -148,7 +160,14 @@ class Isolated:
             raise
         if reply.last:
             self._end_child()
+        self._one_worked |= isinstance(reply.value, Outcome) and reply.value.usable
         return reply.value
+
+    def _limited(self, seconds: float) -> float:
+        """How long to wait for an answer: half of what is left of the search's budget, so that one
+        candidate that hangs leaves time for others."""
+        least = LEAST_LIMIT if self._one_worked else FIRST_LIMIT
+        return min(seconds, max((self._until - time.monotonic()) / 2, least))
 
     def _started(self) -> _Child:
         if self._child is not None:

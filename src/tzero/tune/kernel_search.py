@@ -14,12 +14,14 @@ used.
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 
+from tzero import compile as compiling
 from tzero import events, settings
 from tzero.adapters import triton_launch
 from tzero.arguments.host import Host
@@ -96,25 +98,37 @@ class KernelSearch:
         isolate: bool,
     ) -> tuple[Choice[Config], Search]:
         """Search, and remember the outcomes; `TuningFailed` where no config works."""
-        found = self._searched(function, args, effort, known, budget, isolate)
+        end = time.monotonic() + budget
+        found = self._searched(function, args, effort, known, end, isolate)
         has_reference = fastest(known) is not None
         if has_reference and _is_wrong(found.outcomes.get(self._first)):
             self._notices.once("its first config disagrees with those timed earlier: all are timed")
             anew = _without_verdicts(known)
-            return self.run(function, args, facts, effort, anew, budget, isolate)
+            left = max(end - time.monotonic(), 0.0)
+            return self.run(function, args, facts, effort, anew, left, isolate)
         failed = {repr(c): o.problem for c, o in found.outcomes.items() if not o.usable}
         best = found.best
         if best is None:
             raise TuningFailed(kernel=self._host.name, problems=failed)
         for config, problem in failed.items():
             self._notices.each_time(f"{config} is out: {problem}")
+        if found.left_out:
+            names = ", ".join(map(repr, found.left_out))
+            words = f"not compiled and timed in the budget of {budget:g} s, and left out: {names}"
+            self._notices.each_time(words)
         fresh = {step.config for step in found.steps}
         timed = {c: o for c, o in found.outcomes.items() if c in fresh or o is not known.get(c)}
         # One record holds only outcomes that were compared with the same reference.
         Memory.of(settings.now()).keep(facts.strict, timed, anew=not has_reference)
         if best in fresh or not known:
-            tried, seconds = len(found.outcomes) - len(failed), found.outcomes[best].median
-            return Choice.tuned(best, tried=tried, failed=len(failed), seconds=seconds), found
+            choice = Choice.tuned(
+                best,
+                tried=len(found.outcomes) - len(failed),
+                failed=len(failed),
+                left_out=len(found.left_out),
+                seconds=found.outcomes[best].median,
+            )
+            return choice, found
         return from_cache(best, found.outcomes), found
 
     def _searched(
@@ -123,27 +137,31 @@ class KernelSearch:
         args: tuple[Any, ...],
         effort: Effort,
         known: Mapping[Config, Outcome],
-        budget: float,
+        end: float,
         isolate: bool,
     ) -> Search:
         device = device_of(args)
         plan = self.strategy(effort, known)
-        with self._bench(args, device, isolate) as bench, events.hushed():
+        with self._bench(args, device, isolate, end) as bench, events.hushed():
             return search(
                 plan,
                 functools.partial(self._prepare, function, device, bench.spare),
                 bench,
                 known=known,
-                budget=budget,
+                budget=end - time.monotonic(),
                 together=device.type == "cpu",
                 batch=LEARNING if isinstance(plan, Tpe) else BATCH,
                 title=self._host.name,
+                stop=compiling.service().stop,
             )
 
     @contextmanager
-    def _bench(self, args: tuple[Any, ...], device: torch.device, isolate: bool) -> Iterator[Bench]:
+    def _bench(
+        self, args: tuple[Any, ...], device: torch.device, isolate: bool, end: float
+    ) -> Iterator[Bench]:
         if isolate:
-            with Isolated(self._host, args, reference=self._first, called=self._called) as alone:
+            first, called = self._first, self._called
+            with Isolated(self._host, args, reference=first, called=called, until=end) as alone:
                 yield alone
         else:
             made = functools.cache(functools.partial(self._called, self._host))

@@ -150,15 +150,22 @@ class Choice(Generic[V]):
 
     @classmethod
     def tuned(
-        cls, variant: V, *, tried: int, failed: int = 0, seconds: float | None = None
+        cls,
+        variant: V,
+        *,
+        tried: int,
+        failed: int = 0,
+        left_out: int = 0,
+        seconds: float | None = None,
     ) -> Choice[V]:
         """A search in this process found it.
 
-        >>> print(Choice.tuned("wide", tried=1, failed=2))
-        'wide' (tuned: the only one that was timed; 2 failed)
+        >>> print(Choice.tuned("wide", tried=1, failed=2, left_out=3))
+        'wide' (tuned: the only one that was timed; 2 failed; 3 left out, for lack of time)
         """
         which = "the only one that was" if tried == 1 else f"the fastest of {tried} that were"
         others = f"; {failed} failed" if failed else ""
+        others += f"; {left_out} left out, for lack of time" if left_out else ""
         return cls(variant, "tuned", f"{which} timed{_with(seconds)}{others}", seconds)
 
 

@@ -53,6 +53,12 @@ LEAST = 0.02
 ROUND = 0.02
 """Seconds for one candidate in each round in which the fastest are timed again."""
 
+COMPILING = 0.6
+"""The share of what is left of the budget that compiling may take, where it comes before timing."""
+
+FINALE = 0.2
+"""The share of the budget that is kept for timing the fastest again."""
+
 SHARE = 0.5
 """No round begins once the rounds have taken this share of the time before them. Only where calls
 are long do rounds take so much, and long calls average out the noise of the machine."""
@@ -116,12 +122,14 @@ class Search:
     ended: Ended
     """``searched``: everything was tried; ``budget``: the time was up; ``interrupted``: by
     Ctrl-C."""
+    left_out: tuple[Config, ...] = ()
+    """Configs whose turn it was when the time was up; they were not compiled or not timed."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "outcomes", MappingProxyType(dict(self.outcomes)))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Search, (dict(self.outcomes), self.steps, self.seconds, self.ended)
+        return Search, (dict(self.outcomes), self.steps, self.seconds, self.ended, self.left_out)
 
     @property
     def best(self) -> Config | None:
@@ -145,12 +153,15 @@ class Search:
         count = len(self.outcomes)
         ended = {"searched": "", "budget": ", then the time was up", "interrupted": ", interrupted"}
         head = f"{count} config{'s' * (count != 1)} in {self.seconds:.1f} s{ended[self.ended]}"
+        if self.left_out:
+            head += f" ({len(self.left_out)} left out)"
         first = next(iter(self.outcomes.values()), None)
         if usable and usable[0][0] > 0 and first is not None and first.usable:
             gain = first.median / usable[0][0]
             head += f"; the fastest is {gain:.2f} times as fast as the first"
         rows = [f"  {in_words(median):>9}  {config!r}" for median, _, config in usable]
         rows += [f"     failed  {config!r}: {_line(problem)}" for config, problem in failed]
+        rows += [f"   left out  {config!r}" for config in self.left_out]
         return "\n".join([head, *rows])
 
 
@@ -165,16 +176,20 @@ def search(
     batch: int = BATCH,
     title: str = "tuning",
     clock: Callable[[], float] = time.monotonic,
+    stop: Callable[[Sequence[Future[Any]]], object] = lambda futures: None,
 ) -> Search:
     """Search for the fastest config. `known` are outcomes that the strategy was told before. With
     `together`, everything is compiled before anything is timed, because both need the same cores.
     Ctrl-C ends the search with the best config so far; where there is none, it is raised.
 
+    The budget counts compiling too. When it is used up, `stop` is given the compiles that have not
+    ended, and their configs are left out. It does not end the search before one config works.
+
     ::
 
         search(strategy(space, "quick"), compile_all, bench, budget=60).best
     """
-    run = _Run(strategy, prepare, bench, budget, together, batch, clock)
+    run = _Run(strategy, prepare, bench, budget, together, batch, clock, stop)
     with Bar(title, strategy.most) as bar:
         run.bar = bar
         try:
@@ -185,7 +200,8 @@ def search(
             if _best(run.outcomes) is None:
                 raise
             run.ended = "interrupted"
-    return Search(run.outcomes, tuple(run.steps), clock() - run.start, run.ended)
+    left_out = tuple(config for config in run.left_out if config not in run.outcomes)
+    return Search(run.outcomes, tuple(run.steps), clock() - run.start, run.ended, left_out)
 
 
 class _Run:
@@ -198,11 +214,14 @@ class _Run:
         together: bool,
         batch: int,
         clock: Callable[[], float],
+        stop: Callable[[Sequence[Future[Any]]], object],
     ) -> None:
         self.strategy, self.prepare, self.bench = strategy, prepare, bench
-        self.together, self.batch, self.clock = together, batch, clock
+        self.together, self.batch, self.clock, self.stop = together, batch, clock, stop
         self.start = clock()
         self.end = self.start + budget
+        self.last_start = self.start + (1 - FINALE) * budget  # of a candidate's first timing
+        self.left_out: list[Config] = []
         self.outcomes: dict[Config, Outcome] = {}
         self.steps: list[Step] = []
         self.ended: Ended = "searched"
@@ -220,60 +239,94 @@ class _Run:
 
     def run(self) -> None:
         while not self.strategy.done:
-            if self.left() <= 0 and self.steps:
+            if self.is_late():
                 self.ended = "budget"
                 return
             configs = self.strategy.ask(self.batch)
             if not configs:
                 return
-            if not self.time_all(configs):
+            self.left_out += configs
+            try:
+                self.time_all(configs)
+            finally:
+                self.left_out = [each for each in self.left_out if each not in self.outcomes]
+            if self.left_out:
                 self.ended = "budget"
                 return
 
-    def time_all(self, configs: Sequence[Config]) -> bool:
-        """Compile and time some configs; false where the time is up before all are done."""
-        pending = dict(self.prepare(configs))
-        for config in self.ready(pending):
-            failed = next(filter(None, map(_failure, pending[config])), None)
-            if failed is not None:
-                self.take(config, failed)
-                continue
-            if self.left() <= 0 and self.steps:
-                return False
-            self.time(config)
-        return all(config in self.outcomes for config in configs)
+    def time_all(self, configs: Sequence[Config]) -> None:
+        """Compile and time some configs, as far as the time allows."""
+        now = self.clock()
+        until = now + (COMPILING if self.together else 1.0) * max(self.last_start - now, 0.0)
+        pending: dict[Config, Sequence[Future[Any]]] = {}
+        rest = list(configs)
+        try:
+            while rest and not self.is_late():
+                begun = self.begin_compiling(rest, until)
+                pending.update(begun)
+                for config in self.ready(begun, until):
+                    self.try_one(config, begun[config])
+                    if self.is_late():
+                        return
+                if self.reference is not None:
+                    return  # the others are not compiled in time
+                rest = [each for each in rest if each not in pending]
+        finally:
+            self.stop([each for futures in pending.values() for each in futures if not each.done()])
 
-    def ready(self, pending: Futures) -> Iterator[Config]:
+    def begin_compiling(self, configs: Sequence[Config], until: float) -> Futures:
+        """Start compiles, of one config at least, and of the others while there is time: without
+        workers, each is compiled before this returns."""
+        begun: dict[Config, Sequence[Future[Any]]] = {}
+        for config in configs:
+            if begun and self.clock() >= until:
+                break
+            begun.update(self.prepare([config]))
+        return begun
+
+    def ready(self, pending: Futures, until: float) -> Iterator[Config]:
         """The configs, as they become compiled. The first comes first, because the others are
         compared with it. Compiled candidates then come in random order: lists tend to go from small
         to large, and in that order each would be the best so far, and timed at length. Ends early
-        when the time is up."""
+        when compiles take too long, but not before one config works."""
         waiting = list(pending)
         if self.together:
-            self.compile_all(pending)
+            self.compile_all(pending, until)
         elif self.reference is None and waiting:
-            wait(pending[waiting[0]], timeout=self.patience())
+            left = self.seconds_to(until)
+            wait(pending[waiting[0]], timeout=None if left is None else COMPILING * left)
         while waiting:
             done = [c for c in waiting if all(future.done() for future in pending[c])]
+            late = [f for c in waiting for f in pending[c] if not f.done()]
             if not done:
-                late = [f for c in waiting for f in pending[c] if not f.done()]
-                if not wait(late, self.patience(), return_when=FIRST_COMPLETED).done:
+                limit = None if self.reference is None else self.seconds_to(until)
+                if not wait(late, limit, return_when=FIRST_COMPLETED).done:
                     return
                 continue
+            if self.together and late and self.reference is not None:
+                self.stop(late)  # they would disturb the timing, and it is too late for them
+                waiting = done
             config = done[0] if self.reference is None else self.chance.choice(done)
-            yield config
             waiting.remove(config)
+            yield config
 
-    def compile_all(self, pending: Futures) -> None:
+    def compile_all(self, pending: Futures, until: float) -> None:
         """Wait until all are compiled or the time is up; the progress bar counts them."""
         late = {each for futures in pending.values() for each in futures}
         while late:
-            done, late = wait(late, self.patience(), return_when=FIRST_COMPLETED)
+            done, late = wait(late, self.seconds_to(until), return_when=FIRST_COMPLETED)
             if not done:
                 return
             if self.bar is not None:
                 ready = [all(each.done() for each in futures) for futures in pending.values()]
                 self.bar.show_compiled(sum(ready), len(ready))
+
+    def try_one(self, config: Config, futures: Sequence[Future[Any]]) -> None:
+        failed = next(filter(None, map(_failure, futures)), None)
+        if failed is not None:
+            self.take(config, failed)
+        else:
+            self.time(config)
 
     def time(self, config: Config) -> None:
         if self.began is None:
@@ -305,7 +358,7 @@ class _Run:
     def settle(self) -> None:
         """Time the fastest again in rounds, so that a slow moment of the machine does not decide.
         The median of all rounds counts."""
-        if not self.steps or self.ended != "searched":
+        if not self.steps or self.left() <= 0:
             return
         found = {c: [o.median] for c, o in self.outcomes.items() if o.usable}
         fresh = {step.config for step in self.steps}
@@ -331,9 +384,13 @@ class _Run:
     def left(self) -> float:
         return self.end - self.clock()
 
-    def patience(self) -> float | None:
-        """How long to wait for a compile; for the first one, without a limit."""
-        return None if not self.steps or self.end == math.inf else max(self.left(), 0.0)
+    def is_late(self) -> bool:
+        """Whether no further candidate is timed: not before one works and one was tried."""
+        tried = self.reference is not None and bool(self.steps)
+        return tried and self.clock() >= self.last_start
+
+    def seconds_to(self, until: float) -> float | None:
+        return None if until == math.inf else max(until - self.clock(), 0.0)
 
     def remaining(self) -> float | None:
         """An estimate of the seconds until the end."""
