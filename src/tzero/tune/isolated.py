@@ -33,7 +33,7 @@ from tzero.arguments.host import Host
 from tzero.compile.pool import START_LIMIT, how_it_ended
 from tzero.config import Config
 from tzero.errors import TzeroError
-from tzero.tune.child import Reply, SetReference, TimeConfig, process_state
+from tzero.tune.child import ProcessState, Reply, SetReference, TimeConfig, process_state
 from tzero.tune.copying import copies
 from tzero.tune.failures import end_passes
 from tzero.tune.records import Outcome
@@ -84,6 +84,7 @@ class Isolated:
         self._until, self._one_worked = until, False
         self._parcel = packed(host, args, called)
         self._child: _Child | None = None
+        self._state: ProcessState | None = None  # to be sent to a child that was just started
         self._end: weakref.finalize[Any, Any] | None = None  # of the child
         self._closed = weakref.finalize(self, os.close, self._parcel.descriptor)
         self._use_reference(reference)
@@ -169,16 +170,26 @@ class Isolated:
         least = LEAST_LIMIT if self._one_worked else FIRST_LIMIT
         return min(seconds, max((self._until - time.monotonic()) / 2, least))
 
-    def _started(self) -> _Child:
+    def start(self) -> None:
+        """Start the process, without waiting for it."""
         if self._child is not None:
-            return self._child
+            return
         if not self._closed.alive:
             raise ValueError(f"{self._name}: this Isolated is closed; make another one")
         self._child = child = _Child.start(self._parcel)
         self._end = weakref.finalize(self, _end, child, os.getpid())
-        self._reference_ran = False
+        self._state, self._reference_ran = process_state(), False
+
+    def _started(self) -> _Child:
+        """The child, when it has read the parcel and the state of this process."""
+        self.start()
+        child, state = self._child, self._state
+        assert child is not None
+        if state is None:
+            return child
+        self._state = None
         try:
-            child.pipe.send(process_state())
+            child.pipe.send(state)
             problem = child.reply(START_LIMIT).value
         except TimeoutError:
             self._end_child(kill=True)

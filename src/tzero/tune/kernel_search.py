@@ -162,6 +162,7 @@ class KernelSearch:
         if isolate:
             first, called = self._first, self._called
             with Isolated(self._host, args, reference=first, called=called, until=end) as alone:
+                alone.start()  # while configs are compiled
                 yield alone
         else:
             made = functools.cache(functools.partial(self._called, self._host))

@@ -53,8 +53,11 @@ LEAST = 0.02
 ROUND = 0.02
 """Seconds for one candidate in each round in which the fastest are timed again."""
 
-COMPILING = 0.6
-"""The share of what is left of the budget that compiling may take, where it comes before timing."""
+FIRST = 0.6
+"""The share of the budget for which only the first config is waited for; then any is taken."""
+
+STOPPING = 5.0
+"""Seconds to wait for compiles to end that were stopped and are wanted again."""
 
 FINALE = 0.2
 """The share of the budget that is kept for timing the fastest again."""
@@ -227,6 +230,7 @@ class _Run:
         self.ended: Ended = "searched"
         self.reference: Config | None = None
         self.chance = random.Random(0)
+        self.spent = 0.0  # seconds of timing candidates
         self.began: float | None = None  # when the first candidate was timed
         self.bar: Bar | None = None
 
@@ -256,70 +260,83 @@ class _Run:
 
     def time_all(self, configs: Sequence[Config]) -> None:
         """Compile and time some configs, as far as the time allows."""
-        now = self.clock()
-        until = now + (COMPILING if self.together else 1.0) * max(self.last_start - now, 0.0)
         pending: dict[Config, Sequence[Future[Any]]] = {}
         rest = list(configs)
         try:
             while rest and not self.is_late():
-                begun = self.begin_compiling(rest, until)
+                begun = self.begin_compiling(rest)
                 pending.update(begun)
-                for config in self.ready(begun, until):
+                for config in self.ready(begun):
                     self.try_one(config, begun[config])
                     if self.is_late():
                         return
                 if self.reference is not None:
                     return  # the others are not compiled in time
-                rest = [each for each in rest if each not in pending]
+                rest = [each for each in rest if each not in self.outcomes]
+                wait([each for futures in begun.values() for each in futures], timeout=STOPPING)
         finally:
             self.stop([each for futures in pending.values() for each in futures if not each.done()])
 
-    def begin_compiling(self, configs: Sequence[Config], until: float) -> Futures:
+    def begin_compiling(self, configs: Sequence[Config]) -> Futures:
         """Start compiles, of one config at least, and of the others while there is time: without
         workers, each is compiled before this returns."""
         begun: dict[Config, Sequence[Future[Any]]] = {}
+        start = self.clock()
         for config in configs:
-            if begun and self.clock() >= until:
-                break
+            if begun:
+                now = self.clock()
+                each = (now - start) / len(begun)
+                if now + each >= self.compile_end(len(begun)):
+                    break
             begun.update(self.prepare([config]))
         return begun
 
-    def ready(self, pending: Futures, until: float) -> Iterator[Config]:
+    def ready(self, pending: Futures) -> Iterator[Config]:
         """The configs, as they become compiled. The first comes first, because the others are
         compared with it. Compiled candidates then come in random order: lists tend to go from small
-        to large, and in that order each would be the best so far, and timed at length. Ends early
-        when compiles take too long, but not before one config works."""
+        to large, and in that order each would be the best so far, and timed at length. Compiles
+        that take too long are stopped, but not before one config can be tried."""
         waiting = list(pending)
         if self.together:
-            self.compile_all(pending, until)
+            self.compile_all(pending)
         elif self.reference is None and waiting:
-            left = self.seconds_to(until)
-            wait(pending[waiting[0]], timeout=None if left is None else COMPILING * left)
+            left = self.seconds_to(self.last_start)
+            wait(pending[waiting[0]], timeout=None if left is None else FIRST * left)
         while waiting:
             done = [c for c in waiting if all(future.done() for future in pending[c])]
             late = [f for c in waiting for f in pending[c] if not f.done()]
+            until = self.compile_end(len(done))
             if not done:
                 limit = None if self.reference is None else self.seconds_to(until)
                 if not wait(late, limit, return_when=FIRST_COMPLETED).done:
                     return
                 continue
-            if self.together and late and self.reference is not None:
-                self.stop(late)  # they would disturb the timing, and it is too late for them
+            if late and self.clock() >= until:
+                self.stop(late)  # they would disturb the timing
                 waiting = done
             config = done[0] if self.reference is None else self.chance.choice(done)
             waiting.remove(config)
             yield config
 
-    def compile_all(self, pending: Futures, until: float) -> None:
+    def compile_all(self, pending: Futures) -> None:
         """Wait until all are compiled or the time is up; the progress bar counts them."""
         late = {each for futures in pending.values() for each in futures}
         while late:
-            done, late = wait(late, self.seconds_to(until), return_when=FIRST_COMPLETED)
+            ready = sum(all(each.done() for each in futures) for futures in pending.values())
+            if self.bar is not None:
+                self.bar.show_compiled(ready, len(pending))
+            until = self.seconds_to(self.compile_end(ready))
+            done, late = wait(late, until, return_when=FIRST_COMPLETED)
             if not done:
                 return
-            if self.bar is not None:
-                ready = [all(each.done() for each in futures) for futures in pending.values()]
-                self.bar.show_compiled(sum(ready), len(ready))
+
+    def compile_end(self, ready: int) -> float:
+        """When to stop compiling, where so many are compiled and have to be timed yet."""
+        return self.last_start - (self.cost() * (ready + 1) if self.together else 0.0)
+
+    def cost(self) -> float:
+        """The seconds that timing one candidate takes."""
+        return self.spent / len(self.steps) if self.spent else 2 * EACH
 
     def try_one(self, config: Config, futures: Sequence[Future[Any]]) -> None:
         failed = next(filter(None, map(_failure, futures)), None)
@@ -329,8 +346,9 @@ class _Run:
             self.time(config)
 
     def time(self, config: Config) -> None:
+        start = self.clock()
         if self.began is None:
-            self.began = self.clock()
+            self.began = start
         if self.reference is None:
             self.bench.set_reference(config)
         best = _best(self.outcomes)
@@ -344,6 +362,7 @@ class _Run:
             outcome = Outcome(problem=str(error), passing=True)
         if self.reference is None and outcome.usable:
             self.reference = config
+        self.spent += self.clock() - start
         self.take(config, outcome)
 
     def take(self, config: Config, outcome: Outcome) -> None:
