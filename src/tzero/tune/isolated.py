@@ -36,7 +36,7 @@ from tzero.errors import TzeroError
 from tzero.tune.child import ProcessState, Reply, SetReference, TimeConfig, process_state
 from tzero.tune.copying import copies
 from tzero.tune.failures import end_passes
-from tzero.tune.records import Outcome
+from tzero.tune.outcome import Outcome
 from tzero.tune.transfer import Parcel, packed, unsendable
 from tzero.tune.trial import Called, ReferenceFailed, as_written
 

@@ -32,14 +32,23 @@ from tzero.launches.current_call import current
 from tzero.tune.facts import Facts
 from tzero.tune.isolated import Isolated
 from tzero.tune.notices import Notices
-from tzero.tune.records import Memory, Outcome
+from tzero.tune.outcome import Outcome, best_of
+from tzero.tune.records import Memory
 from tzero.tune.search import Effort, Strategy, Tpe, strategy
 from tzero.tune.select import Choice
 from tzero.tune.space import Space
 from tzero.tune.trial import WRONG, Called, Seeded, Trial, device_of
 from tzero.tune.tuner import BATCH, Bench, Search, search
 
-__all__ = ["KernelSearch", "fastest", "from_cache"]
+__all__ = ["AGAIN", "AGAIN_ISOLATED", "KernelSearch", "from_cache"]
+
+AGAIN = 3.0
+"""Seconds that timing provisional results again may take."""
+
+AGAIN_ISOLATED = 12.0
+"""The same where a process has to be started."""
+
+_timed_here: set[str] = set()  # keys that this process has searched for; protected by TURN
 
 LEARNING = 8
 """How many configs are asked for at once from a strategy that learns from each result."""
@@ -76,7 +85,7 @@ class KernelSearch:
         ordered = sorted(found, key=lambda config: config != self._first)
         listed = {config: config for config in self._space.listed or ()}  # in their own spelling
         known = {listed.get(each, each): found[each] for each in ordered if each in self._space}
-        if _is_wrong(known.get(self._first)) or fastest(known) is None:
+        if _is_wrong(known.get(self._first)) or best_of(known) is None:
             return _without_verdicts(known)
         return known
 
@@ -100,7 +109,8 @@ class KernelSearch:
         """Search, and remember the outcomes; `TuningFailed` where no config works."""
         end = time.monotonic() + budget
         found = self._searched(function, args, effort, known, end, isolate)
-        has_reference = fastest(known) is not None
+        _timed_here.add(facts.strict)
+        has_reference = best_of(known) is not None
         if has_reference and _is_wrong(found.outcomes.get(self._first)):
             self._notices.once("its first config disagrees with those timed earlier: all are timed")
             anew = _without_verdicts(known)
@@ -127,9 +137,21 @@ class KernelSearch:
                 failed=len(failed),
                 left_out=len(found.left_out),
                 seconds=found.outcomes[best].median,
+                kept=best == self._first != best_of(found.outcomes),
+                provisional=found.provisional,
             )
             return choice, found
         return from_cache(best, found.outcomes), found
+
+    def best(self, known: Mapping[Config, Outcome]) -> Config | None:
+        """The config to use by what is known: the fastest, or the first config where none is faster
+        by more than the spread."""
+        return best_of(known, self._first)
+
+    def is_provisional(self, facts: Facts, known: Mapping[Config, Outcome]) -> bool:
+        """Whether the fastest are to be timed again: the machine was disturbed when another process
+        timed them."""
+        return facts.strict not in _timed_here and any(each.retries for each in known.values())
 
     def _searched(
         self,
@@ -148,6 +170,7 @@ class KernelSearch:
                 functools.partial(self._prepare, function, device, bench.spare),
                 bench,
                 known=known,
+                first=self._first,
                 budget=end - time.monotonic(),
                 together=device.type == "cpu",
                 batch=LEARNING if isinstance(plan, Tpe) else BATCH,
@@ -219,15 +242,10 @@ class KernelSearch:
         )
 
 
-def fastest(known: Mapping[Config, Outcome]) -> Config | None:
-    """The usable config with the least median; None where none is usable."""
-    usable = [config for config in known if known[config].usable]
-    return min(usable, key=lambda config: known[config].median, default=None)
-
-
 def from_cache(best: Config, known: Mapping[Config, Outcome]) -> Choice[Config]:
     """The choice of a config that was timed in an earlier search."""
-    return Choice.cached(best, "the local cache", known[best].median)
+    found = known[best]
+    return Choice.cached(best, "the local cache", found.median, provisional=found.retries > 0)
 
 
 def _is_wrong(outcome: Outcome | None) -> bool:

@@ -20,7 +20,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-import math
 import os
 import secrets
 from collections.abc import Iterable, Mapping
@@ -36,6 +35,7 @@ from tzero.config import Config
 from tzero.errors import InvalidConfig, PretunedDamaged
 from tzero.events import Event, emit
 from tzero.settings import Settings
+from tzero.tune.outcome import Outcome
 
 __all__ = [
     "SCHEMA",
@@ -75,56 +75,6 @@ def strict(**facts: Any) -> str:
     '{"arguments":"f32[1024]","device":"cuda:sm_90 NVIDIA H200","source":"ab12","tuned":2}'
     """
     return canonical({**facts, "tuned": RECORDS})
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """The outcome of timing one config: seconds per call, or the problem that it has.
-
-    >>> Outcome(median=2e-6, low=1.9e-6, high=2.2e-6, samples=30).usable
-    True
-    >>> Outcome(problem="it needs more shared memory than there is").usable
-    False
-    """
-
-    median: float = math.inf
-    low: float = 0.0
-    high: float = math.inf
-    samples: int = 0
-    problem: str = ""
-    passing: bool = False
-    """Whether the problem is one of the machine at that time, not of the config. Such an outcome
-    is not remembered."""
-
-    def __post_init__(self) -> None:
-        numbers = (self.median, self.low, self.high)
-        if not all(type(each) is float for each in numbers) or not (
-            0 <= self.low <= self.median <= self.high
-        ):
-            raise ValueError(
-                f"an outcome has floats 0 <= low <= median <= high; these are low={self.low!r}, "
-                f"median={self.median!r}, high={self.high!r}"
-            )
-        if type(self.samples) is not int or self.samples < 0 or type(self.problem) is not str:
-            raise ValueError(
-                f"an outcome has a number of samples and a text for its problem; these are "
-                f"samples={self.samples!r}, problem={self.problem!r}"
-            )
-        if bool(self.problem) == math.isfinite(self.median):
-            raise ValueError(
-                f"an outcome has either a median or a problem; this has median={self.median!r} "
-                f"and problem={self.problem!r}"
-            )
-        if type(self.passing) is not bool or (self.passing and not self.problem):
-            raise ValueError(
-                f"an outcome is passing only with a problem; this has passing={self.passing!r} "
-                f"and problem={self.problem!r}"
-            )
-
-    @property
-    def usable(self) -> bool:
-        """Whether the config ran, and its results were right."""
-        return not self.problem
 
 
 @dataclass(frozen=True, slots=True)

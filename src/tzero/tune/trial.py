@@ -192,7 +192,9 @@ class Trial:
             calls=self._calls.get(config, 1),
         )
         self._calls[config] = timing.calls
-        return Outcome(timing.median, timing.low, timing.high, timing.samples)
+        return Outcome(
+            timing.median, timing.low, timing.high, timing.samples, disturbed=timing.disturbed
+        )
 
     def run(self, config: Config) -> tuple[Callable[..., Any], tuple[Any, ...], Any]:
         """Call a config once, on restored copies of the arguments. Returns the call, the copies,

@@ -5,7 +5,7 @@
     strategy ──ask──► configs ──prepare──► futures ──as they are done──► bench ──► Outcome
         ▲                                                                             │
         └────────────────────────────────────tell────────────────────────────────────┘
-    the fastest ──► timed again in rounds, fewer in each ──► Search
+    the fastest ──► rounds: timed again, fewer in each ──► Search
 
 Enters: a strategy, a function that starts compiles, and a bench that times one config. Leaves: a
 `Search` with every outcome, in order, and how it ended. A candidate that does not compile, raises,
@@ -19,19 +19,20 @@ import math
 import os
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import median
 from types import MappingProxyType
 from typing import Any, Literal, Protocol
 
 from tzero.config import Config
 from tzero.tune.failures import passes
+from tzero.tune.outcome import Outcome, best_of
 from tzero.tune.plot import svg
 from tzero.tune.progress import Bar
-from tzero.tune.records import Outcome
+from tzero.tune.rounds import MOST as MOST_ROUNDS
+from tzero.tune.rounds import WITHIN, Rounds, finalists
 from tzero.tune.search import Strategy
 from tzero.tune.seconds import in_words
 from tzero.tune.trial import ReferenceFailed
@@ -66,12 +67,12 @@ SHARE = 0.5
 """No round begins once the rounds have taken this share of the time before them. Only where calls
 are long do rounds take so much, and long calls average out the noise of the machine."""
 
-FINALISTS = 8
-"""The most candidates in a round."""
+LONGER = 2.0
+"""Seconds that rounds may take in any case, where the machine is disturbed, or where nothing else
+is done."""
 
-WITHIN = (2.0, 1.4, 1.2, 1.1)
-"""The candidates of each round are those whose median is within this factor of the least. The first
-factor is wide: a machine may be this much slower or faster for a second or so."""
+RETRIES = 3
+"""How many later processes time a provisional result again."""
 
 
 class Bench(Protocol):
@@ -127,17 +128,26 @@ class Search:
     Ctrl-C."""
     left_out: tuple[Config, ...] = ()
     """Configs whose turn it was when the time was up; they were not compiled or not timed."""
+    first: Config | None = None
+    """The default config, which is the best unless another is faster by more than the spread."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "outcomes", MappingProxyType(dict(self.outcomes)))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Search, (dict(self.outcomes), self.steps, self.seconds, self.ended, self.left_out)
+        values = (self.steps, self.seconds, self.ended, self.left_out, self.first)
+        return Search, (dict(self.outcomes), *values)
 
     @property
     def best(self) -> Config | None:
-        """The fastest config, of equal ones the earlier; None where none is usable."""
-        return _best(self.outcomes)
+        """The fastest config, or the default one where no other is faster by more than the spread;
+        None where none is usable."""
+        return best_of(self.outcomes, self.first)
+
+    @property
+    def provisional(self) -> bool:
+        """Whether the machine was so disturbed that a later process times the fastest again."""
+        return self.best is not None and self.outcomes[self.best].retries > 0
 
     def plot(self, path: str | os.PathLike[str], title: str = "the search") -> None:
         """Write a picture of the search, as SVG: each candidate over time, and the best so far.
@@ -158,6 +168,8 @@ class Search:
         head = f"{count} config{'s' * (count != 1)} in {self.seconds:.1f} s{ended[self.ended]}"
         if self.left_out:
             head += f" ({len(self.left_out)} left out)"
+        if self.provisional:
+            head += ", provisional"
         first = next(iter(self.outcomes.values()), None)
         if usable and usable[0][0] > 0 and first is not None and first.usable:
             gain = first.median / usable[0][0]
@@ -174,6 +186,7 @@ def search(
     bench: Bench,
     *,
     known: Mapping[Config, Outcome] = MappingProxyType({}),
+    first: Config | None = None,
     budget: float = math.inf,
     together: bool = False,
     batch: int = BATCH,
@@ -181,7 +194,8 @@ def search(
     clock: Callable[[], float] = time.monotonic,
     stop: Callable[[Sequence[Future[Any]]], object] = lambda futures: None,
 ) -> Search:
-    """Search for the fastest config. `known` are outcomes that the strategy was told before. With
+    """Search for the fastest config. `known` are outcomes that the strategy was told before; the
+    provisional ones among them are timed again. `first` is the default config. With
     `together`, everything is compiled before anything is timed, because both need the same cores.
     Ctrl-C ends the search with the best config so far; where there is none, it is raised.
 
@@ -192,7 +206,7 @@ def search(
 
         search(strategy(space, "quick"), compile_all, bench, budget=60).best
     """
-    run = _Run(strategy, prepare, bench, budget, together, batch, clock, stop)
+    run = _Run(strategy, prepare, bench, first, budget, together, batch, clock, stop)
     with Bar(title, strategy.most) as bar:
         run.bar = bar
         try:
@@ -200,11 +214,12 @@ def search(
             run.run()
             run.settle()
         except KeyboardInterrupt:
-            if _best(run.outcomes) is None:
+            if best_of(run.outcomes) is None:
                 raise
-            run.ended = "interrupted"
+            run.ended, run.left_out = "interrupted", []
     left_out = tuple(config for config in run.left_out if config not in run.outcomes)
-    return Search(run.outcomes, tuple(run.steps), clock() - run.start, run.ended, left_out)
+    steps, seconds = tuple(run.steps), clock() - run.start
+    return Search(run.outcomes, steps, seconds, run.ended, left_out, first)
 
 
 class _Run:
@@ -213,13 +228,14 @@ class _Run:
         strategy: Strategy,
         prepare: Callable[[Sequence[Config]], Futures],
         bench: Bench,
+        first: Config | None,
         budget: float,
         together: bool,
         batch: int,
         clock: Callable[[], float],
         stop: Callable[[Sequence[Future[Any]]], object],
     ) -> None:
-        self.strategy, self.prepare, self.bench = strategy, prepare, bench
+        self.strategy, self.prepare, self.bench, self.first = strategy, prepare, bench, first
         self.together, self.batch, self.clock, self.stop = together, batch, clock, stop
         self.start = clock()
         self.end = self.start + budget
@@ -351,7 +367,7 @@ class _Run:
             self.began = start
         if self.reference is None:
             self.bench.set_reference(config)
-        best = _best(self.outcomes)
+        best = best_of(self.outcomes)
         try:
             outcome = self.bench.outcome(
                 config,
@@ -369,36 +385,89 @@ class _Run:
         self.outcomes[config] = outcome
         self.steps.append(Step(self.clock() - self.start, config, outcome))
         self.strategy.tell(config, outcome.median if outcome.usable else None)
-        best = _best(self.outcomes)
+        best = best_of(self.outcomes)
         if self.bar is not None:
             seconds = None if best is None else self.outcomes[best].median
             self.bar.show(len(self.outcomes), best, seconds, self.remaining())
 
     def settle(self) -> None:
-        """Time the fastest again in rounds, so that a slow moment of the machine does not decide.
-        The median of all rounds counts."""
-        if not self.steps or self.left() <= 0:
-            return
-        found = {c: [o.median] for c, o in self.outcomes.items() if o.usable}
-        fresh = {step.config for step in self.steps}
-        now = self.clock()
-        until = now + SHARE * (now - self.start)
-        for within in WITHIN:
-            if self.clock() > until:
-                return
-            for config in _close(found, within, fresh):
-                if self.left() <= 0:
-                    return
-                try:
-                    again = self.bench.outcome(config, budget=ROUND, best=None)
-                except ReferenceFailed:
-                    return  # results can no longer be compared: keep what was measured
-                if again.usable:
-                    found[config].append(again.median)
-                    self.outcomes[config] = _together(self.outcomes[config], again, found[config])
-                else:  # it was right at first, and is wrong or fails now
-                    self.outcomes[config] = again
-                    del found[config]
+        """Time the fastest again in rounds, so that a slow moment of the machine does not decide,
+        and mark the outcomes as provisional where all moments were disturbed. In a later process
+        they are `fresh` again."""
+        again = {config for config, each in self.outcomes.items() if each.retries}
+        timed = {step.config for step in self.steps}
+        fresh = again | timed
+        close = finalists(self.outcomes, fresh, self.first) if self.left() > 0 else []
+        known = self.outcomes.keys() - timed
+        rounds = Rounds(self.compiled(close), self.outcomes, self.first, known)
+        start = self.clock()
+        while len(rounds.configs) > 1 and self.goes_on(rounds, start):
+            if not self.time_round(rounds):
+                break
+        disturbed = rounds.disturbed() if rounds.configs else self.was_disturbed()
+        left = max((self.outcomes[config].retries for config in again), default=1) - 1
+        retries = (RETRIES if self.steps else left) if disturbed else 0
+        self.outcomes.update(rounds.concluded(retries))
+        for config in fresh:
+            outcome = self.outcomes[config]
+            if outcome.usable and (config in again or config in close or config == self.best):
+                self.outcomes[config] = replace(outcome, retries=retries)
+
+    def was_disturbed(self) -> bool:
+        """Whether the timing of the fastest, or of the default config, was disturbed."""
+        compared = (self.outcomes.get(each) for each in (self.best, self.first) if each is not None)
+        return any(each.disturbed for each in compared if each is not None)
+
+    def compiled(self, configs: list[Config]) -> list[Config]:
+        """Those of some finalists that are compiled. Known ones were compiled in another process,
+        and come from the cache."""
+        new = [each for each in configs if each not in {step.config for step in self.steps}]
+        pending = self.begin_compiling(new) if new else {}
+        futures = [each for found in pending.values() for each in found]
+        late = wait(futures, self.seconds_to(self.end)).not_done
+        if late:
+            self.stop(list(late))
+        return [
+            config
+            for config in configs
+            if config not in new
+            or (config in pending and all(f.done() and not _failure(f) for f in pending[config]))
+        ]
+
+    def goes_on(self, rounds: Rounds, start: float) -> bool:
+        """Whether there is time for another round, and a need for it."""
+        disturbed = rounds.disturbed()
+        most = max(SHARE * (start - self.start), LONGER if disturbed or not self.steps else 0.0)
+        if self.clock() > start + most:
+            return False
+        if rounds.count < len(WITHIN):
+            return True
+        return disturbed and not rounds.decided() and rounds.count < MOST_ROUNDS
+
+    def time_round(self, rounds: Rounds) -> bool:
+        """Time each finalist once; false where the round cannot be completed."""
+        found = {}
+        for config in rounds.configs:
+            if self.left() <= 0:
+                return False
+            try:
+                outcome = self.bench.outcome(config, budget=ROUND, best=None)
+            except ReferenceFailed:
+                return False  # results can no longer be compared: keep what was measured
+            if outcome.passing:
+                return False
+            found[config] = outcome
+        for config, outcome in found.items():
+            if not outcome.usable:  # it was right at first, and is wrong or fails now
+                self.outcomes[config] = outcome
+                rounds.drop(config)
+        if rounds.configs:
+            rounds.add({config: found[config] for config in rounds.configs})
+        return True
+
+    @property
+    def best(self) -> Config | None:
+        return best_of(self.outcomes, self.first)
 
     def left(self) -> float:
         return self.end - self.clock()
@@ -421,32 +490,6 @@ class _Run:
         return max(min(each * (most - len(self.outcomes)), self.left()), 0.0)
 
 
-def _close(
-    found: Mapping[Config, Sequence[float]], factor: float, fresh: Set[Config]
-) -> list[Config]:
-    """The fastest configs: those whose median is within a factor of the least. Configs that were
-    known before take part only as close rivals of new ones. Empty where there is nothing to
-    compare."""
-    medians = {config: median(times) for config, times in found.items()}
-    least = min(medians.values(), default=0.0)
-    close = [
-        config
-        for config in sorted(medians, key=medians.__getitem__)
-        if medians[config] <= least * (factor if config in fresh else WITHIN[-1])
-    ][:FINALISTS]
-    return close if len(close) > 1 and not fresh.isdisjoint(close) else []
-
-
-def _together(known: Outcome, again: Outcome, found: Sequence[float]) -> Outcome:
-    """The outcome of a config after one more round: the median of all rounds."""
-    return Outcome(
-        median(found),
-        min(known.low, *found),
-        max(known.high, *found),
-        known.samples + again.samples,
-    )
-
-
 def _failure(future: Future[Any]) -> Outcome | None:
     """The outcome of a config whose compile failed; None where it did not."""
     try:
@@ -457,11 +500,6 @@ def _failure(future: Future[Any]) -> Outcome | None:
         return None
     problem = f"{type(error).__name__}: {_line(str(error))}"
     return Outcome(problem=problem, passing=passes(error))
-
-
-def _best(outcomes: Mapping[Config, Outcome]) -> Config | None:
-    usable: Iterable[Config] = (config for config in outcomes if outcomes[config].usable)
-    return min(usable, key=lambda config: outcomes[config].median, default=None)
 
 
 def _line(text: str) -> str:
