@@ -112,6 +112,18 @@ def await_file(file: Path) -> None:
         time.sleep(0.02)
 
 
+def clock_after(file: Path) -> SimpleNamespace:
+    """A clock that stands still until a candidate has written a file; then 10 s pass each time that
+    it is read."""
+    passed = [0.0]
+
+    def monotonic() -> float:
+        passed[0] += 10.0 * file.exists()
+        return passed[0]
+
+    return SimpleNamespace(monotonic=monotonic, sleep=time.sleep)
+
+
 def await_end(pid: int) -> None:
     """Wait until a process has ended, without a limit: no machine is too slow."""
     while is_alive(pid):
@@ -218,9 +230,7 @@ def test_a_hang_is_one_configs_problem_and_all_that_it_started_is_killed(
     assert before is not None
     monkeypatch.setattr(bench, "_limit", 1.0)
     monkeypatch.setattr(isolated, "_POLL", 0.05)
-    # The clock of the parent stands still until the candidate hangs; then the time is up.
-    clock = SimpleNamespace(monotonic=lambda: 2.0 * file.exists(), sleep=time.sleep)
-    monkeypatch.setattr(isolated, "time", clock)
+    monkeypatch.setattr(isolated, "time", clock_after(file))
     found = asked(bench, does("hang with child", file=str(file)))
     assert found.problem == "it hung: no answer within 1.05 s"
     assert found.passing
@@ -235,8 +245,7 @@ def test_a_hang_takes_at_most_half_of_what_is_left_of_the_budget(
     file = tmp_path / "begun"
     monkeypatch.setattr(bench, "_until", 20.0)
     monkeypatch.setattr(isolated, "_POLL", 0.05)
-    clock = SimpleNamespace(monotonic=lambda: 10.0 * file.exists(), sleep=time.sleep)
-    monkeypatch.setattr(isolated, "time", clock)
+    monkeypatch.setattr(isolated, "time", clock_after(file))
     found = asked(bench, does("hang", file=str(file)))
     assert found.problem == (
         "it hung: no answer within 10 s, which is half of what was left of the budget"

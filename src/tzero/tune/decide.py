@@ -97,7 +97,7 @@ class Tuning(Generic[R]):
         self._notices = Notices(host.name)
         self._replayed = replayed or as_written
         self._chosen: dict[str, Entry] = {}  # by the text of the arguments; `ship` writes these
-        self._provisional: frozenset[str] = frozenset()  # those of them that may change
+        self._provisional: set[str] = set()  # those of them that a later process times again
         self._timed: dict[str, Mapping[Config, Outcome]] = {}  # by the same text
 
     @property
@@ -267,7 +267,10 @@ class Tuning(Generic[R]):
         except torch.OutOfMemoryError as error:  # for copies of the arguments; a call needs none
             words = f"its configs are not timed, for lack of memory ({error})"
             self._notices.once(words, warn=True)
-            return self._take_first(untimed=True) if best is None else from_cache(best, known)
+            if best is None:
+                return self._take_first(untimed=True)
+            self._timed[facts.arguments] = known
+            return self._keep(facts, shapes, from_cache(best, known))
 
     def _shipped(self, bound: Bound, facts: Facts) -> Choice[Config] | None:
         """The config that the lookup table or a file has for this call. The table may also name the
@@ -313,9 +316,10 @@ class Tuning(Generic[R]):
         self, facts: Facts, shapes: Sequence[Sequence[int]], choice: Choice[Config]
     ) -> Choice[Config]:
         self._chosen[facts.arguments] = facts.entry(choice.variant, shapes)
-        self._provisional = self._provisional - {facts.arguments}
         if choice.provisional:
-            self._provisional |= {facts.arguments}
+            self._provisional.add(facts.arguments)
+        else:
+            self._provisional.discard(facts.arguments)
         self._notices.each_time(str(choice))
         return choice
 

@@ -129,7 +129,7 @@ class Isolated:
 
     def close(self) -> None:
         """End the process."""
-        self._end_child()
+        self._end_child(kill=self._state is not None)  # where it is still starting
         self._closed()
 
     def __enter__(self) -> Isolated:

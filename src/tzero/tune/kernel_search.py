@@ -165,6 +165,8 @@ class KernelSearch:
         device = device_of(args)
         plan = self.strategy(effort, known)
         with self._bench(args, device, isolate, end) as bench, events.hushed():
+            if isinstance(bench, Isolated) and not plan.done:
+                bench.start()  # while configs are compiled
             return search(
                 plan,
                 functools.partial(self._prepare, function, device, bench.spare),
@@ -185,7 +187,6 @@ class KernelSearch:
         if isolate:
             first, called = self._first, self._called
             with Isolated(self._host, args, reference=first, called=called, until=end) as alone:
-                alone.start()  # while configs are compiled
                 yield alone
         else:
             made = functools.cache(functools.partial(self._called, self._host))
