@@ -53,10 +53,6 @@ differ by this factor beyond that."""
 PART = 0.25
 """Rounds are disturbed if more than this part of their timings was."""
 
-CONFIDENCE = 0.99
-"""The probability that an interval of several rounds contains the true median. Several candidates
-are compared, so it is high."""
-
 EQUAL = 1.05
 """Two candidates are equally fast if all their times are within this factor."""
 
@@ -184,7 +180,7 @@ class Rounds:
             times = sorted(each.median / s for each, s in zip(found, slow, strict=False))
             if not times:
                 continue
-            low, high = interval(times, CONFIDENCE)
+            low, high = interval(times)
             low, high = max(low, times[0]), min(high, times[-1])  # where they are too few
             middle = median(times)
             if self.count < SEVERAL and config not in self._known:

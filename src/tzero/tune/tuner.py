@@ -67,7 +67,7 @@ SHARE = 0.5
 """No round begins once the rounds have taken this share of the time before them. Only where calls
 are long do rounds take so much, and long calls average out the noise of the machine."""
 
-LONGER = 2.0
+LONGER = 4.0
 """Seconds that rounds may take in any case, where the machine is disturbed, or where nothing else
 is done."""
 
