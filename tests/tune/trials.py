@@ -26,6 +26,7 @@ class SetClock:
     seconds: float = 1.0
     shortest: float = 0.0
     time: float = 0.0
+    waits: tuple[float, ...] = ()
     restored: list[Any] = field(default_factory=list)
     watched: Callable[[], Any] = lambda: None
 

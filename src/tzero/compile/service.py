@@ -163,6 +163,10 @@ class AsyncCompile:
             return {name: future.result() for name, future in named}
         return [future.result() for future in futures]
 
+    def stop(self, futures: Iterable[Future[Artifact]]) -> None:
+        """Stop the compiles that nobody else requested; their futures get `CancelledError`."""
+        self._stop(futures)
+
     def _stop(self, futures: Iterable[Future[Artifact]]) -> None:
         """Stop the jobs of these futures that nobody else requested."""
         for job in self._in_flight.requested_once(futures):

@@ -56,7 +56,7 @@ class TimeConfig(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """An answer: a problem, which may be empty, or an outcome; and whether the process exits."""
+    """An answer: an outcome, or a problem, which may be empty; and whether the process exits."""
 
     value: str | Outcome
     last: bool
@@ -145,6 +145,8 @@ def _answer(trial: Trial, question: SetReference | TimeConfig) -> Reply:
     if isinstance(question, SetReference):
         trial.set_reference(question.config)
         value = problem = trial.reference_problem()
+        if problem:
+            value = Outcome(problem=problem, passing=trial.reference_passing)
     else:
         value = trial.outcome(question.config, budget=question.budget, best=question.best)
         problem = value.problem

@@ -47,7 +47,7 @@ from tzero.tune.by_size import (
 )
 from tzero.tune.facts import Facts, hardware_of
 from tzero.tune.judge import DEFAULT, Check, Judge, unfit_option
-from tzero.tune.kernel_search import KernelSearch, fastest, from_cache
+from tzero.tune.kernel_search import AGAIN, AGAIN_ISOLATED, KernelSearch, from_cache
 from tzero.tune.notices import Notices
 from tzero.tune.records import Entry, Outcome
 from tzero.tune.search import Effort
@@ -102,6 +102,7 @@ class Tuning(Generic[R]):
         self._notices = Notices(host.name)
         self._replayed = replayed or as_written
         self._chosen: dict[str, Entry] = {}  # by the text of the arguments; `ship` writes these
+        self._provisional: set[str] = set()  # those of them that a later process times again
         self._timed: dict[str, Mapping[Config, Outcome]] = {}  # by the same text
 
     @property
@@ -203,8 +204,12 @@ class Tuning(Generic[R]):
         """The config of each hint; of those that are equally fast there, the best at all hints."""
         facts = {hint: self._facts(bound, args, hint) for hint, args in sized.items()}
         timed = {k: self._timed[facts[k].arguments] for k in chosen if chosen[k].how in _TIMED}
-        times = {k: {c: o.median for c, o in timed[k].items() if o.usable} for k in timed}
         found = {hint: choice.variant for hint, choice in chosen.items()}
+        # A config that is faster by less than the spread was not chosen, and counts as equal.
+        least = {k: timed[k][found[k]].median for k in timed}
+        times = {
+            k: {c: max(o.median, least[k]) for c, o in timed[k].items() if o.usable} for k in timed
+        }
         for hint in times:
             config, quickest = most_general(times, hint), found[hint]
             if config != quickest:
@@ -253,20 +258,26 @@ class Tuning(Generic[R]):
         searching = self._searching(self.judge)
         known = searching.known(facts)
         plan = searching.strategy(effort, known)
-        best = fastest(known)
-        if best is not None and (plan.done or effort == "none"):
+        best = searching.best(known)
+        again = plan.done and searching.is_provisional(facts, known)
+        if best is not None and (effort == "none" or (plan.done and not again)):
             self._timed[facts.arguments] = known
             return self._keep(facts, shapes, from_cache(best, known))
         if effort == "none":
             return self._take_first(untimed) if untimed else self._nearest(facts, shapes)
         budget = now.tune_budget or math.inf
+        if again:
+            budget = min(budget, AGAIN_ISOLATED if now.tune_isolate else AGAIN)
         try:
             isolate = now.tune_isolate
             return self._search(searching, bound, args, facts, effort, known, budget, isolate)[0]
         except torch.OutOfMemoryError as error:  # for copies of the arguments; a call needs none
             words = f"its configs are not timed, for lack of memory ({error})"
             self._notices.once(words, warn=True)
-            return self._take_first(untimed=True)
+            if best is None:
+                return self._take_first(untimed=True)
+            self._timed[facts.arguments] = known
+            return self._keep(facts, shapes, from_cache(best, known))
 
     def _shipped(self, bound: Bound, facts: Facts) -> Choice[Config] | None:
         """The config that the lookup table or a file has for this call. The table may also name the
@@ -312,6 +323,10 @@ class Tuning(Generic[R]):
         self, facts: Facts, shapes: Sequence[Sequence[int]], choice: Choice[Config]
     ) -> Choice[Config]:
         self._chosen[facts.arguments] = facts.entry(choice.variant, shapes)
+        if choice.provisional:
+            self._provisional.add(facts.arguments)
+        else:
+            self._provisional.discard(facts.arguments)
         self._notices.each_time(str(choice))
         return choice
 
@@ -427,4 +442,7 @@ class Tuning(Generic[R]):
     def entries(self) -> list[Entry]:
         """The configs that were chosen so far, for `ship`."""
         with TURN:
+            for arguments in sorted(self._provisional):
+                words = f"the config that is shipped for {arguments} is provisional: tune it on a "
+                self._notices.each_time(words + "quiet machine")
             return list(self._chosen.values())

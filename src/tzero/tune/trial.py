@@ -28,6 +28,7 @@ from tzero.arguments.host import Host
 from tzero.config import Config
 from tzero.launches.current_call import current
 from tzero.tune.copying import Copies, Location, tensors_in
+from tzero.tune.failures import passes
 from tzero.tune.fresh import PATTERNS, Filling, Pattern
 from tzero.tune.judge import DEFAULT, Judge, Reference
 from tzero.tune.records import Outcome
@@ -104,6 +105,9 @@ class Trial:
         self._found: Reference | str | None = None
         self._changed: tuple[Location, ...] = ()  # the storages that the reference writes to
         self._filled: set[Config] = set()  # those that were right with filled memory
+        self.reference_passing = False
+        """Whether the reference failed for a reason that passes."""
+        self._lost = False  # whether a config broke the device for all that come after it
 
     def set_reference(self, config: Config) -> None:
         """Compare with this config from now on. The current reference is not run again."""
@@ -119,9 +123,9 @@ class Trial:
         """Why the reference does not run or is nondeterministic; else empty. Found out once."""
         if self._found is None:
             try:
-                self._found = self._run_reference()
+                self._found, self.reference_passing = self._run_reference(), False
             except Exception as error:  # kernels and compilers may raise anything
-                self._found = problem_of(error)
+                self._found, self.reference_passing = problem_of(error), self._passes(error)
         return self._found if isinstance(self._found, str) else ""
 
     def outcome(self, config: Config, *, budget: float, best: float | None) -> Outcome:
@@ -131,12 +135,17 @@ class Trial:
         if problem and config != self._config:
             raise ReferenceFailed(self._config, problem)
         if problem:
-            return Outcome(problem=problem)
+            return Outcome(problem=problem, passing=self.reference_passing)
         try:
             with self._seeded():
                 return self._outcome(config, budget, best)
         except Exception as error:
-            return Outcome(problem=problem_of(error))
+            return Outcome(problem=problem_of(error), passing=self._passes(error))
+
+    def _passes(self, error: Exception) -> bool:
+        """Whether a failure says nothing about the config that it happened to."""
+        lost, self._lost = self._lost, self._lost or self.device_lost()
+        return lost or passes(error)
 
     def device_lost(self) -> bool:
         """Whether this process can no longer use the device, as on CUDA after an illegal memory
@@ -188,7 +197,9 @@ class Trial:
         problem = self._verdict(config, *self._returned(config))
         if problem:
             return Outcome(problem=problem)
-        return Outcome(timing.median, timing.low, timing.high, timing.samples)
+        return Outcome(
+            timing.median, timing.low, timing.high, timing.samples, disturbed=timing.disturbed
+        )
 
     def _problem_when_filled(self, config: Config) -> str:
         if config in self._filled:
