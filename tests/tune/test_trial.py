@@ -238,6 +238,21 @@ def test_a_nondeterministic_config_is_not_called_wrong() -> None:
     assert tried(made, RIGHT).problem.startswith("it is nondeterministic: result is")
 
 
+def test_a_nondeterministic_reference_fails_for_good_whatever_the_one_before_failed_by() -> None:
+    calls = itertools.count()
+
+    def host(x: torch.Tensor, *, config: Config) -> torch.Tensor:
+        if config == RIGHT:
+            raise OSError(28, "No space left on device")
+        return x + next(calls)
+
+    made = trying(host, torch.ones(3))
+    assert tried(made, RIGHT).passing
+    made.set_reference(OTHER)
+    found = tried(made, OTHER)
+    assert "nondeterministic" in found.problem and not found.passing
+
+
 def test_python_random_numbers_are_the_same_for_each_config_and_then_restored() -> None:
     def noisy(x: torch.Tensor, config: Config) -> torch.Tensor:
         return x + random.random()
