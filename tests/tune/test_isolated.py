@@ -279,6 +279,20 @@ def test_a_reference_that_crashes_is_reported_and_can_be_replaced() -> None:
     assert last is not None and not Path(f"/proc/{last}").exists()
 
 
+def test_candidates_are_timed_where_sigchld_is_ignored() -> None:
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        with Isolated(read(double), (torch.ones(1000),), reference=FIRST) as bench:
+            assert asked(bench, FIRST).usable
+            found = asked(bench, does("crash", 128))
+            assert found.problem == "it crashed: its exit code is unknown" and found.passing
+            assert asked(bench, does("", 128)).usable
+            last = bench.pid
+        assert last is not None and not is_alive(last)
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+
+
 # -- what is sent to the process ------------------------------------------------------------------
 
 

@@ -258,23 +258,36 @@ class _Child(NamedTuple):
         reply: Reply = self.pipe.recv()
         return reply
 
-    def end(self, patience: float) -> int:
+    def end(self, patience: float) -> int | None:
         """Wait `patience` seconds for it to exit, then kill it and all that it started; returns its
-        exit code."""
+        exit code, or None if it is unknown."""
         self.pipe.close()
         limit = time.monotonic() + patience
         while not self._is_gone() and time.monotonic() < limit:
             time.sleep(0.005)
         with contextlib.suppress(ProcessLookupError):  # the whole group has ended
-            # The process id is not reused before `wait`.
+            # The id is not reused before `wait`; where SIGCHLD is ignored, hardly so soon.
             os.killpg(self.process.pid, signal.SIGKILL)
-        code = self.process.wait()
+        code = self._code()
         os.close(self.lifeline)
         return code
 
     def _is_gone(self) -> bool:
         flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
-        return os.waitid(os.P_PID, self.process.pid, flags) is not None
+        try:
+            return os.waitid(os.P_PID, self.process.pid, flags) is not None
+        except ChildProcessError:  # see `_code`
+            return True
+
+    def _code(self) -> int | None:
+        """Wait for its end; return its exit code, or None if there is none because the user's
+        program ignores SIGCHLD or waits for all children itself."""
+        try:
+            os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)
+        except ChildProcessError:
+            self.process.wait()  # which would return 0
+            return None
+        return self.process.wait()
 
 
 def _end(child: _Child, owner: int) -> None:
