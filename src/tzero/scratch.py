@@ -21,10 +21,12 @@ import fcntl
 import os
 import shutil
 import stat
+import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from tzero import locks
 from tzero.events import Event, emit
@@ -80,7 +82,7 @@ def directory() -> str:
                 os.close(_Own.lock)
             path, _Own.lock = _made()
             _Own.path = path
-            atexit.register(_remove, os.getpid(), path)
+            _at_exit(_remove, os.getpid(), path)
         return path
 
 
@@ -251,6 +253,16 @@ def _say(problem: OSError | None, path: str, advice: str) -> None:
     if problem is not None and _Own.said != str(problem):
         _Own.said = str(problem)
         emit(Event("cache", "directories", f"{problem}; {path} is used. {advice}"))
+
+
+def _at_exit(function: Callable[..., None], *args: Any) -> None:
+    """Call a function when this process ends. Children of `multiprocessing` do not run `atexit`,
+    but run its finalizers."""
+    finalize = sys.modules.get("multiprocessing.util")
+    if finalize is not None:
+        finalize.Finalize(None, function, args=args, exitpriority=0)
+    else:
+        atexit.register(function, *args)
 
 
 def _remove(owner: int, path: str) -> None:

@@ -168,12 +168,18 @@ def test_files_are_private_and_go_with_the_process(empty: Path) -> None:
         "    sys.exit()\n"
         "assert os.waitpid(child, 0)[1] == 0\n"
         "assert all(os.path.exists(each) for each in kernel.metadata_group.values())\n"
-        "assert sorted(os.listdir(os.environ['TMPDIR'])) == [os.path.basename(mine)]\n"
+        "made_here = [str(each) for each in Path(os.environ['TMPDIR']).glob('*/*/*')]\n"
+        "assert made_here == [mine], made_here\n"
     )
     variables = {**os.environ, "TMPDIR": str(empty)}
     done = warm.run([sys.executable, "-c", script], cwd=ROOT, env=variables)
     assert done.returncode == 0, done.stderr
-    assert os.listdir(empty) == []
+    assert_nothing_is_left(empty)
+
+
+def assert_nothing_is_left(folder: Path) -> None:
+    """Only the directory that this user's processes share."""
+    assert [*folder.rglob("*")] == [folder / f"tzero-{os.getuid()}"]
 
 
 def _in_a_child(folder: str) -> None:
@@ -189,7 +195,7 @@ def test_children_of_multiprocessing_leave_nothing_behind(
     child.start()
     child.join()
     assert child.exitcode == 0
-    assert os.listdir(empty) == []
+    assert_nothing_is_left(empty)
 
 
 SCRIPT = """

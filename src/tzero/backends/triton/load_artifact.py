@@ -7,16 +7,14 @@ them. It must not know where the artifact comes from.
 
 from __future__ import annotations
 
-import atexit
 import builtins
 import json
 import os
 import shutil
-import sys
 import tempfile
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -126,20 +124,9 @@ def directory() -> str:
         me = os.getpid()
         if me not in _directories or not os.path.isdir(_directories[me]):
             _directories[me] = tempfile.mkdtemp(prefix="kernels-", dir=scratch.directory())
-            _at_exit(_removed, me, _directories[me])
         return _directories[me]
 
 
 def _removed(owner: int, directory: str) -> None:
     if os.getpid() == owner:  # a child that was forked later runs this too
         shutil.rmtree(directory, ignore_errors=True)
-
-
-def _at_exit(function: Callable[..., None], *args: Any) -> None:
-    """Call a function when this process ends. Children of `multiprocessing` do not run `atexit`,
-    but run its finalizers."""
-    finalize = sys.modules.get("multiprocessing.util")
-    if finalize is not None:
-        finalize.Finalize(None, function, args=args, exitpriority=0)
-    else:
-        atexit.register(function, *args)
