@@ -127,7 +127,7 @@ class AsyncCompile:
         try:
             return job.future.result()
         except KeyboardInterrupt:
-            self._stop([job.future])
+            self.stop([job.future])
             raise
 
     @overload
@@ -156,7 +156,7 @@ class AsyncCompile:
         try:
             watch(named)
         except KeyboardInterrupt:
-            self._stop(futures)
+            self.stop(futures)
             raise
         _raise_first(named)
         if isinstance(scope, Mapping):
@@ -165,10 +165,6 @@ class AsyncCompile:
 
     def stop(self, futures: Iterable[Future[Artifact]]) -> None:
         """Stop the compiles that nobody else requested; their futures get `CancelledError`."""
-        self._stop(futures)
-
-    def _stop(self, futures: Iterable[Future[Artifact]]) -> None:
-        """Stop the jobs of these futures that nobody else requested."""
         for job in self._in_flight.requested_once(futures):
             job.stopped = True
             if self._lookups.remove(job) or self._compilers.remove(job):
