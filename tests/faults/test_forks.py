@@ -37,7 +37,7 @@ add = new_add()
 for _ in range(3):
     assert add(x, x).sum() == 400
 stop = threading.Event()
-faults = []
+faults, threads = [], []
 HANG = 30  # seconds
 
 def repeat(work):
@@ -50,7 +50,7 @@ def repeat(work):
             raise
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    return thread
+    threads.append(thread)
 
 def in_child(work):
     '''The exit code of a child that does this; it says where it hangs, and ends.'''
@@ -141,6 +141,8 @@ sys.setswitchinterval(1e-6)
 codes = [in_child(child) for _ in range(25)]
 sys.setswitchinterval(0.005)
 stop.set()
+for each in threads:
+    each.join()  # a thread that runs C++ code when Python ends would abort the process
 assert codes == [0] * 25, codes
 assert not faults, faults
 print("done")
