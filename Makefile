@@ -21,6 +21,9 @@ CORPUS_ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 
+# Most modules of what is installed are never imported. Python compiles the others when they are.
+INSTALL := -m pip install -q --no-compile
+
 ifdef HERE
 PY := $(PYTHON)
 READY_BENCH := build/.ready-here
@@ -37,7 +40,7 @@ BAKED := pyproject.toml setup.py src/tzero/__init__.py $(wildcard native/*.cpp n
 # Warnings of the C++ compiler are errors in a build made here; TZERO_WERROR=0 takes that back.
 export TZERO_WERROR ?= 1
 
-.PHONY: help bench test test-bench lint types tidy test-all test-faults test-verify test-helion sanitize test-newest test-gpu sanitize-gpu soak corpus fix docs clean
+.PHONY: help bench test test-bench lint types types-beside-environments environments tidy test-all test-faults test-verify test-helion sanitize test-newest test-gpu sanitize-gpu soak corpus fix docs clean
 .NOTPARALLEL:
 
 help:
@@ -64,7 +67,7 @@ test-bench: $(VENV)/.ready-bench
 		$(BIN)/python -m bench --quick; \
 	fi
 
-test: test-bench lint types tidy test-all test-faults test-verify test-helion sanitize test-newest
+test: test-bench lint types-beside-environments tidy test-all test-faults test-verify test-helion sanitize test-newest
 
 lint: $(VENV)/.ready-dev
 	$(BIN)/ruff format --check .
@@ -72,6 +75,15 @@ lint: $(VENV)/.ready-dev
 
 types: $(VENV)/.ready-dev
 	$(BIN)/mypy
+
+# mypy and pip take one core each.
+types-beside-environments: $(VENV)/.ready-dev
+	@printf '%s\n' types environments | xargs -P 2 -I TARGET $(MAKE) --no-print-directory TARGET
+
+# That of the oldest Helion may fail here; test-helion tries again and says what then.
+environments: $(VENV)/.ready-dev
+	-@$(MAKE) --no-print-directory $(OLD_HELION)/.made
+	@$(MAKE) --no-print-directory $(NEWEST)/.made
 
 INCLUDE = $(shell $(BIN)/python -c 'import sysconfig; print(sysconfig.get_paths()["include"])')
 NATIVE_FLAGS = -std=c++17 -isystem $(INCLUDE) -DTZERO_VERSION='"0"'
@@ -122,7 +134,7 @@ HELION_TESTS := $(patsubst %,tests/integrations/helion/test_%.py,changes compat 
 
 $(OLD_HELION)/.made: | $(VENV)/.ready-dev
 	@rm -rf $(OLD_HELION)
-	@$(BIN)/python -m pip install -q $(PIP_ARGS) --no-deps --target $(OLD_HELION) helion==1.4.0
+	@$(BIN)/python $(INSTALL) $(PIP_ARGS) --no-deps --target $(OLD_HELION) helion==1.4.0
 	@touch $@
 
 test-helion: $(VENV)/.ready-dev
@@ -143,7 +155,7 @@ PACKAGES = -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])'
 $(NEWEST)/.made: constraints-newest.txt | $(VENV)/.ready-dev
 	@rm -rf $(NEWEST)
 	@$(BIN)/python -m venv $(NEWEST)
-	@$(NEWEST)/bin/python -m pip install -q $(PIP_ARGS) --no-deps -c constraints-newest.txt triton
+	@$(NEWEST)/bin/python $(INSTALL) $(PIP_ARGS) --no-deps -c constraints-newest.txt triton
 	@{ $(BIN)/python $(PACKAGES); echo $(CURDIR)/src; } > `$(NEWEST)/bin/python $(PACKAGES)`/venv.pth
 	@touch $@
 
@@ -152,7 +164,7 @@ test-newest: $(NEWEST)/.made
 		-m 'not gpu and not soak' $(NEWEST_TESTS) $(TEST_ARGS)
 
 test-gpu: $(READY_DEV)
-	$(PY) -m pytest -m 'gpu and not soak' tests/gpu $(TEST_ARGS)
+	$(PY) -m pytest -m 'gpu and not soak' tests/gpu tests/tune $(TEST_ARGS)
 	$(PY) -m pytest -m 'not soak' tests/launches $(TEST_ARGS)
 
 # Under the sanitizer launches wait for one another, so what is about two streams at once is left out.
@@ -191,8 +203,8 @@ clean:
 
 $(VENV)/.ready-bench: $(BAKED) $(CONSTRAINTS) | $(VENV)/.made
 	@echo "installing into $(VENV) with $(CONSTRAINTS) (the first time takes a minute or more)"
-	@$(BIN)/python -m pip install -q $(PIP_ARGS) -c $(CONSTRAINTS) setuptools && \
-	 $(BIN)/python -m pip install -q $(PIP_ARGS) -c $(CONSTRAINTS) --no-build-isolation -e '.[bench]' || { \
+	@$(BIN)/python $(INSTALL) $(PIP_ARGS) -c $(CONSTRAINTS) setuptools && \
+	 $(BIN)/python $(INSTALL) $(PIP_ARGS) -c $(CONSTRAINTS) --no-build-isolation -e '.[bench]' || { \
 		echo "pip could not install tzero into $(VENV); its reason is above. If it is about torch and"; \
 		echo "triton: the usual index has torch for CUDA, which wants a Triton of its own and GBs of"; \
 		echo "packages. Give pip an index with torch's CPU build (PyTorch's install page names it):"; \
@@ -212,7 +224,7 @@ $(VENV)/.ready-dev: $(VENV)/.ready-bench
 	@echo "installing what the tests need into $(VENV)"
 	@mkdir -p build
 	@$(BIN)/python -c '$(EXTRAS)' > build/dev-requirements.txt
-	@$(BIN)/python -m pip install -q $(PIP_ARGS) -c $(CONSTRAINTS) -r build/dev-requirements.txt
+	@$(BIN)/python $(INSTALL) $(PIP_ARGS) -c $(CONSTRAINTS) -r build/dev-requirements.txt
 	@touch $@
 
 build/.ready-here: $(BAKED)

@@ -6,6 +6,7 @@ development and CI, turns compiler warnings into errors.
 
 import os
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from glob import glob
 
 from setuptools import Extension, setup
@@ -15,11 +16,20 @@ WARNINGS_ARE_ERRORS = os.environ.get("TZERO_WERROR") == "1"
 
 
 class BuildNative(build_ext):
-    """Passes the package's version to the extension, and prints why it could not be built."""
+    """Passes the package's version to the extension, compiles its files in parallel, and prints why
+    it could not be built."""
 
     def build_extension(self, ext: Extension) -> None:
         version = self.distribution.get_version()
         ext.define_macros = [("TZERO_VERSION", f'"{version}"')]
+        one_by_one = self.compiler.compile
+
+        def in_parallel(sources, *args, **kwargs):
+            with ThreadPoolExecutor(os.cpu_count()) as threads:
+                made = threads.map(lambda each: one_by_one([each], *args, **kwargs), sources)
+                return [each for objects in made for each in objects]
+
+        self.compiler.compile = in_parallel
         try:
             super().build_extension(ext)
         except Exception as error:

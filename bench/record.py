@@ -60,11 +60,12 @@ class Result:
 
     @property
     def reached(self) -> float | None:
-        """The ratio or value that the target is compared with."""
+        """The ratio or value that the target is compared with, without the floor."""
         if self.target is None or self.failed:
             return None
-        of = self.ratios if self.target.of == "ratio" else self.values
-        return of[self.subject].median
+        if self.target.of == "ratio":
+            return self.ratios[self.subject].median
+        return above_floor(self, self.subject)
 
     @property
     def verdict(self) -> str:

@@ -28,6 +28,8 @@ NAMES: Mapping[str, str] = {
     "triton": "Triton",
     "helion": "Helion",
     "floor": "bare launch",
+    "function": "Triton's part",
+    "imports": "torch, Triton",
     "graph": "CUDA graph",
     "inline": "no workers",
     "loop": "Python loop",

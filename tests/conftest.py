@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,8 @@ def pytest_configure(config: pytest.Config) -> None:
         _parse_one_at_a_time()
     # Not the user's own; what is in it is found by what it was made of, so it may be an old one.
     os.environ.setdefault("TZERO_CACHE_DIR", str(config.rootpath / "build" / "test-cache"))
+    # Tests count workers, and other processes of this user may have all that one per core allows.
+    os.environ.setdefault("TZERO_MACHINE_WORKERS", "1000")
     for marker in MARKERS:
         config.addinivalue_line("markers", marker)
     path = config.getoption("native")
@@ -72,6 +75,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if "soak" in item.keywords and not asked_for_soak:
             item.add_marker(pytest.mark.skip(reason="a soak test: run it with `make soak`"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Leave out of garbage collections what imports and pytest's own collection made: about a
+    million objects that stay to the end, and that each `gc.collect()` of a test would visit."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
+
+
+def pytest_unconfigure() -> None:
+    gc.unfreeze()  # the bindings of Triton's newest release report what is not collected at exit
 
 
 @pytest.hookimpl(tryfirst=True)

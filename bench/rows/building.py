@@ -14,6 +14,8 @@ import hashlib
 import importlib.util
 import itertools
 import os
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -163,18 +165,22 @@ def _submit() -> Case:
     return Case({"submit": submit}, check, calls=1, settle=lambda: service.wait(asked))
 
 
+def _new_kernel() -> Any:
+    """A new Triton function and how it is called, as Triton makes them before it compiles."""
+    from tzero.adapters import triton_launch
+
+    x = torch.zeros(1024)
+    kernel = triton.jit(kernels.add_kernel.fn)
+    return triton_launch.source_of(kernel, (x, x, x, 1024), {"BLOCK": 1024})
+
+
 def _hit_in(store: Any) -> Callable[[], None]:
     """Load a kernel that is only on the disk: find it, verify it, make it ready to launch."""
-    from tzero.adapters import triton_launch
     from tzero.backends import triton as backend
     from tzero.compile import AsyncCompile
 
-    x = torch.zeros(1024)
-
     def hit() -> None:
-        kernel = triton.jit(kernels.add_kernel.fn)
-        asked = (x, x, x, 1024), {"BLOCK": 1024}
-        source, target, options = triton_launch.source_of(kernel, *asked)
+        source, target, options = _new_kernel()
         request = backend.request(source, target, options)
         service = AsyncCompile(stores=lambda _: store)
         backend.load(service.compile(request), source)._init_handles()
@@ -222,7 +228,7 @@ def _warm(hit: Callable[[], None]) -> None:
 
 def _hit() -> Case:
     hit = _hit_in(_filled(0))
-    return Case({"disk": hit}, lambda: _warm(hit), calls=4)
+    return Case({"disk": hit, "function": _new_kernel}, lambda: _warm(hit), calls=4)
 
 
 def _hit_among_many() -> Case:
@@ -233,6 +239,62 @@ def _hit_among_many() -> Case:
             _warm(hit)
 
     return Case(hits, check, calls=4)
+
+
+_IMPORTS = """\
+import torch
+import triton
+import triton.language as tl
+"""
+
+_FIRST = f"""\
+{_IMPORTS}
+import tzero
+
+@tzero.jit
+@triton.jit
+def add_one(x, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(x + at, tl.load(x + at, mask=at < n) + 1, mask=at < n)
+
+x = torch.zeros(1000)
+add_one[(1,)](x, 1000, BLOCK=1024)
+assert x.eq(1).all()
+"""
+
+
+def _first() -> Case:
+    """Whole processes: one that launches a kernel from the disk cache, one that only imports."""
+    directory = tempfile.TemporaryDirectory(prefix="tzero-bench-")
+    atexit.register(directory.cleanup)
+    folder = Path(directory.name)
+    variables = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path)),
+        "TZERO_CPU": "1",
+        "TZERO_CACHE_DIR": str(folder / "kernels"),
+        "TRITON_CACHE_DIR": str(folder / "triton"),
+    }
+    if variables.pop("PYTHONDONTWRITEBYTECODE", None):
+        variables["PYTHONPYCACHEPREFIX"] = str(folder / "bytecode")  # as in an installed package
+
+    def process(name: str, text: str) -> Callable[[], None]:
+        path = folder / f"{name}.py"
+        path.write_text(text)
+
+        def run() -> None:
+            subprocess.run([sys.executable, str(path)], env=variables, check=True)
+
+        return run
+
+    contenders = {"launch": process("launch", _FIRST), "imports": process("imports", _IMPORTS)}
+
+    def check() -> None:
+        for _ in range(2):  # the first compiles
+            for run in contenders.values():
+                run()
+
+    return Case(contenders, check, calls=1, rounds=9)
 
 
 def _memory() -> Case:
@@ -289,7 +351,16 @@ ROWS = (
         *("compile.hit.disk", "Load a kernel from the disk cache", _hit),
         subject="disk",
         baseline=None,
-        target=Target("value", 5e-3),
+        floor="function",
+        target=Target("value", 1.5e-3),
+    ),
+    _row(
+        *("compile.first", "A process's first launch, from the disk cache", _first),
+        subject="launch",
+        baseline=None,
+        floor="imports",
+        target=Target("value", 150e-3),
+        seconds=45.0,
     ),
     _row(
         *("compile.hit.100000", "The same with 100,000 entries", _hit_among_many),

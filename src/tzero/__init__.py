@@ -43,6 +43,7 @@ from tzero.errors import *  # noqa: F403  every error is public
 from tzero.errors import __all__ as _errors
 from tzero.moved import PUBLIC as _SHORT_NAMES
 from tzero.moved import Finder
+from tzero.versions import TZERO as _TZERO
 from tzero.versions import require as _require
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ if TYPE_CHECKING:
     from tzero.tune.shipping import pretuned, ship
     from tzero.tune.space import Space
 
-__version__ = "0.1.0"
+__version__ = _TZERO
 
 __all__ = [
     *_errors,

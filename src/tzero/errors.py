@@ -252,13 +252,15 @@ class CacheRefused(TzeroError):
 /data/cache, or set TZERO_CACHE_DIR to a directory of your own.
     """
 
-    def __init__(self, *, path: str, problem: str, cure: str) -> None:
+    def __init__(
+        self, *, path: str, problem: str, cure: str, setting: str = "TZERO_CACHE_DIR"
+    ) -> None:
         self.path = path
         self.problem = problem
         self.cure = cure
         super().__init__(
-            f"the cache directory {path} is not used: {problem}. Fix: {cure}, or set "
-            "TZERO_CACHE_DIR to a directory of your own."
+            f"the cache directory {path} is not used: {problem}. Fix: {cure}, or set {setting} to "
+            "a directory of your own."
         )
 
 

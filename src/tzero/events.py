@@ -18,13 +18,17 @@ observers.
 
 from __future__ import annotations
 
+import functools
 import logging
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal
+
+from tzero import locks
 
 __all__ = ["Event", "Kind", "Observer", "emit", "hushed", "observe", "watched"]
 
@@ -47,6 +51,11 @@ class Event:
 
     >>> print(Event("miss", "add", "argument 'x' has dtype torch.float16"))
     add: miss: argument 'x' has dtype torch.float16
+
+    As text it is one line, whatever the names in it contain:
+
+    >>> print(Event("compile", "add\\nroot: login"))
+    add\\nroot: login: compile
     """
 
     kind: Kind
@@ -55,18 +64,31 @@ class Event:
     facts: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
 
     def __str__(self) -> str:
-        return f"{self.kernel}: {self.kind}{': ' + self.reason if self.reason else ''}"
+        text = f"{self.kernel}: {self.kind}{': ' + self.reason if self.reason else ''}"
+        return _UNSAFE.sub(_escaped, text)
+
+
+# Line ends, terminal escapes, marks that reorder text, and halves of characters: in a log, they
+# would forge lines, or fail to be written.
+_UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def _escaped(match: re.Match[str]) -> str:
+    return match[0].encode("unicode_escape").decode()
 
 
 Observer = Callable[[Event], None]
 
 _logger = logging.getLogger("tzero")
 _enabled: Mapping[int, bool] = getattr(_logger, "_cache", {})
-_change = threading.Lock()  # protects writes to these; reads take no lock
+_change = locks.lock()  # protects writes to these; reads take no lock
 _every: tuple[Observer, ...] = ()
 _observers: tuple[Observer, ...] = ()
 """The observers that get hits and launches: all, or none while a `hushed` block is open."""
-_hushes = 0
+_hushes: list[int] = []
+"""The threads whose `hushed` blocks are open."""
+_level = 0
+"""The level of the logger before the first of these blocks."""
 
 
 def watched() -> bool:
@@ -89,9 +111,56 @@ def emit(event: Event, level: int | None = None) -> None:
 
     >>> emit(Event("hit", "add"))
     """
-    _logger.log(_LEVELS[event.kind] if level is None else level, "%s", event)
+    level = _LEVELS[event.kind] if level is None else level
+    relay = _here.relay
+    if relay is None:
+        _emit(event, level)
+    elif _every or _logger.isEnabledFor(level):
+        relay(functools.partial(_emit, event, level))
+
+
+def _emit(event: Event, level: int) -> None:
+    _logger.log(level, "%s", event)
     for observer in _every:
         observer(event)
+
+
+Relay = Callable[[Callable[[], None]], None]
+"""Takes a call that passes an event on, and makes it on another thread."""
+
+
+class _Here(threading.local):
+    relay: Relay | None = None
+
+
+_here = _Here()
+
+
+@contextmanager
+def relayed(relay: Relay) -> Iterator[None]:
+    """Until the block ends, let `emit` on this thread give what it would do to ``relay``: a thread
+    that others need must not run observers or log handlers, which may wait for it.
+
+    >>> calls = []
+    >>> with observe(print), relayed(calls.append):
+    ...     emit(Event("compile", "softmax"))
+    >>> len(calls)
+    1
+    """
+    outer, _here.relay = _here.relay, relay
+    try:
+        yield
+    finally:
+        _here.relay = outer
+
+
+def relays() -> bool:
+    """Whether this thread is in a block of `relayed`.
+
+    >>> relays()
+    False
+    """
+    return _here.relay is not None
 
 
 @contextmanager
@@ -121,20 +190,39 @@ def hushed() -> Iterator[None]:
     ...     watched()
     False
     """
-    global _hushes
+    global _level
+    me = threading.get_ident()
     with _change:
-        _hushes += 1
+        if not _hushes:
+            _level = _logger.level
+        _hushes.append(me)
         _watch(_every)
-        level = _logger.level
         if _logger.isEnabledFor(logging.DEBUG):
             _logger.setLevel(logging.INFO)
     try:
         yield
     finally:
         with _change:
-            _hushes -= 1
-            _watch(_every)
-            _logger.setLevel(level)
+            _hushes.remove(me)
+            _unhush()
+
+
+def _unhush() -> None:
+    """Show hits and launches again if no block is open; the caller holds the lock."""
+    _watch(_every)
+    if not _hushes:
+        _logger.setLevel(_level)
+
+
+def _forget_hushes() -> None:
+    """In a forked child: the blocks of other threads never end."""
+    if _hushes:
+        me = threading.get_ident()
+        _hushes[:] = [each for each in _hushes if each == me]
+        _unhush()
+
+
+locks.after_fork(_forget_hushes)
 
 
 def _watch(every: tuple[Observer, ...]) -> None:

@@ -23,6 +23,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from tzero import locks
+
 __all__ = ["Record", "Span", "active", "nanoseconds", "recording"]
 
 
@@ -121,9 +123,13 @@ class Record:
         Path(path).write_text(text, encoding="utf-8")
 
 
+SAMPLE = 100_000
+"""About how many nanoseconds a sample of `nanoseconds` takes. Read at each measurement."""
+
+
 def nanoseconds(call: Callable[[], object]) -> float:
     """How many nanoseconds a call takes: the best of five samples, each of at least one call and
-    about 0.1 ms.
+    about `SAMPLE` nanoseconds.
 
     >>> nanoseconds(lambda: None) > 0
     True
@@ -131,7 +137,7 @@ def nanoseconds(call: Callable[[], object]) -> float:
     start = time.perf_counter_ns()
     call()
     once = time.perf_counter_ns() - start
-    times = max(1, 100_000 // max(1, once))
+    times = max(1, SAMPLE // max(1, once))
     best = math.inf
     for _ in range(5):
         start = time.perf_counter_ns()
@@ -141,7 +147,7 @@ def nanoseconds(call: Callable[[], object]) -> float:
     return best
 
 
-_change = threading.Lock()  # protects writes to `_open`; reads take no lock
+_change = locks.lock()  # protects writes to `_open`; reads take no lock
 _open: tuple[Record | None, ...] = (None,)
 """None, and then the open records in the order they were opened. Threads may close them in any
 order, so each is removed by identity."""

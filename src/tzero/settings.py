@@ -21,14 +21,42 @@ import shlex
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar
 
+from tzero import locks
 from tzero.errors import InvalidSetting
 
 __all__ = ["Changes", "Settings", "applied", "current", "now", "override", "read", "variables"]
 
 ENVIRONMENT, READ_VARIABLE = os.environ, os.getenv
 """How programs read the environment. Recordings recognize such reads by these."""
+
+_C = (
+    # gcc and clang, and the linkers that they call
+    *("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "OBJC_INCLUDE_PATH", "LIBRARY_PATH"),
+    *("LD_RUN_PATH", "LDEMULATION", "COMPILER_PATH", "GCC_EXEC_PREFIX", "GCC_COMPARE_DEBUG"),
+    *("SOURCE_DATE_EPOCH", "DEPENDENCIES_OUTPUT", "SUNPRO_DEPENDENCIES"),
+    *("CCC_OVERRIDE_OPTIONS", "CCC_ADD_ARGS", "SDKROOT", "MACOSX_DEPLOYMENT_TARGET"),
+    # wrappers
+    *("NIX_CFLAGS_COMPILE", "NIX_CFLAGS_LINK", "NIX_LDFLAGS", "ZIG_LIB_DIR", "ZIG_LIBC"),
+)
+COMPILER_VARIABLES: Mapping[str, tuple[str, ...]] = {
+    "c": _C,
+    "nvrtc": (),
+    "nvcc": (
+        *_C,
+        *("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS", "NVCC_CCBIN", "CUDAHOSTCXX"),
+    ),
+    "hipcc": (
+        *_C,
+        *("HIPCC_COMPILE_FLAGS_APPEND", "HIPCC_LINK_FLAGS_APPEND", "HIP_PATH", "HIP_CLANG_PATH"),
+        *("HIP_LIB_PATH", "HIP_DEVICE_LIB_PATH", "DEVICE_LIB_PATH", "ROCM_PATH", "HSA_PATH"),
+    ),
+    "halide": (*_C, "HL_TARGET", "HL_LLVM_ARGS"),
+    "cutedsl": ("CUTE_DSL_ARCH", "CUTE_DSL_LINEINFO"),
+}
+"""The variables that each compiler reads and that change what it makes. Their values are part of
+the keys of caches."""
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -116,10 +144,11 @@ def _setting(
     *names: str, default: _T, kind: _Kind[_T], empty: str = "", secret: bool = False
 ) -> _T:
     """A field of :class:`Settings`. Of the variables ``names`` the first one that is not empty
-    counts; where all are, the value is ``default``, which ``empty`` describes."""
+    counts; where all are, the value is ``default``, which ``empty`` describes. A ``secret`` is in
+    no message and in no ``repr``."""
     if isinstance(default, bool):
         empty = "on" if default else "off"
-    metadata = {"names": names, "kind": kind, "empty": empty or str(default)}
+    metadata = {"names": names, "kind": kind, "empty": empty or str(default), "secret": secret}
     return dataclasses.field(default=default, repr=not secret, metadata=metadata)
 
 
@@ -173,6 +202,12 @@ class Settings:
     )
     """How many worker processes compile; 1: none, the caller compiles; None: one per core."""
 
+    machine_workers: int | None = _setting(
+        "TZERO_MACHINE_WORKERS", default=None, kind=_number(1), empty="one per core"
+    )
+    """How many compiles all processes of this user together run at a time on this machine; each
+    process may run one. None: one per core, or TZERO_COMPILE_WORKERS if that is more."""
+
     start_method: str = _setting(
         "TZERO_START_METHOD",
         default="subprocess",
@@ -208,9 +243,13 @@ class Settings:
     """How many MiB the disk cache may hold; the least recently used entries are removed first."""
 
     remote_cache: str | None = _setting(
-        "TZERO_REMOTE_CACHE", default=None, kind=_text("a URL", "redis://host:6379/0"), empty="none"
+        "TZERO_REMOTE_CACHE",
+        default=None,
+        kind=_text("a URL", "redis://host:6379/0"),
+        empty="none",
+        secret=True,
     )
-    """The URL of a shared cache, which is asked after the local one."""
+    """The URL of a shared cache, which is asked after the local one. It may contain a password."""
 
     cache_key: str | None = _setting(
         "TZERO_CACHE_KEY", default=None, kind=_text("a secret"), empty="none", secret=True
@@ -236,13 +275,14 @@ class Settings:
         for variable in _VARIABLES:
             value = getattr(self, variable.field)
             if not variable.accepts(value):
-                raise InvalidSetting(name=variable.field, value=value, allowed=variable.values)
+                shown = variable.shown(value)
+                raise InvalidSetting(name=variable.field, value=shown, allowed=variable.values)
 
 
 class _Variable:
     """How one field of :class:`Settings` is read and checked."""
 
-    __slots__ = ("default", "empty", "field", "kind", "names")
+    __slots__ = ("default", "empty", "field", "kind", "names", "secret")
 
     def __init__(self, field: dataclasses.Field[Any]) -> None:
         self.field = field.name
@@ -250,6 +290,11 @@ class _Variable:
         self.names: tuple[str, ...] = field.metadata["names"]
         self.kind: _Kind[Any] = field.metadata["kind"]
         self.empty: str = field.metadata["empty"]
+        self.secret: bool = field.metadata["secret"]
+
+    def shown(self, value: object) -> object:
+        """A value, for messages; of a secret only its type."""
+        return f"a {type(value).__name__}" if self.secret else value
 
     def accepts(self, value: object) -> bool:
         return self.kind.accepts(value) or (value is None and self.default is None)
@@ -266,7 +311,8 @@ class _Variable:
                     return self.kind.parse(text)
                 except _Malformed as error:
                     allowed = _listed([f"'' ({self.empty})", *self.kind.texts])
-                    raise InvalidSetting(name=name, value=text, allowed=allowed) from error
+                    shown = self.shown(text)
+                    raise InvalidSetting(name=name, value=shown, allowed=allowed) from error
         return self.default
 
 
@@ -285,6 +331,9 @@ Changes = dict[str, Any]
 _stored: Mapping[Any, Any] = getattr(os.environ, "_data", os.environ)
 _encoded: Callable[[str], Any] = getattr(os.environ, "encodekey", str)
 _NAMES = tuple(_encoded(name) for variable in _VARIABLES for name in variable.names)
+_COMPILER_NAMES = {
+    compiler: tuple(map(_encoded, names)) for compiler, names in COMPILER_VARIABLES.items()
+}
 
 
 def read(environ: Mapping[str, str]) -> Settings:
@@ -297,17 +346,27 @@ def read(environ: Mapping[str, str]) -> Settings:
     return Settings(**values)
 
 
+class _Applied(NamedTuple):
+    """A block of `applied`: its thread, and what it undoes."""
+
+    thread: int
+    before: Mapping[str, str | None]
+    base: Settings | None
+
+
 class _Held:
     """The settings in force: those of the environment, and the open overrides in order."""
 
     def __init__(self) -> None:
         # Protects the three below while they change together; `in_force` is read without it.
-        self.lock = threading.Lock()
+        self.lock = locks.lock(fork_waits=True)
         self.base: Settings | None = None
         self.overrides: list[Changes] = []
         self.in_force: Settings | None = None
         # The last result of `now`, and the variables it was read from; read without the lock.
         self.latest: tuple[tuple[Any, ...], Settings] | None = None
+        # The open blocks of `applied`, in order.
+        self.applied: list[_Applied] = []
 
     def settle(self) -> Settings:
         """Recompute ``in_force``; the caller holds the lock."""
@@ -325,7 +384,6 @@ class _Held:
 
 
 _held = _Held()
-os.register_at_fork(after_in_child=_held.lock._at_fork_reinit)  # type: ignore[attr-defined]
 
 
 def current() -> Settings:
@@ -412,7 +470,8 @@ def applied(variables: Mapping[str, str | None]) -> Iterator[None]:
     # Raises for a wrong value before anything changes.
     read({name: value for name, value in after.items() if value is not None})
     with _held.lock:
-        base = _held.base
+        block = _Applied(threading.get_ident(), before, _held.base)
+        _held.applied.append(block)
         _put(variables)
         _held.base = None
         _held.settle()
@@ -420,9 +479,26 @@ def applied(variables: Mapping[str, str | None]) -> Iterator[None]:
         yield
     finally:
         with _held.lock:
-            _put(before)
-            _held.base = base
-            _held.in_force = None if base is None else _held.over(base)
+            _held.applied.remove(block)
+            _undo(block)
+
+
+def _undo(block: _Applied) -> None:
+    """Undo a block of `applied`; the caller holds the lock."""
+    _put(block.before)
+    _held.base = block.base
+    _held.in_force = None if block.base is None else _held.over(block.base)
+
+
+def _forget_applied() -> None:
+    """In a forked child: the blocks of other threads never end."""
+    me = threading.get_ident()
+    for block in [each for each in reversed(_held.applied) if each.thread != me]:
+        _held.applied.remove(block)
+        _undo(block)
+
+
+locks.after_fork(_forget_applied)
 
 
 def _put(variables: Mapping[str, str | None]) -> None:
@@ -431,6 +507,30 @@ def _put(variables: Mapping[str, str | None]) -> None:
             os.environ.pop(name, None)
         else:
             os.environ[name] = value
+
+
+def raw_variables() -> dict[Any, Any]:
+    """A copy of the whole environment as the system has it, undecoded: for comparing with another.
+
+    >>> raw_variables() == raw_variables()
+    True
+    """
+    return dict(_stored)
+
+
+def compiler_variables(compiler: str = "c") -> dict[str, str]:
+    """Those variables of a compiler in `COMPILER_VARIABLES` that are set at this moment.
+
+    >>> with applied({"CPATH": "/opt/include"}):
+    ...     compiler_variables()["CPATH"]
+    '/opt/include'
+    """
+    names = COMPILER_VARIABLES[compiler]
+    return {
+        name: os.environ[name]
+        for name, stored in zip(names, _COMPILER_NAMES[compiler], strict=True)
+        if stored in _stored
+    }
 
 
 def variables() -> dict[str, str]:

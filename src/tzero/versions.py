@@ -27,6 +27,9 @@ from tzero.errors import UnsupportedVersion
 
 __all__ = ["SUPPORTED", "Supported", "order", "require"]
 
+TZERO = "0.1.0"
+"""tzero's own version. It is part of every key of a cache: another tzero may compile otherwise."""
+
 
 @dataclass(frozen=True, slots=True)
 class Supported:

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import tzero
+from tests import warm
 from tzero.backends import halide
 from tzero.compile.backend import find
 
@@ -208,9 +209,7 @@ def test_a_pipeline_from_the_main_module_compiles_in_a_worker(tmp_path: Path) ->
         "    more(torch.ones(3), out)\n"
         "    print(out.tolist(), service().stats().compiled['process'])\n"
     )
-    done = subprocess.run(
-        [sys.executable, program], capture_output=True, text=True, timeout=300, check=False
-    )
+    done = warm.run([sys.executable, str(program)])
     assert done.stdout.strip() == "[2.0, 2.0, 2.0] 1", done.stderr
 
 

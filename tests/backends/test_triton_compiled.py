@@ -18,6 +18,7 @@ import torch
 import triton
 import triton.language as tl
 
+from tests import warm
 from tests.backends import triton_zoo as zoo
 from tests.backends.test_triton_faithful import executed
 from tzero import events
@@ -167,15 +168,18 @@ def test_files_are_private_and_go_with_the_process(empty: Path) -> None:
         "    sys.exit()\n"
         "assert os.waitpid(child, 0)[1] == 0\n"
         "assert all(os.path.exists(each) for each in kernel.metadata_group.values())\n"
-        "assert sorted(os.listdir(os.environ['TMPDIR'])) == [os.path.basename(mine)]\n"
+        "made_here = [str(each) for each in Path(os.environ['TMPDIR']).glob('*/*/*')]\n"
+        "assert made_here == [mine], made_here\n"
     )
-    subprocess.run(
-        [sys.executable, "-c", script],
-        cwd=ROOT,
-        env={**os.environ, "TMPDIR": str(empty), "TZERO_CPU": "1"},
-        check=True,
-    )
-    assert os.listdir(empty) == []
+    variables = {**os.environ, "TMPDIR": str(empty)}
+    done = warm.run([sys.executable, "-c", script], cwd=ROOT, env=variables)
+    assert done.returncode == 0, done.stderr
+    assert_nothing_is_left(empty)
+
+
+def assert_nothing_is_left(folder: Path) -> None:
+    """Only the directory that this user's processes share."""
+    assert [*folder.rglob("*")] == [folder / f"tzero-{os.getuid()}"]
 
 
 def _in_a_child(folder: str) -> None:
@@ -191,7 +195,7 @@ def test_children_of_multiprocessing_leave_nothing_behind(
     child.start()
     child.join()
     assert child.exitcode == 0
-    assert os.listdir(empty) == []
+    assert_nothing_is_left(empty)
 
 
 SCRIPT = """
@@ -230,19 +234,18 @@ def test_kernels_of_the_main_module_compile_in_workers(way: str, tmp_path: Path)
     path.write_text(SCRIPT)
     text = f"import linecache\nlinecache.cache['<stdin>'] = (1, None, {SCRIPT!r}.splitlines(True),"
     text += f" '<stdin>')\nexec(compile({SCRIPT!r}, '<stdin>', 'exec'))\n"
-    done = subprocess.run(
-        [sys.executable, str(path)] if way == "script" else [sys.executable, "-"],
-        input="" if way == "script" else text,
-        cwd=tmp_path,
-        env={
-            **os.environ,
-            "TZERO_CPU": "1",
-            "TZERO_COMPILE_WORKERS": "2",
-            "TZERO_CACHE_DIR": str(tmp_path / "cache"),
-        },
-        capture_output=True,
-        text=True,
-    )
+    variables = {
+        **os.environ,
+        "TZERO_COMPILE_WORKERS": "2",
+        "TZERO_CACHE_DIR": str(tmp_path / "cache"),
+    }
+    if way == "script":
+        done = warm.run([sys.executable, str(path)], cwd=tmp_path, env=variables)
+    else:
+        command = [sys.executable, "-"]
+        done = subprocess.run(
+            command, input=text, cwd=tmp_path, env=variables, capture_output=True, text=True
+        )
     assert done.returncode == 0, done.stderr
     assert "'process': 1" in done.stdout
 
@@ -271,3 +274,55 @@ def test_a_kernels_files_go_with_it() -> None:
     del kernel
     gc.collect()
     assert not folder.exists()
+
+
+@pytest.mark.parametrize("target", [CPU, GPUTarget("cuda", 90, 32)], ids=["cpu", "cuda"])
+def test_a_loaded_kernel_is_what_triton_makes_from_its_files(target: GPUTarget) -> None:
+    source = source_of(zoo.gives_itself_a_name, N=3)
+    asked = backend.request(source, target)
+    assert isinstance(asked, Request)
+    ours = backend.load(service().compile(asked), source)
+    theirs = CompiledKernel(source, dict(ours.metadata_group), ours.hash)
+    assert type(ours) is CompiledKernel and vars(ours).keys() == vars(theirs).keys()
+    for name, value in vars(theirs).items():
+        found = vars(ours)[name]
+        if name == "metadata_group":
+            found = dict(found)
+        elif name == "metadata":
+            assert found._fields == value._fields
+        assert found == value, name
+    assert type(ours.asm) is type(theirs.asm) and list(ours.asm) == list(theirs.asm)
+
+
+def test_files_are_written_when_someone_asks_for_their_paths(
+    empty: Path, artifact: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load_artifact.directory()
+    monkeypatch.setattr(load_artifact, "directory", lambda: str(empty))
+    kernel = backend.load(artifact, source_of(zoo.gives_itself_a_name, N=3))
+    kernel._init_handles()
+    assert "made_up.so" not in kernel.metadata_group
+    assert len(kernel.metadata_group) == len(artifact.files) + 1  # the metadata
+    assert list(empty.iterdir()) == []
+    (folder,) = {os.path.dirname(path) for path in kernel.metadata_group.values()}
+    assert sorted(os.listdir(folder)) == sorted(kernel.metadata_group)
+    (name,) = (each for each in kernel.metadata_group if each.endswith(".so"))
+    assert Path(kernel.metadata_group[name]).read_bytes() == kernel.asm["so"]
+
+
+def test_a_file_name_that_leaves_the_directory_is_refused(artifact: Artifact, empty: Path) -> None:
+    source = source_of(zoo.gives_itself_a_name, N=3)
+    for about in (f"{empty}/out.json", "../out.json", "..\\out.json", "a/../../out.json"):
+        order = [about if each.endswith(".json") else each for each in artifact.facts["order"]]
+        forged = Artifact(artifact.files, {**artifact.facts, "order": order})
+        with pytest.raises(Malformed, match="not a valid file name"):
+            list(backend.load(forged, source).metadata_group.values())
+    assert list(empty.iterdir()) == []
+
+
+def test_an_artifact_with_two_objects_is_refused(artifact: Artifact) -> None:
+    source = source_of(zoo.gives_itself_a_name, N=3)
+    files = {**artifact.files, "other.so": b"code"}
+    forged = Artifact(files, {**artifact.facts, "order": [*artifact.facts["order"], "other.so"]})
+    with pytest.raises(Malformed, match="2 files of its so"):
+        backend.load(forged, source)

@@ -237,6 +237,35 @@ def test_an_invalid_ledger_is_replaced(tmp_path: Path, text: bytes) -> None:
     assert (tmp_path / "ledger").read_bytes().startswith(b"tzero ledger 1 ")
 
 
+def test_eviction_goes_on_past_what_cannot_be_removed(tmp_path: Path, events: list[Event]) -> None:
+    store = Disk(tmp_path, limit=1_000_000)
+    digests = fill(store, 9)
+    stuck, temporary = path_of(store, digests[0]), tmp_path / f".ledger.{'a' * 32}.tmp"
+    stuck.unlink()
+    for path in (stuck, temporary):  # directories, which cannot be unlinked
+        path.mkdir()
+        os.utime(path, (1, 1))
+    store.put(digests[-1], bytes(200_000))
+    store.put(MINE, bytes(100_000))
+    assert kept(store, digests) == [True, False, False, *[True] * 6]
+    assert stuck.is_dir() and temporary.is_dir()
+    assert store.get(MINE) is not None
+    named = [path for path in (stuck, temporary) if any(str(path) in e.reason for e in events)]
+    assert named == [stuck, temporary]
+
+
+def test_verify_goes_on_past_what_cannot_be_removed(tmp_path: Path) -> None:
+    store = Disk(tmp_path)
+    digests = fill(store, 2)
+    for digest in digests:
+        path_of(store, digest).unlink()
+    path_of(store, digests[0]).mkdir()
+    path_of(store, digests[1]).write_bytes(b"damaged")
+    found = {each.digest: each.problem or "" for each in store.verify(remove=True)}
+    assert "could not be removed" in found[digests[0]]
+    assert not path_of(store, digests[1]).exists()
+
+
 def test_only_one_evicts_at_a_time(tmp_path: Path) -> None:
     store = Disk(tmp_path, limit=1_000_000)
     digests = fill(store, 9)

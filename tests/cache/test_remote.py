@@ -197,11 +197,40 @@ def test_different_keys_do_not_replace_each_others_entries(make: Callable[..., R
         "redis://me:hun/ter2@host/0",
         "simplecache::s3://key:hunter2@bucket/path#hunter2",
         "rediss://me:hunter2?hunter2@host",
+        "redis://me:hun#ter2@host",
+        "redis://host/0?password=hun@ter2",
+        "redis:me:hunter2@host//",
+        "me:hunter2@x://host",
     ],
 )
 def test_secrets_of_a_url_are_not_shown(url: str, events: list[Event]) -> None:
     assert "ter2" not in shown(url) and "//" in shown(url)
     assert "ter2" not in repr(Remote(url, "hunter2"))
+
+
+@pytest.mark.parametrize("mark", ["#", "/", "?", "@", ":", "[", "%", "%23", "::", "/?#"])
+@pytest.mark.parametrize("scheme", ["redis", "rediss", "memory", "s3", "nosuch", "s3://x::redis"])
+def test_a_password_is_in_no_event_and_no_log(
+    scheme: str, mark: str, events: list[Event], caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second = "swordfish", "x7"
+    for password in (f"{first}{mark}{second}", f"{second}{mark}{first}"):
+        store = Remote(f"{scheme}://me:{password}@host.invalid:6379/0", "key", patience=0.5)
+        with caplog.at_level("DEBUG", logger="tzero"):
+            assert store.get(MINE) is None
+            said = store.probe() or ""
+        store.put(MINE, b"code")
+        store.flush(30)
+        for text in (said, caplog.text, repr(events), repr(store)):
+            assert first not in text and second not in text, text
+
+
+def test_an_error_about_a_short_password_is_shown_if_it_is_not_in_it() -> None:
+    def fails(url: str) -> None:
+        raise ConnectionError("the host is unreachable")
+
+    store = Remote("fake://me:h@host", "key", connect=fails)  # type: ignore[arg-type]
+    assert store.probe() == "ConnectionError: the host is unreachable"
 
 
 # Failures and backoff.

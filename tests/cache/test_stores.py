@@ -31,6 +31,38 @@ def test_the_disk_is_read_first(tmp_path: Path) -> None:
     assert layers.get(MINE) == Found(b"code", "disk")
 
 
+def test_what_was_fetched_is_used_only_with_the_key_it_was_verified_with(tmp_path: Path) -> None:
+    disk, url = Disk(tmp_path / "disk"), f"memory://{tmp_path}"
+
+    def layers(key: str | None, url: str = url) -> Layers:
+        return Layers(disk, Remote(url, key))
+
+    attacker = Remote(url, None)
+    attacker.put(MINE, b"attack")
+    assert attacker.flush(60)
+    assert layers(None).get(MINE) == Found(b"attack", "remote")
+    assert layers(None).get(MINE) == Found(b"attack", "disk")
+    assert layers("key").get(MINE) is None  # a key was set
+    assert layers(None, f"memory://{tmp_path}/other").get(MINE) is None  # another remote is used
+    assert Layers(disk, None).get(MINE) is None  # no remote is used
+    first = layers("key")
+    first.put(MINE, b"code")
+    assert first.flush(60)
+    disk.clear()
+    assert layers("key").get(MINE) == Found(b"code", "remote")
+    assert layers("key").get(MINE) == Found(b"code", "disk")
+    assert layers("another key").get(MINE) is None  # the key was changed
+    assert layers(None).get(MINE) == Found(b"attack", "remote")
+    assert [each.problem for each in disk.verify()] == [None, None]
+
+
+def test_what_was_compiled_here_needs_no_remote_and_no_key(tmp_path: Path) -> None:
+    disk = Disk(tmp_path / "disk")
+    Layers(disk, None).put(MINE, b"code")
+    for key in ("key", None):
+        assert Layers(disk, Remote(f"memory://{tmp_path}", key)).get(MINE) == Found(b"code", "disk")
+
+
 def test_without_a_disk_the_remote_is_used(tmp_path: Path) -> None:
     layers = Layers(None, Remote(f"memory://{tmp_path}", "key"))
     layers.put(MINE, b"code")

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests import warm
 
 PROGRAM = """
 import sys
@@ -42,18 +45,19 @@ assert sys.argv[0].endswith("program.py")
 """
 
 
-def run(tmp_path: Path, text: str, *words: str) -> subprocess.CompletedProcess[str]:
+def bench(*words: str, modules: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
+    command = "from tzero.cli import main; main()"
+    return warm.run([sys.executable, "-c", command, "bench", *words], modules=modules)
+
+
+def run(
+    tmp_path: Path, text: str, *words: str, modules: Sequence[str] = ()
+) -> subprocess.CompletedProcess[str]:
     file = tmp_path / "program.py"
     file.write_text(text)
-    command = "from tzero.cli import main; main()"
-    return subprocess.run(
-        [sys.executable, "-c", command, "bench", *words[:1], str(file), *words[1:]]
-        if words[:1] == ("--json",)
-        else [sys.executable, "-c", command, "bench", str(file), *words],
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    if words[:1] == ("--json",):
+        return bench("--json", str(file), *words[1:], modules=modules)
+    return bench(str(file), *words, modules=modules)
 
 
 def test_each_kernel_of_a_program_is_timed_without_tzero_and_with_it(tmp_path: Path) -> None:
@@ -98,7 +102,7 @@ def test_candidates_of_a_search_are_no_kernels_of_the_program(tmp_path: Path) ->
 
 @pytest.mark.skipif(find_spec("helion") is None, reason="Helion is not installed")
 def test_helions_kernels_are_timed_as_helion_calls_them_and_through_tzero(tmp_path: Path) -> None:
-    done = run(tmp_path, HELION, "--json")
+    done = run(tmp_path, HELION, "--json", modules=["helion"])
     assert done.returncode == 0, done.stderr
     (row,) = json.loads(done.stdout)
     assert row["kernel"] == "double"
@@ -145,7 +149,7 @@ except AssertionError:
 def test_kernels_that_helion_calls_or_that_fail_are_in_the_table_with_the_reason(
     tmp_path: Path,
 ) -> None:
-    done = run(tmp_path, LEFT, "--json")
+    done = run(tmp_path, LEFT, "--json", modules=["helion"])
     assert done.returncode == 0, done.stderr
     scaled, wrong = json.loads(done.stdout)
     assert scaled["kernel"] == "scaled"
@@ -154,7 +158,7 @@ def test_kernels_that_helion_calls_or_that_fail_are_in_the_table_with_the_reason
     assert wrong["kernel"] == "wrong"
     assert wrong["how"] == "a call fails: AssertionError: one, please"
     assert wrong["before"] is wrong["times"] is None
-    table = run(tmp_path, LEFT)
+    table = run(tmp_path, LEFT, modules=["helion"])
     assert table.returncode == 0, table.stderr
     assert "one, please" in table.stdout
 
@@ -199,11 +203,8 @@ def test_what_follows_the_script_is_its_own(tmp_path: Path) -> None:
 
 def test_a_program_that_is_not_there_is_said_to_be_so(tmp_path: Path) -> None:
     (tmp_path / "program.py").unlink(missing_ok=True)
-    command = "from tzero.cli import main; main()"
     for word in ("nothing.py", str(tmp_path)):
-        done = subprocess.run(
-            [sys.executable, "-c", command, "bench", word], capture_output=True, text=True
-        )
+        done = bench(word)
         assert done.returncode == 2
         assert done.stderr.startswith(f"tzero: there is no program {word!r}.")
 

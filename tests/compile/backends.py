@@ -12,11 +12,13 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
-from tzero.compile import command
+from tzero.compile import command, worker
 from tzero.compile.request import Artifact, Request
 from tzero.errors import ToolchainMissing
 
@@ -52,6 +54,14 @@ class Echo(Process):
             "interrupt": signal.getsignal(signal.SIGINT) == signal.SIG_IGN,
         }
         return Artifact({"out": request.program.encode()}, facts)
+
+
+class SlowEcho(Echo):
+    """Echo, after a time in which its worker may be killed."""
+
+    def compile(self, request: Request) -> Artifact:
+        time.sleep(0.05)
+        return super().compile(request)
 
 
 class Pauses(Process):
@@ -96,11 +106,12 @@ class Aborts(Process):
 
 
 class Killed(Process):
-    """As by the out-of-memory killer."""
+    """Sends a signal to its worker, as someone outside would; works in any other process."""
 
     def compile(self, request: Request) -> Artifact:
-        os.kill(os.getpid(), signal.SIGKILL)
-        raise AssertionError("unreachable")
+        if worker.inside():
+            os.kill(os.getpid(), signal.Signals[request.program])
+        return Artifact({"out": request.program.encode()}, {"pid": os.getpid()})
 
 
 class Hungry(Process):
@@ -208,6 +219,30 @@ class Warm(Process):
         return Artifact({}, {"warmed": self.warmed})
 
 
+class Litters(Process):
+    """Leaves a temporary file, and pauses."""
+
+    def compile(self, request: Request) -> Artifact:
+        number, path = tempfile.mkstemp()
+        os.close(number)
+        Path(f"{request.program}.left").write_text(path)
+        pause_at(request.program)
+        return Artifact({})
+
+
+class Verbose(Process):
+    def compile(self, request: Request) -> Artifact:
+        raise ValueError(f"begin{'x' * int(request.program)}the end")
+
+
+class WarmsForever(Process):
+    def warm(self) -> None:
+        time.sleep(1000)
+
+    def compile(self, request: Request) -> Artifact:
+        return Artifact({})
+
+
 class Nested(Process):
     """Submits a request from inside a worker."""
 
@@ -219,8 +254,21 @@ class Nested(Process):
         return Artifact({}, {"pid": os.getpid(), "inner": inner.facts["pid"]})
 
 
+class NestedOnThread:
+    """Requests more from the same service, on a compile thread, and waits for it."""
+
+    runs = "thread"
+    service: Any = None
+
+    def compile(self, asked: Request) -> Artifact:
+        inner = [self.service.submit(request(b, asked.program)) for b in ("compiler", "echo")]
+        return Artifact({"out": inner[0].result(60).files["out"]}, {"n": len(inner)})
+
+
 echo, pauses, pauses_with_child, exits = Echo(), Pauses(), PausesWithChild(), Exits()
 exits_politely, segfaults, aborts, killed = ExitsPolitely(), Segfaults(), Aborts(), Killed()
 hungry, natively_hungry, hangs = Hungry(), NativelyHungry(), Hangs()
 unsendable, no_artifact, raises, python = Unsendable(), NoArtifact(), Raises(), Python()
 compiler, thread_pauses, warm, nested = Compiler(), ThreadPauses(), Warm(), Nested()
+warms_forever, litters, verbose = WarmsForever(), Litters(), Verbose()
+slow_echo, nested_on_thread = SlowEcho(), NestedOnThread()

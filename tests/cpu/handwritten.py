@@ -10,7 +10,7 @@ import functools
 import types
 from typing import Any
 
-from tzero.cpu import driver, pool, toolchain, triton_compat
+from tzero.cpu import driver, pool, sealing, toolchain, triton_compat
 from tzero.cpu.launcher import Launcher
 
 HEADER = """
@@ -99,11 +99,12 @@ class Kernel:
         source = types.SimpleNamespace(signature=signature)
         if "cpu_params" not in metadata:
             metadata["cpu_params"] = [tag_of(p.type) for p in triton_compat.parameters(source)]
-        self.launcher = Launcher(source, types.SimpleNamespace(**(facts | metadata)))
+        facts |= metadata
+        binary = binary_of(body)
+        sealing.seal(facts, binary, triton_compat.cache_directory())
+        self.launcher = Launcher(source, types.SimpleNamespace(**facts))
         utils = driver.CPUDriver().utils
-        self.library, self.function, *_ = utils.load_binary(
-            "test_kernel", binary_of(body), 0, "cpu"
-        )
+        self.library, self.function, *_ = utils.load_binary("test_kernel", binary, 0, "cpu")
 
     def __call__(self, grid: tuple[int, int, int], *args: Any, **hooks: Any) -> None:
         self.launcher(

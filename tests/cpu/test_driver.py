@@ -52,7 +52,8 @@ def test_forced_is_the_only_active_driver_whoever_is_found_first(
         assert len(backends) > 1, backends
         print(type(triton.runtime.driver.active).__name__)
     """
-    done = run_program(tmp_path, program, TZERO_CPU="1", PYTHONPATH=os.pathsep.join(path))
+    variables = {"TZERO_CPU": "1", "PYTHONPATH": os.pathsep.join(path)}
+    done = run_program(tmp_path, program, fresh=True, **variables)
     assert done.stdout.split() == ["CPUDriver"]
 
 

@@ -16,7 +16,7 @@ from triton.runtime.jit import reinterpret
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tests.cpu.handwritten import COUNT, COUNTERS, RAISE, RAISING, SITES, Kernel
-from tzero.cpu import driver, pool, toolchain
+from tzero.cpu import driver, loading, toolchain
 from tzero.errors import KernelAssertion
 
 # ---- hooks --------------------------------------------------------------------------------------
@@ -206,14 +206,15 @@ def test_a_kernel_with_other_parameters_than_triton_passes_is_an_error() -> None
 
 
 def test_objects_loaded_and_unloaded_in_turn_are_not_mistaken_for_each_other(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     for number in range(6):
         binary = toolchain.find().build(f"int f(void) {{ return {number}; }}", "f", optimization=0)
-        first, second = pool.open_object(binary, tmp_path), pool.open_object(binary, tmp_path)
-        pool.close_object(first)
+        first, second = loading.open_object(binary), loading.open_object(binary)
+        loading.close_object(first)
         assert second.f() == number
-        pool.close_object(second)
+        loading.close_object(second)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -492,5 +492,5 @@ def test_backend_can_be_turned_off(tmp_path: Path) -> None:
             print(error)
     """
     assert triton.runtime.driver.active.get_current_target().backend == "cpu"
-    off = run_program(tmp_path, program, TZERO_CPU="0").stdout
+    off = run_program(tmp_path, program, fresh=True, TZERO_CPU="0").stdout
     assert "0 active drivers" in off or off.strip() in ("cuda", "hip")

@@ -377,17 +377,18 @@ def test_a_failed_check_in_a_cooperative_grid_raises() -> None:
 
 def test_the_pool_is_built_once_and_again_where_the_file_is_broken(tmp_path: Path) -> None:
     program = """
-        import os, subprocess, sys
+        import os, sys
         from pathlib import Path
         import triton
+        from tzero import processes
         from tzero.cpu import pool
 
         objects = Path(sys.argv[0]).parent / "objects"
 
         def load():
             runs = []
-            original = subprocess.run
-            subprocess.run = lambda *a, **k: (runs.append(a), original(*a, **k))[1]
+            original = processes.run
+            processes.run = lambda *a, **k: (runs.append(a), original(*a, **k))[1]
             assert pool.load(objects).workers() == 0
             print(sum("-shared" in command for command, in runs), flush=True)
 

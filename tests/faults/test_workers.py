@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from tests.compile.backends import Locked, Refused, Stubborn, request
 from tests.compile.memory import Memory
 from tests.compile.waiting import is_gone, paused_at, until
 from tzero import settings
-from tzero.compile import AsyncCompile, pool
+from tzero.compile import Artifact, AsyncCompile, compilers, pool
 from tzero.errors import (
     BackendMissing,
     CompileFailed,
@@ -27,6 +28,7 @@ from tzero.errors import (
     ToolchainMissing,
     WorkerDied,
 )
+from tzero.events import Event, observe
 
 METHODS = ["subprocess", "fork", "spawn"]
 
@@ -47,7 +49,6 @@ class Row:
 ALL = tuple(METHODS)
 SMALL = settings.Changes(compile_memory=256)
 ROWS = [
-    Row("killed by SIGKILL", "killed", WorkerDied, ["SIGKILL (out of memory?)"], methods=ALL),
     Row("crashes with SIGSEGV", "segfaults", WorkerDied, ["SIGSEGV", "in string_at"], methods=ALL),
     Row("the compiler aborts", "aborts", WorkerDied, ["SIGABRT", "backends.py"]),
     Row("os._exit", "exits", WorkerDied, ["exit code 3", "TZERO_COMPILE_WORKERS=1"], methods=ALL),
@@ -198,10 +199,13 @@ def test_a_killed_worker_does_not_affect_another(
         one, other = (service.submit(request("pauses", str(place))) for place in places)
         pids = [paused_at(place) for place in places]
         os.kill(pids[0], signal.SIGKILL)
-        assert isinstance(one.exception(60), WorkerDied)
+        until(lambda: paused_at(places[0]) != pids[0], "another worker")
         assert not other.done()
         places[1].unlink()
         assert other.result(60).facts["pid"] == pids[1]
+        again = paused_at(places[0])
+        places[0].unlink()
+        assert one.result(60).facts["pid"] == again
         assert_works(service)
 
 
@@ -211,8 +215,10 @@ def test_child_processes_of_a_killed_worker_end(service: AsyncCompile, tmp_path:
     pid = paused_at(place)
     child = int(Path(f"{place}.child").read_text())
     os.kill(pid, signal.SIGKILL)
-    assert isinstance(future.exception(60), WorkerDied)
     until(lambda: is_gone(child), "the end of the worker's child process")
+    until(lambda: paused_at(place) != pid, "another worker")
+    place.unlink()
+    assert future.result(60)
 
 
 def test_child_processes_of_a_worker_past_its_deadline_end(
@@ -241,19 +247,105 @@ def test_the_death_of_an_idle_worker_fails_no_request(service: AsyncCompile) -> 
     assert service.stats().failed == 0
 
 
-def test_a_worker_that_cannot_be_started_is_an_error_with_the_reason(
-    service: AsyncCompile, monkeypatch: pytest.MonkeyPatch
+# What keeps a request from being compiled in a worker, and is no fault of the compiler.
+
+
+@pytest.fixture
+def seen() -> Iterator[list[Event]]:
+    events: list[Event] = []
+    with observe(events.append):
+        yield events
+
+
+def assert_compiled_here(service: AsyncCompile, future: Future[Artifact]) -> None:
+    assert future.result(120).facts["pid"] == os.getpid()
+    assert service.stats().failed == 0 and service.stats().compiled["inline"] == 1
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("name", ["SIGKILL", "SIGTERM", "SIGHUP"])
+def test_a_request_whose_workers_are_killed_is_compiled_in_the_caller(
+    service: AsyncCompile, seen: list[Event], method: str, name: str
+) -> None:
+    with settings.override(start_method=method):
+        assert_compiled_here(service, service.submit(request("killed", name)))
+        assert [event.kind for event in seen] == ["refusal", "refusal", "refusal", "compile"]
+        assert f"killed by {name}" in seen[0].reason
+        assert "attempt 1 failed, another worker compiles it" in seen[0].reason
+        assert "attempt 3 failed, the caller does" in seen[2].reason
+        assert seen[3].facts["why"] == "3 workers were lost"
+        assert_works(service)
+
+
+def test_a_request_whose_workers_are_stopped_is_compiled_in_the_caller(
+    service: AsyncCompile, seen: list[Event]
+) -> None:
+    with settings.override(compile_timeout=1):
+        assert_compiled_here(service, service.submit(request("killed", "SIGSTOP")))
+    assert "stopped after 1 s" in seen[0].reason
+    assert_works(service)
+
+
+def test_a_request_is_compiled_in_the_caller_if_no_worker_can_be_started(
+    service: AsyncCompile, seen: list[Event], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
         patched.setattr("tempfile.mkstemp", _no_space)
-        error = service.submit(request("echo")).exception(60)
-    assert isinstance(error, WorkerDied)
-    assert "could not be started" in str(error) and "No space left" in str(error)
+        assert_compiled_here(service, service.submit(request("echo")))
+    assert "could not be started" in seen[0].reason and "No space left" in seen[0].reason
     assert_works(service)
 
 
 def _no_space(**_: object) -> None:
     raise OSError(28, "No space left on device")
+
+
+def test_a_request_is_compiled_in_the_caller_if_no_worker_answers(
+    service: AsyncCompile, seen: list[Event], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(pool, "START_LIMIT", 0.0)
+        assert_compiled_here(service, service.submit(request("echo")))
+    assert "could not be started" in seen[0].reason
+    assert_works(service)
+
+
+@pytest.mark.parametrize("backend", ["echo", "compiler"])
+def test_a_request_is_compiled_in_the_caller_if_no_thread_can_be_started(
+    service: AsyncCompile, seen: list[Event], monkeypatch: pytest.MonkeyPatch, backend: str
+) -> None:
+    def no_thread(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    text = json.dumps(["echo", "hello"])
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", no_thread)
+        future = service.submit(request(backend, text))
+        assert_compiled_here(service, future)
+    assert "can't start new thread" in seen[-1].facts["why"]
+    assert_works(service)
+
+
+def test_a_worker_that_crashes_once_is_replaced(service: AsyncCompile, tmp_path: Path) -> None:
+    place = tmp_path / "pause"
+    future = service.submit(request("pauses", str(place)))
+    pid = paused_at(place)
+    os.kill(pid, signal.SIGSEGV)
+    until(lambda: paused_at(place) != pid, "another worker")
+    place.unlink()
+    assert future.result(60).facts["pid"] != pid
+
+
+def test_warming_ends_at_its_deadline_with_an_event(
+    service: AsyncCompile, seen: list[Event], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool, "WARM_LIMIT", 0.2)
+    monkeypatch.setattr(compilers, "names", lambda: [request("warms_forever").backend])
+    service.warm_pool()
+    assert not service.wait_pool_ready(60)
+    until(lambda: len(seen) == 2, "the events")
+    assert "did not import the backends within 0.2 s" in seen[0].reason
+    assert_works(service)
 
 
 def test_shutdown_cancels_all_pending_futures(service: AsyncCompile, tmp_path: Path) -> None:

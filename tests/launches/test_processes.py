@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
-import subprocess
 import sys
 import weakref
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests import warm
 from tests.launches import kernels
 from tests.launches.looking import VERSION
 from tests.launches.rows_arguments import integers
@@ -22,15 +21,8 @@ ROOT = Path(__file__).parents[2]
 
 def run(name: str, *numbers: int, timeout: float = 300) -> None:
     """One of `tests.launches.programs` in a process of its own."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.launches.programs", name, *map(str, numbers)],
-        cwd=ROOT,
-        env=dict(os.environ),
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        check=False,
-    )
+    command = [sys.executable, "-m", "tests.launches.programs", name, *map(str, numbers)]
+    done = warm.run(command, cwd=ROOT, timeout=timeout)
     assert done.returncode == 0, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
 
 

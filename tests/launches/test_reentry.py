@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
+import os
 import sys
 import threading
 from typing import Any
@@ -12,6 +12,7 @@ import torch
 import triton.language as tl
 
 import tzero
+from tests import warm
 from tests.tiers import Make, jit_maker
 
 
@@ -221,6 +222,6 @@ thread.join()
 def test_launches_that_launch_themselves_end_in_a_recursion_error(tier: int, device: Any) -> None:
     if device.type != "cpu":
         pytest.skip("about the stack, which is the same on the CPU")
-    code = f"import os; os.environ.update(TZERO_CPU='1', TZERO_TIER='{tier}')\n{DEEP}"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    variables = {**os.environ, "TZERO_TIER": str(tier)}
+    done = warm.run([sys.executable, "-c", DEEP], env=variables, timeout=120)
     assert done.stdout.strip() == "RecursionError", done.stderr

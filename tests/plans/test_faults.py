@@ -107,11 +107,10 @@ ERRORS: dict[str, Callable[[], BaseException]] = {
 
 
 @pytest.fixture(autouse=True)
-def frozen() -> Iterator[None]:
+def frozen() -> None:
     """Freeze the garbage collector, so that `tensors` counts only what a test creates."""
+    gc.collect()
     gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @contextlib.contextmanager

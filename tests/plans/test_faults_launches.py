@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -23,11 +22,10 @@ pytestmark = pytest.mark.usefixtures("replaying", "frozen")
 
 
 @pytest.fixture
-def frozen() -> Iterator[None]:
+def frozen() -> None:
     """Freeze the garbage collector, so that `tensors` counts only what a test creates."""
+    gc.collect()
     gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 # -- launches --------------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ oracle expects after every step.
 from __future__ import annotations
 
 import random
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -19,6 +18,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests import warm
 from tests.plans.pooled import KEPT, SIZE, Pooled, assert_as_new, doubled
 from tests.plans.tiers import of_tier
 from tzero.plans import outputs
@@ -135,7 +135,7 @@ assert len(seen) > 100
 
 
 def test_destructors_may_read_pools_while_they_are_read() -> None:
-    subprocess.run([sys.executable, "-c", IN_DESTRUCTORS], check=True, timeout=60)
+    warm.run([sys.executable, "-c", IN_DESTRUCTORS], timeout=60).check_returncode()
 
 
 # -- random sequences ------------------------------------------------------------------------------

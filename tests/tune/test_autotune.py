@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import time
 from typing import Any
 
 import pytest
 import torch
 
 import tzero
-from tests.tune.kernels import LARGE, SMALL, WRONG, X, double, kernel
-from tzero import Config, Space
+from tests.tune.kernels import LARGE, SMALL, WRONG, X, double, kernel, observed
+from tzero import Config, Space, settings
 from tzero.errors import InvalidArgument
 
 pytestmark = pytest.mark.usefixtures("own_memory")
@@ -54,7 +56,42 @@ def test_a_budget_ends_a_search() -> None:
     found = made.autotune((X,), budget=1e-6)
     assert found.ended == "budget"
     assert len(found.steps) == 1
+    assert len(found.left_out) == 7
+    assert "7 left out, for lack of time" in str(made.explain(X))
     torch.testing.assert_close(made(X), X * 2)
+
+
+def test_a_budget_counts_compiles_without_workers() -> None:
+    run: list[Config] = []
+
+    def slow(x: torch.Tensor, config: Config) -> torch.Tensor:
+        if config not in run:  # the run that finds what to compile
+            time.sleep(0.5)
+        run.append(config)
+        return double(x, config)
+
+    configs = [Config(BLOCK=2**k, BY=2) for k in range(4, 12)]
+    found, watching = observed()
+    with settings.override(compile_workers=1), watching:
+        search = tzero.kernel(configs=configs)(slow).autotune((X,), budget=0.8)
+    assert search.left_out
+    assert {*search.outcomes, *search.left_out} == {*configs}
+    assert not {*search.left_out}.intersection(run)
+    assert any("in the budget of 0.8 s, and left out: Config(BLOCK=" in each for each in found)
+
+
+def hang_elsewhere(x: torch.Tensor, parent: int, config: Config) -> torch.Tensor:
+    while config == LARGE and os.getpid() != parent:
+        time.sleep(1.0)
+    return double(x, config)
+
+
+def test_an_isolated_config_that_hangs_leaves_time_for_others() -> None:
+    made = tzero.kernel(configs=[SMALL, LARGE])(hang_elsewhere)
+    found = made.autotune((X, os.getpid()), budget=10.0, isolate=True)
+    assert found.best == SMALL
+    if LARGE not in found.left_out:  # there was time to start a process
+        assert "which is half of what was left of the budget" in found.outcomes[LARGE].problem
 
 
 def test_a_kernel_without_configs_has_nothing_to_tune() -> None:

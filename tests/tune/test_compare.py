@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from tzero.tune import compare
+from tzero.tune import closeness, compare
 from tzero.tune.compare import same
 
 Pair = namedtuple("Pair", "left right")
@@ -105,7 +105,7 @@ def test_a_tolerance_can_be_given() -> None:
 
 
 def test_many_elements_are_compared_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compare, "_CHUNK", 7)
+    monkeypatch.setattr(closeness, "_CHUNK", 7)
     x = torch.arange(100.0).reshape(10, 10)
     y = x.clone()
     y[9, 3] = -1
@@ -132,3 +132,66 @@ def test_arrays_are_compared_as_tensors_are() -> None:
     one = np.array([1.0, 2.0], dtype=np.float32)
     assert same([one], [one + np.float32(1e-5)])
     assert "1 of 2 elements differ" in same(one, np.array([1.0, 3.0], dtype=np.float32)).words
+
+
+def test_one_outlier_does_not_hide_errors_in_other_elements() -> None:
+    source = torch.Generator().manual_seed(0)
+    x = torch.randn(100_000, generator=source)
+    x[7] = 1e9
+    zeros = torch.zeros_like(x)
+    zeros[7] = 1e9
+    assert not same(zeros, x)
+    assert not same(torch.where(torch.arange(100_000) == 50, x + 0.01, x), x)
+
+
+@pytest.mark.parametrize("masked", [0.1, 0.5, 0.9, 0.99])
+@pytest.mark.parametrize("fill", [-1e9, 0.0, math.nan, -math.inf])
+def test_a_mask_does_not_hide_errors_in_other_elements(masked: float, fill: float) -> None:
+    source = torch.Generator().manual_seed(0)
+    x = torch.randn(100_000, generator=source)
+    hidden = torch.rand(100_000, generator=source) < masked
+    right = torch.where(hidden, fill, x)
+    assert same(torch.where(hidden, fill, x + 1e-6 * x.flip(0)), right)
+    assert not same(torch.where(hidden, fill, x.flip(0)), right)
+    assert not same(torch.where(hidden, fill, x + 0.001), right)
+
+
+def test_many_elements_are_sampled_for_their_scale() -> None:
+    x = torch.ones(1 << 20)
+    x[::2] = 3.0
+    x[5] = 1e9
+    off = x.clone()
+    off[1 << 19] += 0.01
+    assert same(x * (1 + 1e-6), x)
+    assert f"at ({1 << 19},)" in same(off, x).words
+
+
+def test_a_complex_number_is_compared_by_its_distance() -> None:
+    x = torch.tensor([1e6 + 1e-3j, 2e6 + 1j])
+    assert same(x + torch.tensor([0.1 + 1j, 1j]), x)
+    assert not same(x + 1000j, x)
+    part = torch.tensor([complex(math.inf, 1.0), complex(math.nan, 1.0)])
+    assert same(part.clone(), part)
+    assert "at (1,)" in same(torch.tensor([part[0], complex(math.nan, 2.0)]), part).words
+
+
+def test_what_is_repeated_without_memory_is_compared_once() -> None:
+    many = 1 << 40
+    assert same(torch.ones(3, 1).expand(3, many), torch.ones(3, 1).expand(3, many))
+
+
+def test_sparse_tensors_are_compared_by_their_parts() -> None:
+    x = torch.eye(3)
+    off = x.clone()
+    off[1, 1] = 2
+    for sparse in (torch.Tensor.to_sparse, torch.Tensor.to_sparse_csc):
+        assert same(sparse(x), sparse(x))
+        assert same(sparse(off), sparse(x)).words.startswith("result.values() is 2.0 at (1,)")
+    assert "layout" in same(x.to_sparse(), x).words
+
+
+def test_classes_and_numbers_of_numpy_can_be_results() -> None:
+    assert same([Frozen, np.float64(2.0)], [Frozen, np.float64(2.0)])
+    assert same(np.float64(2.0), np.float64(2.5)).words.endswith(
+        "and the reference np.float64(2.5)"
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from typing import Any
 
@@ -27,7 +28,7 @@ def test_a_first_call_finds_a_config_and_later_calls_use_it(tier: int) -> None:
     assert bound.choice.how == "tuned"
     assert bound.config == bound.choice.variant
     assert bound.config in (SMALL, LARGE)
-    assert "tuned: the fastest of 2 that were timed" in str(made.explain(X))
+    assert re.search("tuned: the (fastest|first) of 2 that were timed", str(made.explain(X)))
 
 
 def test_each_shape_is_tuned_by_itself() -> None:

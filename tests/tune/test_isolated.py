@@ -60,6 +60,10 @@ def leave(config: Config) -> None:
     os._exit(3)
 
 
+def be_killed(config: Config) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def take_memory(config: Config) -> None:
     bytearray(1 << 62)
 
@@ -70,6 +74,7 @@ DEEDS: dict[str, Callable[[Config], None]] = {
     "hang": hang,
     "hang with child": hang_with_child,
     "leave": leave,
+    "be killed": be_killed,
     "take memory": take_memory,
     "tell": tell,
 }
@@ -107,6 +112,18 @@ def await_file(file: Path) -> None:
         time.sleep(0.02)
 
 
+def clock_after(file: Path) -> SimpleNamespace:
+    """A clock that stands still until a candidate has written a file; then 10 s pass each time that
+    it is read."""
+    passed = [0.0]
+
+    def monotonic() -> float:
+        passed[0] += 10.0 * file.exists()
+        return passed[0]
+
+    return SimpleNamespace(monotonic=monotonic, sleep=time.sleep)
+
+
 def await_end(pid: int) -> None:
     """Wait until a process has ended, without a limit: no machine is too slow."""
     while is_alive(pid):
@@ -138,7 +155,8 @@ def test_a_config_that_raises_or_is_wrong_has_a_problem_and_the_process_goes_on(
     bench: Isolated,
 ) -> None:
     before = bench.pid
-    assert asked(bench, does("take memory")).problem.startswith("MemoryError")
+    found = asked(bench, does("take memory"))
+    assert found.problem.startswith("MemoryError") and found.passing
     assert asked(bench, does("", wrong=True)).problem.startswith("its results are wrong: result is")
     assert asked(bench, FIRST).usable and bench.pid == before
 
@@ -185,17 +203,21 @@ def test_an_interrupted_wait_ends_the_process_and_the_next_config_gets_a_new_one
 
 
 @pytest.mark.parametrize(
-    ("what", "problem"),
+    ("what", "problem", "passing"),
     [
-        ("crash", "it crashed: killed by SIGSEGV"),
-        ("leave", "it crashed: it ended by itself with exit code 3"),
+        ("crash", "it crashed: killed by SIGSEGV", False),
+        ("leave", "it crashed: it ended by itself with exit code 3", False),
+        ("be killed", "it crashed: killed by SIGKILL (out of memory?)", True),
     ],
 )
-def test_a_crash_is_one_configs_problem(bench: Isolated, what: str, problem: str) -> None:
+def test_a_crash_is_one_configs_problem_and_passes_if_another_process_killed_it(
+    bench: Isolated, what: str, problem: str, passing: bool
+) -> None:
     assert asked(bench, FIRST).usable
     before = bench.pid
     assert before is not None
-    assert asked(bench, does(what)).problem == problem
+    found = asked(bench, does(what))
+    assert (found.problem, found.passing) == (problem, passing)
     assert not Path(f"/proc/{before}").exists()  # not even a zombie
     assert bench.pid is None
 
@@ -208,17 +230,44 @@ def test_a_hang_is_one_configs_problem_and_all_that_it_started_is_killed(
     assert before is not None
     monkeypatch.setattr(bench, "_limit", 1.0)
     monkeypatch.setattr(isolated, "_POLL", 0.05)
-    # The clock of the parent stands still until the candidate hangs; then the time is up.
-    clock = SimpleNamespace(monotonic=lambda: 2.0 * file.exists(), sleep=time.sleep)
-    monkeypatch.setattr(isolated, "time", clock)
+    monkeypatch.setattr(isolated, "time", clock_after(file))
     found = asked(bench, does("hang with child", file=str(file)))
     assert found.problem == "it hung: no answer within 1.05 s"
+    assert found.passing
     assert not Path(f"/proc/{before}").exists() and bench.pid is None
     await_end(int(file.read_text()))
 
 
+def test_a_hang_takes_at_most_half_of_what_is_left_of_the_budget(
+    bench: Isolated, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert asked(bench, FIRST).usable
+    file = tmp_path / "begun"
+    monkeypatch.setattr(bench, "_until", 20.0)
+    monkeypatch.setattr(isolated, "_POLL", 0.05)
+    monkeypatch.setattr(isolated, "time", clock_after(file))
+    found = asked(bench, does("hang", file=str(file)))
+    assert found.problem == (
+        "it hung: no answer within 10 s, which is half of what was left of the budget"
+    )
+    assert found.passing
+
+
+@pytest.mark.parametrize(("one_worked", "limit"), [(True, 2.0), (False, 10.0)])
+def test_after_the_budget_a_candidate_still_gets_seconds_to_answer(
+    bench: Isolated, monkeypatch: pytest.MonkeyPatch, one_worked: bool, limit: float
+) -> None:
+    monkeypatch.setattr(bench, "_until", 0.0)
+    monkeypatch.setattr(bench, "_one_worked", one_worked)
+    assert bench._limited(60.0) == limit
+    assert bench._limited(0.5) == 0.5
+
+
 def test_a_reference_that_crashes_is_reported_and_can_be_replaced() -> None:
-    bench = Isolated(read(double), (torch.ones(9),), reference=does("crash"))
+    bench = Isolated(read(double), (torch.ones(9),), reference=does("take memory"))
+    found = asked(bench, does("take memory"))
+    assert found.problem.startswith("MemoryError") and found.passing
+    bench.set_reference(does("crash"))
     assert asked(bench, does("crash")).problem == "it crashed: killed by SIGSEGV"
     with pytest.raises(ReferenceFailed, match="killed by SIGSEGV"):
         asked(bench, FIRST)
@@ -230,11 +279,27 @@ def test_a_reference_that_crashes_is_reported_and_can_be_replaced() -> None:
     assert last is not None and not Path(f"/proc/{last}").exists()
 
 
+def test_candidates_are_timed_where_sigchld_is_ignored() -> None:
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        with Isolated(read(double), (torch.ones(1000),), reference=FIRST) as bench:
+            assert asked(bench, FIRST).usable
+            found = asked(bench, does("crash", 128))
+            assert found.problem == "it crashed: its exit code is unknown" and found.passing
+            assert asked(bench, does("", 128)).usable
+            last = bench.pid
+        assert last is not None and not is_alive(last)
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+
+
 # -- what is sent to the process ------------------------------------------------------------------
 
 
 def entries(root: Path) -> set[Path]:
-    return {path for path in root.rglob("*") if path.is_file() and "tuned" not in path.parts}
+    """The files of compiled kernels in a cache directory."""
+    others = {"tuned", "stamps"}
+    return {each for each in root.rglob("*") if each.is_file() and others.isdisjoint(each.parts)}
 
 
 def test_a_closure_is_timed_and_its_compiled_kernels_come_from_the_cache(

@@ -157,6 +157,89 @@ def test_new_outcomes_of_known_configs_are_remembered(
     assert again.bind((X,)).choice.how == "cached"  # type: ignore[union-attr]
 
 
+def later_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel_search, "_timed_here", set())
+
+
+def test_a_provisional_choice_says_so_and_is_timed_again_by_a_later_process(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    times, busy, tried = {SMALL: 5e-5, LARGE: 1e-5}, [True], []
+
+    def outcome(trial: Trial, config: Config, **options: Any) -> Outcome:
+        tried.append(config)
+        seconds = times[config]
+        return Outcome(seconds, seconds, seconds, 10, disturbed=bool(busy))
+
+    monkeypatch.setattr(Trial, "outcome", outcome)
+    first = kernel()
+    first(X)
+    choice = first.bind((X,)).choice
+    assert choice is not None and choice.provisional
+    assert "; provisional: the machine was disturbed" in str(first.explain(X))
+    found, watching = observed()
+    with watching:
+        tzero.ship(tmp_path / "pretuned.json", [first])
+    assert any("is provisional: tune it on a quiet machine" in each for each in found)
+    tried.clear()
+    same = kernel()
+    same(X)
+    assert tried == []  # this process has timed it
+    assert "; provisional: the machine was disturbed" in str(same.explain(X))
+    busy.clear()
+    times |= {SMALL: 1e-5, LARGE: 3e-5}
+    later_process(monkeypatch)
+    later = kernel()
+    later(X)
+    choice = later.bind((X,)).choice
+    assert choice is not None and not choice.provisional
+    assert (choice.variant, choice.how) == (SMALL, "cached")
+    tried.clear()
+    later_process(monkeypatch)
+    last = kernel()
+    last(X)
+    assert last.bind((X,)).config == SMALL
+    assert tried == []
+
+
+def test_with_effort_none_a_provisional_choice_is_used_as_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def outcome(trial: Trial, config: Config, **options: Any) -> Outcome:
+        return Outcome(1e-5, 1e-5, 1e-5, 10, disturbed=True)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trial, "outcome", outcome)
+        kernel()(X)
+    later_process(monkeypatch)
+    made = kernel()
+    with settings.override(tune="none"):
+        made(X)
+    assert made.bind((X,)).choice.how == "cached"  # type: ignore[union-attr]
+    assert made.tuning.searches == {}
+
+
+def test_the_first_config_is_kept_where_others_are_as_fast(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    times = {SMALL: 1.0e-5, LARGE: 0.99e-5}
+
+    def outcome(trial: Trial, config: Config, **options: Any) -> Outcome:
+        return Outcome(times[config], 0.9 * times[config], 1.1 * times[config], 10)
+
+    monkeypatch.setattr(Trial, "outcome", outcome)
+    made = kernel([SMALL, LARGE])
+    made(X)
+    assert made.bind((X,)).config == SMALL
+    assert "no other is faster by more than the spread" in str(made.explain(X))
+    again = kernel([SMALL, LARGE])
+    again(X)
+    assert again.bind((X,)).config == SMALL
+    other = kernel([LARGE, SMALL])
+    other(X)
+    assert other.bind((X,)).config == LARGE
+
+
 def test_a_large_space_is_not_searched_again_by_each_process() -> None:
     blocks = [2**k for k in range(4, 12)]
     space = Space(BLOCK=blocks, BY=[2], num_warps=[1, 2, 4, 8, 16], num_stages=[1, 2])

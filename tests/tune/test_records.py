@@ -175,19 +175,23 @@ PAYLOADS = {
     "not UTF-8": b"\xff\xfe",
     "not JSON": b"{",
     "other JSON": b"[]",
-    "fields missing": canonical({"schema": 1, "key": "key"}).encode(),
+    "fields missing": canonical({"schema": module.RECORDS, "key": "key"}).encode(),
     "an older schema": canonical({"schema": 0, "key": "key", "outcomes": []}).encode(),
-    "another key": canonical({"schema": 1, "key": "other", "outcomes": []}).encode(),
-    "outcomes that are not a list": canonical({"schema": 1, "key": "key", "outcomes": 5}).encode(),
-    "rows that are not pairs": canonical({"schema": 1, "key": "key", "outcomes": [1]}).encode(),
+    "another key": canonical({"schema": module.RECORDS, "key": "other", "outcomes": []}).encode(),
+    "outcomes that are not a list": canonical(
+        {"schema": module.RECORDS, "key": "key", "outcomes": 5}
+    ).encode(),
+    "rows that are not pairs": canonical(
+        {"schema": module.RECORDS, "key": "key", "outcomes": [1]}
+    ).encode(),
     "an invalid config": canonical(
-        {"schema": 1, "key": "key", "outcomes": [("[]", {"median": 1.0})]}
+        {"schema": module.RECORDS, "key": "key", "outcomes": [("[]", {"median": 1.0})]}
     ).encode(),
     "unknown fields": canonical(
-        {"schema": 1, "key": "key", "outcomes": [("{}", {"mean": 1.0})]}
+        {"schema": module.RECORDS, "key": "key", "outcomes": [("{}", {"mean": 1.0})]}
     ).encode(),
     "an invalid time": canonical(
-        {"schema": 1, "key": "key", "outcomes": [("{}", {"median": math.nan})]}
+        {"schema": module.RECORDS, "key": "key", "outcomes": [("{}", {"median": math.nan})]}
     ).encode(),
 }
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import math
+import os
 import random
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import cycle, repeat
@@ -34,6 +38,8 @@ class SetClock:
     durations: Iterator[float]
     flush: float = 0.0
     shortest: float = 0.0
+    waiting: Iterator[float] = field(default_factory=lambda: repeat(0.0))
+    waits: list[float] = field(default_factory=list)
     time: float = 100.0
     asked: list[tuple[int, int]] = field(default_factory=list)
     order: list[str] = field(default_factory=list)
@@ -50,6 +56,7 @@ class SetClock:
     ) -> list[float]:
         self.asked.append((calls, count))
         found = []
+        self.waits = [next(self.waiting) for _ in range(count)]
         for _ in range(count):
             if before is not None:
                 before()
@@ -88,6 +95,56 @@ def test_a_noisy_candidate_ends_with_the_most_samples() -> None:
     found = measured(SetClock(iter(lambda: source.uniform(1, 3), None)))
     assert (found.ended, found.samples) == ("samples", timing.MOST)
     assert found.low < 2 < found.high
+
+
+def disturbed(pattern: str, **options: Any) -> SetClock:
+    """A clock whose samples take 1 s where the pattern has a dot, and 3 s, of which threads wait
+    for half a second, where it has a cross. The first of them warms up."""
+    durations = cycle(1.0 if each == "." else 3.0 for each in pattern)
+    waiting = cycle(0.0 if each == "." else 0.5 for each in pattern)
+    return SetClock(durations, waiting=waiting, **options)
+
+
+def test_disturbed_samples_do_not_count() -> None:
+    found = measured(disturbed("x.xx"))
+    assert (found.median, found.low, found.high) == (1.0, 1.0, 1.0)
+    assert (found.ended, found.disturbed) == ("settled", False)
+
+
+def test_a_short_wait_does_not_disturb() -> None:
+    found = measured(SetClock(repeat(1.0), waiting=repeat(timing.WAITED)))
+    assert (found.samples, found.disturbed) == (measured(SetClock(repeat(1.0))).samples, False)
+
+
+def test_a_disturbed_timing_takes_longer_but_not_forever() -> None:
+    quiet, noisy = SetClock(cycle([1.0, 1.5])), disturbed("x")
+    measured(quiet, budget=30.0)
+    found = measured(noisy, budget=30.0)
+    assert quiet.time - 100.0 <= 30.0 + 1.5
+    assert 2 * 30.0 < noisy.time - 100.0 <= timing.LONGER * 30.0 + 3.0
+    assert (found.median, found.ended, found.disturbed) == (3.0, "budget", True)
+    once = disturbed("x" * 20 + "." * 500)
+    assert not measured(once, budget=30.0).disturbed
+    assert once.time - 100.0 < timing.LONGER * 30.0
+
+
+def test_without_undisturbed_samples_the_least_disturbed_count() -> None:
+    clock = SetClock(cycle([4.0, 2.0, 8.0, 6.0]), waiting=cycle([0.8, 0.2, 6.0, 3.0]))
+    found = measured(clock, budget=40.0)
+    assert (found.median, found.samples, found.disturbed) == (2.0, timing.QUIET, True)
+
+
+def test_disturbed_samples_give_no_candidate_up() -> None:
+    found = measured(disturbed("xx.x"), best=1.1)
+    assert (found.ended, found.median) == ("settled", 1.0)
+
+
+def test_a_timing_with_a_wide_interval_is_disturbed() -> None:
+    source = random.Random(1)
+    found = measured(SetClock(iter(lambda: source.uniform(1, 3), None)), budget=40.0)
+    assert found.disturbed
+    assert str(found).endswith(" samples, budget, disturbed)")
+    assert not measured(SetClock(cycle([1.0, 1.1]))).disturbed
 
 
 def test_a_sample_is_as_long_as_the_clock_needs() -> None:
@@ -238,6 +295,31 @@ def test_the_wall_clock_times_calls_alone() -> None:
 
     assert clock.samples(lambda: step(2.0), 3, 2, lambda: step(50.0)) == [6.0, 6.0]
     assert clock.now() == 112.0
+
+
+@pytest.mark.skipif(
+    not Path("/proc/self/schedstat").exists(), reason="the system does not count waits"
+)
+def test_the_wall_clock_knows_when_other_programs_take_its_core() -> None:
+    def work() -> None:
+        end = time.perf_counter() + 0.02
+        while time.perf_counter() < end:
+            pass
+
+    clock = CpuClock(cache=64)
+    code = "while True: pass"
+    busy = [
+        subprocess.Popen([sys.executable, "-c", code]) for _ in range(2 * (os.cpu_count() or 1))
+    ]
+    try:
+        while not any(waited > timing.WAITED * 0.02 for waited in clock.waits):
+            assert all(each.poll() is None for each in busy)
+            clock.samples(work, calls=1, count=5, before=None)
+            assert len(clock.waits) == 5
+    finally:
+        for each in busy:
+            each.kill()
+            each.wait()
 
 
 class Listening(TorchDispatchMode):

@@ -26,7 +26,7 @@ from tzero.tune.transfer import opened, packed
 def sent(function: Callable[..., Any], *args: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     parcel = packed(read_host(function, None), args)
     try:
-        host, made, _ = opened(parcel)
+        host, made, *_ = opened(parcel)
     finally:
         os.close(parcel.descriptor)
     return host.function, made
@@ -151,7 +151,7 @@ def test_kernels_of_a_module_are_sent_by_name() -> None:
 def test_the_position_of_the_config_parameter_is_kept() -> None:
     host = read_host(lambda x, config, y: (x, config, y), Config(A=1))
     parcel = packed(host, (1, 2))
-    made, args, _ = opened(parcel)
+    made, args, *_ = opened(parcel)
     os.close(parcel.descriptor)
     assert made.configured(made.function, Config(A=2))(*args) == (1, Config(A=2), 2)
 

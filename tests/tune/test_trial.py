@@ -4,62 +4,17 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
 
 import pytest
 import torch
 import triton
 import triton.language as tl
 
+from tests.tune.trials import CPU, OTHER, RIGHT, SetClock, tried, trying
 from tzero import Config
 from tzero.tune import trial
 from tzero.tune.copying import Copies
-from tzero.tune.records import Outcome
 from tzero.tune.trial import ReferenceFailed, Trial, device_of, problem_of
-
-CPU = torch.device("cpu")
-RIGHT, OTHER = Config(BLOCK=64), Config(BLOCK=128)
-
-Host = Callable[..., Any]
-
-
-@dataclass
-class SetClock:
-    """A clock by which each call takes `seconds`; it records what is restored before samples."""
-
-    seconds: float = 1.0
-    shortest: float = 0.0
-    time: float = 0.0
-    restored: list[Any] = field(default_factory=list)
-    watched: Callable[[], Any] = lambda: None
-
-    def now(self) -> float:
-        return self.time
-
-    def samples(self, call: Host, calls: int, count: int, before: Any) -> list[float]:
-        for _ in range(count):
-            if before is not None:
-                before()
-                self.restored.append(self.watched())
-            for _ in range(calls):
-                call()
-                self.time += self.seconds
-        return [self.seconds * calls] * count
-
-
-def trying(
-    host: Host, *args: Any, reference: Config = RIGHT, clock: SetClock | None = None
-) -> Trial:
-    def configured(config: Config) -> Host:
-        return lambda *given: host(*given, config=config)
-
-    return Trial(configured, args, device_of(args), reference, clock or SetClock())
-
-
-def tried(made: Trial, config: Config, best: float | None = None) -> Outcome:
-    return made.outcome(config, budget=1000.0, best=best)
 
 
 @triton.jit
@@ -281,6 +236,21 @@ def test_a_nondeterministic_config_is_not_called_wrong() -> None:
     calls = itertools.count()
     made = trying(lambda x, config: x + next(calls), torch.zeros(2))
     assert tried(made, RIGHT).problem.startswith("it is nondeterministic: result is")
+
+
+def test_a_nondeterministic_reference_fails_for_good_whatever_the_one_before_failed_by() -> None:
+    calls = itertools.count()
+
+    def host(x: torch.Tensor, *, config: Config) -> torch.Tensor:
+        if config == RIGHT:
+            raise OSError(28, "No space left on device")
+        return x + next(calls)
+
+    made = trying(host, torch.ones(3))
+    assert tried(made, RIGHT).passing
+    made.set_reference(OTHER)
+    found = tried(made, OTHER)
+    assert "nondeterministic" in found.problem and not found.passing
 
 
 def test_python_random_numbers_are_the_same_for_each_config_and_then_restored() -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import io
 import math
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,10 @@ from xml.etree import ElementTree
 import pytest
 
 from tzero.config import Config
+from tzero.tune import tuner
 from tzero.tune.progress import Bar
 from tzero.tune.records import Outcome
+from tzero.tune.rounds import MOST, WITHIN
 from tzero.tune.search import Exhaustive, First, Strategy
 from tzero.tune.space import Space
 from tzero.tune.trial import ReferenceFailed
@@ -170,6 +173,87 @@ def test_compiles_that_do_not_end_are_not_waited_for_beyond_the_budget() -> None
     assert Config(B=64) not in found.outcomes
 
 
+def test_the_budget_counts_compiles_that_end_before_prepare_returns() -> None:
+    clock = Clock()
+
+    def prepare(configs: Sequence[Config]) -> dict[Config, list[Future[Any]]]:
+        clock.now += 10.0 * len(configs)
+        return compiled(configs)
+
+    bench = Table(FAST, clock, each=0.01)
+    found = searched(bench, prepare=prepare, budget=26.0, together=True, clock=clock)
+    assert sorted(step.config.B for step in found.steps) == [8, 16]
+    assert found.left_out == (Config(B=32), Config(B=64))
+    assert found.ended == "budget"
+    assert clock.now <= 1.2 * 26.0 + 10.0
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_compiles_that_take_too_long_are_stopped_and_left_out(
+    together: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tuner, "EACH", 0.01)
+    late: Future[Any] = Future()
+    stopped: list[Future[Any]] = []
+
+    def prepare(configs: Sequence[Config]) -> dict[Config, list[Future[Any]]]:
+        return {config: [late if config.B == 32 else done()] for config in configs}
+
+    def stop(futures: Sequence[Future[Any]]) -> None:
+        stopped.extend(futures)
+
+    bench = Table(FAST)
+    found = searched(bench, prepare=prepare, budget=0.5, together=together, stop=stop)
+    assert set(stopped) == {late}
+    assert found.left_out == (Config(B=32),)
+    assert found.best == Config(B=64)
+    assert str(found).splitlines()[0].count("(1 left out)") == 1
+    assert str(found).splitlines()[-1].split() == ["left", "out", "Config(B=32)"]
+    assert pickle.loads(pickle.dumps(found)) == found
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_the_budget_does_not_end_the_search_before_a_config_works(together: bool) -> None:
+    clock = Clock()
+
+    def prepare(configs: Sequence[Config]) -> dict[Config, list[Future[Any]]]:
+        clock.now += 10.0 * len(configs)
+        return compiled(configs)
+
+    bench = Table({**FAST, 8: "no", 16: "no"}, clock)
+    found = searched(bench, prepare=prepare, budget=5.0, together=together, clock=clock)
+    assert bench.tried == [8, 16, 32]
+    assert found.best == Config(B=32)
+    assert found.left_out == (Config(B=64),)
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_a_first_config_that_is_not_compiled_in_time_does_not_hold_up_the_others(
+    together: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tuner, "EACH", 0.01)
+    never: Future[Any] = Future()
+
+    def prepare(configs: Sequence[Config]) -> dict[Config, list[Future[Any]]]:
+        return {config: [never if config.B == 8 else done()] for config in configs}
+
+    bench = Table(FAST)
+    found = searched(bench, prepare=prepare, budget=0.5, together=together)
+    assert bench.references == [16]
+    assert found.best == Config(B=32)
+    assert found.left_out == (Config(B=8),)
+
+
+def test_time_is_kept_for_timing_the_fastest_again() -> None:
+    clock = Clock()
+    configs = [Config(B=size) for size in range(1, 101)]
+    bench = Table({config.B: 1e-5 for config in configs}, clock, each=1.0)
+    found = searched(bench, Exhaustive(Space.of(configs)), budget=50.0, clock=clock)
+    assert len(found.steps) == 40
+    assert len(bench.tried) > len(found.steps)
+    assert clock.now <= 50.0
+
+
 def test_candidates_are_timed_as_they_are_compiled_but_the_first_is_waited_for() -> None:
     late: Future[Any] = Future()
 
@@ -215,7 +299,7 @@ def test_close_candidates_are_timed_again_and_the_median_decides() -> None:
             return Outcome(seconds, 0.0, seconds)
 
     bench = Moody(FAST)
-    found = searched(bench)
+    found = searched(bench, clock=Clock())  # rounds end by the time that they take
     assert found.best == Config(B=32)
     assert found.outcomes[Config(B=64)].median == 1.2e-5
     assert bench.tried[4:] == [64, 32, *[32, 64] * 2]  # after that 64 is not close any more
@@ -282,6 +366,139 @@ def test_rounds_end_when_they_take_half_of_the_search() -> None:
     bench = Table({8: 1e-5, 16: 1e-5, 32: 1e-5, 64: 1e-5}, clock, each=1.0)
     searched(bench, clock=clock)
     assert len(bench.tried) == 4 + 4  # the first round takes as long as all before it
+
+
+# -- noise ----------------------------------------------------------------------------------------
+
+
+class Noisy(Table):
+    """A bench whose timings are disturbed, as long as `noisy`."""
+
+    noisy = True
+
+    def outcome(self, config: Config, *, budget: float, best: float | None) -> Outcome:
+        found = super().outcome(config, budget=budget, best=best)
+        return dataclasses.replace(found, low=found.median, disturbed=self.noisy)
+
+
+def test_a_disturbed_search_is_provisional_and_says_so() -> None:
+    found = searched(Noisy(FAST), clock=Clock())
+    assert found.provisional
+    assert (
+        str(found)
+        .splitlines()[0]
+        .endswith("provisional; the fastest is 4.00 times as fast as the first")
+    )
+    assert found.outcomes[Config(B=32)].retries == tuner.RETRIES
+    assert not searched(Table(FAST), clock=Clock()).provisional
+
+
+def test_a_disturbed_search_that_has_no_time_for_rounds_is_provisional() -> None:
+    clock = Clock()
+    found = searched(Noisy(FAST, clock, each=2.0), budget=1.0, clock=clock)
+    assert len(found.steps) == 1
+    assert found.provisional
+
+
+def test_rounds_take_longer_where_the_machine_is_disturbed() -> None:
+    class Unsteady(Table):
+        """Every second timing of 32 takes longer."""
+
+        def outcome(self, config: Config, *, budget: float, best: float | None) -> Outcome:
+            found = super().outcome(config, budget=budget, best=best)
+            slow = 1.3 if config.B == 32 and self.tried.count(32) % 2 else 1.0
+            return Outcome(found.median * slow, samples=6)
+
+    times = {**FAST, 64: 1.1e-5}
+    quiet, noisy = Table({**times, 64: 1.02e-5}), Unsteady(times)
+    searched(quiet, clock=Clock())
+    found = searched(noisy, clock=Clock())
+    assert quiet.tried.count(32) == 1 + len(WITHIN)
+    assert noisy.tried.count(32) == 1 + MOST
+    assert found.provisional
+
+
+def again(outcomes: Mapping[Config, Outcome], bench: Table) -> Search:
+    """A search in a later process."""
+    strategy = Exhaustive(Space.of(CONFIGS))
+    for config, outcome in outcomes.items():
+        strategy.tell(config, outcome.median)
+    return searched(bench, strategy, known=outcomes, first=CONFIGS[0], clock=Clock())
+
+
+def test_a_later_process_times_the_close_ones_of_a_provisional_search_again() -> None:
+    times = {**FAST, 16: 9e-5, 64: 1.05e-5}
+    first = searched(Noisy(times), first=CONFIGS[0], clock=Clock())
+    bench = Table({**times, 32: 0.9e-5})
+    found = again(first.outcomes, bench)
+    assert set(bench.tried) == {8, 32, 64}  # the default config, too
+    assert found.best == Config(B=32)
+    assert found.steps == ()
+    assert not found.provisional
+    bench = Table(FAST)
+    assert again(found.outcomes, bench).best == Config(B=32)
+    assert bench.tried == []
+
+
+def test_a_provisional_search_is_repeated_only_a_few_times() -> None:
+    outcomes = searched(Noisy(FAST), first=CONFIGS[0], clock=Clock()).outcomes
+    for _ in range(tuner.RETRIES):
+        assert any(each.retries for each in outcomes.values())
+        bench = Noisy(FAST)
+        outcomes = again(outcomes, bench).outcomes
+        assert bench.tried
+    bench = Noisy(FAST)
+    assert not again(outcomes, bench).provisional
+    assert bench.tried == []
+
+
+def test_compiles_of_what_is_timed_again_are_not_waited_for_beyond_the_budget() -> None:
+    outcomes = searched(Noisy({**FAST, 64: 1.05e-5}), first=CONFIGS[0], clock=Clock()).outcomes
+    never: Future[Any] = Future()
+    strategy = Exhaustive(Space.of(CONFIGS))
+    for config, outcome in outcomes.items():
+        strategy.tell(config, outcome.median)
+    bench = Table(FAST)
+    found = searched(
+        bench,
+        strategy,
+        known=outcomes,
+        budget=0.2,
+        prepare=lambda configs: {c: [never if c.B == 32 else done()] for c in configs},
+    )
+    assert 32 not in bench.tried
+    assert found.best is not None
+
+
+def test_a_passing_failure_in_a_round_takes_nobody_out() -> None:
+    class Killed(Table):
+        def outcome(self, config: Config, *, budget: float, best: float | None) -> Outcome:
+            known = config.B in self.tried
+            found = super().outcome(config, budget=budget, best=best)
+            return Outcome(problem="killed", passing=True) if known else found
+
+    found = searched(Killed({**FAST, 64: 1.05e-5}))
+    assert found.best == Config(B=32)
+    assert all(outcome.usable for outcome in found.outcomes.values())
+
+
+def test_the_default_config_is_beaten_only_by_more_than_the_spread() -> None:
+    class Spread(Table):
+        """The timings of each config vary by ten percent, in turn."""
+
+        def outcome(self, config: Config, *, budget: float, best: float | None) -> Outcome:
+            found = super().outcome(config, budget=budget, best=best)
+            by = (0.95, 1.0, 1.05)[(self.tried.count(config.B) + config.B // 8) % 3]
+            return Outcome(found.median * by, samples=6)
+
+    near = {8: 1.0e-5, 16: 0.97e-5, 32: 0.98e-5, 64: 0.96e-5}
+    assert searched(Spread(near), first=Config(B=8), clock=Clock()).best == Config(B=8)
+    assert searched(Spread(near), clock=Clock()).best != Config(B=8)
+    far = {**near, 32: 0.7e-5}
+    assert searched(Spread(far), first=Config(B=8), clock=Clock()).best == Config(B=32)
+
+
+# -- what is shown --------------------------------------------------------------------------------
 
 
 def test_a_search_prints_as_a_table_with_reasons() -> None:

@@ -196,6 +196,12 @@ def example() -> Record:
     )
 
 
+def test_a_value_is_compared_with_its_target_without_the_floor() -> None:
+    target = Target("value", 0.0011)
+    assert result("a", 1.5, target).verdict == "miss"  # 3 ms
+    assert result("a", 1.5, target, floor="torch").verdict == "pass"  # 3 ms less 2 ms
+
+
 def test_verdict_compares_with_the_target(example: Record) -> None:
     assert [row.verdict for row in example.rows] == ["pass", "miss", "pass", ""]
 
@@ -308,7 +314,7 @@ def test_ids_are_the_ones_that_were_published() -> None:
         "cuda.plan.launches.5",
         *(f"{device}helion.{count}" for device in ("", "cuda.") for count in (2, 8, 16)),
         *("compile.pool.32", "compile.pool.start.32", "compile.submit"),
-        *("compile.hit.disk", "compile.hit.100000", "compile.memory"),
+        *("compile.hit.disk", "compile.first", "compile.hit.100000", "compile.memory"),
         *("choose.miss", "choose.hit"),
         *(
             f"{device}tune.{row}"
@@ -338,7 +344,7 @@ def test_ids_are_the_ones_that_were_published() -> None:
         1.25,
         *[0.15] * 3,
         *(0.3, 0.2, 0.15),
-        *(1 / 1.8, 1 / 1.5, 200e-6, 5e-3, 1.2, 400e6),
+        *(1 / 1.8, 1 / 1.5, 200e-6, 1.5e-3, 150e-3, 1.2, 400e6),
         *(2e-6, 2.0),
         *[*[1 / 0.95, 1 / 0.85] * 3, 1 / 1.6] * 2,
     ]

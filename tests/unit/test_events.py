@@ -112,3 +112,25 @@ def test_hushed_suppresses_hits_and_no_other_events(
         assert logging.getLogger("tzero").isEnabledFor(logging.DEBUG)
     assert not watched()
     assert [each.kind for each in early] == [each.kind for each in late] == ["miss"]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "logged"),
+    [
+        ("add\nWARNING tzero: forged", r"add\nWARNING tzero: forged"),
+        ("add\r\x1b[2Kgone", r"add\r\x1b[2Kgone"),
+        ("\x9b31mred\x7f\x00", r"\x9b31mred\x7f\x00"),
+        ("a\u2028b\u202ec\u2066d", r"a\u2028b\u202ec\u2066d"),
+        ("half \udc80", r"half \udc80"),
+        ("größe→\\n", "größe→\\n"),
+    ],
+)
+def test_a_name_cannot_forge_lines_of_the_log(
+    kernel: str, logged: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen: list[Event] = []
+    with caplog.at_level(logging.DEBUG, logger="tzero"), observe(seen.append):
+        emit(Event("compile", kernel, f"as {kernel}"))
+    (record,) = caplog.records
+    assert record.getMessage() == f"{logged}: compile: as {logged}"
+    assert seen[0].kernel == kernel  # observers get the name as it is

@@ -18,8 +18,9 @@ SOURCE = Path(tzero.__file__).parent
 
 # Bottom to top: a package or root module may import those in the lines above its own.
 LAYERS = """
-errors
-settings  events  measure  config  moved  versions  _native
+errors  locks
+settings  events  measure  config  moved  versions  ownership  _native
+processes  scratch
 cpu  cache
 compile
 adapters
@@ -39,9 +40,13 @@ HEIGHT = {name: height for height, line in enumerate(LAYERS) for name in line.sp
 
 # What is narrower than the layers: these import nothing else of tzero.
 NARROW = {
-    "cpu": {"errors", "settings", "versions"},
-    "cache": {"errors", "events", "settings"},
-    "compile": {"cache", "errors", "events", "measure", "settings"},
+    "cpu": {"errors", "locks", "ownership", "processes", "scratch", "settings", "versions"},
+    "cache": {
+        *("errors", "events", "locks", "ownership", "processes", "scratch", "settings", "versions")
+    },
+    "compile": {
+        *("cache", "errors", "events", "locks", "measure", "processes", "scratch", "settings")
+    },
 }
 
 MODULES = sorted(SOURCE.rglob("*.py"))
@@ -125,7 +130,7 @@ MAY_READ = {
     *("_name_", "_value_", "_field_defaults", "_getframe", "_handle", "_at_fork_reinit", "_cache"),
     *("_register_atexit", "_lru_cache_wrapper", "_children", "_args_from_interpreter_flags"),
     *("_executor_manager_thread", "_executor_manager_thread_wakeup", "_threads_wakeups"),
-    *("_shutdown_lock", "_processes"),
+    *("_shutdown_lock", "_processes", "_is_owned", "_condition"),
 }
 
 

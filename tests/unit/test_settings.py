@@ -43,6 +43,7 @@ def test_an_empty_environment_gives_the_defaults() -> None:
         ({"TZERO_CC": " ", "CC": ""}, "cc", None),
         ({"TZERO_COMPILE_WORKERS": "3"}, "compile_workers", 3),
         ({"TZERO_COMPILE_WORKERS": ""}, "compile_workers", None),
+        ({"TZERO_MACHINE_WORKERS": "96"}, "machine_workers", 96),
         ({"TZERO_START_METHOD": "fork"}, "start_method", "fork"),
         ({"TZERO_COMPILE_TIMEOUT": "0"}, "compile_timeout", 0),
         ({"TZERO_COMPILE_MEMORY": "512"}, "compile_memory", 512),
@@ -71,6 +72,7 @@ def test_a_variable_sets_its_field(environ: dict[str, str], field: str, value: o
         ("TZERO_MAX_SPECIALIZATIONS", "many", "a whole number"),
         ("TZERO_MAX_SPECIALIZATIONS", "\N{SUPERSCRIPT TWO}", "a whole number"),
         ("TZERO_COMPILE_WORKERS", "0", "one per core"),
+        ("TZERO_MACHINE_WORKERS", "0", "one per core"),
         ("TZERO_START_METHOD", "magic", "'spawn'"),
         ("TZERO_COMPILE_TIMEOUT", "-1", "seconds"),
         ("TZERO_COMPILE_MEMORY", "1G", "MiB"),
@@ -186,6 +188,14 @@ def test_now_sees_a_change_that_current_does_not(monkeypatch: pytest.MonkeyPatch
 
 def test_a_secret_is_not_in_the_repr() -> None:
     assert "hush" not in repr(Settings(cache_key="hush"))
+    assert "hush" not in repr(Settings(remote_cache="redis://me:hu#hush@host"))
+
+
+def test_a_secret_is_not_in_an_error() -> None:
+    for name in ("cache_key", "remote_cache"):
+        with pytest.raises(InvalidSetting, match=name) as caught:
+            Settings(**{name: b"hush"})
+        assert "hush" not in str(caught.value) and "bytes" in str(caught.value)
 
 
 def test_every_setting_says_what_it_does() -> None:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol
 
+from tzero import locks
 from tzero.adapters import triton_launch
 
 __all__ = ["Recorder", "add_switch", "here", "intercepted", "paused", "shown"]
@@ -55,9 +56,11 @@ class _LaunchesOnly:
 
 
 class _Here(threading.local):
-    """`recorder` is who this thread's launches are shown to, if anyone."""
+    """`recorder` is who this thread's launches are shown to, if anyone; `blocks` counts the open
+    blocks of `intercepted`."""
 
     recorder: Recorder | None = None
+    blocks = 0
 
 
 here = _Here()
@@ -65,7 +68,7 @@ anywhere = 0
 """How many threads have a recorder. While it is 0, launches need not look at `here`."""
 
 _switches: list[Callable[[int], None]] = []
-_change = threading.RLock()  # protects `anywhere` and Triton's `run`
+_change = locks.lock(fork_waits=True)  # protects `anywhere` and Triton's `run`
 
 
 @contextmanager
@@ -132,12 +135,23 @@ def shown(
 
 
 def _switch(step: int) -> None:
-    global anywhere
     with _change:
+        here.blocks += step
+        _count(step)
+
+
+def _count(step: int) -> None:
+    """Change `anywhere`, and what depends on it; the caller holds the lock."""
+    global anywhere
+    if step:
         anywhere += step
         for switch in _switches:
             switch(step)
-        if anywhere == 1 and step == 1:
-            triton_launch.put_before_run(shown)
-        elif anywhere == 0:
+        if anywhere == 0:
             triton_launch.put_before_run(None)
+        elif anywhere == step:
+            triton_launch.put_before_run(shown)
+
+
+# In a forked child the recordings of other threads never end.
+locks.after_fork(lambda: _count(here.blocks - anywhere))

@@ -9,7 +9,8 @@ in `tzero.adapters`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -27,6 +28,7 @@ __all__ = [
     "current_cuda_stream",
     "disable_current_modes",
     "fake_tensor",
+    "filled_by_torch",
     "has_fake_kernel",
     "hooks_of",
     "is_zero_tensor",
@@ -151,6 +153,29 @@ def schema_of(operator: OpOverload) -> Any:
     True
     """
     return operator._schema
+
+
+@contextmanager
+def filled_by_torch() -> Iterator[None]:
+    """A block in which torch fills fresh memory itself, also inside operators: with NaN, the
+    greatest integer, or True. It does so in its deterministic mode, and then warns about operators
+    that are not deterministic.
+
+    >>> with filled_by_torch():
+    ...     torch.empty(2)
+    tensor([nan, nan])
+    """
+    before = torch.are_deterministic_algorithms_enabled()
+    warns = torch.is_deterministic_algorithms_warn_only_enabled()
+    filled = torch._C._get_deterministic_fill_uninitialized_memory()
+    # torch.use_deterministic_algorithms would import torch.compile.
+    torch._C._set_deterministic_algorithms(True, warn_only=warns or not before)
+    torch._C._set_deterministic_fill_uninitialized_memory(True)
+    try:
+        yield
+    finally:
+        torch._C._set_deterministic_algorithms(before, warn_only=warns)
+        torch._C._set_deterministic_fill_uninitialized_memory(filled)
 
 
 def cuda_sleep(cycles: int) -> None:

@@ -11,24 +11,30 @@ steps are in `tzero.adapters`.
 
 from __future__ import annotations
 
+import builtins
+import collections
 import functools
+import importlib.machinery
 import linecache
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from types import FunctionType, ModuleType
+from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 
 import triton
 from triton import knobs
 from triton import language as tl
-from triton._C.libtriton import get_cache_invalidating_env_vars
+from triton._C import libtriton
+from triton.compiler import compiler
 from triton.runtime import cache, jit
 
+from tzero import locks, settings
 from tzero.adapters.triton_launch import (
     ASTSource,
+    CompiledKernel,
     Constexpr,
     ConstexprFunction,
     Dtype,
@@ -36,6 +42,7 @@ from tzero.adapters.triton_launch import (
     JITCallable,
     JITFunction,
 )
+from tzero.cache import stamps
 
 __all__ = [
     "annotations_of",
@@ -49,12 +56,14 @@ __all__ = [
     "is_allowed_global",
     "knob_state",
     "known_digest",
+    "make_compiled",
     "make_constexpr_function",
     "make_kernel",
     "own_compiling",
     "private_cache",
     "ptxas_path",
     "repr_of",
+    "tools_stamp",
     "warm",
     "with_knobs",
 ]
@@ -120,7 +129,7 @@ def knob_state() -> tuple[dict[str, Any], ...]:
 
 def code_environment() -> dict[str, str]:
     """The environment variables that Triton's passes read and that change the code."""
-    return dict(get_cache_invalidating_env_vars())
+    return dict(libtriton.get_cache_invalidating_env_vars())
 
 
 def own_compiling(variables: Mapping[str, str]) -> str:
@@ -177,6 +186,60 @@ def annotations_of(function: JITFunction[Any]) -> dict[str, str]:
     """The annotations of a kernel's parameters as text, which Triton reads again with the same
     result."""
     return {each.name: each.annotation for each in function.params if each.annotation}
+
+
+class _HeldFile:
+    """A file in memory, with what Triton's constructor of compiled kernels uses of `Path`."""
+
+    __slots__ = ("_content", "suffix")
+
+    def __init__(self, named: tuple[str, bytes]) -> None:
+        name, self._content = named
+        self.suffix = os.path.splitext(name)[1]
+
+    def read_bytes(self) -> bytes:
+        return self._content
+
+    def read_text(self) -> str:
+        return self._content.decode()
+
+
+@functools.lru_cache(maxsize=64)
+def _metadata_class(name: str, fields: tuple[str, ...]) -> type:
+    return collections.namedtuple(name, fields)
+
+
+_COLLECTIONS = SimpleNamespace(
+    **{
+        **vars(collections),
+        "namedtuple": lambda name, fields: _metadata_class(name, tuple(fields)),
+    }
+)
+
+
+def _import(name: str, *rest: Any) -> Any:
+    return _COLLECTIONS if name == "collections" else __import__(name, *rest)
+
+
+_BUILTINS = {**vars(builtins), "__import__": _import}
+
+
+def make_compiled(
+    source: ASTSource, contents: Mapping[str, bytes], digest: str, group: Mapping[str, str]
+) -> CompiledKernel:
+    """Triton's compiled kernel from the contents of its files by name. `group` has their paths; it
+    is not read here, so the files need not exist yet.
+
+    Triton's constructor reads files through the global `Path` of its module, and makes a class for
+    the metadata of each kernel. It runs here with other globals, so that it reads from memory and
+    uses a class again: both would take most of the time of a load.
+    """
+    world = {**vars(compiler), "Path": _HeldFile, "__builtins__": _BUILTINS}
+    construct = FunctionType(CompiledKernel.__init__.__code__, world)
+    kernel = CompiledKernel.__new__(CompiledKernel)
+    construct(kernel, source, {name: (name, each) for name, each in contents.items()}, digest)
+    kernel.metadata_group = group
+    return kernel
 
 
 class SpecializationProxy(NamedTuple):
@@ -257,14 +320,47 @@ def compiler_version() -> str:
 
 
 def compiler_digest() -> str:
-    """Triton's digest of itself. The first call in a process reads all files of the compiler."""
+    """Triton's digest of itself. Triton reads all files of the compiler for it, 400 MB; here they
+    are read only if one of them has changed since a process of this user did."""
+    if cache.triton_key.cache_info().currsize == 0:
+        store = stamps.store(settings.now())
+        known_digest(stamps.remembered("triton_key", _compiler_files(), _compute_digest, store))
     return str(cache.triton_key())
+
+
+def _compute_digest() -> str:
+    """Triton's digest of itself from its files, whatever this process knows of it."""
+    return str(_triton_key.__wrapped__())
+
+
+_triton_key = cache.triton_key  # `known_digest` replaces the one in its module
+
+
+def _compiler_files() -> list[str]:
+    """The files that `triton_key` reads: the modules of these packages, and the library."""
+    root = os.path.dirname(triton.__file__)
+    suffixes = tuple(importlib.machinery.all_suffixes())
+    found = [cache.__file__, libtriton.__file__]
+    for package in ("compiler", "backends", "language"):
+        for folder, _, names in os.walk(os.path.join(root, package), followlinks=True):
+            found += [os.path.join(folder, each) for each in names if each.endswith(suffixes)]
+    return found
 
 
 def compiler_stamp() -> str:
     """Identifies the compiler's files without reading them; valid on one machine."""
-    found = os.stat(triton._C.libtriton.__file__)
+    found = os.stat(libtriton.__file__)
     return f"{compiler_version()} {triton.__file__} {found.st_size} {found.st_mtime_ns}"
+
+
+def tools_stamp(arch: str) -> str:
+    """Identifies the compiler and, for a CUDA architecture such as ``90``, the assembler by their
+    files; valid on one machine."""
+    assembler = ptxas_path(GPUTarget("cuda", int(arch), 32)) if arch else None
+    if assembler is None:
+        return compiler_stamp()
+    found = os.stat(assembler)
+    return f"{compiler_stamp()} {assembler} {found.st_size} {found.st_mtime_ns}"
 
 
 def known_digest(digest: str) -> None:
@@ -284,14 +380,15 @@ def ptxas_path(target: GPUTarget) -> str | None:
 
 def forget_tools() -> None:
     """Clear what Triton's NVIDIA backend has cached about ptxas."""
-    from triton.backends.nvidia import compiler
+    from triton.backends.nvidia import compiler as nvidia
 
-    for each in vars(compiler).values():
+    for each in vars(nvidia).values():
         if hasattr(each, "cache_clear"):
             each.cache_clear()
 
 
-_knobs_lock = threading.RLock()  # protects the knobs that `with_knobs` changes
+_knobs_lock = locks.lock()  # protects the knobs that `with_knobs` changes, and `_saved_knobs`
+_saved_knobs: list[dict[str, dict[str, Any]]] = []  # by group: the values before each open block
 
 
 @contextmanager
@@ -308,7 +405,7 @@ def with_knobs(values: Mapping[str, Any]) -> Iterator[None]:
         yield
         return
     with _knobs_lock:
-        states = {group: dict(vars(getattr(knobs, group))) for group, _ in wrong}
+        _saved_knobs.append({group: dict(vars(getattr(knobs, group))) for group, _ in wrong})
         try:
             for (group, name), value in wrong.items():
                 vars(getattr(knobs, group))[name] = (
@@ -316,14 +413,38 @@ def with_knobs(values: Mapping[str, Any]) -> Iterator[None]:
                 )
             yield
         finally:
-            for group, state in states.items():
-                held = vars(getattr(knobs, group))
-                held.clear()
-                held.update(state)
+            _restore_knobs()
 
 
-_private = threading.local()
-_private_lock = threading.Lock()  # protects `_private_users` and `knobs.cache.manager_class`
+def _restore_knobs() -> None:
+    """Undo the latest block of `with_knobs`; the caller holds the lock."""
+    for group, state in _saved_knobs[-1].items():
+        held = vars(getattr(knobs, group))
+        held.clear()
+        held.update(state)
+    _saved_knobs.pop()
+
+
+def _forget_knobs() -> None:
+    """In a forked child: if another thread had changed the knobs, its blocks never end."""
+    while _saved_knobs and not locks.owned(_knobs_lock):
+        _restore_knobs()
+
+
+locks.after_fork(_forget_knobs)
+
+
+class _Private(threading.local):
+    """This thread's Triton cache, and how many blocks of `private_cache` are open."""
+
+    directory: str | None = None
+    blocks = 0
+
+
+_private = _Private()
+_private_lock = locks.lock(
+    fork_waits=True
+)  # protects `_private_users` and `knobs.cache.manager_class`
 _private_users = 0
 
 
@@ -332,11 +453,12 @@ class _PrivateCache(cache.CacheManager):  # type: ignore[misc]
 
     def __new__(cls, key: str, override: bool = False, dump: bool = False) -> Any:
         # Other threads of this process use the usual cache.
-        if getattr(_private, "directory", None) is None:
+        if _private.directory is None:
             return cache.FileCacheManager(key, override=override, dump=dump)
         return super().__new__(cls)
 
     def __init__(self, key: str, override: bool = False, dump: bool = False) -> None:
+        assert _private.directory is not None
         self.directory = Path(_private.directory)
 
     def get_file(self, filename: str) -> str | None:
@@ -358,18 +480,37 @@ class _PrivateCache(cache.CacheManager):  # type: ignore[misc]
 @contextmanager
 def private_cache(directory: str) -> Iterator[None]:
     """Use a directory as this thread's Triton cache, until the block ends."""
-    global _private_users
-    outer = getattr(_private, "directory", None)
-    _private.directory = directory
-    with _private_lock:
-        _private_users += 1
-        if _private_users == 1:
-            vars(knobs.cache)["manager_class"] = _PrivateCache
+    outer, _private.directory = _private.directory, directory
+    _count_private(1)
     try:
         yield
     finally:
         _private.directory = outer
-        with _private_lock:
-            _private_users -= 1
-            if _private_users == 0:
-                vars(knobs.cache).pop("manager_class", None)
+        _count_private(-1)
+
+
+def _count_private(step: int) -> None:
+    global _private_users
+    with _private_lock:
+        _private.blocks += step
+        _private_users += step
+        _set_manager()
+
+
+def _set_manager() -> None:
+    if _private_users:
+        vars(knobs.cache)["manager_class"] = _PrivateCache
+    else:
+        vars(knobs.cache).pop("manager_class", None)
+
+
+def _forget_private() -> None:
+    """In a forked child: the blocks of other threads never end."""
+    global _private_users
+    others = _private_users - _private.blocks
+    _private_users = _private.blocks
+    if others:
+        _set_manager()
+
+
+locks.after_fork(_forget_private)

@@ -32,6 +32,8 @@ from triton.runtime.autotuner import Autotuner
 from triton.runtime.driver import driver
 from triton.runtime.jit import ConstexprFunction, JITCallable, JITFunction, KernelInterface
 
+from tzero import locks
+
 __all__ = [
     "DRIVER_SLOT",
     "KNOBS",
@@ -333,16 +335,32 @@ def put_before_run(shown: Callable[..., Any] | None) -> None:
     JITFunction.run = run
 
 
+# Triton hashes a kernel's source under a lock of the kernel, and stores a part of the result there
+# meanwhile. A child forked at that moment would hang, or take the part for the whole.
+_hashing = locks.lock(fork_waits=True)
+_cache_key: Callable[[Any], str] = vars(JITCallable)["cache_key"].fget
+
+
+def _hashed(self: Any) -> str:
+    with _hashing:
+        return _cache_key(self)
+
+
+JITCallable.cache_key = property(_hashed)
+
+
 class _Autotuning(threading.local):
-    """Whether autotuners on this thread launch with each of their configs instead of tuning."""
+    """Whether autotuners on this thread launch with each of their configs instead of tuning, and
+    how many blocks of `every_config` are open."""
 
     every_config = False
+    blocks = 0
 
 
 _autotuning = _Autotuning()
 _tuned = Autotuner.run
 _tuners = 0
-_tuners_lock = threading.Lock()  # protects `_tuners` and `Autotuner.run`
+_tuners_lock = locks.lock(fork_waits=True)  # protects `_tuners` and `Autotuner.run`
 
 
 def _tune(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -361,19 +379,31 @@ def _tune(self: Any, *args: Any, **kwargs: Any) -> Any:
 def every_config() -> Iterator[None]:
     """Make autotuners on this thread launch once with each config, without timing, until the block
     ends."""
-    global _tuners
-    with _tuners_lock:
-        _tuners += 1
-        Autotuner.run = _tune
+    _count_tuners(1)
     outer, _autotuning.every_config = _autotuning.every_config, True
     try:
         yield
     finally:
         _autotuning.every_config = outer
-        with _tuners_lock:
-            _tuners -= 1
-            if not _tuners:
-                Autotuner.run = _tuned
+        _count_tuners(-1)
+
+
+def _count_tuners(step: int) -> None:
+    global _tuners
+    with _tuners_lock:
+        _autotuning.blocks += step
+        _tuners += step
+        Autotuner.run = _tune if _tuners else _tuned
+
+
+def _forget_tuners() -> None:
+    """In a forked child: the blocks of other threads never end."""
+    global _tuners
+    _tuners = _autotuning.blocks
+    Autotuner.run = _tune if _tuners else _tuned
+
+
+locks.after_fork(_forget_tuners)
 
 
 def compile_with(function: JITFunction[Any], compile: Callable[..., Any]) -> None:

@@ -21,6 +21,7 @@ from tzero.api.options import (
     check_options,
     checked_configs,
     checked_hints,
+    checked_judge,
     checked_lookup,
 )
 from tzero.arguments.host import Host
@@ -51,6 +52,8 @@ def kernel(
     pool: bool | None = None,
     size_hints: Sequence[int] | None = None,
     lookup: Mapping[str, Config] | None = None,
+    tolerance: float | None = None,
+    check: Callable[[Any, Any], object] | None = None,
 ) -> Callable[[Callable[..., R]], Kernel[R]]: ...
 def kernel(
     function: Callable[..., R] | None = None,
@@ -64,6 +67,8 @@ def kernel(
     pool: bool | None = None,
     size_hints: Sequence[int] | None = None,
     lookup: Mapping[str, Config] | None = None,
+    tolerance: float | None = None,
+    check: Callable[[Any, Any], object] | None = None,
 ) -> Kernel[R] | Callable[[Callable[..., R]], Kernel[R]]:
     """Put a dispatcher in front of a host function, which launches Triton kernels.
 
@@ -82,12 +87,28 @@ def kernel(
     `Kernel.arguments` of a call to a config that is known to be best. With `size_hints`, which need
     ``static_shapes=False``, configs are tuned for these sizes, and a call gets the nearest one's.
 
+    A config whose results differ from those of the first is not used. `tolerance` is the relative
+    error that a float may have, in place of that of its dtype. `check` is called with the results
+    of a config and those of the first, and rejects the config by an AssertionError or by False:
+    ``check=torch.testing.assert_close``. `docs/tuning.md` says what is compared.
+
     The result of `key` joins the key. With ``static_shapes=False`` sizes above one share code;
     `index_dtype` then fixes the width of indices. With ``pool=True`` replayed calls reuse output
     tensors that nobody holds (see `tzero.pool`); ``TZERO_OUTPUT_POOL=1`` makes that the default.
     The tier is the one in force now (see `tzero.launches.tiers`).
     """
-    given = Given(config, configs, key, static_shapes, index_dtype, pool, size_hints, lookup)
+    given = Given(
+        config,
+        configs,
+        key,
+        static_shapes,
+        index_dtype,
+        pool,
+        size_hints,
+        lookup,
+        tolerance,
+        check,
+    )
     if function is None:
         return functools.partial(_kernel_of, given=given)
     return _kernel_of(function, given)
@@ -117,6 +138,7 @@ def _kernel_of(function: Callable[..., R], given: Given) -> Kernel[R]:
         space=space,
         size_hints=checked_hints(name, given.size_hints, given.static_shapes, space),
         lookup=checked_lookup(name, given.lookup, space),
+        judge=checked_judge(name, given),
         key=given.key,
         options=Options(static_shapes=given.static_shapes, index_dtype=given.index_dtype),
         plans=chosen > 0,

@@ -13,6 +13,7 @@ import torch
 
 from tzero.config import Config
 from tzero.errors import InvalidKernel
+from tzero.tune.judge import Judge, unfit_option
 from tzero.tune.select import MOST_HINTS
 from tzero.tune.space import Space
 
@@ -22,6 +23,7 @@ __all__ = [
     "check_options",
     "checked_configs",
     "checked_hints",
+    "checked_judge",
     "checked_lookup",
 ]
 
@@ -37,6 +39,8 @@ class Given(NamedTuple):
     pool: Any
     size_hints: Any
     lookup: Any
+    tolerance: Any
+    check: Any
 
 
 def check_options(name: str, given: Given) -> None:
@@ -125,6 +129,15 @@ def checked_hints(
             advice="Give it several configs to choose from, and sizes to tune them for.",
         )
     return tuple(dict.fromkeys(hints))
+
+
+def checked_judge(name: str, given: Given) -> Judge:
+    """How the results of configs are compared."""
+    unfit = unfit_option(given.tolerance, given.check)
+    if unfit is not None:
+        option, problem, advice = unfit
+        raise InvalidKernel(kernel=name, problem=f"{option}= {problem}", advice=advice)
+    return Judge(given.tolerance, given.check)
 
 
 def checked_lookup(name: str, lookup: Any, space: Space | None) -> dict[str, Config]:

@@ -16,13 +16,15 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from tzero import scratch, settings
+from tzero.cache import digest
 from tzero.compile import command
+from tzero.compile.request import Request
 from tzero.errors import CompileFailed, InvalidKernel
 
 __all__ = [
@@ -34,10 +36,12 @@ __all__ = [
     "beside",
     "build",
     "choose",
+    "environment_of",
     "functions",
     "gist",
     "result_of",
     "run",
+    "toolchain_of",
 ]
 
 _NAMED = {
@@ -361,46 +365,63 @@ def beside(headers: Mapping[str, str], name: str, text: str) -> dict[str, str]:
     return {**headers, name: text}
 
 
+def toolchain_of(version: str, compiler: str = "c") -> str:
+    """The `toolchain` text of a request for a compiler with this version: also tzero's version, and
+    the variables that the compiler reads.
+
+    >>> toolchain_of("nvcc 13.1", "nvcc").partition(" {")[0]
+    'nvcc 13.1'
+    """
+    return f"{version} {digest.toolchain(variables=settings.compiler_variables(compiler))}"
+
+
 def build(
-    kernel: str,
+    request: Request,
     program: Program,
     words: Sequence[str],
     *,
     source: str,
     made: str,
+    compiler: str = "c",
 ) -> bytes:
-    """Run a compiler on a program, and return the file that it made. `words` is the command line;
-    `source` and `made` are the names of input and output in the directory where it runs.
+    """Run a compiler on the program of a request, and return the file that it made. `words` is the
+    command line; `source` and `made` are the names of input and output in the directory where it
+    runs. The variables that `compiler` reads are those of the request.
 
     ::
 
-        build("add", program, ["cc", "-shared", "add.c", "-o", "add.so"], source="add.c",
+        build(request, program, ["cc", "-shared", "add.c", "-o", "add.so"], source="add.c",
               made="add.so")
     """
-    with tempfile.TemporaryDirectory(prefix="tzero-") as folder:
+    with scratch.folder() as folder:
         for name, text in {**program.headers, source: program.text}.items():
             path = Path(folder, name)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
-        run(kernel, words, folder)
+        run(request.name, words, folder, environment_of(request, compiler))
         out = Path(folder, made)
         if not out.exists():
             raise CompileFailed(
-                kernel=kernel,
+                kernel=request.name,
                 problem="the compiler wrote neither its output nor a message",
                 trace="",
             )
         return out.read_bytes()
 
 
-def run(kernel: str, words: Sequence[str], folder: str | None = None) -> str:
+def run(
+    kernel: str,
+    words: Sequence[str],
+    folder: str | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> str:
     """Run a compiler, and return its output; raises `CompileFailed` with that if it fails.
 
     >>> run("add", ["echo", "done"]).strip()
     'done'
     """
     try:
-        done = command.run(words, cwd=folder)
+        done = command.run(words, cwd=folder, env=environment)
     except OSError as error:  # not executable, or removed since it was found
         problem = f"{words[0]} cannot be run: {error}"
         raise CompileFailed(kernel=kernel, problem=problem, trace="") from error
@@ -409,6 +430,15 @@ def run(kernel: str, words: Sequence[str], folder: str | None = None) -> str:
         problem = gist(Path(words[0]).name, done.returncode, said)
         raise CompileFailed(kernel=kernel, problem=problem, trace=f"{shlex.join(words)}\n{said}")
     return said
+
+
+def environment_of(request: Request, compiler: str = "c") -> dict[str, str]:
+    """The environment of this process, but with those variables that a compiler reads as they were
+    when the request was made."""
+    read = settings.COMPILER_VARIABLES[compiler]
+    others = {name: value for name, value in settings.variables().items() if name not in read}
+    asked = request.environment
+    return others | {name: asked[name] for name in read if name in asked}
 
 
 def gist(compiler: str, status: int, words: str) -> str:

@@ -174,12 +174,11 @@ class CppKernel(source_kernel.Kernel):
         self, artifact: Artifact, device: Any, options: Mapping[str, Any]
     ) -> source_kernel.Loaded:
         """Load the shared object, and make a launcher like those of Triton kernels on the CPU."""
-        from tzero.cpu import pool
+        from tzero.cpu import loading, pool
         from tzero.cpu.triton_compat import cache_directory
 
-        directory = cache_directory()
-        pool.load(directory)  # before the kernel, which resolves libm's functions through it
-        library = pool.open_object(artifact.files["kernel.so"], directory)
+        pool.load(cache_directory())  # before the kernel: it resolves libm's functions through it
+        library = loading.open_object(artifact.files["kernel.so"], self.__name__)
         signature = {each.name: each.declared.type for each in self.params}
         src = SimpleNamespace(signature=signature, attrs={}, fn=self)
         metadata = SimpleNamespace(
@@ -198,7 +197,7 @@ class CppKernel(source_kernel.Kernel):
         asm = {"cpp": self._program.text, "so": artifact.files["kernel.so"]}
         loaded = source_kernel.Loaded(self.__name__, src, metadata, run, address, asm, library)
         # A launch holds a reference to its kernel, so the object is unused when this runs.
-        weakref.finalize(loaded, pool.close_object, library).atexit = False
+        weakref.finalize(loaded, loading.close_object, library).atexit = False
         return loaded
 
 
@@ -208,6 +207,8 @@ def _launcher() -> type:
     from tzero.cpu.launcher import Launcher
 
     class CppLauncher(Launcher):
+        is_sealed = False  # the metadata is made in this process, the object was verified
+
         def _failed_check(self, status: pool.Status, args: Sequence[Any]) -> Exception:
             program = (status.pid[0], status.pid[1], status.pid[2])
             text = "no memory for its message"
@@ -276,8 +277,8 @@ def request_for(name: str, kernel: str, program: c_source.Program) -> Request:
         name,
         kernel,
         c_source.Program(program.text, program.headers, flags).written(),
-        f"{found.version} {found.fingerprint}",
-        {"CXX": shlex.join(command)},
+        c_source.toolchain_of(f"{found.version} {found.fingerprint}"),
+        {"CXX": shlex.join(command), **settings.compiler_variables()},
     )
 
 
@@ -289,9 +290,7 @@ def shared_object(request: Request) -> bytes:
     command = [*compiler, "-shared", "-I.", "-x", "c++", "tzero-main.cpp", "-x", "none"]
     command += ["-o", "tzero.so", *program.flags]
     try:
-        return c_source.build(
-            request.name, program, command, source="tzero-main.cpp", made="tzero.so"
-        )
+        return c_source.build(request, program, command, source="tzero-main.cpp", made="tzero.so")
     except CompileFailed as error:
         if "cc1plus" in error.problem or "cannot find -lstdc++" in error.problem:
             raise ToolchainMissing(

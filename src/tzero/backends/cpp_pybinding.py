@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import ctypes
 import struct
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
+from tzero import locks
 from tzero.backends import c_source, cpp, source_kernel
 from tzero.compile.request import Artifact, Request
 from tzero.errors import InvalidArgument, InvalidKernel
@@ -170,7 +170,7 @@ class CppFunction:
         codes = ["PN" if p.type == "str" else _code(p.type) for p in declared.parameters]
         self._pack = struct.Struct("@" + "".join(codes) + "b").pack
         self._library: Any = None
-        self._loading = threading.Lock()  # protects `_library` while it is loaded
+        self._loading = locks.lock()  # protects `_library` while it is loaded
 
     def _check(self) -> None:
         for each in self._parameters:
@@ -235,13 +235,12 @@ class CppFunction:
 
     def _load(self) -> Any:
         from tzero.compile.service import service
-        from tzero.cpu import pool
-        from tzero.cpu.triton_compat import cache_directory
+        from tzero.cpu import loading
 
         artifact = service().compile(self.request())
         with self._loading:
             if self._library is None:
-                library = pool.open_object(artifact.files["function.so"], cache_directory())
+                library = loading.open_object(artifact.files["function.so"], self.__name__)
                 kind = ctypes.CDLL if self._release_gil else ctypes.PyDLL
                 loaded: Any = kind(library._name, handle=library._handle)
                 loaded.tz_call.restype = ctypes.c_void_p

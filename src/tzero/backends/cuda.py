@@ -18,12 +18,12 @@ import math
 import re
 import shutil
 import struct
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal
 
+from tzero import locks, settings
 from tzero.backends import c_source, source_kernel
 from tzero.compile.request import Artifact, Request
 from tzero.errors import (
@@ -184,8 +184,8 @@ class CudaKernel(source_kernel.Kernel):
             backend.name,
             self.__name__,
             program.written(),
-            compiler.version,
-            {"TZERO_CUDA_COMPILER": compiler.path},
+            c_source.toolchain_of(compiler.version, compiler.name),
+            {"TZERO_CUDA_COMPILER": compiler.path, **settings.compiler_variables(compiler.name)},
         )
 
     def _current_arch(self) -> str:
@@ -391,7 +391,7 @@ class _Module:
         self._name = name
         self._driver = _driver()
         self._shared = _MOST_PLAIN_SHARED
-        self._growing = threading.Lock()  # protects `_shared`
+        self._growing = locks.lock()  # protects `_shared`
         self._driver.enter(device)
         module, function = ctypes.c_void_p(), ctypes.c_void_p()
         library = self._driver.library
@@ -524,7 +524,10 @@ class Cuda:
             command = [path, "-cubin", f"-arch={program.target}", "-I.", "tzero-main.cu"]
             command += ["-o", "tzero.cubin", *program.flags]
             made = c_source.build(
-                request.name, program, command, source="tzero-main.cu", made="tzero.cubin"
+                *(request, program, command),
+                source="tzero-main.cu",
+                made="tzero.cubin",
+                compiler="nvcc",
             )
         else:
             made = _by_nvrtc(request.name, program, ctypes.CDLL(path))

@@ -18,13 +18,12 @@ import json
 import os
 import re
 import sys
-import tempfile
-import threading
 import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from tzero import locks, scratch
 from tzero.backends import c_source, source_kernel
 from tzero.backends.c_source import Port
 from tzero.compile.request import Artifact, Request
@@ -89,7 +88,7 @@ class CuteFunction:
         self._ports = list(ports)
         self._arch = arch
         self._calls: dict[str, Any] = {}  # by architecture
-        self._loading = threading.Lock()  # protects `_calls` while something is loaded
+        self._loading = locks.lock()  # protects `_calls` while something is loaded
 
     def request(self) -> Request:
         """The request that compiles it, for `arch` or the architecture of the current device."""
@@ -98,7 +97,11 @@ class CuteFunction:
             backend.name,
             self.__name__,
             json.dumps(facts),
-            f"nvidia-cutlass-dsl {_version()} python {'.'.join(map(str, sys.version_info[:2]))}",
+            c_source.toolchain_of(
+                f"nvidia-cutlass-dsl {_version()} "
+                f"python {'.'.join(map(str, sys.version_info[:2]))}",
+                backend.name,
+            ),
         )
 
     def _current_arch(self) -> str:
@@ -171,7 +174,7 @@ class CuteFunction:
 def _opened(binary: bytes) -> Any:
     """Load the function from an object file that CuTe DSL exported."""
     runtime = _imported("cutlass.cute.runtime")
-    with tempfile.TemporaryDirectory(prefix="tzero-") as folder:
+    with scratch.folder() as folder:
         path = Path(folder, "function.o")
         path.write_bytes(binary)
         return runtime.load_module(str(path))[_PREFIX]
@@ -232,7 +235,7 @@ class CuteDsl:
         """Import the module's text, and have CuTe DSL compile its function."""
         _version()
         source, entry, ports, arch = json.loads(request.program)
-        with tempfile.TemporaryDirectory(prefix="tzero-") as folder:
+        with scratch.folder() as folder:
             # As a file: CuTe DSL reads the source of functions with inspect.
             path = Path(folder, "module.py")
             path.write_text(source, encoding="utf-8")

@@ -21,16 +21,14 @@ import json
 import os
 import shlex
 import sys
-import tempfile
 import textwrap
-import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, Literal
 
-from tzero import settings
+from tzero import locks, scratch, settings
 from tzero.backends import c_source, source_kernel
 from tzero.backends.c_source import Port
 from tzero.compile.request import Artifact, Request
@@ -54,6 +52,7 @@ _SCALARS: dict[str, Any] = {
     "float64": ctypes.c_double,
 }
 _PLAIN = (bool, int, float, str)
+_VARIABLES = ("HL_TARGET", "HL_LLVM_ARGS")
 _NAMES = {dtype: name for name, dtype in c_source.DTYPES.items()}
 
 
@@ -186,7 +185,7 @@ class HalideFunction:
         self._call: Any = None
         self._keeps: tuple[Any, ...] = ()
         self._said: list[str] = []  # messages of Halide's runtime since the last error
-        self._loading = threading.Lock()  # protects `_call` while it is loaded
+        self._loading = locks.lock()  # protects `_call` while it is loaded
 
     def request(self) -> Request:
         """The request that compiles it."""
@@ -197,8 +196,10 @@ class HalideFunction:
             backend.name,
             self.__name__,
             self._program,
-            f"halide {_version()} {linker.version} {linker.fingerprint}",
-            {"CC": shlex.join(linker.command)},
+            c_source.toolchain_of(
+                f"halide {_version()} {linker.version} {linker.fingerprint}", backend.name
+            ),
+            {"CC": shlex.join(linker.command), **settings.compiler_variables(backend.name)},
         )
 
     def precompile(self) -> Any:
@@ -246,13 +247,12 @@ class HalideFunction:
         import torch
 
         from tzero.compile.service import service
-        from tzero.cpu import pool
-        from tzero.cpu.triton_compat import cache_directory
+        from tzero.cpu import loading
 
         artifact = service().compile(self.request())
         with self._loading:
             if self._call is None:
-                library = pool.open_object(artifact.files["pipeline.so"], cache_directory())
+                library = loading.open_object(artifact.files["pipeline.so"], self.__name__)
                 handler = _HANDLER(lambda context, text: self._said.append(text.decode()))
                 library.halide_set_error_handler(handler)  # the default handler aborts the process
                 library.halide_set_num_threads(torch.get_num_threads())
@@ -341,11 +341,15 @@ class Halide:
     def compile(self, request: Request) -> Artifact:
         """Build the pipeline, compile it with Halide, and link it."""
         _version()
-        with tempfile.TemporaryDirectory(prefix="tzero-") as folder:
-            _write_object(request, os.path.join(folder, "pipeline.o"))
+        with scratch.folder() as folder:
+            asked = {name: request.environment.get(name) for name in _VARIABLES}
+            with settings.applied(asked):  # Halide reads them in this process
+                _write_object(request, os.path.join(folder, "pipeline.o"))
             linker = shlex.split(request.environment["CC"])
             words = [*linker, "-shared", "-o", "pipeline.so", "pipeline.o"]
-            c_source.run(request.name, [*words, "-lpthread", "-ldl", "-lm"], folder)
+            words += ["-lpthread", "-ldl", "-lm"]
+            environment = c_source.environment_of(request, self.name)
+            c_source.run(request.name, words, folder, environment)
             return Artifact({"pipeline.so": Path(folder, "pipeline.so").read_bytes()})
 
 

@@ -14,6 +14,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+from tzero import settings
 from tzero.backends import c_source, source_kernel
 from tzero.compile.request import Artifact, Request
 from tzero.errors import InvalidKernel, ToolchainMissing
@@ -89,8 +90,8 @@ class HipKernel(source_kernel.Kernel):
             backend.name,
             self.__name__,
             self._program.written(),
-            version,
-            {"TZERO_HIPCC": path},
+            c_source.toolchain_of(version, "hipcc"),
+            {"TZERO_HIPCC": path, **settings.compiler_variables("hipcc")},
         )
 
     def device(self) -> tuple[Any, Any]:
@@ -160,7 +161,10 @@ class Hip:
             *program.flags,
         ]
         made = c_source.build(
-            request.name, program, words, source="tzero-main.hip", made="tzero.hsaco"
+            *(request, program, words),
+            source="tzero-main.hip",
+            made="tzero.hsaco",
+            compiler="hipcc",
         )
         return Artifact({"kernel.hsaco": made}, {"arch": program.target})
 

@@ -17,14 +17,13 @@ import abc
 import functools
 import inspect
 import operator
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-from tzero import events
+from tzero import events, locks
 from tzero.backends import c_source
 from tzero.compile.request import Artifact, Request
 from tzero.errors import InvalidArgument, InvalidKernel
@@ -109,7 +108,7 @@ class Kernel(abc.ABC):
         """Device -> a tuple like Triton's, whose first item maps options to loaded kernels."""
         self._checks = [check(self.__name__, each.declared, self.place) for each in self.params]
         self._names = [each.name for each in self.params]
-        self._loading = threading.Lock()  # protects `device_caches` while something is loaded
+        self._loading = locks.lock()  # protects `device_caches` while something is loaded
 
     # -- what a backend implements ---------------------------------------------------------------
 

@@ -4,8 +4,8 @@ Enters: values, a compiler's path, this machine. Leaves: text that is equal exac
 are equal. It must not know any backend: each backend decides which facts affect its results, and
 writes them with these functions.
 
-    >>> toolchain(compiler="gcc 12.2", flags=("-O3",))
-    '{"compiler":"gcc 12.2","flags":{"$tuple":["-O3"]},"tzero":1}'
+    >>> toolchain(compiler="gcc 12.2", flags=("-O3",)).partition(',"tzero"')[0]
+    '{"compiler":"gcc 12.2","flags":{"$tuple":["-O3"]}'
 """
 
 from __future__ import annotations
@@ -15,17 +15,29 @@ import hashlib
 import json
 import os
 import platform
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-__all__ = ["SCHEMA", "Unwritable", "canonical", "cpu_features", "file_digest", "parse", "toolchain"]
+from tzero import processes
+from tzero.versions import TZERO
+
+__all__ = [
+    "SCHEMA",
+    "Unwritable",
+    "canonical",
+    "cpu_features",
+    "cpu_model",
+    "file_digest",
+    "parse",
+    "toolchain",
+]
 
 SCHEMA = 1
 """Incremented when tzero's own part of compiled code changes. All digests change with it, so older
 entries are never found again."""
 
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 _CPUINFO = "/proc/cpuinfo"
 _PLAIN_INT = 1 << 63  # larger ones are written in hexadecimal, which int() reads at any length
 
@@ -40,12 +52,12 @@ class Unwritable(TypeError):
 
 
 def toolchain(**facts: Any) -> str:
-    """Return the ``toolchain`` text of a request: these facts and tzero's own schema.
+    """Return the ``toolchain`` text of a request: these facts, and tzero's own schema and version.
 
-    >>> toolchain(triton="3.6.0")
-    '{"triton":"3.6.0","tzero":1}'
+    >>> parse(toolchain(triton="3.6.0"))["triton"]
+    '3.6.0'
     """
-    return canonical({**facts, "tzero": SCHEMA})
+    return canonical({**facts, "tzero": f"{TZERO} {SCHEMA}"})
 
 
 def canonical(value: Any) -> str:
@@ -61,7 +73,7 @@ def canonical(value: Any) -> str:
     """
     try:
         # Not ASCII: escaped, a pair of surrogates would equal the one character that it encodes.
-        return json.dumps(_to_json(value), ensure_ascii=False, separators=(",", ":"))
+        return _encode(_to_json(value))
     except RecursionError:
         raise Unwritable("a value that is nested too deeply has no canonical text") from None
 
@@ -164,6 +176,27 @@ def _feature_sets(path: str) -> list[frozenset[str]]:
 _FIELDS = ("flags", "Features", "isa")  # on x86, on Arm, on RISC-V
 
 
+@functools.cache
+def cpu_model() -> str:
+    """Return the models of this machine's CPU cores: machines whose cores have the same features
+    may still differ in speed.
+
+    >>> cpu_model() == cpu_model()
+    True
+    """
+    try:
+        lines = Path(_CPUINFO).read_text(errors="replace").splitlines()
+    except OSError:
+        lines = []  # as in `_feature_sets`
+    named = [line.partition(":") for line in lines]
+    found = {f"{name.strip()}: {text.strip()}" for name, _, text in named if name.strip() in _MODEL}
+    return "; ".join(sorted(found)) or platform.processor() or "unknown"
+
+
+# On x86; on Arm, where these are numbers; on RISC-V.
+_MODEL = ("model name", "cache size", "CPU implementer", "CPU part", "CPU variant", "uarch")
+
+
 def file_digest(path: str | os.PathLike[str], ask: Sequence[str] = ("--version",)) -> str:
     """Identify a compiler: return a digest of its file and of its output for these arguments.
 
@@ -183,14 +216,7 @@ def file_digest(path: str | os.PathLike[str], ask: Sequence[str] = ("--version",
 @functools.lru_cache(maxsize=64)
 def _digest_of(path: str, real: str, size: int, changed: int, ask: tuple[str, ...]) -> str:
     # Run under the given name, not the resolved one: some compilers behave according to argv[0].
-    done = subprocess.run(
-        [path, *ask],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        timeout=60,
-        check=False,
-    )
+    done = processes.run([path, *ask], seconds=60, merged=True)
     with open(real, "rb") as file:
         content = hashlib.file_digest(file, "sha256").hexdigest()
     facts = (content, done.returncode, done.stdout, ask)

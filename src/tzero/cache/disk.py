@@ -33,13 +33,13 @@ import logging
 import os
 import re
 import secrets
-import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from tzero.cache.entry import HEADER, Damaged, is_digest, opened, request_of, seal
+from tzero import ownership
+from tzero.cache.entry import Damaged, is_digest, opened, request_of, seal
 from tzero.errors import CacheRefused
 from tzero.events import Event, emit
 
@@ -177,7 +177,7 @@ class Disk:
         """Raise `CacheRefused` if another user could have written the entries."""
         for path in (self.root, *self._shards()):
             with suppress(FileNotFoundError):  # not created yet, or removed meanwhile
-                _check(path)
+                ownership.check(path)
 
     # Reading.
 
@@ -187,16 +187,11 @@ class Disk:
 
     def _read(self, path: str, record_use: bool = True) -> bytes:
         try:
-            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-        except OSError as error:
-            if error.errno == errno.ELOOP:
-                raise Damaged("foreign", "it is a symbolic link") from error
-            raise
+            file, found = ownership.open_private(path)
+        except ownership.Foreign as problem:
+            raise Damaged("foreign", str(problem)) from problem
         try:
-            found = os.fstat(file)
-            if problem := _not_private(found) or _not_a_file(found):
-                raise Damaged("foreign", problem)
-            data = _read_all(file, found.st_size)
+            data = ownership.read_all(file, found.st_size)
             if record_use and abs(time.time() - found.st_mtime) > FRESH:
                 self._record_use(file, path)
             return data
@@ -235,13 +230,13 @@ class Disk:
         folder, name = os.path.split(path)
         temporary = os.path.join(folder, f".{name}.{secrets.token_hex(16)}.tmp")
         try:
-            file = _create(temporary)
+            file = ownership.create(temporary)
         except FileNotFoundError:  # the first entry of its subdirectory, or the store was deleted
-            _make(folder)
-            file = _create(temporary)
+            ownership.make(folder)
+            file = ownership.create(temporary)
         try:
             try:
-                _write_all(file, data)
+                ownership.write_all(file, data)
             finally:
                 os.close(file)
             os.rename(temporary, path)
@@ -256,7 +251,7 @@ class Disk:
         """Whether no other user can write here. Checked each time, so that a fix works at once."""
         try:
             for path in (self.root, shard):
-                _check(path)
+                ownership.check(path)
         except FileNotFoundError:
             return True  # nothing is there yet; it will be created private
         except CacheRefused as error:
@@ -328,11 +323,20 @@ class Disk:
                 # The newest stays if it fits within the limit: it was just put here.
                 if total <= (self.limit if file is files[-1] else goal):
                     break
-                if _is_unchanged(file):
+                if _is_unchanged(file) and (removed := self._evicted(file)) is not None:
                     total -= file.size
-                    gone += _remove(file.path)
+                    gone += removed
             self._start_ledger(total)
             return gone
+
+    def _evicted(self, file: _File) -> bool | None:
+        """Remove a file; return whether this process did, or None if it cannot be removed. Eviction
+        goes on then: one such file must not let the store grow without limit."""
+        try:
+            return _remove(file.path)
+        except OSError as error:
+            self._report(file.name, f"evicting {file.path} failed", error)
+            return None
 
     @contextmanager
     def _evict_lock(self) -> Iterator[bool]:
@@ -357,7 +361,7 @@ class Disk:
         entries, temporary = self._files()
         for file in temporary:
             if time.time() - file.used > FRESH:
-                _remove(file.path)
+                self._evicted(file)
         return entries
 
     def _shards(self) -> list[str]:
@@ -439,7 +443,10 @@ class Disk:
             except OSError as error:
                 problem = f"unreadable: {error.strerror}"
             if problem is not None and remove:
-                _remove(file.path)
+                try:
+                    _remove(file.path)
+                except OSError as error:
+                    problem += f"; it could not be removed: {error.strerror}"
             yield Verdict(file.name, problem)
 
 
@@ -454,66 +461,6 @@ _ADVICE = {
     errno.ENOTDIR: "Compiling goes on without it. Set TZERO_CACHE_DIR to a directory.",
     errno.EIO: "The disk or its network connection fails; compiling goes on without it.",
 }
-
-
-def _check(path: str) -> None:
-    """Raise `CacheRefused` if this directory, or the target of this link, is not private."""
-    found = os.stat(path)
-    if not stat.S_ISDIR(found.st_mode):
-        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
-    if problem := _not_private(found):
-        mine = found.st_uid == os.geteuid()
-        cure = f"chmod go-w {path}" if mine else f"chown -R {os.geteuid()} {path}, if you trust it"
-        raise CacheRefused(path=path, problem=problem, cure=cure)
-
-
-def _not_private(found: os.stat_result) -> str | None:
-    if found.st_uid != os.geteuid():
-        return f"it belongs to user {found.st_uid}, and you are user {os.geteuid()}"
-    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        return f"others may write to it (its mode is {stat.S_IMODE(found.st_mode):04o})"
-    return None
-
-
-def _not_a_file(found: os.stat_result) -> str | None:
-    return None if stat.S_ISREG(found.st_mode) else "it is not a regular file"
-
-
-def _make(folder: str) -> None:
-    """Create a directory and its missing parents, each with mode 0700 from the start."""
-    try:
-        os.mkdir(folder, 0o700)
-    except FileExistsError:
-        pass  # another writer created it
-    except FileNotFoundError:
-        above = os.path.dirname(folder)
-        if above == folder:
-            raise
-        _make(above)
-        with suppress(FileExistsError):
-            os.mkdir(folder, 0o700)
-
-
-def _create(path: str) -> int:
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    return os.open(path, flags, 0o600)
-
-
-def _write_all(file: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(file, view) :]
-
-
-def _read_all(file: int, size: int) -> bytes:
-    """Read the whole file. It may have grown since ``size``, and one read may return less."""
-    data = os.read(file, max(size, HEADER.size) + 1)
-    if len(data) == size:
-        return data
-    parts = [data]
-    while part := os.read(file, 1 << 20):
-        parts.append(part)
-    return b"".join(parts)
 
 
 def _is_unchanged(file: _File) -> bool:

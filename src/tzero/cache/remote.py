@@ -25,16 +25,19 @@ from __future__ import annotations
 
 import atexit
 import collections
+import hashlib
 import hmac
 import os
 import re
 import secrets
 import threading
 import time
+import urllib.parse
 import weakref
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
+from tzero import locks
 from tzero.cache.entry import SCHEMA, Damaged, derived, opened, request_of, seal
 from tzero.events import Event, emit
 
@@ -114,8 +117,8 @@ class Remote:
     def reset(self) -> None:
         """Drop connections, threads and the queue, as a forked child must."""
         self._health = _Health(self._backoff, self.patience, self._clock)
-        self._fetch_slots = threading.BoundedSemaphore(FETCH_THREADS)
-        self._open_lock = threading.Lock()  # held while `_opened` is made
+        self._fetch_slots = locks.register(threading.BoundedSemaphore(FETCH_THREADS))
+        self._open_lock = locks.lock()  # held while `_opened` is made
         self._opened: Transport | None = None
         self._outbox = _Outbox(self._send, self._dropped)
 
@@ -166,7 +169,7 @@ class Remote:
             transport, name = self._transport(), self.name_of("0" * 64)
             self._with_timeout(lambda: transport.fetch(name))
         except Exception as error:
-            return _reason(error)
+            return _reason(error, self.url)
         return None
 
     def name_of(self, digest: str) -> str:
@@ -174,6 +177,13 @@ class Remote:
         request_of(digest)
         key = "open" if self._key is None else _key_name(self._key)
         return f"tzero/{SCHEMA}/{key}/{digest[:2]}/{digest}"
+
+    def fetched_as(self, digest: str) -> str:
+        """Return the digest under which the disk keeps what was fetched from here: another one for
+        each key, and without a key for each URL."""
+        key = f"open {self.url}" if self._key is None else f"key {_key_name(self._key)}"
+        text = f"fetched {SCHEMA} {digest} {key}"
+        return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
     def _transport(self) -> Transport:
         """Return the transport; made in the caller's thread, because that imports packages. A fork
@@ -220,7 +230,7 @@ class Remote:
         if delay is not None:
             reason = (
                 f"the shared cache {self.shown} is not used for {delay:g} s, and longer if it "
-                f"fails again: {_reason(error)}. Compiling goes on without it."
+                f"fails again: {_reason(error, self.url)}. Compiling goes on without it."
             )
             self._emit(reason, {"error": type(error).__name__})
 
@@ -248,7 +258,7 @@ class _Call:
     def __init__(self, call: Callable[[], Any], slots: threading.BoundedSemaphore) -> None:
         self._call = call
         self._slots = slots
-        self.done = threading.Event()
+        self.done = locks.register(threading.Event())
         self.result: Any = None
         self.error: Exception | None = None
 
@@ -272,7 +282,7 @@ class _Health:
         self._first, self._maximum = backoff
         self._patience = patience
         self._clock = clock
-        self._lock = threading.Lock()  # protects the three below
+        self._lock = locks.lock()  # protects the three below
         self._delay = 0.0  # the current backoff in seconds; 0: it works
         self._until = 0.0
         self._trying = False  # whether one caller tries if it works again
@@ -318,7 +328,7 @@ class _Outbox:
     ) -> None:
         self._send = send
         self._dropped = dropped
-        self._changed = threading.Condition()  # protects all below
+        self._changed = locks.condition()  # protects all below
         self._waiting: collections.deque[tuple[str, bytes]] = collections.deque()
         self._bytes = 0
         self._is_running = False
@@ -424,7 +434,7 @@ class _Files:
             fsspec.get_filesystem_class(protocol)
         self._url = url
         self._open = fsspec.core.url_to_fs
-        self._open_lock = threading.Lock()  # held while `_opened` is made
+        self._open_lock = locks.lock()  # held while `_opened` is made
         self._opened: tuple[Any, str] | None = None
 
     def _place(self, name: str) -> tuple[Any, str]:
@@ -475,12 +485,42 @@ def shown(url: str) -> str:
     >>> shown("redis://:password@host:6379/0?client_name=me")
     'redis://host:6379/0'
     """
+    scheme, found, rest = url.partition("://")
+    if not found:
+        scheme, rest = "", url
     # Up to the last @: an unquoted password may contain any character.
-    return re.sub(r"[?#].*", "", re.sub(r"//.*@", "//", url, flags=re.DOTALL), flags=re.DOTALL)
+    secret, at, place = rest.rpartition("@")
+    if set(secret) & set("?#"):
+        place = "..."  # the @ is the password's, or part of a parameter
+    elif not at:
+        place = rest
+    if "@" in scheme:
+        scheme = "..."
+    return f"{scheme}{found}{re.sub(r'[?#].*', '', place, flags=re.DOTALL)}"
 
 
-def _reason(error: Exception) -> str:
-    text = str(error) if isinstance(error, _Unavailable) else f"{type(error).__name__}: {error}"
+def _secrets(url: str) -> set[str]:
+    """The parts of a URL that may be secret: before the last @, and after the first ? or #. Parsers
+    cut an unquoted password at such characters, and show a part of it in their errors."""
+    rest = url.partition("://")[2] or url
+    before, _, after = rest.rpartition("@")
+    secret = rest if set(before) & set("?#") else before + re.sub(r"^[^?#]*", "", after)
+    parts = re.split(r"[:/?#@&=\[\]]", secret)
+    return {each for part in parts for each in (part, urllib.parse.unquote(part)) if each}
+
+
+def _reason(error: Exception, url: str) -> str:
+    """What went wrong, without the secrets of the URL."""
+    kind = type(error).__name__
+    text = str(error) if isinstance(error, _Unavailable) else f"{kind}: {error}"
+    for each in _secrets(url):
+        # A short part may occur by chance within a word.
+        if each in text if len(each) > 3 else re.search(rf"(?<!\w){re.escape(each)}(?!\w)", text):
+            return (
+                f"{kind}, whose message is not shown, because it contains a part of the URL that "
+                "may be secret. In a URL, write the characters # / ? @ : of a password as %23 %2F "
+                "%3F %40 %3A"
+            )
     return text.rstrip(": .")
 
 

@@ -3,11 +3,16 @@
 ::
 
     get ── disk ── hit ──► Found(payload, "disk")
-             └ miss ── remote ── hit ──► also put on disk ──► Found(payload, "remote")
+             └ miss ── disk, what was fetched before ── hit ──► Found(payload, "disk")
+                         └ miss ── remote ── hit ──► also put on disk ──► Found(payload, "remote")
     put ──► disk, and the remote's queue
 
 Enters: settings, and payloads by digest. Leaves: payloads, and which layer had them. It must not
 know what the payloads are.
+
+What was fetched from a remote is on disk under a name of its own, which depends on the key that it
+was verified with. So it is used only while this key is set: an entry that was fetched without a key
+is not trusted after one was set.
 """
 
 from __future__ import annotations
@@ -19,6 +24,7 @@ from typing import Literal, Protocol
 
 import platformdirs
 
+from tzero import scratch
 from tzero.cache.disk import Disk
 from tzero.cache.remote import Remote
 from tzero.settings import Settings
@@ -73,9 +79,14 @@ class Layers:
         """Return the payload of this digest. A hit at the remote is also put on disk."""
         if self.disk is not None and (payload := self.disk.get(digest)) is not None:
             return Found(payload, "disk")
-        if self.remote is not None and (payload := self.remote.get(digest)) is not None:
+        if self.remote is None:
+            return None
+        fetched = self.remote.fetched_as(digest)
+        if self.disk is not None and (payload := self.disk.get(fetched)) is not None:
+            return Found(payload, "disk")
+        if (payload := self.remote.get(digest)) is not None:
             if self.disk is not None:
-                self.disk.put(digest, payload)
+                self.disk.put(fetched, payload)
             return Found(payload, "remote")
         return None
 
@@ -97,8 +108,16 @@ def location(settings: Settings) -> str:
     >>> location(Settings(cache_dir="/data/kernels"))
     '/data/kernels'
     """
-    chosen = settings.cache_dir or os.path.join(platformdirs.user_cache_dir("tzero"), "kernels")
+    chosen = settings.cache_dir or os.path.join(_user_cache(), "kernels")
     return os.path.abspath(os.path.expanduser(chosen))
+
+
+def _user_cache() -> str:
+    try:
+        found = platformdirs.user_cache_dir("tzero")
+    except RuntimeError:  # a user without HOME and without an entry in passwd
+        found = "~"
+    return scratch.at_home("~/.cache/tzero") if found.startswith("~") else found
 
 
 def stores(settings: Settings) -> Layers:

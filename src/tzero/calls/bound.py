@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import inspect
 import textwrap
-import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from types import FunctionType, MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, Protocol, TypeVar, cast
 
-from tzero import settings
+from tzero import locks, settings
 from tzero.adapters.torch_modes import untraced
 from tzero.arguments.host import Host, underlying
 from tzero.arguments.key import Key
@@ -33,7 +32,7 @@ R = TypeVar("R")
 
 _NO_FACTS: Mapping[Hashable, Hashable] = MappingProxyType({})
 
-_swapping = threading.Lock()  # so that each table of plans that is replaced is ended, and once
+_swapping = locks.lock()  # so that each table of plans that is replaced is ended, and once
 
 Site = tuple[str, int, int]
 """A call of `specialize`: file, line, and bytecode offset."""
@@ -67,6 +66,8 @@ class Owner(Protocol[R]):
         budget: float | None,
         isolate: bool | None,
         force: bool,
+        tolerance: float | None,
+        check: Callable[[Any, Any], object] | None,
         /,
     ) -> Search:
         """Find the fastest config for a bound kernel."""
@@ -211,6 +212,8 @@ class BoundKernel(Generic[R]):
         budget: float | None = None,
         isolate: bool | None = None,
         force: bool = False,
+        tolerance: float | None = None,
+        check: Callable[[Any, Any], object] | None = None,
     ) -> Search:
         """Find the fastest of the kernel's configs, use it from now on, and remember it.
 
@@ -223,9 +226,11 @@ class BoundKernel(Generic[R]):
         arguments if their contents matter. They are not changed, because it runs on copies. Without
         `force`, results from this machine and the same source are reused. `effort`, `budget` in
         seconds, and `isolate` default to the settings (``TZERO_TUNE``, ``TZERO_TUNE_BUDGET``,
-        ``TZERO_TUNE_ISOLATE``).
+        ``TZERO_TUNE_ISOLATE``); `tolerance` and `check` to the kernel's options of these names.
         """
-        return self._owner.autotune_bound(self, args, effort, budget, isolate, force)
+        return self._owner.autotune_bound(
+            self, args, effort, budget, isolate, force, tolerance, check
+        )
 
     def _set(self, config: Config | None) -> None:
         self._config = config

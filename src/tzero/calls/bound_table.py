@@ -13,10 +13,10 @@ key: when an extra joins, bound kernels without it are dropped, and the next cal
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Generic, TypeVar
 
+from tzero import locks
 from tzero.arguments.extract import unwrapped
 from tzero.arguments.key import Key, UnsupportedType
 from tzero.calls.bound import BoundKernel
@@ -59,7 +59,7 @@ class BoundTable(Generic[R]):
         parameters: Sequence[str],
         dropped: Callable[[BoundKernel[R]], None] = lambda bound: None,
     ) -> None:
-        self.lock = threading.RLock()  # protects changes; `__eq__` of keys may run under it
+        self.lock = locks.lock()  # protects changes; `__eq__` of keys may run under it
         self.table: dict[Raw, BoundKernel[R] | Family] = {}
         self._kernel = kernel
         self._parameters = parameters

@@ -155,6 +155,8 @@ class Kernel(ByName, Stages[R]):
         budget: float | None = None,
         isolate: bool | None = None,
         force: bool = False,
+        tolerance: float | None = None,
+        check: Callable[[Any, Any], object] | None = None,
     ) -> Search:
         """Find the fastest config for calls with these arguments, a tuple or list, use it from now
         on, and store it (see `BoundKernel.autotune`).
@@ -164,7 +166,7 @@ class Kernel(ByName, Stages[R]):
             print(matmul.autotune((a, b), effort="full", budget=60))
         """
         bound = self.bind(args)
-        return self.autotune_bound(bound, args, effort, budget, isolate, force)
+        return self.autotune_bound(bound, args, effort, budget, isolate, force, tolerance, check)
 
     def autotune_bound(
         self,
@@ -174,6 +176,8 @@ class Kernel(ByName, Stages[R]):
         budget: float | None,
         isolate: bool | None,
         force: bool,
+        tolerance: float | None,
+        check: Callable[[Any, Any], object] | None,
         /,
     ) -> Search:
         """Tune a bound kernel, by default with arguments like those it was bound with."""
@@ -183,7 +187,7 @@ class Kernel(ByName, Stages[R]):
             normal = self.ordered.listed(args)
             self._check_bound(bound, self.extract(normal), normal)
             given = unwrapped(normal)
-        return self.tuning.autotune(bound, given, effort, budget, isolate, force)
+        return self.tuning.autotune(bound, given, effort, budget, isolate, force, tolerance, check)
 
     def changed(self) -> None:
         """Note that a bound kernel has another config, so that plans of other kernels that call

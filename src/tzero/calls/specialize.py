@@ -20,7 +20,6 @@ from __future__ import annotations
 import ast
 import dataclasses
 import sys
-import threading
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
 
+from tzero import locks
 from tzero.arguments.constants import constant, fields_of
 from tzero.arguments.key import Options, part
 from tzero.arguments.text import shown
@@ -186,7 +186,7 @@ def unsettled(value: Value, bound: BoundKernel[Any], args: Sequence[Any]) -> Ext
     return guess if agrees else EVERYTHING
 
 
-_recording = threading.Lock()  # protects changes of `given` and `open_sites` of bound kernels
+_recording = locks.lock()  # protects changes of `given` and `open_sites` of bound kernels
 
 
 def hold(bound: BoundKernel[Any], number: int, value: Value, *, in_key: bool) -> None:

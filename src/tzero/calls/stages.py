@@ -17,7 +17,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar, cast
 
-from tzero import events, measure, settings
+from tzero import events, locks, measure, settings
 from tzero.adapters import intercept, torch_modes
 from tzero.arguments.extract import Extractor, unwrapped
 from tzero.arguments.host import Host, check_key, read_host
@@ -36,6 +36,7 @@ from tzero.plans.planner import Planner, run_host
 from tzero.plans.table import Planned
 from tzero.tune.by_size import described
 from tzero.tune.decide import Tuning
+from tzero.tune.judge import DEFAULT, Judge
 from tzero.tune.space import Space
 
 __all__ = ["Found", "Stages"]
@@ -67,6 +68,7 @@ class Stages(Generic[R]):
         space: Space | None = None,
         size_hints: Sequence[int] = (),
         lookup: Mapping[str, Config] = MappingProxyType({}),
+        judge: Judge = DEFAULT,
         key: Callable[..., Hashable] | None,
         options: Options,
         plans: bool = True,
@@ -77,7 +79,7 @@ class Stages(Generic[R]):
         functools.update_wrapper(cast("Any", self), function, updated=())
         self.host = host = read_host(function, config, self._takes_config)
         self.function, self.name, self.signature = function, host.name, host.signature
-        self.tuning: Tuning[R] = Tuning(host, space, lookup, size_hints, replayed)
+        self.tuning: Tuning[R] = Tuning(host, space, lookup, size_hints, replayed, judge)
         self.options, self.pool = options, pool
         check_key(host.name, key, host.parameters)
         self.ordered = Ordering(host)
@@ -160,7 +162,7 @@ class Stages(Generic[R]):
             events.emit(events.Event("hit", self.name))
         return base, bound, args, number
 
-    @functools.cached_property
+    @locks.cached_property
     def unkeyed(self) -> BoundKernel[R]:
         """The bound kernel of calls with an argument that cannot be part of a key. It is in no
         table, and its calls are not replayed."""

@@ -26,17 +26,21 @@ What is sent to a worker process, and what comes back:
       │                                             │   ▲◄────── Reply ─────────┘
       │                                             └─ Slot ... one worker each
       │                                                         │
-    future ◄── artifact ◄── memory ◄── disk, remote (put) ◄─────┘
+    future ◄── delivery ◄── artifact ◄── disk, remote (put) ◄───┘
+               (users' code)
 
     compile() looks into the caches in the caller's thread, and compiles there if no worker is up.
+    A request whose workers are lost is compiled on the thread of its Slot, in this process.
 
 - ``request.py``: `Request` and `Artifact`, and the bytes of an artifact.
 - ``backend.py``: the protocol of a compiler, and how one is found by name.
 - ``service.py``: `AsyncCompile`, the public methods and the order of the stages.
 - ``in_flight.py``: which requests are being compiled, and the artifacts kept in memory.
+- ``delivery.py``: the threads that run users' code: observers of events, callbacks of futures.
 - ``pending.py``: `Pending`, the future that callers share, and `Job`; ``recent.py``: the LRU table.
 - ``compilers.py``: runs a job in a worker, on a thread, or in the caller.
-- ``thread_pool.py``: threads that take work from a queue.
+- ``thread_pool.py``: threads that take work from a queue; ``budget.py``: how many of them compile
+  at a time, in all processes of a user.
 - ``pool.py``: `pool.Slot`, which starts, uses and ends one worker process.
 - ``worker.py``: the code that runs in a worker; ``command.py``: compilers that are programs.
 - ``lifetime.py``: exit and fork; ``accounting.py``: counters and events; ``progress.py``: the bar.

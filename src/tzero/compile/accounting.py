@@ -7,7 +7,6 @@ longest, an event and a span for each compile. It must not know how compiling is
 from __future__ import annotations
 
 import logging
-import threading
 from collections import Counter
 from collections.abc import Mapping
 from concurrent.futures import CancelledError
@@ -15,7 +14,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
-from tzero import measure
+from tzero import locks, measure
 from tzero.compile.request import Request
 from tzero.events import Event, emit, watched
 
@@ -99,7 +98,7 @@ class Accounting:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # protects everything below
+        self._lock = locks.lock()  # protects everything below
         self._counts: Counter[str] = Counter()
         self._hits: Counter[str] = Counter()
         self._compiled: Counter[str] = Counter()

@@ -11,6 +11,7 @@ import functools
 from importlib.metadata import EntryPoint, entry_points
 from typing import Literal, Protocol, cast
 
+from tzero import locks
 from tzero.compile.request import Artifact, Request
 from tzero.errors import BackendMissing
 
@@ -61,10 +62,12 @@ def find(name: str) -> Backend:
     """
     if ":" in name:
         try:
-            return cast(Backend, EntryPoint(name, name, GROUP).load())
+            with locks.importing():
+                return cast(Backend, EntryPoint(name, name, GROUP).load())
         except (ImportError, AttributeError) as error:
             raise BackendMissing(name=name, known=names()) from error
     found = {entry.name: entry for entry in entry_points(group=GROUP)}
     if name not in found:
         raise BackendMissing(name=name, known=sorted(found))
-    return cast(Backend, found[name].load())
+    with locks.importing():
+        return cast(Backend, found[name].load())

@@ -9,6 +9,7 @@ this.
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import threading
@@ -16,15 +17,28 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
+from tzero import locks, processes
 from tzero.compile.worker import inside
-from tzero.errors import CompileTimeout
+from tzero.errors import CompileFailed, CompileTimeout
 
 __all__ = ["deadline", "end_all", "forget", "run"]
 
-_thread = threading.local()  # .limit: (kernel, seconds, end on the monotonic clock) or None
+QUESTION_LIMIT = 60.0
+"""Seconds for a command outside of any compile, such as a question for a compiler's version."""
+
+
+class _Thread(threading.local):
+    """`limit`: kernel, seconds, and end on the monotonic clock; None: no limit. `blocks` counts the
+    open blocks of `deadline`."""
+
+    limit: tuple[str, float, float] | None = None
+    blocks = 0
+
+
+_thread = _Thread()
 # Protects `_running`. It is held while a command starts: a command may already do work before Popen
 # returns, and `end_all` must not miss it.
-_lock = threading.Lock()
+_lock = locks.lock()
 _running: set[subprocess.Popen[bytes]] = set()
 
 
@@ -36,12 +50,14 @@ def deadline(kernel: str, seconds: float) -> Iterator[None]:
     ...     run(["true"]).returncode
     0
     """
-    before = getattr(_thread, "limit", None)
+    before = _thread.limit
     _thread.limit = (kernel, seconds, time.monotonic() + seconds) if seconds else None
+    _thread.blocks += 1
     try:
         yield
     finally:
         _thread.limit = before
+        _thread.blocks -= 1
 
 
 def run(
@@ -52,37 +68,45 @@ def run(
     stdin: bytes = b"",
 ) -> subprocess.CompletedProcess[bytes]:
     """Run a command to its end; the caller checks the exit code. Raises `CompileTimeout` at the
-    deadline.
+    deadline. Of megabytes of output the beginning and the end are returned.
 
     >>> run(["echo", "hello"]).stdout
     b'hello\\n'
     """
-    limit = getattr(_thread, "limit", None)
     with _lock:
-        process = subprocess.Popen(
-            command,
-            cwd=cwd,
-            env=env,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            # A worker's commands stay in the worker's process group, and are killed with it.
-            start_new_session=not inside(),
-        )
+        # A worker's commands stay in the worker's process group, and are killed with it.
+        running = processes.start(command, cwd=cwd, env=env, new_session=not inside())
+        process = running.process
         _running.add(process)
-    with process:
-        try:
-            left = None if limit is None else max(0.0, limit[2] - time.monotonic())
-            out, err = process.communicate(stdin, timeout=left)
-        except BaseException as error:
-            _kill(process)
-            if isinstance(error, subprocess.TimeoutExpired) and limit is not None:
-                raise CompileTimeout(kernel=limit[0], seconds=limit[1]) from None
-            raise
-        finally:
-            with _lock:
-                _running.discard(process)
-    return subprocess.CompletedProcess(command, process.returncode, out, err)
+    try:
+        with process:
+            try:
+                out, err = processes.communicate(process, stdin, _seconds_left())
+            except BaseException as error:
+                _kill(process)
+                if isinstance(error, subprocess.TimeoutExpired):
+                    raise _too_late(command) from None
+                raise
+            finally:
+                with _lock:
+                    _running.discard(process)
+        return subprocess.CompletedProcess(command, running.code(), out, err)
+    finally:
+        running.close()
+
+
+def _seconds_left() -> float | None:
+    if not _thread.blocks:
+        return QUESTION_LIMIT
+    return None if _thread.limit is None else max(0.0, _thread.limit[2] - time.monotonic())
+
+
+def _too_late(command: Sequence[str]) -> CompileTimeout | CompileFailed:
+    if _thread.limit is not None:
+        return CompileTimeout(kernel=_thread.limit[0], seconds=_thread.limit[1])
+    name, line = os.path.basename(command[0]), shlex.join(command)
+    problem = f"`{line}` did not end within {QUESTION_LIMIT:g} s and was stopped"
+    return CompileFailed(kernel=name, problem=problem, trace="")
 
 
 def end_all() -> None:
@@ -105,8 +129,7 @@ def forget() -> None:
 
         os.register_at_fork(after_in_child=forget)
     """
-    global _lock, _running
-    _lock, _running = threading.Lock(), set()
+    _running.clear()
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

@@ -7,27 +7,41 @@ job.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import CancelledError
-from typing import Protocol
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
 
-from tzero import settings
+from tzero import locks, settings
 from tzero.compile import command, worker
 from tzero.compile.accounting import CompileRun, Where
 from tzero.compile.backend import find, names
+from tzero.compile.budget import Place
 from tzero.compile.lifetime import register_exit_hook
 from tzero.compile.pending import Job
-from tzero.compile.pool import Slot, cores
+from tzero.compile.pool import Lost, Slot, cores
+from tzero.compile.request import Request
 from tzero.compile.thread_pool import ThreadPool
+from tzero.compile.worker import Reply
 from tzero.errors import CompileFailed
 from tzero.events import Event, emit
 from tzero.settings import Settings
 
 __all__ = ["Compilers"]
+
+ATTEMPTS = 3
+"""How many workers a request may lose before the caller compiles it."""
+
+PAUSE = 0.1
+"""Seconds between the first and the second attempt; longer between later ones."""
+
+SHORT = {errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM}
+"""Errors that say that there are too few file descriptors, processes or too little memory now."""
 
 
 class _OnFailure(Protocol):
@@ -45,19 +59,30 @@ class Compilers:
     """
 
     def __init__(
-        self, compiled: Callable[[Job, bytes, CompileRun], None], failed: _OnFailure
+        self,
+        compiled: Callable[[Job, bytes, CompileRun], None],
+        failed: _OnFailure,
+        relayed: Callable[[Job | None], AbstractContextManager[None]],
     ) -> None:
-        self._compiled, self._failed = compiled, failed
+        self._compiled, self._failed, self._relayed = compiled, failed, relayed
         self._closed = False
-        self._threads: ThreadPool[None, Job] = ThreadPool(
-            "tzero-compile", make=lambda: None, run=self._run_in_thread, size=1, idle=5
+        self._most_on_machine = 1
+        self._threads: ThreadPool[Place, Job] = ThreadPool(
+            "tzero-compile",
+            make=Place,
+            admit=lambda place: place.take(self._most_on_machine),
+            run=self._run_in_thread,
+            release=Place.give_back,
+            size=1,
+            idle=5,
         )
         self._slots: ThreadPool[Slot, Job] = ThreadPool(
             "tzero-worker",
             make=lambda: Slot(register_exit_hook),
             run=self._run_in_slot,
+            admit=lambda slot: slot.place.take(self._most_on_machine),
             warm=self._warm_slot,
-            release=Slot.end,
+            release=Slot.leave,
             size=1,
             idle=60,
         )
@@ -68,12 +93,14 @@ class Compilers:
         """Queue a job for a worker or a thread, as its backend requires."""
         self._apply(job.settings)
         runs = find(job.request.backend).runs
+        pool: ThreadPool[Any, Job] = self._threads if runs == "thread" else self._slots
         try:
-            (self._threads if runs == "thread" else self._slots).put(job, first)
-        except RuntimeError:  # closed meanwhile, or no thread can be started
-            if not self._closed:
-                raise
-            raise job.stopped_error() from None
+            pool.put(job, first)
+        except RuntimeError as error:  # closed meanwhile, or no thread can be started
+            if self._closed:
+                raise job.stopped_error() from None
+            if pool.remove(job):
+                self.run_here(job, "inline", f"no thread can be started: {error}")
 
     def move_to_front(self, job: Job) -> None:
         """Let a job that still waits for a worker be the next."""
@@ -125,43 +152,54 @@ class Compilers:
 
     def disown(self) -> None:
         """In a forked child: leave the parent's workers and commands alone."""
-        global _environment_lock
-        _environment_lock = threading.RLock()
         command.forget()
         for slot in self._slots.resources_without_lock():
             slot.disown()
+        for place in self._threads.resources_without_lock():
+            place.disown()
 
     def _apply(self, now: Settings) -> None:
         self._slots.size = self._threads.size = now.compile_workers or cores()
+        self._most_on_machine = now.machine_workers or max(cores(), now.compile_workers or 0)
         self._slots.idle = now.quiesce
 
     def _start_all(self, now: Settings) -> None:
         try:
-            self._apply(now)
-            self._slots.start_all()
+            with self._relayed(None):
+                self._apply(now)
+                try:
+                    self._slots.start_all()
+                except RuntimeError as error:  # requests start workers again
+                    emit(Event("refusal", "warm_pool", f"no thread can be started: {error}"))
         finally:
             self._slots.end_announcement()
 
     def _warm_slot(self, slot: Slot) -> None:
         if self._closed:
             return
-        try:
-            problems = slot.warm(settings.now(), names())
-        except Exception as error:  # reported here; the next request starts a worker again
-            emit(Event("refusal", "warm_pool", f"a worker did not start: {error}"))
-            return
-        for name, problem in problems:
-            reason = f"warm_pool: the backend could not be imported: {problem}"
-            emit(Event("refusal", name, reason), logging.INFO)
+        with self._relayed(None):
+            try:
+                problems = slot.warm(settings.now(), names())
+            except Exception as error:  # reported here; the next request starts a worker again
+                emit(Event("refusal", "warm_pool", f"a worker did not start: {error}"))
+                return
+            for name, problem in problems:
+                reason = f"warm_pool: the backend could not be imported: {problem}"
+                emit(Event("refusal", name, reason), logging.INFO)
 
     # Compiling.
 
     def _run_in_slot(self, slot: Slot, job: Job) -> None:
+        with self._relayed(job):
+            self._ask_slot(slot, job)
+
+    def _ask_slot(self, slot: Slot, job: Job) -> None:
         start = time.perf_counter_ns()
         try:
-            job.slot = slot
-            job.raise_if_stopped()
-            reply = slot.compile(job.request, job.settings)
+            reply = self._reply(slot, job)
+            if isinstance(reply, str):
+                self.run_here(job, "inline", reply)
+                return
             run = CompileRun("process", reply.pid, reply.thread, reply.start, reply.end)
             if reply.failure is not None:
                 error = worker.error_of(reply.failure, job.request.name, f"worker {reply.pid}")
@@ -173,12 +211,35 @@ class Compilers:
             times = start, time.perf_counter_ns()
             self._failed(job, error, CompileRun("process", slot.last_pid, slot.last_pid, *times))
 
-    def _run_in_thread(self, _: None, job: Job) -> None:
-        try:
-            self.run_here(job, "thread")
-        except BaseException:
-            self._failed(job, job.stopped_error())
-            raise
+    def _reply(self, slot: Slot, job: Job) -> Reply | str:
+        """Ask a worker, and another one if it is lost; return a string if all are, which says why
+        the caller must compile. Raises the error of a compiler that has crashed or hung twice,
+        because it would end or block the caller too."""
+        crashes = losses = 0
+        job.slot = slot
+        while losses < ATTEMPTS:
+            job.raise_if_stopped()
+            try:
+                return slot.compile(job.request, job.settings)
+            except Lost as lost:
+                crashes += lost.by_compiler
+                losses += not lost.by_compiler
+                if crashes == 2 or (crashes and losses == ATTEMPTS):
+                    raise lost.error from None
+                then = "another worker compiles it" if losses < ATTEMPTS else "the caller does"
+                why = f"{lost.error}".partition("\n")[0]
+                reason = f"attempt {crashes + losses} failed, {then}: {why}"
+                emit(Event("refusal", job.request.name, reason))
+            time.sleep(PAUSE * (crashes + losses))
+        return f"{ATTEMPTS} workers were lost"
+
+    def _run_in_thread(self, _: Place, job: Job) -> None:
+        with self._relayed(job):
+            try:
+                self.run_here(job, "thread")
+            except BaseException:
+                self._failed(job, job.stopped_error())
+                raise
 
     def run_here(self, job: Job, where: Where, why: str = "") -> None:
         """Compile in this thread. Raises only `KeyboardInterrupt`, and then ``failed`` was not
@@ -192,11 +253,7 @@ class Compilers:
         try:
             job.raise_if_stopped()
             with command.deadline(request.name, job.settings.compile_timeout):
-                if find(request.backend).runs == "thread":
-                    payload = worker.compile_to_bytes(request)
-                else:
-                    with _environment_lock, settings.applied(request.environment):
-                        payload = worker.compile_to_bytes(request)
+                payload = _compile_patiently(request)
         except KeyboardInterrupt:
             raise  # meant for this caller; its own caller fails the job for those who joined
         except BaseException as error:  # also sys.exit() in a compiler, as in a worker
@@ -208,8 +265,30 @@ class Compilers:
             self._failed(job, error)
 
 
+def _compile_patiently(request: Request) -> bytes:
+    """Compile in this process. While it has too few file descriptors, processes or memory, wait and
+    try again."""
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            return _compile(request)
+        except OSError as error:
+            if error.errno not in SHORT or attempt == ATTEMPTS:
+                raise
+            reason = f"attempt {attempt} of {ATTEMPTS} to compile failed, tried again: {error}"
+            emit(Event("refusal", request.name, reason))
+        time.sleep(PAUSE * attempt)
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _compile(request: Request) -> bytes:
+    if find(request.backend).runs == "thread":
+        return worker.compile_to_bytes(request)
+    with _environment_lock, settings.applied(request.environment):
+        return worker.compile_to_bytes(request)
+
+
 # Protects the environment of this process while a compile in it changes variables.
-_environment_lock = threading.RLock()
+_environment_lock = locks.lock()
 
 
 def _as_seen_by_caller(error: BaseException, kernel: str) -> BaseException:

@@ -9,16 +9,19 @@ A failed job is dropped: the next equal request is a new job.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterable, Iterator
+import functools
+import logging
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
-from tzero import settings
+from tzero import locks, settings
 from tzero.compile.accounting import Accounting, CompileRun
+from tzero.compile.delivery import Delivery
 from tzero.compile.pending import Job, Pending
 from tzero.compile.recent import Recent
 from tzero.compile.request import Artifact, Request
+from tzero.events import relayed, relays
 
 __all__ = ["InFlight"]
 
@@ -36,9 +39,12 @@ class InFlight:
     (Artifact(files={}, facts={}), [])
     """
 
-    def __init__(self, accounting: Accounting, memory: int) -> None:
+    def __init__(
+        self, accounting: Accounting, memory: int, delivery: Delivery | None = None
+    ) -> None:
         self._accounting = accounting
-        self._lock = threading.Lock()  # protects the two below, and `Job.requests`
+        self._delivery = delivery or Delivery()
+        self._lock = locks.lock()  # protects the two below, and `Job.requests`
         self._jobs: dict[str, Job] = {}  # by digest
         self._recent = Recent(memory)
 
@@ -66,26 +72,75 @@ class InFlight:
                 other.requests += 1
         return other, other is job
 
-    def finish(self, job: Job, artifact: Artifact, size: int) -> None:
-        """Keep the artifact of ``size`` bytes in memory, and set the job's result."""
-        digest = job.request.digest
-        with self._lock:
-            self._jobs.pop(digest, None)
-            self._recent.put(digest, artifact, size)
-        job.future.set_result(artifact)
+    def finish(
+        self, job: Job, artifact: Artifact, size: int, run: CompileRun | None = None
+    ) -> None:
+        """Keep the artifact of ``size`` bytes in memory, and set the job's result, unless it has
+        ended already. ``run`` says where it was compiled. An observer's exception fails the job."""
+
+        def finish() -> None:
+            try:
+                if run is not None:
+                    self._accounting.compiled(job.request, run)
+            except BaseException as error:
+                if isinstance(error, KeyboardInterrupt) and not self._delivery.is_calling():
+                    raise  # Ctrl-C, meant for the caller that compiles
+                self.fail(job, error)
+            else:
+                if self._settle(job, artifact, size):
+                    job.future.set_result(artifact)
+
+        self._deliver(finish)
 
     def fail(self, job: Job, error: BaseException, run: CompileRun | None = None) -> None:
         """Set the job's error, unless it has ended already."""
+
+        def fail() -> None:
+            if not self._settle(job):
+                return
+            try:
+                self._accounting.failed(job.request, error, run)
+            except BaseException as more:  # raised by an observer of events; the caller sees both
+                error.add_note(f"An observer of events failed, too: {type(more).__name__}: {more}")
+            job.future.set_exception(error)
+
+        self._deliver(fail)
+
+    def relayed(self, job: Job | None) -> AbstractContextManager[None]:
+        """The state in which a thread of the service works on a job: users' code runs elsewhere. An
+        exception of an observer fails the job."""
+
+        def observe(call: Callable[[], None]) -> None:
+            try:
+                call()
+            except BaseException as error:
+                if job is None:
+                    logging.getLogger("tzero").exception("An observer of events failed")
+                else:
+                    self.fail(job, error)
+
+        return relayed(lambda call: self._delivery.put(functools.partial(observe, call)))
+
+    def _deliver(self, call: Callable[[], None]) -> None:
+        """Make a call that runs users' code: here if the caller compiles, else on a thread that the
+        service does not need."""
+        if relays():
+            self._delivery.put(call)
+        else:
+            call()
+
+    def _settle(self, job: Job, artifact: Artifact | None = None, size: int = 0) -> bool:
+        """Take a job out of the table, and keep its artifact; return False if it has ended."""
+        digest = job.request.digest
         with self._lock:
-            if self._jobs.get(job.request.digest) is job:
-                del self._jobs[job.request.digest]
-        if job.future.done():
-            return
-        try:
-            self._accounting.failed(job.request, error, run)
-        except Exception as more:  # raised by an observer of events; the caller sees both
-            error.add_note(f"An observer of events failed, too: {type(more).__name__}: {more}")
-        job.future.set_exception(error)
+            if job.settled:
+                return False
+            job.settled = True
+            if self._jobs.get(digest) is job:
+                del self._jobs[digest]
+            if artifact is not None:
+                self._recent.put(digest, artifact, size)
+        return True
 
     @contextmanager
     def failing(self, job: Job) -> Iterator[None]:

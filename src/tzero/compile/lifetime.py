@@ -13,6 +13,8 @@ import threading
 import weakref
 from typing import Protocol
 
+from tzero import locks
+
 __all__ = ["ProcessBound", "register", "register_exit_hook"]
 
 
@@ -31,7 +33,7 @@ class ProcessBound(Protocol):
         """In a forked child: start empty, and leave alone what belongs to the parent."""
 
 
-_lock = threading.Lock()  # protects the two below
+_lock = locks.lock()  # protects the two below
 _objects: dict[int, weakref.ref[ProcessBound]] = {}
 _is_hooked = False
 
@@ -78,7 +80,5 @@ def _at_exit() -> None:
 
 
 def _after_fork() -> None:
-    global _lock
-    _lock = threading.Lock()  # another thread of the parent may have held it
     for bound in _alive():
         bound.reset_after_fork()

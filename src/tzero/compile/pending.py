@@ -10,6 +10,7 @@ import os
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 
+from tzero import locks
 from tzero.compile.pool import Slot
 from tzero.compile.request import Artifact, Request
 from tzero.settings import Settings
@@ -26,6 +27,7 @@ class Pending(Future[Artifact]):
 
     def __init__(self, request: Request) -> None:
         super().__init__()
+        locks.register(self._condition)  # a forked child may ask for the result
         self.request = request
         self._process = os.getpid()
         self.set_running_or_notify_cancel()
@@ -63,6 +65,8 @@ class Job:
     future: Pending
     requests: int = 1
     """How many callers requested it; protected by the lock of `InFlight`."""
+    settled: bool = False
+    """Whether its result or error is decided; protected by the lock of `InFlight`."""
     stopped: bool = False
     """Whether it was cancelled."""
     slot: Slot | None = None

@@ -23,29 +23,53 @@ import multiprocessing.context
 import multiprocessing.popen_spawn_posix
 import multiprocessing.process
 import multiprocessing.spawn
+import operator
 import os
 import signal
+import sys
 import tempfile
-import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from types import FunctionType, SimpleNamespace
 from typing import Any, BinaryIO
 
+from tzero import locks, scratch
 from tzero.compile import worker
+from tzero.compile.budget import Place
 from tzero.compile.request import Request
 from tzero.compile.worker import Reply
 from tzero.errors import CompileTimeout, WorkerDied
 from tzero.settings import Settings
 
-__all__ = ["START_LIMIT", "Slot", "cores", "how_it_ended"]
+__all__ = ["START_LIMIT", "Lost", "Slot", "cores", "how_it_ended"]
 
 START_LIMIT = 60.0
 """Seconds within which a new worker must answer its first message."""
 
+WARM_LIMIT = 120.0
+"""Seconds within which a worker must have imported the backends."""
+
+_CRASHES = {"SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT", "SIGTRAP", "SIGSYS"}
+"""Signals that a process causes itself."""
+
 GROWTH = 1 << 30
 """A worker whose memory grew by this many bytes since its first request is replaced."""
+
+
+class Lost(Exception):
+    """A worker was lost with its request. ``error`` is what the caller would see.
+
+    >>> Lost(WorkerDied(kernel="add", how="killed by SIGKILL"), by_compiler=False).by_compiler
+    False
+    """
+
+    def __init__(self, error: WorkerDied | CompileTimeout, by_compiler: bool) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.by_compiler = by_compiler
+        """Whether the compiler crashed or hung, so that it may do so again wherever it runs;
+        otherwise something outside ended the worker, or kept it from starting."""
 
 
 class Slot:
@@ -60,8 +84,9 @@ class Slot:
 
     def __init__(self, started: Callable[[], None] = lambda: None) -> None:
         self._started = started  # called after each start
+        self.place = Place()
         # Protects what `kill` and `close` read: `_process`, `_request`, `_stopped`, `_closed`.
-        self._lock = threading.Lock()
+        self._lock = locks.lock()
         self._executor: Any = None
         self._process: Any = None
         self._request: Request | None = None
@@ -89,26 +114,34 @@ class Slot:
         for each that failed."""
         self._start("a worker", settings)
         try:
-            problems: list[tuple[str, str]] = self._executor.submit(worker.warm, backends).result()
+            future = self._executor.submit(worker.warm, backends)
+            if not wait([future], timeout=WARM_LIMIT).done:
+                self._kill()
+                self._clean_up(None)
+                how = f"it did not import the backends within {WARM_LIMIT:g} s"
+                raise WorkerDied(kernel="warming up", how=how)
+            problems: list[tuple[str, str]] = future.result()
         except BrokenProcessPool as error:
             raise WorkerDied(kernel="warming up", how=self._clean_up(error)) from error
         return problems
 
     def compile(self, request: Request, settings: Settings) -> Reply:
-        """Compile a request in the worker. If the worker dies before it began, try once more."""
+        """Compile a request in the worker; raise `Lost` if the worker is lost meanwhile."""
         with self._lock:
             self._request, self._stopped = request, self._closed
+        oom_kills = _oom_kills()
         try:
-            for last in (False, True):
-                try:
-                    return self._ask(request, settings)
-                except BrokenProcessPool as error:
-                    begun = self._has_begun(request)
-                    how = self._clean_up(error, settings)
-                    if begun or last:
-                        raise self._worker_died(request, how) from None
-            raise AssertionError("the last attempt returns or raises")
-        except WorkerDied:
+            try:
+                return self._ask(request, settings)
+            except BrokenProcessPool as error:
+                begun = self._has_begun(request)
+                process = self._process
+                how = self._clean_up(error, settings)
+                by_compiler = begun and _is_crash(process, oom_kills)
+                raise Lost(self._worker_died(request, how), by_compiler) from None
+            except WorkerDied as error:  # it could not be started
+                raise Lost(error, by_compiler=False) from error.__cause__
+        except Lost:
             if self._stopped:
                 raise CancelledError(f"{request.name}: its compile was stopped") from None
             raise
@@ -133,9 +166,18 @@ class Slot:
         """End the worker."""
         if self._executor is not None:
             self._clean_up(None)
+        elif self._log is not None:
+            self._log.close()
+            self._log = None
+
+    def leave(self) -> None:
+        """End the worker, and let another process have its place."""
+        self.end()
+        self.place.give_back()
 
     def disown(self) -> None:
         """In a forked child: leave the parent's worker alone, also at exit."""
+        self.place.disown()
         if self._executor is None:
             return
         # The exit hooks of loky and multiprocessing must not run here. They would join a thread
@@ -156,9 +198,10 @@ class Slot:
         future = self._executor.submit(worker.run, request, settings.compile_memory)
         limit = settings.compile_timeout
         if not wait([future], timeout=limit or None).done:
+            is_stopped = self.pid is not None and _is_stopped(self.pid)
             self._kill()
             self._clean_up(None)
-            raise CompileTimeout(kernel=request.name, seconds=limit)
+            raise Lost(CompileTimeout(kernel=request.name, seconds=limit), not is_stopped)
         reply: Reply = future.result()
         self._first_size = self._first_size or reply.resident
         if reply.resident > self._first_size + GROWTH:
@@ -176,26 +219,28 @@ class Slot:
         self._method, self._first_size = settings.start_method, 0
         try:
             self._launch(settings.start_method)
-        except (OSError, RuntimeError) as error:
-            # BrokenProcessPool is a RuntimeError: the process ended before it answered. A process
-            # that does not answer in time is a TimeoutError, which is an OSError.
+        except Exception as error:
+            # BrokenProcessPool: the process ended before it answered. TimeoutError: it did not
+            # answer in time. OSError: no memory, no file descriptor, no temporary directory.
             how = str(error) or f"{type(error).__name__} after {START_LIMIT:g} s"
             self.end()
             raise WorkerDied(kernel=name, how=f"it could not be started: {how}") from error
 
     def _launch(self, method: str) -> None:
-        loky = importlib.import_module("loky")
-        number, path = tempfile.mkstemp(prefix="tzero-worker-")
+        with locks.importing():
+            loky = importlib.import_module("loky")
+        number, path = tempfile.mkstemp(prefix="worker-", dir=scratch.directory())
         try:
             self._log = os.fdopen(number, "rb")  # closed by `_clean_up`
-            self._executor = loky.ProcessPoolExecutor(
-                max_workers=1,
-                context=_context(method),
-                initializer=worker.begin,
-                initargs=(os.getpid(), path),
-            )
+            with locks.no_fork:
+                self._executor = loky.ProcessPoolExecutor(
+                    max_workers=1,
+                    context=_context(method),
+                    initializer=worker.begin,
+                    initargs=(os.getpid(), path),
+                )
             try:
-                with _start_lock:
+                with locks.no_fork:
                     answer: Future[int] = self._executor.submit(os.getpid)
             finally:  # at interpreter exit loky starts a process, and then raises
                 with self._lock:
@@ -231,6 +276,7 @@ class Slot:
         with self._lock:
             self._process = None
         self._executor = self._log = None
+        scratch.sweep()  # a worker that is killed leaves its temporary files
         self._crash_output = _read_crash_output(log)
         loky = importlib.import_module("loky.process_executor")
         if error is not None and not isinstance(error, loky.TerminatedWorkerError):
@@ -255,10 +301,48 @@ class Slot:
         return self._log.read(len(request.digest)) == request.digest.encode()
 
 
-_start_lock = threading.Lock()
-"""Held while a worker starts. A process forked at that moment would inherit the pipe whose closing
-signals that worker's death."""
-os.register_at_fork(after_in_child=_start_lock._at_fork_reinit)  # type: ignore[attr-defined]
+# Locks of libraries that starting and ending a worker takes, and that these do not reset.
+_LIBRARY_LOCKS = {
+    "tempfile": "_once_lock",
+    "multiprocessing.resource_tracker": "_resource_tracker._lock",
+    "loky.backend.resource_tracker": "_resource_tracker._lock",
+    "loky.process_executor": "_global_shutdown_lock",
+}
+
+
+def _reset_library_locks() -> None:
+    for name, attribute in _LIBRARY_LOCKS.items():
+        if name in sys.modules:
+            operator.attrgetter(attribute)(sys.modules[name])._at_fork_reinit()
+
+
+locks.after_fork(_reset_library_locks)
+
+
+def _is_crash(process: Any, oom_kills: int) -> bool:
+    """Whether a dead worker's compiler ended it; ``oom_kills`` is the count before it began."""
+    code = None if process is None else process.exitcode
+    if code == -signal.SIGKILL:
+        return _oom_kills() > oom_kills  # it would take as much memory in the caller
+    if code is None or code >= 0:
+        return True  # it is not known, or the compiler has called exit
+    return -code in {signal.Signals[name] for name in _CRASHES}
+
+
+def _oom_kills() -> int:
+    """How many processes of this machine or container were killed to free memory."""
+    total = 0
+    for path in ("/proc/vmstat", "/sys/fs/cgroup/memory.events"):
+        with contextlib.suppress(OSError), open(path, encoding="ascii") as lines:
+            total += sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
+    return total
+
+
+def _is_stopped(pid: int) -> bool:
+    """Whether a process is stopped, by a signal or a debugger."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", encoding="ascii") as file:
+        return file.read().rpartition(")")[2].split()[0] in ("T", "t")
+    return False
 
 
 def cores() -> int:
@@ -267,7 +351,8 @@ def cores() -> int:
     >>> cores() > 0
     True
     """
-    return int(importlib.import_module("loky").cpu_count())
+    with locks.importing():
+        return int(importlib.import_module("loky").cpu_count())
 
 
 def _read_crash_output(log: BinaryIO | None) -> str:

@@ -12,7 +12,6 @@ unpickles.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 import struct
@@ -20,6 +19,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
+
+from tzero import locks
 
 __all__ = ["SCHEMA", "Artifact", "Malformed", "Request"]
 
@@ -67,7 +68,7 @@ class Request:
 
     schema: int = SCHEMA
 
-    @functools.cached_property
+    @locks.cached_property
     def digest(self) -> str:
         """SHA-256 over all fields but ``environment``: the cache key of the artifact."""
         fields = (str(self.schema), self.backend, self.name, self.program, self.toolchain)

@@ -10,24 +10,23 @@ kept: the next request tries again.
 from __future__ import annotations
 
 import multiprocessing
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import CancelledError, Future
 from typing import Protocol, overload
 
-from tzero import settings
+from tzero import events, locks, settings
 from tzero.cache import Found, stores
 from tzero.compile import worker
 from tzero.compile.accounting import Accounting, CompileRun, CompileStats, Cost
 from tzero.compile.backend import find
 from tzero.compile.compilers import Compilers
+from tzero.compile.delivery import Delivery
 from tzero.compile.in_flight import InFlight
 from tzero.compile.lifetime import register
 from tzero.compile.pending import Job, Pending
 from tzero.compile.progress import watch
 from tzero.compile.request import Artifact, Malformed, Request
 from tzero.compile.thread_pool import ThreadPool
-from tzero.events import Event, emit
 from tzero.settings import Settings
 
 __all__ = ["AsyncCompile", "Stores", "service"]
@@ -75,8 +74,9 @@ class AsyncCompile:
     def _reset(self) -> None:
         self._closed = False
         self._accounting = Accounting()
-        self._in_flight = InFlight(self._accounting, MEMORY_LIMIT)
-        self._compilers = Compilers(self._store, self._in_flight.fail)
+        self._delivery = Delivery()
+        self._in_flight = InFlight(self._accounting, MEMORY_LIMIT, self._delivery)
+        self._compilers = Compilers(self._store, self._in_flight.fail, self._in_flight.relayed)
         self._lookups: ThreadPool[None, Job] = ThreadPool(
             "tzero-lookup", make=lambda: None, run=self._look_up, size=LOOKUP_THREADS, idle=5
         )
@@ -95,8 +95,16 @@ class AsyncCompile:
                 if self._is_inline(job):
                     self._compile_inline(job, "no workers")
                 else:
-                    self._lookups.put(job)
+                    self._start(job)
         return job.future
+
+    def _start(self, job: Job) -> None:
+        """Queue a new job; compile it here if no thread can be started."""
+        try:
+            self._lookups.put(job)
+        except RuntimeError as error:
+            if self._lookups.remove(job) or self._closed:
+                self._compile_inline(job, f"no thread can be started: {error}")
 
     def compile(self, request: Request) -> Artifact:
         """Request an artifact and wait for it; the caller compiles it if no worker is up."""
@@ -119,7 +127,7 @@ class AsyncCompile:
         try:
             return job.future.result()
         except KeyboardInterrupt:
-            self._stop([job.future])
+            self.stop([job.future])
             raise
 
     @overload
@@ -148,15 +156,15 @@ class AsyncCompile:
         try:
             watch(named)
         except KeyboardInterrupt:
-            self._stop(futures)
+            self.stop(futures)
             raise
         _raise_first(named)
         if isinstance(scope, Mapping):
             return {name: future.result() for name, future in named}
         return [future.result() for future in futures]
 
-    def _stop(self, futures: Iterable[Future[Artifact]]) -> None:
-        """Stop the jobs of these futures that nobody else requested."""
+    def stop(self, futures: Iterable[Future[Artifact]]) -> None:
+        """Stop the compiles that nobody else requested; their futures get `CancelledError`."""
         for job in self._in_flight.requested_once(futures):
             job.stopped = True
             if self._lookups.remove(job) or self._compilers.remove(job):
@@ -199,6 +207,7 @@ class AsyncCompile:
             self._in_flight.fail(job, job.stopped_error())
         self._lookups.join(JOIN_TIMEOUT)
         self._compilers.join(JOIN_TIMEOUT)
+        self._delivery.drain(JOIN_TIMEOUT)
 
     def reset_after_fork(self) -> None:
         """In a forked child: start empty, and leave alone what belongs to the parent."""
@@ -223,15 +232,17 @@ class AsyncCompile:
     # The stages of a job: caches, compiler, caches.
 
     def _is_inline(self, job: Job) -> bool:
-        return self._closed or _has_no_workers(job.settings)
+        # A compiler on a thread of the service may ask for more, and must not wait for that thread.
+        return self._closed or events.relays() or _has_no_workers(job.settings)
 
     def _look_up(self, _: None, job: Job) -> None:
         """Look into the caches, on a lookup thread; queue the job if they miss."""
-        try:
-            if not self._is_found(job):
-                self._compilers.enqueue(job)
-        except BaseException as error:
-            self._in_flight.fail(job, error)
+        with self._in_flight.relayed(job):
+            try:
+                if not self._is_found(job):
+                    self._compilers.enqueue(job)
+            except BaseException as error:
+                self._in_flight.fail(job, error)
 
     def _compile_inline(self, job: Job, why: str) -> None:
         """Look into the caches and compile, both in the caller's thread. With an empty ``why``, a
@@ -257,7 +268,7 @@ class AsyncCompile:
             artifact = Artifact.decode(found.payload)
         except Malformed as error:
             reason = f"an entry of the {found.layer} cache is replaced: {error}"
-            emit(Event("cache", job.request.name, reason))
+            events.emit(events.Event("cache", job.request.name, reason))
             return False
         self._accounting.hit(job.request, found.layer)
         self._in_flight.finish(job, artifact, len(found.payload))
@@ -267,8 +278,7 @@ class AsyncCompile:
         """Put a compiled artifact into the caches, and finish its job."""
         artifact = Artifact.decode(payload)
         self._stores(job.settings).put(job.request.digest, payload)
-        self._accounting.compiled(job.request, run)  # an observer's exception fails the job
-        self._in_flight.finish(job, artifact, len(payload))
+        self._in_flight.finish(job, artifact, len(payload), run)
 
 
 _inherited: list[object] = []  # never freed: finalizers would affect the parent's workers
@@ -298,7 +308,7 @@ def _has_no_workers(now: Settings) -> bool:
     return now.compile_workers == 1 or worker.inside() or multiprocessing.current_process().daemon
 
 
-_service_lock = threading.Lock()  # held while `_service` is made
+_service_lock = locks.lock()  # held while `_service` is made
 _service: AsyncCompile | None = None
 
 

@@ -6,7 +6,8 @@
 
 Enters: work of any kind. Leaves: calls of ``run`` on the pool's threads. Each thread makes its
 resource with ``make`` when it starts, and passes it to ``release`` when it ends; for a compile
-worker the resource is a `pool.Slot`. It must not know what the work is; ``run`` must not raise.
+worker the resource is a `pool.Slot`. If ``admit`` refuses it, the thread ends at once, unless it is
+the only one. It must not know what the work is; ``run`` must not raise.
 `ThreadPool.put` is cheap: it starts at most one thread, and that one starts more if needed.
 """
 
@@ -14,11 +15,17 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+from tzero import locks
+
 __all__ = ["ThreadPool"]
+
+REFUSED = 1.0
+"""Seconds after which a pool tries again to have one more thread, if that was refused."""
 
 R = TypeVar("R")  # the resource of a thread
 W = TypeVar("W")  # work
@@ -46,6 +53,7 @@ class ThreadPool(Generic[R, W]):
         run: Callable[[R, W], None],
         size: int,
         idle: float,
+        admit: Callable[[R], bool] = lambda resource: True,
         warm: Callable[[R], None] = lambda resource: None,
         release: Callable[[R], None] = lambda resource: None,
     ) -> None:
@@ -55,14 +63,16 @@ class ThreadPool(Generic[R, W]):
         self.idle = idle
         """Seconds without work after which a thread ends."""
         self._make, self._run, self._warm, self._release = make, run, warm, release
+        self._admit = admit
         # Protects everything below; notified whenever any of it changes.
-        self._changed = threading.Condition(threading.Lock())
+        self._changed = locks.condition()
         self._queue: deque[W] = deque()
         self._threads: dict[threading.Thread, R] = {}  # all that are alive, also those ending
         self._serving = 0  # threads that will take more work
         self._starting = 0  # threads that are started and not yet in `_threads`
         self._waiting = 0
         self._warming = 0
+        self._refused_until = 0.0  # until then no thread beside those that serve is started
         self._idle_stops = 0  # counts calls of `stop_idle`; waiting threads end when it changes
         self._closed = False
 
@@ -158,7 +168,9 @@ class ThreadPool(Generic[R, W]):
     def _needs_thread(self) -> bool:
         """Whether the queue needs one more thread; the caller holds the lock."""
         more = len(self._queue) > self._waiting + self._starting
-        return more and self._serving + self._starting < self.size
+        if not more or self._serving + self._starting >= self.size:
+            return False
+        return not self._serving or time.monotonic() >= self._refused_until
 
     def _start(self, warm: bool) -> None:
         try:
@@ -177,8 +189,14 @@ class ThreadPool(Generic[R, W]):
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         me = threading.current_thread()
         resource = self._make()
+        is_admitted = self._admit(resource)
         with self._changed:
             self._starting -= 1
+            if not is_admitted and self._serving:
+                self._refused_until = time.monotonic() + REFUSED
+                self._warming -= warm
+                self._changed.notify_all()
+                return
             self._serving += 1
             self._threads[me] = resource
         try:

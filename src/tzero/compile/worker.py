@@ -18,6 +18,7 @@ import resource
 import select
 import signal
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -25,7 +26,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from tzero import settings
+from tzero import scratch, settings
 from tzero.compile.backend import find
 from tzero.compile.request import SCHEMA, Artifact, Request
 from tzero.errors import CompileFailed
@@ -46,6 +47,9 @@ __all__ = [
 
 HIDDEN = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "", "ROCR_VISIBLE_DEVICES": ""}
 """Environment of a worker: opening a GPU would cost GPU memory and time."""
+
+MOST_TEXT = 16 << 10
+"""Characters that are kept of the beginning, and of the end, of an error's text."""
 
 _MIB = 1 << 20
 
@@ -113,6 +117,8 @@ def begin(parent: int, log: str) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     os.setpgid(0, 0)
     threading.Thread(target=end_with, args=(parent,), name="tzero-parent", daemon=True).start()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # the parent may ignore it
+    tempfile.tempdir = scratch.directory()  # whatever a compiler leaves there is swept
     _State.log = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
     os.unlink(log)  # parent and worker have it open; the name is not needed any more
     faulthandler.enable(file=_State.log)
@@ -173,7 +179,7 @@ def run(request: Request, memory: int) -> Reply:
     payload = failure = None
     start = time.perf_counter_ns()
     try:
-        with settings.applied({**request.environment, **HIDDEN}), _limited(memory):
+        with settings.applied(_environment(request)), _limited(memory):
             payload = compile_to_bytes(request)
     except MemoryError as error:
         failure = failure_of(error, _memory_hint(memory))
@@ -182,6 +188,13 @@ def run(request: Request, memory: int) -> Reply:
     end = time.perf_counter_ns()
     here = os.getpid(), threading.get_native_id()
     return Reply(payload, failure, *here, start, end, _status("VmRSS:"))
+
+
+def _environment(request: Request) -> dict[str, str]:
+    """The variables of the environment for one request."""
+    # The compilers of a worker leave their temporary files where they are swept.
+    own = {"TMPDIR": tempfile.gettempdir()} if inside() else {}
+    return {**request.environment, **HIDDEN, **own}
 
 
 def compile_to_bytes(request: Request) -> bytes:
@@ -214,9 +227,12 @@ def failure_of(error: BaseException, more: str = "") -> Failure:
     >>> failure_of(ValueError("no"), "; really").problem
     'ValueError: no; really'
     """
-    trace = "".join(traceback.format_exception(error))
-    message = str(error)
+    trace = _cut("".join(traceback.format_exception(error)))
+    whole = str(error)
+    message = _cut(whole)
     problem = type(error).__name__ + (f": {message}" if message else "") + more
+    if message is not whole:
+        return Failure(problem, trace, None)
     try:
         # Some exceptions can be pickled but not unpickled, so try both here.
         data = pickle.dumps(error)
@@ -224,6 +240,14 @@ def failure_of(error: BaseException, more: str = "") -> Failure:
     except Exception as reason:
         return Failure(problem, f"{trace}(It cannot be pickled: {reason})\n", None)
     return Failure(problem, trace, data if survives else None)
+
+
+def _cut(text: str) -> str:
+    """The beginning and the end of a text, if it is long; compilers print megabytes."""
+    surplus = len(text) - 2 * MOST_TEXT
+    if surplus <= 0:
+        return text
+    return f"{text[:MOST_TEXT]}\n[{surplus} characters are not shown]\n{text[-MOST_TEXT:]}"
 
 
 def error_of(failure: Failure, kernel: str, where: str) -> BaseException:

@@ -4,7 +4,8 @@ Enters: Triton imports ``tzero.cpu.compiler`` and ``tzero.cpu.driver`` during it
 Leaves: kernels compiled through C and run on the threads of this machine.
 
     compiler.py  TTIR -> ttir.py (parse) -> lower/ (C text) -> toolchain.py (shared object)
-    driver.py    the CPU as Triton's device; launcher.py packs a call, pool.py loads objects
+    driver.py    the CPU as Triton's device; launcher.py packs a call, pool.py has the threads
+    sealing.py   which objects may be loaded; loading.py loads them, from memory
     runtime/     the C headers of generated kernels, and the thread pool
 """
 

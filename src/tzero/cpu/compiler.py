@@ -19,8 +19,8 @@ from typing import Any
 
 from triton.backends.compiler import BaseBackend, GPUTarget
 
-from tzero import settings
-from tzero.cpu import toolchain, triton_compat, ttir
+from tzero import locks, settings
+from tzero.cpu import sealing, toolchain, triton_compat, ttir
 from tzero.cpu.lower import lower
 
 _HERE = Path(__file__).parent
@@ -85,13 +85,18 @@ class CPUBackend(BaseBackend):
         """Whether `tzero.cpu.driver` reports this target."""
         return bool(target.backend == "cpu")
 
-    @functools.cached_property
+    @locks.cached_property
     def _hash(self) -> str:
         return f"tzero-{_backend_digest()}-{toolchain.find().fingerprint}-{self.target.arch}"
 
-    def hash(self) -> str:
-        """Key of everything that decides the object besides source and options."""
+    def identity(self) -> str:
+        """Everything that decides the object besides source and options."""
         return f"{self._hash}-{self.binary_ext}"
+
+    def hash(self) -> str:
+        """What Triton's cache is keyed by besides source and options: `identity`, and who can have
+        sealed the entry."""
+        return f"{self.identity()}-{sealing.fingerprint(triton_compat.cache_directory())}"
 
     def parse_options(self, options: Mapping[str, Any]) -> CPUOptions:
         """Options from a launch's keywords; unknown keywords are dropped."""
@@ -123,7 +128,7 @@ class CPUBackend(BaseBackend):
         """Register the stages; Triton runs them in order and caches each result."""
         stages["ttir"] = lambda module, metadata: triton_compat.optimize_ttir(module)
         stages["c"] = lambda module, metadata: _c(module, metadata, options)
-        stages[self.binary_ext] = lambda source, metadata: _so(source, metadata, options)
+        stages[self.binary_ext] = lambda source, metadata: _sealed_so(source, metadata, options)
 
 
 def _c(module: Any, metadata: dict[str, Any], options: CPUOptions) -> str:
@@ -144,6 +149,12 @@ def _c(module: Any, metadata: dict[str, Any], options: CPUOptions) -> str:
         cpu_sites=[list(asdict(site).values()) for site in lowered.sites],
     )
     return lowered.source
+
+
+def _sealed_so(source: str, metadata: dict[str, Any], options: CPUOptions) -> bytes:
+    binary = _so(source, metadata, options)
+    sealing.seal(metadata, binary, triton_compat.cache_directory())
+    return binary
 
 
 def _so(source: str, metadata: dict[str, Any], options: CPUOptions) -> bytes:

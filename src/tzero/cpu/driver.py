@@ -21,7 +21,7 @@ from triton.backends.compiler import GPUTarget
 from triton.backends.driver import DriverBase
 
 from tzero import settings
-from tzero.cpu import pool, triton_compat
+from tzero.cpu import loading, pool, sealing, triton_compat
 from tzero.cpu.launcher import Launcher
 from tzero.versions import require
 
@@ -119,7 +119,8 @@ class _Utils:
         """
         directory = triton_compat.cache_directory()
         pool.load(directory)  # before the kernel, which resolves libm's functions through it
-        library = pool.open_object(kernel, directory)
+        sealing.require_verified(name, kernel, directory)
+        library = loading.open_object(kernel, name)
         address = ctypes.cast(library.tz_kernel, ctypes.c_void_p).value
         assert address is not None  # a function that was found has an address
         return library, address, 32, 0, 1 << 30
@@ -127,7 +128,7 @@ class _Utils:
     @staticmethod
     def unload_module(module: ctypes.CDLL) -> None:
         """Unload a kernel; Triton calls this when the kernel's last reference is gone."""
-        pool.close_object(module)
+        loading.close_object(module)
 
     @staticmethod
     def get_device_properties(device: object) -> dict[str, Any]:

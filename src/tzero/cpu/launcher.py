@@ -16,7 +16,7 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from tzero.cpu import pool
+from tzero.cpu import pool, sealing
 from tzero.cpu.triton_compat import Parameter, cache_directory, parameters
 from tzero.errors import KernelAssertion, OutOfBounds
 
@@ -65,9 +65,15 @@ class Launcher:
     both hooks also for an empty grid, and no exit hook when the launch raises.
     """
 
+    is_sealed = True
+    """Whether the metadata comes from Triton's cache, and needs a seal."""
+
     def __init__(self, src: Any, metadata: Any) -> None:
         import torch  # not at the top: Triton imports this module during its own import
 
+        directory = cache_directory()
+        if self.is_sealed:
+            sealing.require(metadata, directory)
         self._tensor = torch.Tensor
         self._allowed_threads = torch.get_num_threads
         self._name: str = metadata.name
@@ -79,7 +85,7 @@ class Launcher:
         self._pointers = [i for i, p in enumerate(self._parameters) if p.type[0] == "*"]
         self._bf16 = [i for i, p in enumerate(self._parameters) if p.type == "bf16"]
         self._pack = struct.Struct(_HEADER + "".join(self._codes)).pack
-        self._pool = pool.load(cache_directory())
+        self._pool = pool.load(directory)
         self._run = self._pool.run_packed
         self._program = pool.Program(
             scratch=metadata.cpu_scratch,

@@ -1,7 +1,7 @@
-"""Builds and loads the thread pool; loads and unloads the shared objects of kernels.
+"""Builds, keeps and loads the thread pool.
 
-Enters: the C sources in ``runtime/``, a kernel's binary. Leaves: the pool's entry points, a loaded
-library. It must not know arguments, grids or Triton's protocol.
+Enters: the C sources in ``runtime/``, a directory. Leaves: the pool's entry points. It must not
+know arguments, grids or Triton's protocol.
 """
 
 from __future__ import annotations
@@ -9,16 +9,20 @@ from __future__ import annotations
 import ctypes
 import functools
 import hashlib
-import os
+import logging
 import sys
-import tempfile
-import threading
 from pathlib import Path
 from typing import Any
 
+from tzero import locks, ownership
 from tzero.cpu import toolchain
+from tzero.cpu.loading import open_object
+from tzero.cpu.sealing import SETTING
+from tzero.errors import CacheRefused
 
-__all__ = ["RUNTIME", "Pool", "Program", "Status", "load", "open_object"]
+__all__ = ["RUNTIME", "Pool", "Program", "Status", "load"]
+
+_logger = logging.getLogger("tzero")
 
 RUNTIME = Path(__file__).parent / "runtime"
 """Directory of the headers that generated C includes."""
@@ -28,7 +32,7 @@ DONE, RAISED, NO_MEMORY, NO_THREADS, TOO_WIDE = range(5)
 MAX_COOPERATIVE = 4096
 
 # Serialises building and loading the pool, so that each happens once.
-_loading = threading.Lock()
+_loading = locks.lock()
 
 
 class Program(ctypes.Structure):
@@ -74,7 +78,7 @@ class Pool:
 
 
 def load(directory: Path) -> Pool:
-    """The pool, built at first use and kept in ``directory`` for later processes."""
+    """The pool, built at first use and kept in the private ``directory`` for later processes."""
     with _loading:
         return _load(directory)
 
@@ -84,56 +88,38 @@ def _load(directory: Path) -> Pool:
     compiler = toolchain.find()
     texts = [(RUNTIME / name).read_bytes() for name in ("launch.h", "pool.h", "pool.c")]
     digest = hashlib.sha256(b"\0".join([compiler.fingerprint.encode(), *texts])).hexdigest()
-    path = directory / f"pool-{digest}.so"
-    if not _is_whole(path):
-        _build(compiler, path)
+    name = f"pool-{digest}.so"
+    binary = _stored(directory, name)
+    if binary is None:
+        binary = _build(compiler)
+        _store(directory, name, binary)
     # RTLD_GLOBAL lets kernels resolve math functions through the pool's libm. Linking each kernel
     # with libm would add 5 ms to its compile time.
-    return Pool(ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL))
+    return Pool(open_object(binary, "pool", ctypes.RTLD_GLOBAL))
 
 
-def _is_whole(path: Path) -> bool:
-    """Whether the file exists and ends in the digest of its contents. Loading a damaged object
-    would crash the process instead of raising."""
+def _stored(directory: Path, name: str) -> bytes | None:
+    """The object, if the file exists, only this user can have written it, and it ends in the digest
+    of its contents. Loading a damaged object would crash the process instead of raising."""
     try:
-        stored = path.read_bytes()
-    except FileNotFoundError:
-        return False
-    return hashlib.sha256(stored[:-32]).digest() == stored[-32:]
+        stored = ownership.read_private(str(directory), name, SETTING)
+    except (CacheRefused, OSError):
+        return None  # `_store` warns
+    if stored is None or hashlib.sha256(stored[:-32]).digest() != stored[-32:]:
+        return None
+    return stored[:-32]
 
 
-def _build(compiler: toolchain.Toolchain, path: Path) -> None:
+def _store(directory: Path, name: str, binary: bytes) -> None:
+    data = binary + hashlib.sha256(binary).digest()
+    try:
+        ownership.write_private(str(directory), name, data, SETTING)
+    except (CacheRefused, OSError) as error:
+        _logger.warning("The thread pool is compiled by each process: %s", error)
+
+
+def _build(compiler: toolchain.Toolchain) -> bytes:
     source = (RUNTIME / "pool.c").read_text(encoding="utf-8")
     # libm is for the kernels; the pool does not use it: see _load.
     flags = ("-pthread", "-Wl,--no-as-needed", "-lm") if sys.platform == "linux" else ("-pthread",)
-    binary = compiler.build(source, "pool", [RUNTIME], flags, optimization=2)
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix="pool-", suffix=".tmp")
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(binary + hashlib.sha256(binary).digest())
-    os.replace(name, path)  # atomic: other processes see the whole file or none
-
-
-def open_object(binary: bytes, directory: Path) -> ctypes.CDLL:
-    """Load a shared object from memory through a temporary file in ``directory``.
-
-    A memfd would not do: the loader identifies objects by path, and ``/proc/self/fd/N`` repeats
-    when a descriptor is reused.
-    """
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(dir=directory, prefix="kernel-", suffix=".so")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(binary)
-        return ctypes.CDLL(name)
-    finally:
-        os.unlink(name)
-
-
-def close_object(library: ctypes.CDLL) -> None:
-    """Unload a kernel's shared object; no launch of it may be running or follow."""
-    if _dlclose(ctypes.c_void_p(library._handle)) != 0:
-        raise OSError(f"dlclose failed for {library._name}")
-
-
-_dlclose = ctypes.CDLL(None).dlclose
+    return compiler.build(source, "pool", [RUNTIME], flags, optimization=2)

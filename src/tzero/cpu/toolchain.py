@@ -14,12 +14,11 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tzero import settings
+from tzero import processes, scratch, settings
 from tzero.errors import CompilerFailed, CompilerMissing
 from tzero.settings import Settings
 
@@ -46,6 +45,7 @@ _FLAGS: tuple[tuple[str, ...], ...] = (
 
 # Stands for the kernel's name in errors of the first run of a compiler.
 _PROBE = "probing the compiler"
+_PROBE_LIMIT = 60  # seconds for each question to a compiler
 
 _FEATURE = re.compile(r"^#define (__[A-Z][A-Za-z0-9_]*__) 1$", re.MULTILINE)
 
@@ -76,7 +76,7 @@ class Toolchain:
 
         ``extra_flags`` come last, so they override the toolchain's own and may name libraries.
         """
-        with tempfile.TemporaryDirectory(prefix="tzero-") as folder:
+        with scratch.folder() as folder:
             stem = re.sub(r"\W", "_", name, flags=re.ASCII)[:64] or "kernel"
             text, binary = Path(folder, f"{stem}.c"), Path(folder, f"{stem}.so")
             text.write_text(source, encoding="utf-8")
@@ -92,7 +92,7 @@ class Toolchain:
 
 def find(configured: Settings | None = None) -> Toolchain:
     """Find the compiler of the given settings (default: the current ones) on the current PATH. It
-    is probed once per process, and again if its file changes.
+    is probed once per process, and again if its file or a variable that it reads changes.
 
     Raises CompilerMissing if there is none, CompilerFailed if it does not work.
     """
@@ -101,7 +101,8 @@ def find(configured: Settings | None = None) -> Toolchain:
         found = os.stat(command[0])
     except OSError:  # removed since it was located
         raise CompilerMissing(searched=[command[0]]) from None
-    return _probe(command, os.path.realpath(command[0]), found.st_size, found.st_mtime_ns)
+    file = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+    return _probe(command, file, tuple(settings.compiler_variables().items()))
 
 
 def _locate(named: tuple[str, ...] | None) -> tuple[str, ...]:
@@ -119,10 +120,12 @@ def _locate(named: tuple[str, ...] | None) -> tuple[str, ...]:
 
 
 @functools.cache
-def _probe(command: tuple[str, ...], real: str, size: int, changed: int) -> Toolchain:
+def _probe(
+    command: tuple[str, ...], file: tuple[int, ...], variables: tuple[tuple[str, str], ...]
+) -> Toolchain:
     """One run tells everything: the predefined macros give the version and the machine's
-    instruction sets, and unknown flags are rejected. The result is cached by the file's path, size
-    and time."""
+    instruction sets, and unknown flags are rejected. The result is cached by what `stat` says about
+    the compiler's file, and by the variables that compilers read."""
     flags = tuple(alternatives[0] for alternatives in _FLAGS)
     answer = _macros(command, flags)
     if answer.returncode != 0:
@@ -135,13 +138,15 @@ def _probe(command: tuple[str, ...], real: str, size: int, changed: int) -> Tool
             output=answer.stderr + answer.stdout,
         )
     # Macros cannot tell a wrapper script that adds flags from the compiler it calls; the file can.
-    identity = "\0".join([sys.platform, *command, *flags, answer.stdout, _content(real)])
+    content = _content(os.path.realpath(command[0]))
+    read = [f"{name}={value}" for name, value in variables]
+    identity = "\0".join([sys.platform, *command, *flags, answer.stdout, content, *read])
     return Toolchain(
         command=command,
         version=_version(answer.stdout),
         flags=flags,
         features=frozenset(_FEATURE.findall(answer.stdout)),
-        fingerprint=hashlib.sha256(identity.encode()).hexdigest(),
+        fingerprint=hashlib.sha256(identity.encode("utf-8", "surrogateescape")).hexdigest(),
     )
 
 
@@ -174,14 +179,13 @@ def _version(macros: str) -> str:
 
 
 def _run(command: Sequence[str], name: str) -> subprocess.CompletedProcess[str]:
+    limit = settings.now().compile_timeout if name != _PROBE else _PROBE_LIMIT
     try:
-        return subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-            check=False,
-        )
+        done = processes.run(command, seconds=limit or None)
     except OSError as error:  # not executable, or removed since it was located
         raise CompilerFailed(kernel=name, command=command, output=str(error)) from error
+    except subprocess.TimeoutExpired as error:
+        output = f"It did not end within {limit} s and was stopped (TZERO_COMPILE_TIMEOUT)."
+        raise CompilerFailed(kernel=name, command=command, output=output) from error
+    texts = (each.decode("utf-8", "replace") for each in (done.stdout, done.stderr))
+    return subprocess.CompletedProcess(done.args, done.returncode, *texts)

@@ -11,11 +11,12 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import inspect
+import os
 import pkgutil
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +37,14 @@ __all__ = [
 
 
 def cache_directory() -> Path:
-    """Directory for our own objects inside Triton's cache; Triton ignores it."""
-    return Path(knobs.cache.dir) / "tzero"
+    """Directory of this user's own files inside Triton's cache, which Triton ignores. Several users
+    may share Triton's cache, so each has one."""
+    return _own_directory(knobs.cache.dir, os.geteuid())
+
+
+@lru_cache(maxsize=16)
+def _own_directory(cache: str, user: int) -> Path:
+    return Path(cache) / f"tzero-{user}"
 
 
 def stores_binaries_only() -> bool:

@@ -27,6 +27,7 @@ from typing import Any, NoReturn
 
 import torch
 
+from tzero import locks
 from tzero.adapters import triton_launch
 from tzero.arguments import tensor_facts
 from tzero.launches.python import over
@@ -72,12 +73,12 @@ class Wrapper:
         self._writer = writer
         self.holds = holds
 
-    @functools.cached_property
+    @locks.cached_property
     def source(self) -> str:
         """The source of the function."""
         return self._writer.source()
 
-    @functools.cached_property
+    @locks.cached_property
     def call(self) -> Callable[..., Any]:
         """The function."""
         writer = self._writer

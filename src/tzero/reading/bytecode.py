@@ -11,10 +11,11 @@ import dis
 import inspect
 import itertools
 import textwrap
-import threading
 from collections.abc import Callable, Iterator
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
+
+from tzero import locks
 
 __all__ = [
     "ATTRIBUTES",
@@ -40,7 +41,7 @@ Span = tuple[int | None, int | None, int | None, int | None]
 """First and last line, first and last column."""
 
 
-_parsing = threading.RLock()  # CPython 3.11's parser shares its depth counter among threads
+_parsing = locks.lock()  # CPython 3.11's parser shares its depth counter among threads
 
 
 class Source(NamedTuple):

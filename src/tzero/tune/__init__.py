@@ -25,7 +25,10 @@ by_size, select                     size hints: resized arguments, and the neare
 kernel_search                       one search of one kernel: compiles, times, remembers
 space, search                       which configs there are, and which one is timed next
 tuner, progress, plot, seconds      the loop of a search; its progress bar, picture and units
+rounds                              the fastest, timed again: noise does not decide
+outcome                             what is known of one config, and which config is the best
 trial, copying, compare, timing     one config: run on copies, compared, timed
+failures                            whether a failure is the config's own, and remembered
 isolated, child, transfer           the same in a process of its own
 ==================================  ================================================================
 

@@ -33,6 +33,7 @@ from tzero.backends.triton import compiled
 from tzero.compile.worker import end_with
 from tzero.config import Config
 from tzero.launches.current_call import current
+from tzero.tune.fresh import Pattern
 from tzero.tune.records import Outcome
 from tzero.tune.transfer import Parcel, opened
 from tzero.tune.trial import Trial, device_of, problem_of
@@ -55,7 +56,7 @@ class TimeConfig(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """An answer: a problem, which may be empty, or an outcome; and whether the process exits."""
+    """An answer: an outcome, or a problem, which may be empty; and whether the process exits."""
 
     value: str | Outcome
     last: bool
@@ -144,6 +145,8 @@ def _answer(trial: Trial, question: SetReference | TimeConfig) -> Reply:
     if isinstance(question, SetReference):
         trial.set_reference(question.config)
         value = problem = trial.reference_problem()
+        if problem:
+            value = Outcome(problem=problem, passing=trial.reference_passing)
     else:
         value = trial.outcome(question.config, budget=question.budget, best=question.best)
         problem = value.problem
@@ -154,9 +157,11 @@ class _ChildTrial(Trial):
     """A trial that compiles every kernel through tzero's compile service, which finds in the cache
     what the parent has compiled."""
 
-    def run(self, config: Config) -> tuple[Callable[..., Any], tuple[Any, ...], Any]:
+    def run(
+        self, config: Config, pattern: Pattern | None = None
+    ) -> tuple[Callable[..., Any], tuple[Any, ...], Any]:
         with intercept.intercepted(_compiled_by_service):
-            return super().run(config)
+            return super().run(config, pattern)
 
 
 def _compiled_by_service(
@@ -191,11 +196,11 @@ def _set_signals() -> None:
 
 
 def _trial_of(parcel: Parcel) -> Trial:
-    host, args, called = opened(parcel)
+    host, args, called, judge = opened(parcel)
     os.close(parcel.descriptor)
     current.is_trial = True  # kernels called by the host function are not tuned here
     made = functools.cache(functools.partial(called, host))
-    return _ChildTrial(made, args, device_of(args), Config())
+    return _ChildTrial(made, args, device_of(args), Config(), judge=judge)
 
 
 def _begin(parent: int, lifeline: int) -> None:

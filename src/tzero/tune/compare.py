@@ -1,20 +1,31 @@
 """Whether a candidate computes what the reference config computes.
 
-Enters: the results of two calls. Leaves: a `Comparison`, which says where they first differ. It
-must not know configs, or how calls are made.
+::
+
+    results, reference ── walked together ──► pairs of tensors ── close? ──► Comparison
+
+Enters: the results of two calls, and how far they may differ. Leaves: a `Comparison`, which says
+where they first differ. It must not know configs, or how calls are made.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from enum import Enum
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import torch
 
-__all__ = ["TOLERANCES", "Comparison", "same"]
+from tzero.tune.closeness import EXACT, TOLERANCES, Leeway, limit, varied, wrong
+from tzero.tune.copying import sparse_parts
+from tzero.tune.fresh import Pattern, holding
+
+__all__ = ["TOLERANCES", "Comparison", "Leeways", "changed", "parts", "same", "spread"]
+
+Leeways = Mapping[str, Leeway]
+"""How far each part of a reference may be missed, by the name of the part."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -27,149 +38,212 @@ class Comparison:
         return not self.words
 
 
-TOLERANCES: Mapping[torch.dtype, float] = {
-    torch.float64: 1e-9,
-    torch.float32: 1e-4,
-    torch.float16: 1e-2,
-    torch.bfloat16: 2e-2,
-    torch.complex128: 1e-9,
-    torch.complex64: 1e-4,
-    torch.complex32: 1e-2,
-    torch.float8_e4m3fn: 0.13,
-    torch.float8_e4m3fnuz: 0.13,
-    torch.float8_e5m2: 0.26,
-    torch.float8_e5m2fnuz: 0.26,
-}
-"""The tolerance of each dtype, relative to the value and to the root mean square of the reference.
-It allows for another order of summation, which is what configs change. Wrong kernels are wrong by
-far more."""
-
-_CHUNK = 1 << 24  # elements compared at once, as 64-bit floats
-
-
 def same(
-    results: Any, reference: Any, *, tolerance: float | None = None, named: str = "result"
+    results: Any,
+    reference: Any,
+    *,
+    tolerance: float | None = None,
+    named: str = "result",
+    leeways: Leeways = MappingProxyType({}),
+    pattern: Pattern | None = None,
 ) -> Comparison:
     """Whether a candidate's results agree with those of the reference.
 
-    Shapes, dtypes and devices must agree, integers must be equal, and floats within the tolerance
-    of their dtype (`TOLERANCES`) or the given one. NaN equals NaN, and infinities equal themselves.
-    Lists, tuples, dicts and dataclasses are compared item by item. `named` is the name of the
-    results in the message.
+    Shapes, dtypes and devices must agree, integers must be equal, and each float within the
+    tolerance of its dtype (`TOLERANCES`) or the given one; `tzero.tune.closeness` has the rule. NaN
+    equals NaN, and infinities equal themselves. Lists, tuples, dicts and dataclasses are compared
+    item by item. `named` is the name of the results in the message. `leeways` says which elements
+    do not count, and which vary; `pattern` what fresh memory was filled with.
 
     >>> same([torch.tensor([1.0, 2.0])], [torch.tensor([1.0, 2.5])]).words
     'result[0] is 2.0 at (1,), and the reference 2.5; 1 of 2 elements differ'
     """
-    return Comparison(_differ(results, reference, named, tolerance) or "")
+    for pair in _pairs(results, reference, named):
+        if isinstance(pair, str):
+            return Comparison(pair)
+        found = _wrong(pair, tolerance, leeways.get(pair.at, EXACT))
+        if found is not None:
+            return Comparison(_words(pair, found, pattern))
+    return Comparison()
 
 
-def _differ(mine: Any, other: Any, at: str, tolerance: float | None) -> str | None:
+def spread(
+    results: Any,
+    reference: Any,
+    *,
+    tolerance: float | None = None,
+    named: str = "result",
+    leeways: Leeways = MappingProxyType({}),
+) -> tuple[Comparison, dict[str, Leeway]]:
+    """The leeways, with how far a reference that ran twice with the same inputs differs from
+    itself. The comparison fails where that is so much that nothing can be compared with it.
+
+    >>> once, again = torch.tensor([1.0, 100.0]), torch.tensor([1.0, 100.05])
+    >>> found, leeways = spread(again, once)
+    >>> bool(found), bool(same(torch.tensor([1.0, 100.1]), once, leeways=leeways))
+    (True, True)
+    """
+    marked = dict(leeways)
+    for pair in _pairs(results, reference, named):
+        if isinstance(pair, str):
+            return Comparison(pair), marked
+        known = leeways.get(pair.at, EXACT)
+        far = _wrong(pair, limit(_tolerance(pair, tolerance)), known)
+        if far is not None:
+            return Comparison(_words(pair, far)), marked
+        tensors = _tensors(pair)
+        if tensors is not None and (found := varied(*tensors)) is not None:
+            marked[pair.at] = dataclasses.replace(found, ignored=known.ignored)
+    return Comparison(), marked
+
+
+def changed(
+    results: Any,
+    reference: Any,
+    *,
+    tolerance: float | None = None,
+    named: str = "result",
+    leeways: Leeways = MappingProxyType({}),
+) -> tuple[Comparison, dict[str, Leeway]]:
+    """The leeways, with the elements that differ between two runs of a reference marked as not
+    counting. The comparison fails where the results have another form.
+
+    >>> found, leeways = changed(torch.tensor([1.0, 7.0]), torch.tensor([1.0, 8.0]))
+    >>> leeways["result"].ignored
+    tensor([False,  True])
+    """
+    marked = dict(leeways)
+    for pair in _pairs(results, reference, named):
+        if isinstance(pair, str):
+            return Comparison(pair), marked
+        found = _wrong(pair, tolerance, leeways.get(pair.at, EXACT))
+        if found is not None:
+            known = marked.get(pair.at, EXACT)
+            ignored = found if known.ignored is None else known.ignored | found
+            marked[pair.at] = dataclasses.replace(known, ignored=ignored)
+    return Comparison(), marked
+
+
+def parts(value: Any, named: str = "result") -> dict[str, torch.Tensor]:
+    """The tensors in a value, by the names that leeways have for them.
+
+    >>> list(parts([torch.ones(1), {"a": torch.ones(2)}]))
+    ['result[0]', "result[1]['a']"]
+    """
+    pairs = (pair for pair in _pairs(value, value, named) if isinstance(pair, _Pair))
+    return {pair.at: pair.mine for pair in pairs if isinstance(pair.mine, torch.Tensor)}
+
+
+# -- walking --------------------------------------------------------------------------------------
+
+
+class _Pair(NamedTuple):
+    """A part of both results that has no parts itself, and its name."""
+
+    at: str
+    mine: Any
+    other: Any
+
+
+def _pairs(mine: Any, other: Any, at: str) -> Iterator[_Pair | str]:
+    """The parts of two results; a text, and then nothing more, where their forms differ."""
     if type(mine) is not type(other):
-        return f"{at} is of type {type(mine).__name__}, and the reference {type(other).__name__}"
-    if isinstance(mine, torch.Tensor):
-        return _tensors_differ(mine, other, at, tolerance)
-    if isinstance(mine, dict):
+        yield f"{at} is of type {type(mine).__name__}, and the reference {type(other).__name__}"
+    elif isinstance(mine, dict):
         if list(mine) != list(other):
-            return f"{at} has the keys {list(mine)}, and the reference {list(other)}"
-        return _first(((f"{at}[{k!r}]", mine[k], other[k]) for k in mine), tolerance)
-    if isinstance(mine, list | tuple):
+            yield f"{at} has the keys {list(mine)}, and the reference {list(other)}"
+            return
+        for key in mine:
+            yield from _pairs(mine[key], other[key], f"{at}[{key!r}]")
+    elif isinstance(mine, list | tuple):
         if len(mine) != len(other):
-            return f"{at} has {len(mine)} items, and the reference {len(other)}"
-        pairs = enumerate(zip(mine, other, strict=True))
-        return _first(((f"{at}[{k}]", one, two) for k, (one, two) in pairs), tolerance)
-    if dataclasses.is_dataclass(mine):
-        names = [field.name for field in dataclasses.fields(mine)]
-        items = ((f"{at}.{k}", getattr(mine, k), getattr(other, k)) for k in names)
-        return _first(items, tolerance)
-    if isinstance(mine, float | complex):
-        allowed = TOLERANCES[torch.float32] if tolerance is None else tolerance
-        near = _close(_parts(mine), _parts(other), 0.0, allowed)  # a number read from a tensor
-        return None if bool(near.all()) else f"{at} is {mine}, and the reference {other}"
-    if hasattr(mine, "__array__"):  # an array of numpy's
-        return _tensors_differ(torch.as_tensor(mine), torch.as_tensor(other), at, tolerance)
-    if mine is other or (mine == other) is True:
-        return None
-    kind: Any = type(mine)
-    if kind.__eq__ is object.__eq__ and hasattr(mine, "__dict__") and not isinstance(mine, Enum):
-        return None  # it compares by identity, so nothing can be said about it
-    return f"{at} is {mine!r}, and the reference {other!r}"
+            yield f"{at} has {len(mine)} items, and the reference {len(other)}"
+            return
+        for k, (one, two) in enumerate(zip(mine, other, strict=True)):
+            yield from _pairs(one, two, f"{at}[{k}]")
+    elif dataclasses.is_dataclass(mine) and not isinstance(mine, type):
+        for field in dataclasses.fields(mine):
+            name = field.name
+            yield from _pairs(getattr(mine, name), getattr(other, name), f"{at}.{name}")
+    elif isinstance(mine, torch.Tensor):
+        words = _other_form(mine, other, at)
+        if words or mine.layout is torch.strided:
+            yield words or _Pair(at, mine, other)
+            return
+        for name, part in sparse_parts(mine).items():
+            yield from _pairs(part, sparse_parts(other)[name], f"{at}.{name}()")
+    elif hasattr(mine, "__array__") and not isinstance(mine, float | complex):  # numpy's arrays
+        yield from _pairs(torch.as_tensor(mine), torch.as_tensor(other), at)
+    else:
+        yield _Pair(at, mine, other)
 
 
-def _parts(number: complex) -> torch.Tensor:
-    return torch.view_as_real(torch.tensor(number, dtype=torch.complex128, device="cpu"))
-
-
-def _first(items: Iterable[tuple[str, Any, Any]], tolerance: float | None) -> str | None:
-    found = (_differ(one, two, at, tolerance) for at, one, two in items)
-    return next((words for words in found if words is not None), None)
-
-
-def _tensors_differ(
-    mine: torch.Tensor, other: torch.Tensor, at: str, tolerance: float | None
-) -> str | None:
+def _other_form(mine: torch.Tensor, other: torch.Tensor, at: str) -> str:
     facts: tuple[tuple[str, Any, Any], ...] = (
         ("dtype", mine.dtype, other.dtype),
         ("shape", tuple(mine.shape), tuple(other.shape)),
+        ("layout", mine.layout, other.layout),
         ("device", mine.device, other.device),
     )
     for fact, its, wanted in facts:
         if its != wanted:
             return f"{at} has {fact} {its}, and the reference {wanted}"
-    if mine.numel() == 0:
-        return None
-    one, two = _flat(mine), _flat(other)
-    if torch.equal(_bytes(one), _bytes(two)):  # the common case, and much cheaper
-        return None
-    if mine.dtype in TOLERANCES:
-        allowed = TOLERANCES[mine.dtype] if tolerance is None else tolerance
-        near = _near(one, two, allowed)
-    else:
-        near = torch.eq(one, two)
-    # A complex element is two numbers; an element of a dtype compared as bytes may be several.
-    wrong = ~near.reshape(mine.numel(), -1).all(dim=1)
-    count = int(wrong.sum())
-    if count == 0:
-        return None
-    index = int(wrong.to(torch.uint8).argmax())
-    place = tuple(
-        int(k) for k in torch.unravel_index(torch.tensor(index, device="cpu"), mine.shape)
-    )
-    shown, wanted = mine[place].tolist(), other[place].tolist()
-    many = f"{count} of {mine.numel()} elements differ"
-    return f"{at} is {shown} at {place}, and the reference {wanted}; {many}"
+    return ""
 
 
-_SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
+def _tensors(pair: _Pair) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """The pair as tensors; None where it is neither tensors nor floats."""
+    if isinstance(pair.mine, torch.Tensor):
+        return pair.mine, pair.other
+    if isinstance(pair.mine, float | complex):  # numbers read from a tensor, at best as float32
+        return _number(pair.mine), _number(pair.other)
+    return None
 
 
-def _flat(tensor: torch.Tensor) -> torch.Tensor:
-    """The elements in order, in a dtype that torch compares."""
-    tensor = tensor.detach().resolve_conj().resolve_neg().reshape(-1)
-    if tensor.is_complex():
-        return torch.view_as_real(tensor).reshape(-1)
-    if tensor.dtype in _SIGNED:
-        return tensor.view(_SIGNED[tensor.dtype])
-    if tensor.dtype.is_floating_point and tensor.dtype not in TOLERANCES:
-        return tensor.contiguous().view(torch.uint8)
-    return tensor
+def _number(value: complex) -> torch.Tensor:
+    return torch.tensor([value], dtype=torch.complex128, device="cpu")
 
 
-def _bytes(flat: torch.Tensor) -> torch.Tensor:
-    # A single element may have any stride, and only a stride of 1 can be viewed as bytes.
-    return flat.contiguous().as_strided((flat.numel(),), (1,)).view(torch.uint8)
+def _tolerance(pair: _Pair, tolerance: float | None) -> float:
+    if tolerance is not None:
+        return tolerance
+    dtype = pair.mine.dtype if isinstance(pair.mine, torch.Tensor) else torch.float32
+    return TOLERANCES.get(dtype, 0.0)
 
 
-def _near(mine: torch.Tensor, other: torch.Tensor, allowed: float) -> torch.Tensor:
-    total, count = 0.0, 0
-    for part in torch.split(other, _CHUNK):
-        finite = part[part.to(torch.float64).isfinite()].to(torch.float64)
-        total += float((finite * finite).sum())
-        count += finite.numel()
-    scale = math.sqrt(total / count) if count and math.isfinite(total) else 0.0
-    pairs = zip(torch.split(mine, _CHUNK), torch.split(other, _CHUNK), strict=True)
-    return torch.cat([_close(one, two, scale, allowed) for one, two in pairs])
+def _wrong(pair: _Pair, tolerance: float | None, leeway: Leeway) -> torch.Tensor | None:
+    """Which elements differ too much, in a flat tensor; None where no element does."""
+    tensors = _tensors(pair)
+    if tensors is not None:
+        return wrong(*tensors, _tolerance(pair, tolerance), leeway)
+    alike = leeway.ignored is not None or _alike(pair.mine, pair.other)
+    return None if alike else torch.ones(1, dtype=torch.bool, device="cpu")
 
 
-def _close(mine: torch.Tensor, other: torch.Tensor, scale: float, allowed: float) -> torch.Tensor:
-    one, two = mine.to(torch.float64), other.to(torch.float64)
-    return torch.isclose(one, two, rtol=allowed, atol=allowed * scale, equal_nan=True)
+def _alike(mine: Any, other: Any) -> bool:
+    if mine is other or (mine == other) is True:
+        return True
+    kind: Any = type(mine)
+    # It compares by identity, so nothing can be said about it.
+    unknown = kind.__eq__ is object.__eq__ and hasattr(mine, "__dict__")
+    return unknown and not isinstance(mine, Enum)
+
+
+def _words(pair: _Pair, found: torch.Tensor, pattern: Pattern | None = None) -> str:
+    at, mine, other = pair
+    if not isinstance(mine, torch.Tensor):
+        return f"{at} is {mine!r}, and the reference {other!r}"
+    first = torch.tensor(int(found.to(torch.uint8).argmax()), device="cpu")
+    place = tuple(int(k) for k in torch.unravel_index(first, mine.shape))
+    shown = _shown(mine[place])
+    if pattern is not None and bool(holding(mine[place], pattern)):
+        shown += ", like unwritten memory,"
+    many = f"{int(found.sum())} of {mine.numel()} elements differ"
+    return f"{at} is {shown} at {place}, and the reference {_shown(other[place])}; {many}"
+
+
+def _shown(element: torch.Tensor) -> str:
+    try:
+        return str(element.tolist())
+    except (NotImplementedError, RuntimeError):  # a dtype that Python has no number for
+        return f"the bytes {element.reshape(1).view(torch.uint8).tolist()}"

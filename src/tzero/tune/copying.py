@@ -36,9 +36,11 @@ __all__ = [
     "location_of",
     "location_of_storage",
     "new_storages",
+    "sparse_parts",
     "tensor_of",
     "tensors_in",
     "view_of",
+    "walk",
 ]
 
 _ALIGNED = 512  # what CUDA's own allocations are multiples of, and a multiple of 16
@@ -114,10 +116,13 @@ class Copies:
         for location, storage in self._storages.items():
             first = self._holders[location].untyped_storage()
             homes[storage_id(storage)] = _cloned(storage) if location in changed else first
-        others = [each for each in tensors_in(value) if storage_id(each) not in homes]
+        found = [each for each in tensors_in(value) if each.layout not in _SPARSE]
+        others = [each for each in found if storage_id(each) not in homes]
         made = _storages({location_of(each): each for each in others})
 
         def visit(tensor: torch.Tensor) -> torch.Tensor:
+            if tensor.layout in _SPARSE:
+                return tensor.detach().clone()
             storage = homes.get(storage_id(tensor))
             return _tensor(tensor, made[location_of(tensor)] if storage is None else storage)
 
@@ -139,6 +144,28 @@ def tensors_in(value: Any) -> list[torch.Tensor]:
 
     walk(value, gather, {})
     return found
+
+
+_SPARSE: Mapping[torch.layout, tuple[str, ...]] = {
+    torch.sparse_coo: ("indices", "values"),
+    torch.sparse_csr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_csc: ("ccol_indices", "row_indices", "values"),
+    torch.sparse_bsr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_bsc: ("ccol_indices", "row_indices", "values"),
+}
+
+
+def sparse_parts(tensor: torch.Tensor) -> dict[str, torch.Tensor]:
+    """The plain tensors that a sparse tensor consists of, by the methods that return them.
+
+    >>> sparse_parts(torch.eye(2).to_sparse())["values"]
+    tensor([1., 1.])
+    """
+    if tensor.layout not in _SPARSE:
+        raise UnsupportedType(kind=f"{tensor.layout} tensor", advice="Return plain tensors.")
+    tensor = tensor.detach()
+    whole = tensor.coalesce() if tensor.layout is torch.sparse_coo else tensor
+    return {name: getattr(whole, name)() for name in _SPARSE[tensor.layout]}
 
 
 def walk(

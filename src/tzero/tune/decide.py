@@ -20,6 +20,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Generic, Protocol, TypeVar, cast
 
@@ -32,6 +33,7 @@ from tzero.arguments.text import text
 from tzero.config import Config
 from tzero.errors import InvalidArgument, TuningFailed
 from tzero.launches import ahead
+from tzero.launches.current_call import current
 from tzero.tune import records, source
 from tzero.tune.by_size import (
     BySize,
@@ -44,7 +46,8 @@ from tzero.tune.by_size import (
     shapes_of,
 )
 from tzero.tune.facts import Facts, hardware_of
-from tzero.tune.kernel_search import KernelSearch, fastest, from_cache
+from tzero.tune.judge import DEFAULT, Check, Judge, unfit_option
+from tzero.tune.kernel_search import AGAIN, AGAIN_ISOLATED, KernelSearch, from_cache
 from tzero.tune.notices import Notices
 from tzero.tune.records import Entry, Outcome
 from tzero.tune.search import Effort
@@ -87,16 +90,19 @@ class Tuning(Generic[R]):
         lookup: Mapping[str, Config] = MappingProxyType({}),
         size_hints: Sequence[int] = (),
         replayed: Callable[[Host[R], Config], Callable[..., R]] | None = None,
+        judge: Judge = DEFAULT,
     ) -> None:
         self.host = host
         self.space = space
         self.size_hints = tuple(size_hints)
+        self.judge = judge
         self.searches: dict[str, Search] = {}
         self._table = dict(lookup)
         self._source: str | None = None
         self._notices = Notices(host.name)
         self._replayed = replayed or as_written
         self._chosen: dict[str, Entry] = {}  # by the text of the arguments; `ship` writes these
+        self._provisional: set[str] = set()  # those of them that a later process times again
         self._timed: dict[str, Mapping[Config, Outcome]] = {}  # by the same text
 
     @property
@@ -113,9 +119,8 @@ class Tuning(Generic[R]):
     def _first(self) -> Config:
         return self._space.first
 
-    @functools.cached_property
-    def _searching(self) -> KernelSearch:
-        return KernelSearch(self.host, self._space, self._replayed, self._notices)
+    def _searching(self, judge: Judge) -> KernelSearch:
+        return KernelSearch(self.host, self._space, self._replayed, self._notices, judge)
 
     # -- at a first call -------------------------------------------------------------------------
 
@@ -126,7 +131,8 @@ class Tuning(Generic[R]):
                 return  # another thread was faster
             why_not = why_not_now(args)
             if why_not:
-                self._notices.once(f"its configs are not timed now: {why_not}")
+                if not current.is_check:
+                    self._notices.once(f"its configs are not timed now: {why_not}")
                 bound.choose(self._choice(bound, args, untimed=True), settled=False)
                 return
             with outside_recording():
@@ -198,8 +204,12 @@ class Tuning(Generic[R]):
         """The config of each hint; of those that are equally fast there, the best at all hints."""
         facts = {hint: self._facts(bound, args, hint) for hint, args in sized.items()}
         timed = {k: self._timed[facts[k].arguments] for k in chosen if chosen[k].how in _TIMED}
-        times = {k: {c: o.median for c, o in timed[k].items() if o.usable} for k in timed}
         found = {hint: choice.variant for hint, choice in chosen.items()}
+        # A config that is faster by less than the spread was not chosen, and counts as equal.
+        least = {k: timed[k][found[k]].median for k in timed}
+        times = {
+            k: {c: max(o.median, least[k]) for c, o in timed[k].items() if o.usable} for k in timed
+        }
         for hint in times:
             config, quickest = most_general(times, hint), found[hint]
             if config != quickest:
@@ -245,21 +255,29 @@ class Tuning(Generic[R]):
         if shipped is not None:
             return self._keep(facts, shapes, shipped)
         effort = cast("Effort", "none" if untimed else now.tune)
-        known = self._searching.known(facts)
-        plan = self._searching.strategy(effort, known)
-        best = fastest(known)
-        if best is not None and (plan.done or effort == "none"):
+        searching = self._searching(self.judge)
+        known = searching.known(facts)
+        plan = searching.strategy(effort, known)
+        best = searching.best(known)
+        again = plan.done and searching.is_provisional(facts, known)
+        if best is not None and (effort == "none" or (plan.done and not again)):
             self._timed[facts.arguments] = known
             return self._keep(facts, shapes, from_cache(best, known))
         if effort == "none":
             return self._take_first(untimed) if untimed else self._nearest(facts, shapes)
         budget = now.tune_budget or math.inf
+        if again:
+            budget = min(budget, AGAIN_ISOLATED if now.tune_isolate else AGAIN)
         try:
-            return self._search(bound, args, facts, effort, known, budget, now.tune_isolate)[0]
+            isolate = now.tune_isolate
+            return self._search(searching, bound, args, facts, effort, known, budget, isolate)[0]
         except torch.OutOfMemoryError as error:  # for copies of the arguments; a call needs none
             words = f"its configs are not timed, for lack of memory ({error})"
             self._notices.once(words, warn=True)
-            return self._take_first(untimed=True)
+            if best is None:
+                return self._take_first(untimed=True)
+            self._timed[facts.arguments] = known
+            return self._keep(facts, shapes, from_cache(best, known))
 
     def _shipped(self, bound: Bound, facts: Facts) -> Choice[Config] | None:
         """The config that the lookup table or a file has for this call. The table may also name the
@@ -305,6 +323,10 @@ class Tuning(Generic[R]):
         self, facts: Facts, shapes: Sequence[Sequence[int]], choice: Choice[Config]
     ) -> Choice[Config]:
         self._chosen[facts.arguments] = facts.entry(choice.variant, shapes)
+        if choice.provisional:
+            self._provisional.add(facts.arguments)
+        else:
+            self._provisional.discard(facts.arguments)
         self._notices.each_time(str(choice))
         return choice
 
@@ -318,9 +340,13 @@ class Tuning(Generic[R]):
         budget: float | None,
         isolate: bool | None,
         force: bool,
+        tolerance: float | None = None,
+        check: Check | None = None,
     ) -> Search:
         """Search now, and use the best config."""
         self._check_autotune(args, budget)
+        judge = self._judge_of(tolerance, check)
+        searching = self._searching(judge)
         now = settings.now()
         effort = cast("Effort", now.tune if effort is None else effort)
         limit = (now.tune_budget or math.inf) if budget is None else budget
@@ -328,9 +354,11 @@ class Tuning(Generic[R]):
         searches: list[Search] = []
 
         def tuned(given: tuple[Any, ...], hint: int | None = None) -> Choice[Config]:
-            facts = self._facts(bound, given, hint)
-            known = {} if force else self._searching.known(facts)
-            choice, found = self._search(bound, given, facts, effort, known, limit, alone)
+            facts = replace(self._facts(bound, given, hint), judged=judge.text)
+            known = {} if force else searching.known(facts)
+            choice, found = self._search(
+                searching, bound, given, facts, effort, known, limit, alone
+            )
             searches.append(found)
             return choice
 
@@ -343,6 +371,19 @@ class Tuning(Generic[R]):
             hints = by_size.selector.hints  # several may have the same config
             numbered = [Hint(k, hint.inputs, hint.outputs) for k, hint in enumerate(hints)]
             return searches[Selector(numbered).nearest(by_size.shapes(args)).variant]
+
+    def _judge_of(self, tolerance: float | None, check: Check | None) -> Judge:
+        """The kernel's judge, with what is given in place of its options."""
+        unfit = unfit_option(tolerance, check)
+        if unfit is not None:
+            option, problem, advice = unfit
+            raise InvalidArgument(
+                kernel=self.host.name, argument=option, problem=problem, advice=advice
+            )
+        return Judge(
+            self.judge.tolerance if tolerance is None else tolerance,
+            self.judge.check if check is None else check,
+        )
 
     def _check_autotune(self, args: tuple[Any, ...], budget: float | None) -> None:
         if self.space is None:
@@ -368,6 +409,7 @@ class Tuning(Generic[R]):
 
     def _search(
         self,
+        searching: KernelSearch,
         bound: Bound,
         args: tuple[Any, ...],
         facts: Facts,
@@ -376,9 +418,7 @@ class Tuning(Generic[R]):
         budget: float,
         isolate: bool,
     ) -> tuple[Choice[Config], Search]:
-        choice, found = self._searching.run(
-            bound.function, args, facts, effort, known, budget, isolate
-        )
+        choice, found = searching.run(bound.function, args, facts, effort, known, budget, isolate)
         self.searches[facts.arguments] = found
         self._timed[facts.arguments] = found.outcomes
         return self._keep(facts, shapes_of(args, self.host.parameters), choice), found
@@ -391,7 +431,8 @@ class Tuning(Generic[R]):
         hardware, device = hardware_of(device_of(args))
         words = self.arguments(bound.key) + ("" if hint is None else f" with sizes {hint}")
         shapes = shapes_of(args, self.host.parameters)
-        return Facts(self.host.name, self._source, words, hardware, device, shapes)
+        judged = self.judge.text
+        return Facts(self.host.name, self._source, words, hardware, device, shapes, judged)
 
     def arguments(self, key: Key) -> str:
         """The name of a key's arguments in a lookup table or a file: all of it but the device."""
@@ -401,4 +442,7 @@ class Tuning(Generic[R]):
     def entries(self) -> list[Entry]:
         """The configs that were chosen so far, for `ship`."""
         with TURN:
+            for arguments in sorted(self._provisional):
+                words = f"the config that is shipped for {arguments} is provisional: tune it on a "
+                self._notices.each_time(words + "quiet machine")
             return list(self._chosen.values())

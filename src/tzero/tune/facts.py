@@ -15,9 +15,14 @@ from dataclasses import dataclass
 import torch
 import triton
 
+from tzero.adapters import triton_compile
+from tzero.cache.digest import cpu_model
 from tzero.config import Config
+from tzero.cpu import toolchain
+from tzero.errors import CompilerFailed, CompilerMissing
 from tzero.tune import records
 from tzero.tune.records import Answer, Entry, Pretuned
+from tzero.versions import TZERO
 
 __all__ = ["Facts", "hardware_of"]
 
@@ -26,8 +31,8 @@ __all__ = ["Facts", "hardware_of"]
 class Facts:
     """The call that a config is chosen for.
 
-    >>> Facts("add", "ab12", "f32[4]", "cuda:sm_90", "NVIDIA H200").strict[:24]
-    '{"arguments":"f32[4]","d'
+    >>> Facts("add", "ab12", "f32[4]", "cuda:sm_90", "NVIDIA H200").strict[:21]
+    '{"arguments":"f32[4]"'
     """
 
     kernel: str
@@ -37,18 +42,25 @@ class Facts:
     device: str
     shapes: tuple[tuple[int, ...], ...] = ()
     """The shapes that are timed; with dynamic shapes, `arguments` does not contain them."""
+    judged: str = ""
+    """How results are compared, as text."""
 
     @property
     def strict(self) -> str:
-        """The key in the local cache: everything that can change which config is fastest."""
+        """The key in the local cache: everything that can change which config is right and
+        fastest."""
         return records.strict(
             source=self.source,
             arguments=self.arguments,
             hardware=self.hardware,
             device=self.device,
+            judged=self.judged,
             shapes=str(self.shapes),
             triton=triton.__version__,
             torch=str(torch.__version__),
+            compiler=_compiler_of(self.hardware),
+            cpu=cpu_model(),
+            tzero=TZERO,
         )
 
     def find(self, known: Pretuned) -> Answer:
@@ -70,6 +82,16 @@ class Facts:
             config,
             tuple(tuple(each) for each in shapes),
         )
+
+
+def _compiler_of(hardware: str) -> str:
+    """The compiler of kernels for this hardware, which decides how fast each config is."""
+    if not hardware.startswith("cpu"):
+        return triton_compile.tools_stamp(hardware.partition(":sm_")[2])
+    try:
+        return toolchain.find().fingerprint
+    except (CompilerMissing, CompilerFailed):
+        return "none"  # the host function may need none; a launch raises
 
 
 def hardware_of(device: torch.device) -> tuple[str, str]:

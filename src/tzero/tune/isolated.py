@@ -16,6 +16,7 @@ An `Isolated` is used from one thread at a time.
 from __future__ import annotations
 
 import contextlib
+import math
 import multiprocessing.spawn
 import os
 import signal
@@ -32,9 +33,11 @@ from tzero.arguments.host import Host
 from tzero.compile.pool import START_LIMIT, how_it_ended
 from tzero.config import Config
 from tzero.errors import TzeroError
-from tzero.tune.child import Reply, SetReference, TimeConfig, process_state
+from tzero.tune.child import ProcessState, Reply, SetReference, TimeConfig, process_state
 from tzero.tune.copying import copies
-from tzero.tune.records import Outcome
+from tzero.tune.failures import end_passes
+from tzero.tune.judge import DEFAULT, Judge
+from tzero.tune.outcome import Outcome
 from tzero.tune.transfer import Parcel, packed, unsendable
 from tzero.tune.trial import Called, ReferenceFailed, as_written
 
@@ -42,6 +45,12 @@ __all__ = ["Isolated"]
 
 LIMIT = 60.0
 """Seconds that a candidate may take in addition to its timing budget: compiling, the first call."""
+
+FIRST_LIMIT = 10.0
+"""Seconds that a candidate gets whatever is left of the search's budget, until one has worked."""
+
+LEAST_LIMIT = 2.0
+"""Seconds that it gets after that."""
 
 _POLL = 0.5  # seconds between checks whether a silent child is still alive
 _GRACE = 2.0  # seconds that a child gets to exit by itself
@@ -58,7 +67,8 @@ class Isolated:
             bench.outcome(Config(BLOCK=128), budget=0.5, best=None)
 
     The contents of the arguments are those at construction, which raises `InvalidArgument` where
-    the arguments or the function cannot be sent.
+    the arguments or the function cannot be sent. `limit` is what a candidate may take in addition
+    to its timing budget; `until` is when the search should end, by `time.monotonic`.
     """
 
     def __init__(
@@ -68,11 +78,15 @@ class Isolated:
         *,
         reference: Config,
         called: Called = as_written,
+        judge: Judge = DEFAULT,
         limit: float = LIMIT,
+        until: float = math.inf,
     ) -> None:
         self._name, self._limit, self._args = host.name, limit, args
-        self._parcel = packed(host, args, called)
+        self._until, self._one_worked = until, False
+        self._parcel = packed(host, args, called, judge)
         self._child: _Child | None = None
+        self._state: ProcessState | None = None  # to be sent to a child that was just started
         self._end: weakref.finalize[Any, Any] | None = None  # of the child
         self._closed = weakref.finalize(self, os.close, self._parcel.descriptor)
         self._use_reference(reference)
@@ -89,7 +103,7 @@ class Isolated:
 
     def _use_reference(self, config: Config) -> None:
         self._reference = config
-        self._problem = ""  # of the reference
+        self._failed: Outcome | None = None  # of the reference, where it does not run
         self._reference_ran = False  # whether the present child has run it
 
     def spare(self) -> Any:
@@ -98,25 +112,26 @@ class Isolated:
 
     def reference_problem(self) -> str:
         """Why the reference does not run; empty where it does. Each process runs it once."""
-        if not self._problem and (self._child is None or not self._reference_ran):
+        if self._failed is None and (self._child is None or not self._reference_ran):
             value = self._ask(SetReference(self._reference), self._limit)
-            assert isinstance(value, str)
-            self._problem, self._reference_ran = value, True
-        return self._problem
+            self._failed = value if isinstance(value, Outcome) else None
+            self._reference_ran = True
+        return "" if self._failed is None else self._failed.problem
 
     def outcome(self, config: Config, *, budget: float, best: float | None) -> Outcome:
         """The outcome of timing a config; `ReferenceFailed` where the reference does not run."""
         problem = self.reference_problem()
         if problem and config != self._reference:
             raise ReferenceFailed(self._reference, problem)
-        if problem:
-            return Outcome(problem=problem)
+        if self._failed is not None:
+            return self._failed
         value = self._ask(TimeConfig(config, budget, best), budget + self._limit)
-        return value if isinstance(value, Outcome) else Outcome(problem=value)
+        assert isinstance(value, Outcome)
+        return value
 
     def close(self) -> None:
         """End the process."""
-        self._end_child()
+        self._end_child(kill=self._state is not None)  # where it is still starting
         self._closed()
 
     def __enter__(self) -> Isolated:
@@ -131,38 +146,58 @@ class Isolated:
         self.close()
 
     def _ask(self, question: SetReference | TimeConfig, seconds: float) -> str | Outcome:
-        """The answer to a question, or the problem where there is no answer."""
+        """The answer to a question, or the outcome of a config that does not answer."""
         child = self._started()
+        wanted, seconds = seconds, self._limited(seconds)
         try:
             reply = child.answer(question, seconds)
         except TimeoutError:
             self._end_child(kill=True)
-            return f"it hung: no answer within {seconds:g} s"
+            why = "" if seconds == wanted else ", which is half of what was left of the budget"
+            return Outcome(problem=f"it hung: no answer within {seconds:.3g} s{why}", passing=True)
         except (EOFError, OSError):
-            return f"it crashed: {self._end_child()}"
+            code = self._end_child()
+            return Outcome(problem=f"it crashed: {how_it_ended(code)}", passing=end_passes(code))
         except BaseException:  # Ctrl-C: nobody reads the answer any more
             self._end_child(kill=True)
             raise
         if reply.last:
             self._end_child()
+        self._one_worked |= isinstance(reply.value, Outcome) and reply.value.usable
         return reply.value
 
-    def _started(self) -> _Child:
+    def _limited(self, seconds: float) -> float:
+        """How long to wait for an answer: half of what is left of the search's budget, so that one
+        candidate that hangs leaves time for others."""
+        least = LEAST_LIMIT if self._one_worked else FIRST_LIMIT
+        return min(seconds, max((self._until - time.monotonic()) / 2, least))
+
+    def start(self) -> None:
+        """Start the process, without waiting for it."""
         if self._child is not None:
-            return self._child
+            return
         if not self._closed.alive:
             raise ValueError(f"{self._name}: this Isolated is closed; make another one")
         self._child = child = _Child.start(self._parcel)
         self._end = weakref.finalize(self, _end, child, os.getpid())
-        self._reference_ran = False
+        self._state, self._reference_ran = process_state(), False
+
+    def _started(self) -> _Child:
+        """The child, when it has read the parcel and the state of this process."""
+        self.start()
+        child, state = self._child, self._state
+        assert child is not None
+        if state is None:
+            return child
+        self._state = None
         try:
-            child.pipe.send(process_state())
+            child.pipe.send(state)
             problem = child.reply(START_LIMIT).value
         except TimeoutError:
             self._end_child(kill=True)
             problem = f"a process for it did not start within {START_LIMIT:g} s"
         except (EOFError, OSError):
-            problem = f"a process for it did not start: {self._end_child()}"
+            problem = f"a process for it did not start: {how_it_ended(self._end_child())}"
         except BaseException:
             self._end_child(kill=True)
             raise
@@ -171,11 +206,11 @@ class Isolated:
             raise unsendable(self._name, str(problem))
         return child
 
-    def _end_child(self, *, kill: bool = False) -> str:
-        """End the child and release what it holds; returns how it ended."""
+    def _end_child(self, *, kill: bool = False) -> int | None:
+        """End the child and release what it holds; returns its exit code."""
         child, self._child = self._child, None
         if child is None:
-            return ""
+            return None
         assert self._end is not None
         self._end.detach()
         return child.end(0.0 if kill else _GRACE)
@@ -223,23 +258,36 @@ class _Child(NamedTuple):
         reply: Reply = self.pipe.recv()
         return reply
 
-    def end(self, patience: float) -> str:
-        """Wait `patience` seconds for it to exit, then kill it and all that it started; returns how
-        it ended."""
+    def end(self, patience: float) -> int | None:
+        """Wait `patience` seconds for it to exit, then kill it and all that it started; returns its
+        exit code, or None if it is unknown."""
         self.pipe.close()
         limit = time.monotonic() + patience
         while not self._is_gone() and time.monotonic() < limit:
             time.sleep(0.005)
         with contextlib.suppress(ProcessLookupError):  # the whole group has ended
-            # The process id is not reused before `wait`.
+            # The id is not reused before `wait`; where SIGCHLD is ignored, hardly so soon.
             os.killpg(self.process.pid, signal.SIGKILL)
-        code = self.process.wait()
+        code = self._code()
         os.close(self.lifeline)
-        return how_it_ended(code)
+        return code
 
     def _is_gone(self) -> bool:
         flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
-        return os.waitid(os.P_PID, self.process.pid, flags) is not None
+        try:
+            return os.waitid(os.P_PID, self.process.pid, flags) is not None
+        except ChildProcessError:  # see `_code`
+            return True
+
+    def _code(self) -> int | None:
+        """Wait for its end; return its exit code, or None if there is none because the user's
+        program ignores SIGCHLD or waits for all children itself."""
+        try:
+            os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)
+        except ChildProcessError:
+            self.process.wait()  # which would return 0
+            return None
+        return self.process.wait()
 
 
 def _end(child: _Child, owner: int) -> None:

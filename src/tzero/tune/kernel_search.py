@@ -14,12 +14,14 @@ used.
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 
+from tzero import compile as compiling
 from tzero import events, settings
 from tzero.adapters import triton_launch
 from tzero.arguments.host import Host
@@ -29,15 +31,25 @@ from tzero.launches.ahead import Precompiled, precompile_host
 from tzero.launches.current_call import current
 from tzero.tune.facts import Facts
 from tzero.tune.isolated import Isolated
+from tzero.tune.judge import DEFAULT, Judge
 from tzero.tune.notices import Notices
-from tzero.tune.records import Memory, Outcome
+from tzero.tune.outcome import Outcome, best_of
+from tzero.tune.records import Memory
 from tzero.tune.search import Effort, Strategy, Tpe, strategy
 from tzero.tune.select import Choice
 from tzero.tune.space import Space
 from tzero.tune.trial import WRONG, Called, Seeded, Trial, device_of
 from tzero.tune.tuner import BATCH, Bench, Search, search
 
-__all__ = ["KernelSearch", "fastest", "from_cache"]
+__all__ = ["AGAIN", "AGAIN_ISOLATED", "KernelSearch", "from_cache"]
+
+AGAIN = 3.0
+"""Seconds that timing provisional results again may take."""
+
+AGAIN_ISOLATED = 12.0
+"""The same where a process has to be started."""
+
+_timed_here: set[str] = set()  # keys that this process has searched for; protected by TURN
 
 LEARNING = 8
 """How many configs are asked for at once from a strategy that learns from each result."""
@@ -53,11 +65,19 @@ class KernelSearch:
         choice, found = searching.run(function, args, facts, "quick", known, 60.0, False)
     """
 
-    def __init__(self, host: Host[Any], space: Space, called: Called, notices: Notices) -> None:
+    def __init__(
+        self,
+        host: Host[Any],
+        space: Space,
+        called: Called,
+        notices: Notices,
+        judge: Judge = DEFAULT,
+    ) -> None:
         self._host = host
         self._space = space
         self._called = called  # candidates are called the way later calls will be
         self._notices = notices
+        self._judge = judge
 
     @property
     def _first(self) -> Config:
@@ -74,7 +94,7 @@ class KernelSearch:
         ordered = sorted(found, key=lambda config: config != self._first)
         listed = {config: config for config in self._space.listed or ()}  # in their own spelling
         known = {listed.get(each, each): found[each] for each in ordered if each in self._space}
-        if _is_wrong(known.get(self._first)) or fastest(known) is None:
+        if _is_wrong(known.get(self._first)) or best_of(known) is None:
             return _without_verdicts(known)
         return known
 
@@ -96,27 +116,51 @@ class KernelSearch:
         isolate: bool,
     ) -> tuple[Choice[Config], Search]:
         """Search, and remember the outcomes; `TuningFailed` where no config works."""
-        found = self._searched(function, args, effort, known, budget, isolate)
-        has_reference = fastest(known) is not None
+        end = time.monotonic() + budget
+        found = self._searched(function, args, effort, known, end, isolate)
+        _timed_here.add(facts.strict)
+        has_reference = best_of(known) is not None
         if has_reference and _is_wrong(found.outcomes.get(self._first)):
             self._notices.once("its first config disagrees with those timed earlier: all are timed")
             anew = _without_verdicts(known)
-            return self.run(function, args, facts, effort, anew, budget, isolate)
+            left = max(end - time.monotonic(), 0.0)
+            return self.run(function, args, facts, effort, anew, left, isolate)
         failed = {repr(c): o.problem for c, o in found.outcomes.items() if not o.usable}
         best = found.best
         if best is None:
             raise TuningFailed(kernel=self._host.name, problems=failed)
         for config, problem in failed.items():
             self._notices.each_time(f"{config} is out: {problem}")
+        if found.left_out:
+            names = ", ".join(map(repr, found.left_out))
+            words = f"not compiled and timed in the budget of {budget:g} s, and left out: {names}"
+            self._notices.each_time(words)
         fresh = {step.config for step in found.steps}
         timed = {c: o for c, o in found.outcomes.items() if c in fresh or o is not known.get(c)}
-        lasting = {c: o for c, o in timed.items() if "OutOfMemoryError" not in o.problem}
         # One record holds only outcomes that were compared with the same reference.
-        Memory.of(settings.now()).keep(facts.strict, lasting, anew=not has_reference)
+        Memory.of(settings.now()).keep(facts.strict, timed, anew=not has_reference)
         if best in fresh or not known:
-            tried, seconds = len(found.outcomes) - len(failed), found.outcomes[best].median
-            return Choice.tuned(best, tried=tried, failed=len(failed), seconds=seconds), found
+            choice = Choice.tuned(
+                best,
+                tried=len(found.outcomes) - len(failed),
+                failed=len(failed),
+                left_out=len(found.left_out),
+                seconds=found.outcomes[best].median,
+                kept=best == self._first != best_of(found.outcomes),
+                provisional=found.provisional,
+            )
+            return choice, found
         return from_cache(best, found.outcomes), found
+
+    def best(self, known: Mapping[Config, Outcome]) -> Config | None:
+        """The config to use by what is known: the fastest, or the first config where none is faster
+        by more than the spread."""
+        return best_of(known, self._first)
+
+    def is_provisional(self, facts: Facts, known: Mapping[Config, Outcome]) -> bool:
+        """Whether the fastest are to be timed again: the machine was disturbed when another process
+        timed them."""
+        return facts.strict not in _timed_here and any(each.retries for each in known.values())
 
     def _searched(
         self,
@@ -124,31 +168,44 @@ class KernelSearch:
         args: tuple[Any, ...],
         effort: Effort,
         known: Mapping[Config, Outcome],
-        budget: float,
+        end: float,
         isolate: bool,
     ) -> Search:
         device = device_of(args)
         plan = self.strategy(effort, known)
-        with self._bench(args, device, isolate) as bench, events.hushed():
+        with self._bench(args, device, isolate, end) as bench, events.hushed():
+            if isinstance(bench, Isolated) and not plan.done:
+                bench.start()  # while configs are compiled
             return search(
                 plan,
                 functools.partial(self._prepare, function, device, bench.spare),
                 bench,
                 known=known,
-                budget=budget,
+                first=self._first,
+                budget=end - time.monotonic(),
                 together=device.type == "cpu",
                 batch=LEARNING if isinstance(plan, Tpe) else BATCH,
                 title=self._host.name,
+                stop=compiling.service().stop,
             )
 
     @contextmanager
-    def _bench(self, args: tuple[Any, ...], device: torch.device, isolate: bool) -> Iterator[Bench]:
+    def _bench(
+        self, args: tuple[Any, ...], device: torch.device, isolate: bool, end: float
+    ) -> Iterator[Bench]:
         if isolate:
-            with Isolated(self._host, args, reference=self._first, called=self._called) as alone:
+            with Isolated(
+                self._host,
+                args,
+                reference=self._first,
+                called=self._called,
+                judge=self._judge,
+                until=end,
+            ) as alone:
                 yield alone
         else:
             made = functools.cache(functools.partial(self._called, self._host))
-            yield Trial(made, args, device, self._first)
+            yield Trial(made, args, device, self._first, None, self._judge)
 
     def _prepare(
         self,
@@ -201,15 +258,10 @@ class KernelSearch:
         )
 
 
-def fastest(known: Mapping[Config, Outcome]) -> Config | None:
-    """The usable config with the least median; None where none is usable."""
-    usable = [config for config in known if known[config].usable]
-    return min(usable, key=lambda config: known[config].median, default=None)
-
-
 def from_cache(best: Config, known: Mapping[Config, Outcome]) -> Choice[Config]:
     """The choice of a config that was timed in an earlier search."""
-    return Choice.cached(best, "the local cache", known[best].median)
+    found = known[best]
+    return Choice.cached(best, "the local cache", found.median, provisional=found.retries > 0)
 
 
 def _is_wrong(outcome: Outcome | None) -> bool:

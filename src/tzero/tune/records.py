@@ -20,7 +20,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-import math
 import os
 import secrets
 from collections.abc import Iterable, Mapping
@@ -36,6 +35,7 @@ from tzero.config import Config
 from tzero.errors import InvalidConfig, PretunedDamaged
 from tzero.events import Event, emit
 from tzero.settings import Settings
+from tzero.tune.outcome import Outcome
 
 __all__ = [
     "SCHEMA",
@@ -53,8 +53,11 @@ __all__ = [
 ]
 
 SCHEMA = 1
-"""Incremented when the format or its meaning changes. Older records are then timed again, and older
-files are an error."""
+"""Of shipped files; incremented when the format or its meaning changes. Older files are then an
+error."""
+
+RECORDS = 2
+"""Of records in the local cache, likewise. Older records are then timed again."""
 
 MOST_NEAR = 256
 """The most entries among which the nearest shapes are searched."""
@@ -69,51 +72,9 @@ def strict(**facts: Any) -> str:
     """A key of everything that can change which config is fastest, as canonical JSON.
 
     >>> strict(source="ab12", arguments="f32[1024]", device="cuda:sm_90 NVIDIA H200")
-    '{"arguments":"f32[1024]","device":"cuda:sm_90 NVIDIA H200","source":"ab12","tuned":1}'
+    '{"arguments":"f32[1024]","device":"cuda:sm_90 NVIDIA H200","source":"ab12","tuned":2}'
     """
-    return canonical({**facts, "tuned": SCHEMA})
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """The outcome of timing one config: seconds per call, or the problem that it has.
-
-    >>> Outcome(median=2e-6, low=1.9e-6, high=2.2e-6, samples=30).usable
-    True
-    >>> Outcome(problem="it needs more shared memory than there is").usable
-    False
-    """
-
-    median: float = math.inf
-    low: float = 0.0
-    high: float = math.inf
-    samples: int = 0
-    problem: str = ""
-
-    def __post_init__(self) -> None:
-        numbers = (self.median, self.low, self.high)
-        if not all(type(each) is float for each in numbers) or not (
-            0 <= self.low <= self.median <= self.high
-        ):
-            raise ValueError(
-                f"an outcome has floats 0 <= low <= median <= high; these are low={self.low!r}, "
-                f"median={self.median!r}, high={self.high!r}"
-            )
-        if type(self.samples) is not int or self.samples < 0 or type(self.problem) is not str:
-            raise ValueError(
-                f"an outcome has a number of samples and a text for its problem; these are "
-                f"samples={self.samples!r}, problem={self.problem!r}"
-            )
-        if bool(self.problem) == math.isfinite(self.median):
-            raise ValueError(
-                f"an outcome has either a median or a problem; this has median={self.median!r} "
-                f"and problem={self.problem!r}"
-            )
-
-    @property
-    def usable(self) -> bool:
-        """Whether the config ran, and its results were right."""
-        return not self.problem
+    return canonical({**facts, "tuned": RECORDS})
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +108,7 @@ class Record:
     def encode(self) -> bytes:
         """The record as canonical JSON, configs in order."""
         rows = [(config.to_json(), asdict(outcome)) for config, outcome in self.outcomes.items()]
-        value = {"schema": SCHEMA, "key": self.key, "outcomes": sorted(rows, key=_text_of)}
+        value = {"schema": RECORDS, "key": self.key, "outcomes": sorted(rows, key=_text_of)}
         return canonical(value).encode("utf-8", "surrogatepass")
 
     @staticmethod
@@ -161,8 +122,8 @@ class Record:
         value = parse(data.decode("utf-8", "surrogatepass"))
         if not isinstance(value, dict) or value.keys() != {"schema", "key", "outcomes"}:
             raise ValueError("it is not a record of tuning results")
-        if value["schema"] != SCHEMA:
-            raise ValueError(f"its schema is {value['schema']!r}, and this tzero reads {SCHEMA}")
+        if value["schema"] != RECORDS:
+            raise ValueError(f"its schema is {value['schema']!r}, and this tzero reads {RECORDS}")
         if value["key"] != key:
             raise ValueError(f"its key is {value['key']!r}, and {key!r} was asked for")
         try:
@@ -184,8 +145,9 @@ class Memory:
     >>> with tempfile.TemporaryDirectory() as root:
     ...     memory = Memory(Disk(root))
     ...     memory.keep("key", {Config(BLOCK=64): Outcome(2.0)})
-    ...     memory.known("key", [Config(BLOCK=64), Config(BLOCK=128)])
-    {Config(BLOCK=64): Outcome(median=2.0, low=0.0, high=inf, samples=0, problem='')}
+    ...     known = memory.known("key", [Config(BLOCK=64), Config(BLOCK=128)])
+    ...     {config: outcome.median for config, outcome in known.items()}
+    {Config(BLOCK=64): 2.0}
     """
 
     def __init__(self, disk: Disk | None) -> None:
@@ -221,12 +183,14 @@ class Memory:
         return {each: record.outcomes[each] for each in configs if each in record.outcomes}
 
     def keep(self, key: str, outcomes: Mapping[Config, Outcome], *, anew: bool = False) -> None:
-        """Remember outcomes under a key. Those of other configs stay, or go where `anew`. Of two
-        processes that write at once, one may lose its outcomes; they are then timed again."""
+        """Remember outcomes under a key, except problems that pass. Those of other configs stay, or
+        go where `anew`. Of two processes that write at once, one may lose its outcomes; they are
+        then timed again."""
         if self._disk is None:
             return
         before = None if anew else self.record(key)
-        merged = {**(before.outcomes if before is not None else {}), **outcomes}
+        lasting = {config: each for config, each in outcomes.items() if not each.passing}
+        merged = {**(before.outcomes if before is not None else {}), **lasting}
         if before is None or merged != before.outcomes:
             self._disk.put(_digest(key), Record(key, merged).encode())
 
@@ -237,7 +201,7 @@ def _disk(root: str) -> Disk:
 
 
 def _digest(key: str) -> str:
-    return hashlib.sha256(f"tuned {SCHEMA} {key}".encode("utf-8", "surrogatepass")).hexdigest()
+    return hashlib.sha256(f"tuned {RECORDS} {key}".encode("utf-8", "surrogatepass")).hexdigest()
 
 
 # -- hardware classes -----------------------------------------------------------------------------

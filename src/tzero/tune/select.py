@@ -78,6 +78,9 @@ _NUMBER = MOST_HINTS.bit_length() - 1
 _LARGEST = 1 << 63
 
 
+_PROVISIONAL = "; provisional: the machine was disturbed, and a later process times it again"
+
+
 @dataclass(frozen=True, slots=True)
 class Choice(Generic[V]):
     """A variant, and why it was chosen: pinned, cached, pretuned, nearest or tuned.
@@ -94,6 +97,9 @@ class Choice(Generic[V]):
     why: str
     seconds: float | None = None
     """Its time, where it was timed."""
+    provisional: bool = False
+    """Whether the machine was disturbed when it was timed, so that a later process times it
+    again."""
 
     def __post_init__(self) -> None:
         if self.how not in get_args(How):
@@ -117,16 +123,17 @@ class Choice(Generic[V]):
         return cls(variant, "pinned", f"{by} asks for it")
 
     @classmethod
-    def cached(cls, variant: V, place: str, seconds: float | None = None) -> Choice[V]:
+    def cached(
+        cls, variant: V, place: str, seconds: float | None = None, provisional: bool = False
+    ) -> Choice[V]:
         """An earlier search for these shapes on this machine found it.
 
         >>> print(Choice.cached("wide", "the local cache", seconds=2e-5))
         'wide' (cached: an earlier search found it, with 20.000 µs; kept in the local cache)
         """
-        taken = _with(seconds)
-        return cls(
-            variant, "cached", f"an earlier search found it{taken}; kept in {place}", seconds
-        )
+        why = f"an earlier search found it{_with(seconds)}; kept in {place}"
+        why += _PROVISIONAL if provisional else ""
+        return cls(variant, "cached", why, seconds, provisional)
 
     @classmethod
     def pretuned(cls, variant: V, place: str, seconds: float | None = None) -> Choice[V]:
@@ -150,16 +157,30 @@ class Choice(Generic[V]):
 
     @classmethod
     def tuned(
-        cls, variant: V, *, tried: int, failed: int = 0, seconds: float | None = None
+        cls,
+        variant: V,
+        *,
+        tried: int,
+        failed: int = 0,
+        left_out: int = 0,
+        seconds: float | None = None,
+        kept: bool = False,
+        provisional: bool = False,
     ) -> Choice[V]:
-        """A search in this process found it.
+        """A search in this process found it. `kept`: it is the default, and the fastest is not
+        faster by more than the spread.
 
-        >>> print(Choice.tuned("wide", tried=1, failed=2))
-        'wide' (tuned: the only one that was timed; 2 failed)
+        >>> print(Choice.tuned("wide", tried=1, failed=2, left_out=3))
+        'wide' (tuned: the only one that was timed; 2 failed; 3 left out, for lack of time)
         """
         which = "the only one that was" if tried == 1 else f"the fastest of {tried} that were"
-        others = f"; {failed} failed" if failed else ""
-        return cls(variant, "tuned", f"{which} timed{_with(seconds)}{others}", seconds)
+        if kept:
+            which = f"the first of {tried} that were"
+        others = ", and no other is faster by more than the spread" if kept else ""
+        others += f"; {failed} failed" if failed else ""
+        others += f"; {left_out} left out, for lack of time" if left_out else ""
+        others += _PROVISIONAL if provisional else ""
+        return cls(variant, "tuned", f"{which} timed{_with(seconds)}{others}", seconds, provisional)
 
 
 @dataclass(frozen=True, slots=True)

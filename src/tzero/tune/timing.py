@@ -2,13 +2,18 @@
 
 ::
 
-    call ── warm-up ── calls per sample ── batches of samples ──► Timing
-                 each sample: `before`, cache flushed, then timed   └─ why it ended: settled,
-                                                                       hopeless, samples, budget
+    call ── warm-up ── calls per sample ── batches of samples ── without disturbed ones ──► Timing
+                 each sample: `before`, cache flushed, then timed    why it ended: settled, ─┘
+                                                                     hopeless, samples, budget
 
 Enters: a call without arguments, its device, a budget, the best median so far. Leaves: a frozen
 `Timing` in seconds. It must not know configs, kernels or how candidates are chosen. All that
 differs between devices is in a `Clock`, which may be passed in.
+
+Other programs disturb samples: a thread of the call is ready to run and has no core. Linux counts
+how long threads wait for one. Samples with such waits do not count; instead the timing takes
+longer. On a machine with two cores, one of them busy, a quarter of the samples is undisturbed, and
+their median is that of a quiet machine, while the median of all samples is twice as large.
 
 Medians and their intervals are nonparametric, because times have a long tail. The interval is
 checked after each batch, so a candidate that is almost as fast as the best is given up a little
@@ -17,10 +22,12 @@ more often than the confidence says. Little is lost by that.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import dataclasses
 import functools
 import math
+import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
@@ -69,6 +76,21 @@ SURE = 6
 CALLS = 1 << 16
 """The most calls in one sample."""
 
+WAITED = 0.02
+"""A sample is disturbed if a thread waited for a core for more than this fraction of it."""
+
+LONGER = 3.0
+"""How many times its budget a timing may take, where most samples are disturbed."""
+
+QUIET = 3
+"""The least number of undisturbed samples that count alone; with fewer, the least disturbed do."""
+
+WIDE = 0.2
+"""A timing is disturbed, too, if the width of its interval is this fraction of its median."""
+
+MOST_THREADS = 128
+"""With more threads than this, their waits are not read: that would take longer than a sample."""
+
 Call = Callable[[], object]
 Ended = Literal["settled", "hopeless", "samples", "budget"]
 
@@ -93,9 +115,14 @@ class Timing:
     ended: Ended
     """``settled``: the interval is narrow; ``hopeless``: slower than the best; ``samples``: the
     interval stays wide; ``budget``: the time was up."""
+    disturbed: bool = False
+    """Whether other programs disturbed it, so that another time would be measured at another
+    moment."""
 
     @classmethod
-    def of(cls, seconds: Iterable[float], *, calls: int, ended: Ended) -> Timing:
+    def of(
+        cls, seconds: Iterable[float], *, calls: int, ended: Ended, disturbed: bool = False
+    ) -> Timing:
         """The timing of some samples, each in seconds per call.
 
         >>> Timing.of([1.0, 2.0, 3.0, 4.0], calls=1, ended="samples").median
@@ -104,7 +131,9 @@ class Timing:
         ordered = sorted(seconds)
         middle = len(ordered) // 2
         median = (ordered[middle] + ordered[~middle]) / 2
-        return cls(median, *interval(ordered), samples=len(ordered), calls=calls, ended=ended)
+        low, high = interval(ordered)
+        wide = len(ordered) >= FEWEST and high - low > WIDE * median and ended != "hopeless"
+        return cls(median, low, high, len(ordered), calls, ended, disturbed or wide)
 
     @property
     def hopeless(self) -> bool:
@@ -113,7 +142,8 @@ class Timing:
 
     def __str__(self) -> str:
         spread = f"{in_words(self.low)} to {in_words(self.high)}"
-        return f"{in_words(self.median)} ({spread}; {self.samples} samples, {self.ended})"
+        noise = ", disturbed" if self.disturbed else ""
+        return f"{in_words(self.median)} ({spread}; {self.samples} samples, {self.ended}{noise})"
 
 
 def interval(ordered: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float]:
@@ -156,6 +186,11 @@ class Clock(Protocol):
     def shortest(self) -> float:
         """The shortest sample, in seconds, that the clock measures exactly."""
 
+    @property
+    def waits(self) -> Sequence[float]:
+        """For each of the last samples, the seconds that a thread of this process was ready to run
+        and had no core: of all threads, the longest. Empty where that is unknown."""
+
     def now(self) -> float:
         """Wall-clock seconds, for budgets."""
 
@@ -181,22 +216,57 @@ class CpuClock:
         self._counter = counter
         size = cpu_cache() if cache is None else cache
         self._buffer = torch.empty(size, dtype=torch.uint8, device="cpu")
+        self.waits: list[float] = []
 
     def now(self) -> float:
         return self._counter()
 
     def samples(self, call: Call, calls: int, count: int, before: Call | None) -> list[float]:
         counter, found = self._counter, []
-        for _ in range(count):
-            if before is not None:
-                before()
-            # Not by torch: its threads keep spinning for a while, on cores that the call needs.
-            ctypes.memset(self._buffer.data_ptr(), 0, self._buffer.numel())
-            start = counter()
-            for _ in range(calls):
-                call()
-            found.append(counter() - start)
+        self.waits = []
+        with contextlib.closing(_Waits()) as waits:
+            for _ in range(count):
+                if before is not None:
+                    before()
+                # Not by torch: its threads keep spinning for a while, on cores that the call needs.
+                ctypes.memset(self._buffer.data_ptr(), 0, self._buffer.numel())
+                waits.longest()
+                start = counter()
+                for _ in range(calls):
+                    call()
+                found.append(counter() - start)
+                self.waits.append(waits.longest())
         return found
+
+
+_TASKS = "/proc/self/task"
+
+
+class _Waits:
+    """How long the threads of this process have waited for a core, as Linux counts it. Elsewhere it
+    is always 0."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, int] = {}  # file descriptor -> nanoseconds, when it was last read
+        threads = os.listdir(_TASKS) if os.path.isdir(_TASKS) else []
+        for thread in threads if len(threads) <= MOST_THREADS else ():
+            with contextlib.suppress(OSError):  # it has ended, or the system does not count
+                path = f"{_TASKS}/{thread}/schedstat"
+                self._seen[os.open(path, os.O_RDONLY | os.O_CLOEXEC)] = 0
+
+    def longest(self) -> float:
+        """Seconds since the last time that this was called: of all threads, the longest."""
+        longest = 0
+        for file, before in self._seen.items():
+            with contextlib.suppress(OSError):  # the thread has ended
+                self._seen[file] = now = int(os.pread(file, 128, 0).split()[1])
+                longest = max(longest, now - before)
+        return longest * 1e-9
+
+    def close(self) -> None:
+        """Close the files."""
+        for file in self._seen:
+            os.close(file)
 
 
 class CudaClock:
@@ -211,6 +281,9 @@ class CudaClock:
 
     shortest = 20e-6
     """Events have a resolution of half a microsecond."""
+
+    waits: Sequence[float] = ()
+    """Waits of the host do not matter to the device."""
 
     def __init__(self, device: torch.device, cache: int | None = None) -> None:
         self._device = device
@@ -310,10 +383,11 @@ def measure(
     """Time a call until the result is settled, it is clearly slower than the `best` median so far,
     or its budget of seconds is used up.
 
-    A call is never interrupted: a slow one may end after the budget, and still counts. `before` is
-    called before each sample, outside the timed region; it restores what the call modifies. In a
-    sample of several calls only the first finds the cache flushed. `calls` is the number of calls
-    per sample of an earlier timing, where there was one. Exceptions of the call are not caught.
+    A call is never interrupted: a slow one may end after the budget, and still counts. Where other
+    programs disturb it, it takes up to three times its budget. `before` is called before each
+    sample, outside the timed region; it restores what the call modifies. In a sample of several
+    calls only the first finds the cache flushed. `calls` is the number of calls per sample of an
+    earlier timing, where there was one. Exceptions of the call are not caught.
 
     >>> measure(lambda: sum(range(1000)), device="cpu", budget=0.05).median > 0
     True
@@ -322,23 +396,60 @@ def measure(
         raise ValueError(f"the budget is {budget} seconds; it must be more than 0")
     if clock is None:
         clock = clock_of(device)
-    end = clock.now() + budget
+    start = clock.now()
+    end = start + budget
+    taken = _Samples()
     first = clock.samples(call, 1, 1, before)  # warm-up: it may compile, load, and fault pages
     if clock.now() >= end:
-        return Timing.of(first, calls=1, ended="budget")
+        taken.add(first, clock.waits, 1)
+        return taken.timing(1, "budget")
     if first[0] > 0:  # it may have become slower since
         calls = max(1, min(calls, int((end - clock.now()) / first[0])))
-    calls, seconds, cost = _calibrated(call, clock, end, before, calls)
-    while (ended := _ended(seconds, best, end - clock.now())) is None:
-        start = clock.now()
-        count = min(_batch(len(seconds)), int((end - start) / cost) if cost > 0 else MOST)
+    calls, cost = _calibrate(taken, call, clock, end, before, calls)
+    while True:
+        now = clock.now()
+        until = end if taken.enough else start + LONGER * budget
+        ended = _ended(taken, best, until - now)
+        if ended is not None:
+            return taken.timing(calls, ended)
+        count = min(_batch(len(taken.quiet)), int((until - now) / cost) if cost > 0 else MOST)
         found = clock.samples(call, calls, max(count, 1), before)
-        seconds += [each / calls for each in found]
-        cost = (clock.now() - start) / len(found)
-        if calls * min(seconds) < clock.shortest / 2 and calls < CALLS and clock.now() < end:
+        taken.add(found, clock.waits, calls)
+        cost = (clock.now() - now) / len(found)
+        if calls * min(taken.seconds) < clock.shortest / 2 and calls < CALLS and clock.now() < end:
             # The machine was busy during calibration: the sample needs more calls.
-            calls, seconds, cost = _calibrated(call, clock, end, before, calls * 2)
-    return Timing.of(seconds, calls=calls, ended=ended)
+            taken = _Samples()
+            calls, cost = _calibrate(taken, call, clock, end, before, calls * 2)
+
+
+class _Samples:
+    """Samples of one call, and how disturbed each is."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []  # per call
+        self.quiet: list[float] = []  # those that are not disturbed
+        self._waited: list[float] = []  # for each of `seconds`, the fraction of it
+
+    def add(self, found: Sequence[float], waits: Sequence[float], calls: int) -> None:
+        for k, taken in enumerate(found):
+            waited = waits[k] / taken if k < len(waits) and taken > 0 else 0.0
+            self.seconds.append(taken / calls)
+            self._waited.append(waited)
+            if waited <= WAITED:
+                self.quiet.append(taken / calls)
+
+    @property
+    def enough(self) -> bool:
+        """Whether there are enough undisturbed samples, so that it need not take longer."""
+        return len(self.quiet) >= min(SURE, len(self.seconds))
+
+    def timing(self, calls: int, ended: Ended) -> Timing:
+        if len(self.quiet) >= min(QUIET, len(self.seconds)):
+            counted = self.quiet
+        else:
+            ordered = sorted(range(len(self.seconds)), key=self._waited.__getitem__)
+            counted = [self.seconds[k] for k in ordered[:QUIET]]
+        return Timing.of(counted, calls=calls, ended=ended, disturbed=not self.enough)
 
 
 def _batch(count: int) -> int:
@@ -347,24 +458,26 @@ def _batch(count: int) -> int:
     return next(mark - count for mark in marks if mark > count)
 
 
-def _calibrated(
-    call: Call, clock: Clock, end: float, before: Call | None, calls: int
-) -> tuple[int, list[float], float]:
-    """The number of calls, at least `calls`, in a sample that the clock measures exactly; the first
-    such sample, in seconds per call; and the seconds that it cost with flush and `before`."""
+def _calibrate(
+    taken: _Samples, call: Call, clock: Clock, end: float, before: Call | None, calls: int
+) -> tuple[int, float]:
+    """The number of calls, at least `calls`, in a sample that the clock measures exactly, and the
+    seconds that such a sample cost with flush and `before`. Adds the sample to those taken."""
     calls = min(calls, CALLS)
     while True:
         start = clock.now()
-        [taken] = clock.samples(call, calls, 1, before)
+        found = clock.samples(call, calls, 1, before)
         now = clock.now()
-        if taken >= clock.shortest or calls >= CALLS or now >= end:
-            return calls, [taken / calls], now - start
+        if found[0] >= clock.shortest or calls >= CALLS or now >= end:
+            taken.add(found, clock.waits, calls)
+            return calls, now - start
         # A very short reading is inexact, so the number grows at most tenfold at a time.
-        wanted = math.ceil(1.2 * clock.shortest / taken) if taken > 0 else 10
+        wanted = math.ceil(1.2 * clock.shortest / found[0]) if found[0] > 0 else 10
         calls = min(calls * max(2, min(wanted, 10)), CALLS)
 
 
-def _ended(seconds: list[float], best: float | None, left: float) -> Ended | None:
+def _ended(taken: _Samples, best: float | None, left: float) -> Ended | None:
+    seconds = taken.quiet
     if best is not None and len(seconds) >= GLANCE and min(seconds) > FAR * best:
         return "hopeless"
     ordered = sorted(seconds)
@@ -373,6 +486,6 @@ def _ended(seconds: list[float], best: float | None, left: float) -> Ended | Non
         return "hopeless"
     if len(seconds) >= FEWEST and high - low <= PRECISION * ordered[len(ordered) // 2]:
         return "settled"
-    if len(seconds) >= MOST:
+    if len(taken.seconds) >= MOST:
         return "samples"
     return "budget" if left <= 0 else None

@@ -47,6 +47,7 @@ from tzero.tune.copying import (
     tensor_of,
     view_of,
 )
+from tzero.tune.judge import DEFAULT, Judge
 from tzero.tune.trial import Called, as_written
 
 __all__ = ["Parcel", "opened", "packed", "unsendable"]
@@ -74,9 +75,14 @@ class _Contents(NamedTuple):
     pinned: bool
 
 
-def packed(host: Host[Any], args: tuple[Any, ...], called: Called = as_written) -> Parcel:
-    """Pack a function, its arguments, and how it is called; `InvalidArgument` where something
-    cannot be sent.
+def packed(
+    host: Host[Any],
+    args: tuple[Any, ...],
+    called: Called = as_written,
+    judge: Judge = DEFAULT,
+) -> Parcel:
+    """Pack a function, its arguments, how it is called, and how its results are judged;
+    `InvalidArgument` where something cannot be sent.
 
     ::
 
@@ -88,7 +94,7 @@ def packed(host: Host[Any], args: tuple[Any, ...], called: Called = as_written) 
     buffer = io.BytesIO()
     pickler = _Pickler(buffer)
     try:
-        pickler.dump((sent, args, called))
+        pickler.dump((sent, args, called, judge))
     except Exception as error:  # objects may raise anything when they are pickled
         raise unsendable(host.name, _reason(error)) from error
     table = [
@@ -104,12 +110,12 @@ def packed(host: Host[Any], args: tuple[Any, ...], called: Called = as_written) 
     return parcel
 
 
-def opened(parcel: Parcel) -> tuple[Host[Any], tuple[Any, ...], Called]:
+def opened(parcel: Parcel) -> tuple[Host[Any], tuple[Any, ...], Called, Judge]:
     """What was packed.
 
     ::
 
-        host, args, called = opened(parcel)
+        host, args, called, judge = opened(parcel)
         called(host, config)(*args)
     """
     with mmap.mmap(parcel.descriptor, 0, access=mmap.ACCESS_COPY) as memory:
@@ -119,7 +125,8 @@ def opened(parcel: Parcel) -> tuple[Host[Any], tuple[Any, ...], Called]:
             if has_contents(location):
                 # No view may outlive this line: an mmap with views cannot be closed.
                 bytes_of(storages[location]).copy_(_viewed(memory, start, location[2]))
-    found: tuple[Host[Any], tuple[Any, ...], Called] = _Unpickler(io.BytesIO(data), storages).load()
+    found: tuple[Host[Any], tuple[Any, ...], Called, Judge]
+    found = _Unpickler(io.BytesIO(data), storages).load()
     return found
 
 

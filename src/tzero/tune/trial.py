@@ -2,32 +2,35 @@
 
 ::
 
-    config ── run on copies ── same results as the reference? ── measure ──► Outcome
-                │                 │                                            ▲
-                └─ it raises ─────┴─ they are wrong ───────── problem ─────────┘
+    config ── run on copies ── same results as the reference? ── measure ── still? ──► Outcome
+                │                 │                                         │            ▲
+                └─ it raises ─────┴─ they are wrong ────────────────────────┴─ problem ──┘
 
 Enters: a function from a config to a call, arguments, and the reference config. Leaves: an
 `Outcome` for each config; a config that fails has one too, and raises nothing. It must not know
 which configs there are, nor in which process it runs.
 
 The arguments are only read. All configs run on one set of copies, which is restored before each,
-and with the same random seed.
+and with the same random seed. A config is right if it is so in all runs: with fresh memory filled
+with each pattern of `tzero.tune.fresh`, and as later calls are made, before and after timing.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 
 from tzero.arguments.host import Host
 from tzero.config import Config
-from tzero.tune.compare import same
+from tzero.launches.current_call import current
 from tzero.tune.copying import Copies, Location, tensors_in
+from tzero.tune.failures import passes
+from tzero.tune.fresh import PATTERNS, Filling, Pattern
+from tzero.tune.judge import DEFAULT, Judge, Reference
 from tzero.tune.records import Outcome
 from tzero.tune.timing import Clock, clock_of, measure
 
@@ -71,16 +74,6 @@ class ReferenceFailed(RuntimeError):
         return ReferenceFailed, (self.config, self.problem)
 
 
-@dataclass(frozen=True, slots=True)
-class _Reference:
-    """The results of the reference, in memory that no other config writes to."""
-
-    results: Any
-    args: Any
-    changed: tuple[Location, ...]
-    """Which of the arguments' storages it writes to."""
-
-
 class Trial:
     """Tries configs of one function with the same arguments.
 
@@ -100,32 +93,39 @@ class Trial:
         device: torch.device,
         reference: Config,
         clock: Clock | None = None,
+        judge: Judge = DEFAULT,
     ) -> None:
         self._host_call = host_call
         self._device = device
         self._clock = clock
+        self._judge = judge
         self._copies = Copies(args)
         self._calls: dict[Config, int] = {}  # calls in a sample, where known
         self._config = reference
-        self._found: _Reference | str | None = None
+        self._found: Reference | str | None = None
+        self._changed: tuple[Location, ...] = ()  # the storages that the reference writes to
+        self._filled: set[Config] = set()  # those that were right with filled memory
+        self.reference_passing = False
+        """Whether the reference failed for a reason that passes."""
+        self._lost = False  # whether a config broke the device for all that come after it
 
     def set_reference(self, config: Config) -> None:
         """Compare with this config from now on. The current reference is not run again."""
         if config != self._config:
             self._config, self._found = config, None
+            self._filled.clear()
 
     def spare(self) -> Any:
         """The copies that configs run on; they are restored before each."""
         return self._copies.taken()
 
     def reference_problem(self) -> str:
-        """Why the reference does not run; empty where it does. It runs once."""
+        """Why the reference does not run or is nondeterministic; else empty. Found out once."""
         if self._found is None:
             try:
-                with self._seeded():
-                    self._found = self._run_reference()
+                self._found, self.reference_passing = self._run_reference(), False
             except Exception as error:  # kernels and compilers may raise anything
-                self._found = problem_of(error)
+                self._found, self.reference_passing = problem_of(error), self._passes(error)
         return self._found if isinstance(self._found, str) else ""
 
     def outcome(self, config: Config, *, budget: float, best: float | None) -> Outcome:
@@ -135,12 +135,17 @@ class Trial:
         if problem and config != self._config:
             raise ReferenceFailed(self._config, problem)
         if problem:
-            return Outcome(problem=problem)
+            return Outcome(problem=problem, passing=self.reference_passing)
         try:
             with self._seeded():
                 return self._outcome(config, budget, best)
         except Exception as error:
-            return Outcome(problem=problem_of(error))
+            return Outcome(problem=problem_of(error), passing=self._passes(error))
+
+    def _passes(self, error: Exception) -> bool:
+        """Whether a failure says nothing about the config that it happened to."""
+        lost, self._lost = self._lost, self._lost or self.device_lost()
+        return lost or passes(error)
 
     def device_lost(self) -> bool:
         """Whether this process can no longer use the device, as on CUDA after an illegal memory
@@ -153,26 +158,31 @@ class Trial:
             return True
         return False
 
-    def _run_reference(self) -> _Reference:
-        _, args, results = self.run(self._config)
-        changed = tuple(self._copies.changed())
-        results, args = self._copies.kept((results, args))
-        return _Reference(results, args, changed)
+    def _run_reference(self) -> Reference | str:
+        # As later calls are made: before results are kept, kernels inside are tuned.
+        self.run(self._config)
+        results, args = self._copies.kept(self._returned(self._config, PATTERNS[0]))
+        self._changed = tuple(self._copies.changed())
+        found = Reference(results, args, self._judge)
+        found, problem = found.repeated(*self._returned(self._config, PATTERNS[0]))
+        for pattern in PATTERNS[1:]:
+            if not problem:
+                found, problem = found.refilled(*self._returned(self._config, pattern), pattern)
+        self._filled.add(self._config)
+        return problem[:_LONGEST] or found
 
     def _outcome(self, config: Config, budget: float, best: float | None) -> Outcome:
-        reference = self._found
-        assert isinstance(reference, _Reference)
+        problem = self._problem_when_filled(config)
+        if problem:
+            return Outcome(problem=problem)
         call, args, results = self.run(config)
-        wrong = same(results, reference.results).words
-        wrong = wrong or same(args, reference.args, named="after the call args").words
-        if wrong:
-            again = config == self._config
-            words = "it is nondeterministic" if again else WRONG
-            return Outcome(problem=f"{words}: {wrong}"[:_LONGEST])
+        problem = self._verdict(config, results, args)
+        if problem:
+            return Outcome(problem=problem)
         del results  # a kernel may need the memory
-        changed = reference.changed
         if self._clock is None:
             self._clock = clock_of(self._device)
+        changed = self._changed
         timing = measure(
             lambda: call(*args),
             device=self._device,
@@ -183,15 +193,59 @@ class Trial:
             calls=self._calls.get(config, 1),
         )
         self._calls[config] = timing.calls
-        return Outcome(timing.median, timing.low, timing.high, timing.samples)
+        # Again: a race need not show at first, and a plan is replayed only now.
+        problem = self._verdict(config, *self._returned(config))
+        if problem:
+            return Outcome(problem=problem)
+        return Outcome(
+            timing.median, timing.low, timing.high, timing.samples, disturbed=timing.disturbed
+        )
 
-    def run(self, config: Config) -> tuple[Callable[..., Any], tuple[Any, ...], Any]:
-        """Call a config once, on restored copies of the arguments. Returns the call, the copies,
+    def _problem_when_filled(self, config: Config) -> str:
+        if config in self._filled:
+            return ""
+        for pattern in PATTERNS:
+            problem = self._verdict(config, *self._returned(config, pattern), pattern)
+            if problem:
+                return problem
+        self._filled.add(config)
+        return ""
+
+    def _verdict(
+        self, config: Config, results: Any, args: tuple[Any, ...], pattern: Pattern | None = None
+    ) -> str:
+        reference = self._found
+        assert isinstance(reference, Reference)
+        wrong = reference.verdict(results, args, pattern)
+        if not wrong:
+            return ""
+        words = "it is nondeterministic" if config == self._config else WRONG
+        return f"{words}: {wrong}"[:_LONGEST]
+
+    def _returned(
+        self, config: Config, pattern: Pattern | None = None
+    ) -> tuple[Any, tuple[Any, ...]]:
+        """The results of a run, and the arguments after it. Nothing else refers to them: the next
+        run may need the memory."""
+        _, args, results = self.run(config, pattern)
+        return results, args
+
+    def run(
+        self, config: Config, pattern: Pattern | None = None
+    ) -> tuple[Callable[..., Any], tuple[Any, ...], Any]:
+        """Call a config once, on restored copies of the arguments; with a pattern, the host
+        function runs as written, and fresh memory is filled with it. Returns the call, the copies,
         and the results."""
         self._copies.restore()
         args = self._copies.taken()
         call = self._host_call(config)
-        results = call(*args)
+        filling = nullcontext() if pattern is None else Filling(pattern)
+        outer, current.is_check = current.is_check, pattern is not None
+        try:
+            with self._seeded(), filling:
+                results = call(*args)
+        finally:
+            current.is_check = outer
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)  # errors of kernels are raised here
         return call, args, results

@@ -6,14 +6,13 @@ It must not know configs or kernels.
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 
+from tzero import locks
 from tzero.adapters import intercept, torch_modes, triton_launch
 from tzero.adapters.torch_internals import DisableTorchFunction, disable_current_modes
 from tzero.arguments.situation import TENSORS
@@ -22,11 +21,9 @@ from tzero.tune.copying import tensors_in
 
 __all__ = ["TURN", "outside_recording", "why_not_now"]
 
-TURN = threading.RLock()
+TURN = locks.lock()
 """Held during a search, because two searches would disturb each other's timings. It also protects
 what searches read and write: the choices of each kernel, and the shipped files in use."""
-
-os.register_at_fork(after_in_child=lambda: TURN._at_fork_reinit())  # type: ignore[attr-defined]
 
 
 def why_not_now(args: tuple[Any, ...]) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests import warm
 from tests.integrations.torch import hosts
 from tests.integrations.torch.hosts import Made
 
@@ -26,7 +27,7 @@ def test_kernels_run_in_data_loaders_and_in_processes_that_share_tensors(
     method: str, tier: int
 ) -> None:
     command = [sys.executable, "-m", "tests.integrations.torch.programs", method, str(tier)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    done = warm.run(command, cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

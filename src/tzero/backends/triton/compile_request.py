@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import shlex
-import tempfile
 import threading
 import warnings
 from collections import namedtuple
@@ -17,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tzero import settings
+from tzero import scratch, settings
 from tzero.adapters import triton_compile, triton_launch
 from tzero.adapters.triton_launch import ASTSource, GPUTarget
 from tzero.backends.triton.rebuild import Maker, NotFaithful
@@ -54,18 +53,21 @@ def compile(asked: Request) -> Artifact:
         options = {k: v for k, v in program["options"].items() if v is not None}
         options["extern_libs"] = tuple((name, path) for name, path, _ in options["extern_libs"])
         with (
-            tempfile.TemporaryDirectory(prefix="tzero-triton-") as folder,
+            scratch.folder("tzero-triton-") as folder,
             triton_compile.private_cache(folder),
         ):
             kernel = triton_launch.compile_here(source, target=target, options=options)
             group = {each: Path(path).read_bytes() for each, path in kernel.metadata_group.items()}
-    about = next(each for each in group if each.endswith(".json"))
+    order = list(group)  # of Triton's stages, first to last
+    about = next(each for each in order if each.endswith(".json"))
+    metadata = json.loads(group.pop(about))
+    metadata.pop("cpu_seal", None)  # of this user on this machine; loading adds one
     facts = {
         "kernel": source.name,
         "hash": kernel.hash,
         "signature": canonical(program["signature"]),
-        "order": list(group),  # of Triton's stages, first to last
-        "metadata": json.loads(group.pop(about)),
+        "order": order,
+        "metadata": metadata,
         "warnings": said,
     }
     return Artifact(group, facts)

@@ -312,14 +312,21 @@ def _comes_from(found: Any, package: str) -> bool:
 
 def _is_assigned(module: ModuleType, name: str, found: Any) -> bool:
     """Whether a constant is the one that a line of the module's source assigns."""
-    line = re.search(rf"^{name}(?::[^=\n]*)? = (.*)$", _text(module.__name__), re.MULTILINE)
-    if line is None:
+    text = _assignment(module.__name__, name)
+    if text is None:
         return False
     try:
-        made = eval(line[1], dict(vars(module)))
+        made = eval(text, dict(vars(module)))
     except Exception:  # spans several lines, or uses a name that the module deleted
         return False
     return made is found or (type(made) is type(found) and repr(made) == repr(found))
+
+
+@functools.cache
+def _assignment(module: str, name: str) -> str | None:
+    """What a line of the module's source assigns to a name; searched once, the text is long."""
+    line = re.search(rf"^{name}(?::[^=\n]*)? = (.*)$", _text(module), re.MULTILINE)
+    return None if line is None else line[1]
 
 
 @functools.cache

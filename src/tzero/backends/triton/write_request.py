@@ -8,7 +8,6 @@ It must not know how requests travel or are cached. `program` writes the kernel 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import shlex
 import sys
@@ -46,8 +45,10 @@ PATH_VARIABLES = (
     "TRITON_CUOBJDUMP_PATH",
     "TRITON_NVDISASM_PATH",
     "TRITON_LIBDEVICE_PATH",
+    *settings.COMPILER_VARIABLES["c"],
 )
-"""Variables that hold paths. They are not part of the digest; the files found there are."""
+"""Variables that a worker takes over. They are not part of the digest. The files found at paths
+are, and so is what the C compiler reads, by its fingerprint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,7 @@ def request(
     except (Unwritable, NoText) as problem:
         return NotTransportable(str(problem))
     # The keys are sorted and each part is canonical, so the whole is canonical too.
-    program = ",".join(f"{json.dumps(key)}:{text}" for key, text in parts.items())
+    program = ",".join(f'"{key}":{text}' for key, text in parts.items())
     return Request(NAME, source.name, f"{{{program}}}", around.toolchain, around.places)
 
 
@@ -231,12 +232,11 @@ _environments: dict[tuple[str, Any, int], _Environment] = {}
 def _environment(target: GPUTarget) -> _Environment:
     """The environment of a target as it is now."""
     key = (target.backend, target.arch, target.warp_size)
-    variables = settings.variables()
     tools = (settings.now(), _tools(target))
-    state = (variables, triton_compile.knob_state(), settings.current(), tools)
+    state = (settings.raw_variables(), triton_compile.knob_state(), settings.current(), tools)
     found = _environments.get(key)
     if found is None or found.state != state:
-        found = _environments[key] = _read_environment(target, variables, state)
+        found = _environments[key] = _read_environment(target, settings.variables(), state)
     return found
 
 
@@ -282,7 +282,8 @@ def _toolchain(target: GPUTarget, made: Any) -> str:
     return toolchain(
         triton=triton_compile.compiler_version(),
         compiler=triton_compile.compiler_digest(),
-        backend=str(made.hash()),
+        # Not the CPU backend's hash, which also says whose entry in Triton's cache it is.
+        backend=str(getattr(made, "identity", made.hash)()),
         assembler=None if assembler is None else file_digest(assembler),
         python=sys.version_info[:2],  # its parser reads the source text
     )

@@ -8,14 +8,13 @@ made, which is in `calls`, nor Helion's private parts, which are in `compat`.
 from __future__ import annotations
 
 import functools
-import threading
 import weakref
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from tzero import events, settings
+from tzero import events, locks, settings
 from tzero.calls.kernel import Kernel
 from tzero.errors import InvalidKernel
 from tzero.integrations.helion import calls, compat
@@ -33,7 +32,7 @@ _original: Any = None
 _known: weakref.WeakSet[Any] = weakref.WeakSet()
 """Helion kernels that have a twin."""
 
-_change = threading.Lock()  # protects `_original` and `_known`
+_change = locks.lock()  # protects `_original` and `_known`
 
 
 def is_kernel(value: object) -> bool:

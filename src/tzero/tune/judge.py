@@ -1,0 +1,242 @@
+"""Judges the results of candidates by those of the reference.
+
+::
+
+    reference: filled with A ── again with A ──► varies by ── with B, C ──► which elements count
+                                    └─ too much: it is nondeterministic        │
+    candidate: filled with A, B, C, and as later calls run ── verdict ◄────────┘
+
+Enters: the results of calls, and the arguments after them. Leaves: empty words for a candidate that
+is right, or where it differs. It must not know configs, or how calls are made.
+
+A, B and C are the patterns of `tzero.tune.fresh`. What changes with them in the reference's results
+was never written, or comes from memory that was not. So it does not count.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from tzero.adapters.torch_internals import storage_id
+from tzero.tune import source
+from tzero.tune.closeness import EXACT, Leeway
+from tzero.tune.compare import changed, parts, same, spread
+from tzero.tune.copying import tensors_in, walk
+from tzero.tune.fresh import PATTERNS, Pattern, holding
+
+__all__ = ["DEFAULT", "Check", "Judge", "Reference", "unfit_option"]
+
+Check = Callable[[Any, Any], object]
+"""Compares the results of a candidate with those of the reference. Where they are wrong, it raises
+AssertionError, or returns False or a text."""
+
+_RESULT, _ARGS = "result", "after the call args"
+
+_RULES = 2
+"""Incremented when results are compared in another way. Older verdicts then do not count."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """How results are compared: the options `tolerance` and `check` of a kernel.
+
+    >>> Judge(tolerance=0.01).text
+    'rules 2, tolerance 0.01'
+    """
+
+    tolerance: float | None = None
+    check: Check | None = None
+
+    @property
+    def text(self) -> str:
+        """It as a part of the key under which outcomes are remembered."""
+        words = f"rules {_RULES}"
+        if self.tolerance is not None:
+            words += f", tolerance {self.tolerance!r}"
+        return words if self.check is None else f"{words}, check {_digest(self.check)}"
+
+    def problem(self, found: Any, expected: Any) -> str:
+        """What `check` says about results; empty where it accepts them.
+
+        >>> Judge(check=lambda found, expected: found < expected).problem(3, 2)
+        'check returned False'
+        """
+        assert self.check is not None
+        try:
+            answer = self.check(found, expected)
+            right = answer is None or bool(answer) != isinstance(answer, str)
+        except AssertionError as error:
+            return f"check says: {str(error).strip() or 'AssertionError'}"
+        except Exception as error:  # it is the user's, and may raise anything
+            return f"check raised {type(error).__name__}: {error}"
+        return "" if right else f"check returned {answer!r}"
+
+
+DEFAULT = Judge()
+"""Compares by the tolerance of each dtype."""
+
+
+def unfit_option(tolerance: Any, check: Any) -> tuple[str, str, str] | None:
+    """Which of these options is not valid, the problem, and what to do; None where both are.
+
+    >>> unfit_option(-1, None)[:2], unfit_option(None, abs)
+    (('tolerance', 'is -1'), None)
+    """
+    number = type(tolerance) in (int, float) and 0 <= tolerance < math.inf
+    if tolerance is not None and not number:
+        advice = "Pass a number from 0 on: tolerance=0.01 allows for errors of 1 %."
+        return "tolerance", f"is {tolerance!r}", advice
+    if check is not None and not callable(check):
+        advice = "Pass a function of two results: check=torch.testing.assert_close."
+        return "check", f"is {check!r}", advice
+    return None
+
+
+def _digest(check: Any) -> str:
+    if isinstance(check, functools.partial):
+        return f"{_digest(check.func)} of {check.args!r} {check.keywords!r}"
+    plain = hasattr(check, "__code__") or hasattr(check, "__func__")
+    name = getattr(check, "__qualname__", type(check).__qualname__)
+    state = {} if plain else getattr(check, "__dict__", {})
+    numbers = {k: v for k, v in state.items() if isinstance(v, bool | int | float | str)}
+    return f"{name} {source.digest(check if plain else type(check).__call__)} {numbers}"
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """What the reference returned and did to its arguments, and how far others may differ.
+
+    >>> reference = Reference(torch.ones(2), (), Judge())
+    >>> reference.verdict(torch.tensor([1.0, 2.0]), ())
+    'result is 2.0 at (1,), and the reference 1.0; 1 of 2 elements differ'
+    """
+
+    results: Any
+    args: tuple[Any, ...]
+    judge: Judge
+    leeways: Mapping[str, Leeway] = field(default_factory=dict)
+
+    def repeated(self, results: Any, args: tuple[Any, ...]) -> tuple[Reference, str]:
+        """The reference, with what is learnt from the same run again; and why it cannot be one, if
+        it varies too much."""
+        leeways: Mapping[str, Leeway] = {**self.leeways, **self._checked_args()}
+        for named, mine, other in self._compared(results, args):
+            found, leeways = spread(
+                mine, other, tolerance=self.judge.tolerance, named=named, leeways=leeways
+            )
+            if not found:
+                return self, f"it is nondeterministic: {found.words}"
+        return replace(self, leeways=leeways), ""
+
+    def refilled(
+        self, results: Any, args: tuple[Any, ...], pattern: Pattern = PATTERNS[1]
+    ) -> tuple[Reference, str]:
+        """The reference, with what is learnt from a run with another pattern: what changes does not
+        count. And why it cannot be one, if its results have another form then, or `check` rejects
+        them."""
+        leeways: Mapping[str, Leeway] = self.leeways
+        for named, mine, other in self._compared(results, args):
+            found, leeways = changed(
+                mine, other, tolerance=self.judge.tolerance, named=named, leeways=leeways
+            )
+            if not found:
+                return self, f"it depends on unwritten memory: {found.words}"
+        if self.judge.check is None:
+            return replace(self, leeways=leeways), ""
+        if pattern is PATTERNS[1]:  # in every dtype another than the first
+            leeways = {**leeways, **self._held(results, args)}
+        made = replace(self, leeways=leeways)
+        words = made._checked(results, args)
+        return made, words and f"it is nondeterministic: {words}"
+
+    def verdict(self, results: Any, args: tuple[Any, ...], pattern: Pattern | None = None) -> str:
+        """Where a candidate differs; empty where it is right. `pattern` is what fresh memory was
+        filled with in its run."""
+        words = self._checked(results, args)
+        if words:
+            return words
+        for named, mine, other in self._compared(results, args):
+            found = same(
+                mine,
+                other,
+                tolerance=self.judge.tolerance,
+                named=named,
+                leeways=self.leeways,
+                pattern=pattern,
+            )
+            if not found:
+                return found.words
+        return ""
+
+    # -- with `check` ----------------------------------------------------------------------------
+
+    def _compared(self, results: Any, args: tuple[Any, ...]) -> Iterator[tuple[str, Any, Any]]:
+        """What is compared by tolerance: all that `check` does not get."""
+        if self.judge.check is None:
+            yield _RESULT, results, self.results
+        if self.judge.check is None or self.results is not None:
+            yield _ARGS, args, self.args
+
+    def _checked(self, results: Any, args: tuple[Any, ...]) -> str:
+        if self.judge.check is None:
+            return ""
+        named, mine, other = self._for_check(results, args)
+        found, expected = (_cloned(each, named, self.leeways) for each in (mine, other))
+        return self.judge.problem(found, expected)
+
+    def _checked_args(self) -> dict[str, Leeway]:
+        """The arguments that do not count, because they are among the results that `check` gets."""
+        if self.judge.check is None:
+            return {}
+        strided = [each for each in tensors_in(self.results) if each.layout is torch.strided]
+        returned = {storage_id(each) for each in strided}
+        every = torch.ones((), dtype=torch.bool, device="cpu")
+        after = parts(self.args, _ARGS)
+        return {at: Leeway(every) for at in after if storage_id(after[at]) in returned}
+
+    def _for_check(self, results: Any, args: tuple[Any, ...]) -> tuple[str, Any, Any]:
+        """What `check` gets: the results, or the arguments of a function that returns nothing."""
+        if self.results is None and results is None:
+            return _ARGS, args, self.args
+        return _RESULT, results, self.results
+
+    def _held(self, results: Any, args: tuple[Any, ...]) -> dict[str, Leeway]:
+        """The elements that held the first pattern, and now hold the second."""
+        named, mine, other = self._for_check(results, args)
+        after = parts(mine, named)
+        found = {}
+        for at, tensor in parts(other, named).items():
+            if at in after and after[at].shape == tensor.shape:
+                held = holding(tensor, PATTERNS[0]) & holding(after[at], PATTERNS[1])
+                if bool(held.any()):
+                    found[at] = replace(self.leeways.get(at, EXACT), ignored=held)
+        return found
+
+
+def _cloned(value: Any, named: str, leeways: Mapping[str, Leeway]) -> Any:
+    """A value with copies of its tensors, for code that may modify them. Elements that do not count
+    are zero."""
+    ignored = {
+        id(tensor): leeways[at].ignored
+        for at, tensor in parts(value, named).items()
+        if at in leeways and leeways[at].ignored is not None
+    }
+
+    def visit(tensor: torch.Tensor) -> torch.Tensor:
+        copy = tensor.detach().clone()
+        mask = ignored.get(id(tensor))
+        if mask is None or mask.numel() != tensor.numel():
+            return copy
+        copy = copy.contiguous()
+        # By bytes, because torch cannot index every dtype.
+        rows = copy.view(-1).view(torch.uint8).view(mask.numel(), copy.element_size())
+        rows[mask] = 0
+        return copy
+
+    return walk(value, visit, {})
