@@ -269,8 +269,8 @@ struct Unreplayed {
 // specialized on: then Python completes the call.
 PyObject *run_unreplayed(Dispatcher &dispatcher, PyObject *self, const Unreplayed &call) {
     State &state = *dispatcher.state;
+    if (!call.entry || !call.args) return nullptr;
     const EntryUse &entry = *call.entry;
-    if (!call.args) return nullptr;
     entry->last_used = dispatcher.clock++;
     Ref result = Ref::steal(
         fall_back(state, *entry->fallback, entry->bound.get(), call.args, entry->last_used));

@@ -96,7 +96,7 @@ PyObject *frame_function(PyObject *, PyObject *frame) {
 #else
     Activation *found = activation_of(frame);
     if (found == nullptr) return nullptr;
-    PyObject *function = reinterpret_cast<PyObject *>(found->function);
+    PyObject *function = found->function;
     if (function == nullptr) Py_RETURN_NONE;
     Py_INCREF(function);
     return function;

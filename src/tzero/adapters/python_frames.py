@@ -12,12 +12,21 @@ lead there with the same depth. Where the stack lies in memory is in `native/fra
 from __future__ import annotations
 
 import dis
+import sys
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
-__all__ = ["Instruction", "decoded", "function_of", "is_supported", "operands", "variables_of"]
+__all__ = [
+    "Instruction",
+    "decoded",
+    "function_of",
+    "is_supported",
+    "operands",
+    "start_tracing",
+    "variables_of",
+]
 
 
 class Instruction(NamedTuple):
@@ -107,6 +116,14 @@ def operands(frame: FrameType, instruction: Instruction, count: int) -> tuple[An
     return _native.frame_operands(frame, instruction.depth, count)
 
 
+def start_tracing(function: Callable[..., Any]) -> None:
+    """Call a function for each frame that this thread enters, and each instruction if the frame's
+    `f_trace_opcodes` is set. CPython 3.12 looks for that attribute only if some frame had it set
+    before tracing starts."""
+    sys._getframe().f_trace_opcodes = True
+    sys.settrace(function)
+
+
 def variables_of(environment: Any) -> dict[Any, Any]:
     """The dict behind `os.environ`, which native code watches; not to be written to."""
     held: dict[Any, Any] = environment._data
@@ -137,8 +154,6 @@ _supported: bool | None = None
 
 def _try() -> bool:
     """Whether a traced attribute load shows its operand."""
-    import sys
-
     marker = type("_Marker", (), {"name": 3})()
     seen: list[Any] = []
 
@@ -159,7 +174,7 @@ def _try() -> bool:
     if sys.gettrace() is not None:
         return False
     try:
-        sys.settrace(traced)
+        start_tracing(traced)
         probe(marker)
     except (ImportError, SystemError, ValueError):
         return False

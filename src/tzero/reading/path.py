@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 from types import CodeType, FrameType, FunctionType
 from typing import Any
 
-from tzero.adapters.python_frames import decoded, function_of
+from tzero.adapters.python_frames import decoded, function_of, start_tracing
 from tzero.reading.attributes import is_generated
 from tzero.reading.called import Judge
 from tzero.reading.dependencies import code_guard
@@ -65,7 +65,7 @@ class Path:
         # A collection may run finalizers and callbacks in the middle of the call.
         self._collects = gc.isenabled()
         gc.disable()
-        sys.settrace(self._entered)
+        start_tracing(self._entered)
         return self
 
     def __exit__(self, *exception: object) -> None:
