@@ -72,8 +72,9 @@ class Judge:
         return not self._world.has(value) and id(value) not in self._given
 
     def entered(self, manager: Any) -> None:
-        """A `with` block begins. A lock is as it was when the block ends."""
-        if not isinstance(manager, _LOCKS):
+        """A `with` block begins. A lock is as it was when the block ends; the device is the current
+        one (see `_cuda_device`)."""
+        if not isinstance(manager, (*_LOCKS, torch.cuda.device)):
             self._check_pure(type(manager))
 
     def subscripted(self, value: Any) -> None:
@@ -172,9 +173,20 @@ class Judge:
             if not is_library(type(kind)):
                 self._world.of_classes(type(kind), "__call__")
             return
+        if kind is torch.cuda.device:
+            self._cuda_device(callee.args[0])
+            return
         self._check_pure(kind)
         if kind not in _TYPE_ONLY:
             self._reads_all(callee.args, kind.__name__)
+
+    def _cuda_device(self, device: Any) -> None:
+        """``torch.cuda.device``: nothing if that is the current one, which each launch checks."""
+        index = device if type(device) is int else getattr(device, "index", None)
+        if index not in (None, -1, torch.cuda.current_device()):
+            raise Unreplayable(
+                f"it launches on another device than the current one: {device}", "", 0
+            )
 
     def _builtin(self, function: Any, callee: Callee) -> None:
         owner = function.__self__

@@ -449,8 +449,8 @@ class World:
 _KEYS = (str, int, bool, type(None), torch.dtype, torch.device)
 """Keys of dicts that native code looks up: comparing them runs no Python code."""
 
-_GUARDED = frozenset([("os", "environ"), ("sys", "modules")])
-"""Names in modules that hold state whose reads are guarded."""
+_GUARDED = frozenset([("os", "environ"), ("sys", "modules"), ("torch.cuda", "device")])
+"""Names in modules that hold state whose reads are guarded, or that `called` judges."""
 
 _WATCHED = (torch.Tensor, torch.nn.Parameter)
 _METHODS = (
