@@ -13,7 +13,7 @@ import torch
 
 import tzero
 import tzero as tz
-from tzero import Config, ConstExpr, InvalidArgument, InvalidKernel
+from tzero import Config, ConstExpr, InvalidArgument, InvalidKernel, events
 from tzero import ConstExpr as Fixed
 
 if TYPE_CHECKING:
@@ -81,7 +81,15 @@ def misspelled(x: Any, n: tzero.ConstExp) -> Any: ...  # type: ignore[name-defin
 def no_expression(x: Any, n: "a ConstExpr") -> Any: ...  # type: ignore[valid-type] # noqa: F722
 
 
-@pytest.mark.parametrize("function", [unseen, misspelled, no_expression])
+def test_an_annotation_that_cannot_be_resolved_is_an_ordinary_argument_and_an_event() -> None:
+    seen: list[events.Event] = []
+    with events.observe(seen.append):
+        assert tzero.kernel(unseen).host.constants == (False, False)
+    assert [event.kind for event in seen] == ["refusal"]
+    assert "the annotation 'Unseen' of 'n' cannot be resolved" in seen[0].reason
+
+
+@pytest.mark.parametrize("function", [misspelled, no_expression])
 def test_an_annotation_that_cannot_be_resolved_is_refused(function: Any) -> None:
     with pytest.raises(InvalidKernel, match=f"^{function.__name__} .* of 'n' cannot be resolved"):
         tzero.kernel(function)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import logging
 import sys
 import types
 import typing
@@ -18,6 +19,7 @@ from inspect import Parameter
 from types import FrameType, FunctionType, MethodType
 from typing import Any, Generic, TypeVar
 
+from tzero import events
 from tzero.arguments.extract import ConstExpr
 from tzero.config import Config
 from tzero.errors import InvalidKernel
@@ -287,8 +289,11 @@ def _resolved(
     try:
         return _evaluated(parameter, namespace, around)
     except Exception as error:
-        if "ConstExpr" not in str(parameter.annotation):
-            return None  # whatever it is, it does not say ConstExpr
+        if "ConstExp" not in str(parameter.annotation):
+            reason = f"the annotation {parameter.annotation!r} of {parameter.name!r} cannot be "
+            reason += f"resolved ({error}), so it is taken for an ordinary argument"
+            events.emit(events.Event("refusal", kernel, reason), logging.INFO)
+            return None
         raise InvalidKernel(
             kernel=kernel,
             problem=f"the annotation {parameter.annotation!r} of {parameter.name!r} cannot be "

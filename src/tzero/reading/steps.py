@@ -46,12 +46,12 @@ class Steps:
         if callee is not None and at.depth > 0:
             (result,) = operands(frame, at, 1)
             self._judge.returned(callee, result, ran_program=self.frames != before)
-        handler = _HANDLERS.get(at.name)
-        if handler is not None:
-            count, handle = handler
-            taken = count if count >= 0 else _arity(at)
-            self.operands = operands(frame, at, taken) if taken else ()
-            handle(self, frame, at, self.operands)
+        if at.name in _HARMLESS:
+            return
+        count, handle = _HANDLERS.get(at.name, (0, Steps.refused))
+        taken = count if count >= 0 else _arity(at)
+        self.operands = operands(frame, at, taken) if taken else ()
+        handle(self, frame, at, self.operands)
 
     def global_(self, frame: FrameType, at: Instruction, values: Any) -> None:
         """LOAD_GLOBAL"""
@@ -211,6 +211,12 @@ class Steps:
         self._judge.call(callee)
         self._result_of[id(frame)] = callee, self.frames
 
+    def intrinsic(self, frame: FrameType, at: Instruction, values: Any) -> None:
+        """CALL_INTRINSIC_1: of these, only some are part of ordinary expressions."""
+        if at.text.removeprefix("INTRINSIC_") not in ("LIST_TO_TUPLE", "UNARY_POSITIVE"):
+            self.refused(frame, at, values)
+        self.contents(frame, at, values)
+
     def refused(self, frame: FrameType, at: Instruction, values: Any) -> None:
         """Instructions that are not followed."""
         words = {"MATCH_CLASS": "it uses a class pattern, which reads attributes by place"}
@@ -233,7 +239,7 @@ _HANDLERS: dict[str, tuple[int, Handle]] = {
             *("POP_JUMP_FORWARD_IF_TRUE", "POP_JUMP_FORWARD_IF_FALSE", "POP_JUMP_IF_TRUE"),
             *("POP_JUMP_BACKWARD_IF_TRUE", "POP_JUMP_BACKWARD_IF_FALSE", "POP_JUMP_IF_FALSE"),
             *("JUMP_IF_TRUE_OR_POP", "JUMP_IF_FALSE_OR_POP", "GET_YIELD_FROM_ITER"),
-            *("MATCH_KEYS", "MATCH_MAPPING", "MATCH_SEQUENCE"),
+            *("MATCH_KEYS", "MATCH_MAPPING", "MATCH_SEQUENCE", "UNARY_POSITIVE"),
         ],
         (1, Steps.contents),
     ),
@@ -255,6 +261,7 @@ _HANDLERS: dict[str, tuple[int, Handle]] = {
     "KW_NAMES": (0, Steps.keywords),
     _CALLS: (-1, Steps.called),
     "CALL_FUNCTION_EX": (-1, Steps.called_with_all),
+    "CALL_INTRINSIC_1": (1, Steps.intrinsic),
     **dict.fromkeys(
         [
             *("MATCH_CLASS", "IMPORT_STAR", "LOAD_BUILD_CLASS", "STORE_SLICE", "STORE_NAME"),
@@ -265,8 +272,33 @@ _HANDLERS: dict[str, tuple[int, Handle]] = {
         (0, Steps.refused),
     ),
 }
-"""How many operands each instruction has that reads, stores or calls, and what it does. The others
-move values, make new ones, or jump."""
+"""How many operands each instruction has that reads, stores or calls, and what it does."""
+
+_HARMLESS = frozenset(
+    [
+        # move values
+        *("CACHE", "COPY", "COPY_FREE_VARS", "DELETE_FAST", "EXTENDED_ARG", "LOAD_CLOSURE"),
+        *("LOAD_CONST", "LOAD_FAST", "LOAD_FAST_AND_CLEAR", "LOAD_FAST_CHECK", "NOP", "POP_TOP"),
+        *("PUSH_NULL", "RESUME", "STORE_FAST", "STORE_FAST_MAYBE_NULL", "SWAP"),
+        # make new ones
+        *("BUILD_CONST_KEY_MAP", "BUILD_LIST", "BUILD_MAP", "BUILD_SET", "BUILD_SLICE"),
+        *("BUILD_STRING", "BUILD_TUPLE", "LIST_APPEND", "LIST_TO_TUPLE", "MAKE_CELL"),
+        *("MAKE_FUNCTION", "MAP_ADD", "SET_ADD"),
+        # compare identities, and jump
+        *("IS_OP", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT", "JUMP_FORWARD"),
+        *("POP_JUMP_BACKWARD_IF_NONE", "POP_JUMP_BACKWARD_IF_NOT_NONE"),
+        *("POP_JUMP_FORWARD_IF_NONE", "POP_JUMP_FORWARD_IF_NOT_NONE"),
+        *("POP_JUMP_IF_NONE", "POP_JUMP_IF_NOT_NONE"),
+        # begin and end functions, loops and blocks
+        *("CLEANUP_THROW", "END_FOR", "END_SEND", "RETURN_CONST", "RETURN_GENERATOR"),
+        *("RETURN_VALUE", "YIELD_VALUE"),
+        # raise and catch exceptions; classes of exceptions are compared by identity
+        *("CHECK_EXC_MATCH", "LOAD_ASSERTION_ERROR", "POP_EXCEPT", "PUSH_EXC_INFO"),
+        *("RAISE_VARARGS", "RERAISE", "WITH_EXCEPT_START"),
+    ]
+)
+"""Instructions that neither read nor change anything that was there before the call. An instruction
+that is in neither table is not followed."""
 
 
 def _arity(at: Instruction) -> int:

@@ -1,0 +1,295 @@
+"""Following calls: which instructions are known, and what a followed call may do."""
+
+from __future__ import annotations
+
+import collections
+import dis
+import functools
+import logging
+import os
+import sys
+import threading
+from types import CodeType, FrameType
+from typing import Any
+
+import pytest
+import torch
+
+import tzero
+from tests.plans.hosts import scaled
+from tzero.adapters import python_frames
+from tzero.reading import steps
+
+pytestmark = pytest.mark.skipif(
+    not python_frames.is_supported(), reason="frames cannot be read with this Python"
+)
+
+
+# -- instructions ----------------------------------------------------------------------------------
+
+
+def test_every_instruction_is_known_once():
+    known = {*steps._HANDLERS, *steps._HARMLESS, "CALL"}
+    assert not set(steps._HANDLERS) & steps._HARMLESS
+    pseudo = {"SETUP_FINALLY", "SETUP_CLEANUP", "SETUP_WITH", "POP_BLOCK", "JUMP", "RESERVED"}
+    pseudo |= {"JUMP_NO_INTERRUPT", "LOAD_SUPER_METHOD", "LOAD_ZERO_SUPER_METHOD", "LOAD_METHOD"}
+    pseudo |= {"LOAD_ZERO_SUPER_ATTR", "INTERPRETER_EXIT"}
+    refused = {"ASYNC_GEN_WRAP", "CHECK_EG_MATCH", "END_ASYNC_FOR", "PREP_RERAISE_STAR"}
+    refused |= {"PRINT_EXPR"}
+    names = {name for name in dis.opname if not name.startswith(("<", "INSTRUMENTED_"))}
+    assert names - known - pseudo - refused == set()
+
+
+def codes_in(code: CodeType) -> list[CodeType]:
+    inner = [each for each in code.co_consts if isinstance(each, CodeType)]
+    return [code, *(each for one in inner for each in codes_in(one))]
+
+
+def test_the_depth_of_the_stack_follows_from_the_code():
+    found = 0
+    for module in (collections, functools, logging, threading, torch.nn.modules.module):
+        for value in list(vars(module).values()):
+            code = getattr(value, "__code__", None)
+            for each in codes_in(code) if isinstance(code, CodeType) else []:
+                depths = [at.depth for at in python_frames.decoded(each).values()]
+                assert all(0 <= depth <= each.co_stacksize for depth in depths), each
+                found += 1
+    assert found > 100
+
+
+def test_operands_are_the_values_that_an_instruction_works_on():
+    seen: list[tuple[str, Any]] = []
+
+    def host(a, b):
+        total = 0
+        for k in [a, b]:
+            try:
+                total += {"x": k}["x"] * 2
+            except KeyError:
+                total = -1
+        return [total, a.real, len((b, b))]
+
+    def look(frame: FrameType, event: str, arg: Any) -> Any:
+        if frame.f_code is not host.__code__:
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            at = python_frames.decoded(frame.f_code)[frame.f_lasti]
+            if at.name in ("BINARY_SUBSCR", "BINARY_OP", "LOAD_ATTR"):
+                seen.append((at.name, python_frames.operands(frame, at, min(at.depth, 2))))
+        return look
+
+    python_frames.start_tracing(look)
+    try:
+        assert host(3, 5) == [16, 3, 2]
+    finally:
+        sys.settrace(None)
+    items = [values for name, values in seen if name == "BINARY_SUBSCR"]
+    assert items == [({"x": 3}, "x"), ({"x": 5}, "x")]
+    sums = [values for name, values in seen if name == "BINARY_OP"]
+    assert sums == [(3, 2), (0, 6), (5, 2), (6, 10)]
+    assert [values[-1] for name, values in seen if name == "LOAD_ATTR"] == [3]
+
+
+# -- what a followed call may do -------------------------------------------------------------------
+
+
+class Options:
+    kind = "double"
+
+    def __init__(self) -> None:
+        self.by, self.items = 2.0, [1.0, 2.0]
+
+    @property
+    def twice(self) -> float:
+        return self.by * 2
+
+    def plus(self, more: float) -> float:
+        return self.by + more
+
+    @classmethod
+    def of_class(cls) -> float:
+        return 3.0 if cls.kind == "double" else 5.0
+
+
+class Special(Options):
+    def plus(self, more: float) -> float:
+        return super().plus(more) + 1.0
+
+
+options, special = Options(), Special()
+table = {"a": {"b": 2.0}, 3: 4.0, torch.float32: 5.0}
+log = logging.getLogger("tests.reading.path")
+lock = threading.Lock()
+
+
+@functools.cache
+def cached(by: float) -> list[float]:
+    return [by, options.by]
+
+
+def entered(x):
+    with lock:
+        return scaled(x, options.by)
+
+
+def logged(x):
+    log.debug("scaled %s", x.shape)
+    return scaled(x, 2.0)
+
+
+def imported(x):
+    from math import sqrt
+
+    return scaled(x, sqrt(options.by * 2))
+
+
+def beside(x):
+    if x.dim() > 3:
+        print("never")
+    return scaled(x, options.by)
+
+
+def caught(x):
+    try:
+        return scaled(x, table["c"])
+    except KeyError:
+        return scaled(x, options.by)
+
+
+def formatted(x):
+    return scaled(x, {"by 2.0": 6.0}.get(f"by {options.by}", 7.0))
+
+
+HOSTS = {
+    "attribute": lambda x: scaled(x, options.by),
+    "property": lambda x: scaled(x, options.twice),
+    "method": lambda x: scaled(x, options.plus(1.0)),
+    "super": lambda x: scaled(x, special.plus(1.0)),
+    "class method": lambda x: scaled(x, options.of_class()),
+    "getattr": lambda x: scaled(x, getattr(options, "by", 9.0)),
+    "hasattr": lambda x: scaled(x, 2.0 if hasattr(options, "more") else 3.0),
+    "item of a list": lambda x: scaled(x, options.items[-1]),
+    "all items": lambda x: scaled(x, sum(options.items)),
+    "nested items": lambda x: scaled(x, table["a"]["b"] + options.by),
+    "item by a number": lambda x: scaled(x, table[3] + options.by),
+    "item by a dtype": lambda x: scaled(x, table[x.dtype] + options.by),
+    "variable": lambda x: scaled(x, float(os.environ.get("TZERO_PATH", options.by))),
+    "cache": lambda x: scaled(x, cached(3.0)[1]),
+    "lock": entered,
+    "log": logged,
+    "import": imported,
+    "branch": beside,
+    "exception": caught,
+    "text": formatted,
+}
+
+
+def set_by(patch):
+    patch.setattr(options, "by", 3.0)
+
+
+def clear_cache(patch):
+    patch.setattr(options, "by", 3.0)
+    cached.cache_clear()
+
+
+CHANGES = {
+    **dict.fromkeys(HOSTS, set_by),
+    "super": lambda patch: patch.setattr(special, "by", 3.0),
+    "class method": lambda patch: patch.setattr(Options, "kind", "other"),
+    "hasattr": lambda patch: patch.setattr(options, "more", 1, raising=False),
+    "item of a list": lambda patch: options.items.__setitem__(-1, 7.0),
+    "all items": lambda patch: options.items.append(7.0),
+    "nested items": lambda patch: patch.setitem(table["a"], "b", 7.0),
+    "item by a number": lambda patch: patch.setitem(table, 3, 7.0),
+    "item by a dtype": lambda patch: patch.setitem(table, torch.float32, 7.0),
+    "variable": lambda patch: patch.setenv("TZERO_PATH", "7"),
+    "cache": clear_cache,
+    "log": lambda patch: log.setLevel(logging.DEBUG),
+    "exception": lambda patch: patch.setitem(table, "c", 8.0),
+}
+
+
+@pytest.mark.parametrize("name", HOSTS)
+def test_a_call_is_replayed_until_something_on_its_path_changes(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log.setLevel(logging.NOTSET)
+    host, x = HOSTS[name], torch.arange(4.0)
+    kernel = tzero.kernel(host)
+    for _ in range(3):
+        assert torch.equal(kernel(x), host(x))
+    assert kernel.explain(x).plan is not None, kernel.explain(x)
+    assert not kernel.explain(x).refusal
+    CHANGES[name](monkeypatch)
+    assert kernel.explain(x).refusal  # a guard fails
+    for _ in range(3):
+        assert torch.equal(kernel(x), host(x))
+    log.setLevel(logging.NOTSET)
+    options.items[:] = [1.0, 2.0]
+
+
+def assigns(x):
+    options.by = 2.0
+    return scaled(x, 2.0)
+
+
+def appends(x):
+    options.items.append(1.0)
+    return scaled(x, 2.0)
+
+
+def grows(x):
+    table["new"] = 1.0
+    return scaled(x, 2.0)
+
+
+def advances(x):
+    return scaled(x, float(next(counter)))
+
+
+counter = iter(range(1000))
+
+
+@pytest.mark.parametrize(
+    "host, words",
+    [
+        (assigns, "it assigns the attribute 'by'"),
+        (appends, "append, which may change it"),
+        (grows, "the global 'table' changes while it runs"),
+        (advances, "to next, whose reads tzero does not see"),
+    ],
+)
+def test_a_side_effect_is_not_replayed(host: Any, words: str) -> None:
+    kernel, x = tzero.kernel(host), torch.arange(4.0)
+    sizes = len(options.items)
+    for _ in range(4):
+        kernel(x)
+    assert words in kernel.explain(x).refusal
+    assert len(options.items) == sizes + 4 * (host is appends)
+    table.pop("new", None)
+
+
+def test_nothing_is_traced_after_a_call():
+    kernel, x = tzero.kernel(HOSTS["property"]), torch.arange(4.0)
+    kernel(x)
+    assert sys.gettrace() is None
+
+
+def test_a_call_under_a_debugger_runs_as_written():
+    kernel, x = tzero.kernel(HOSTS["property"]), torch.arange(4.0)
+
+    def debugger(frame: FrameType, event: str, arg: Any) -> None:
+        return None
+
+    sys.settrace(debugger)
+    try:
+        for _ in range(3):
+            assert torch.equal(kernel(x), HOSTS["property"](x))
+        assert sys.gettrace() is debugger
+    finally:
+        sys.settrace(None)
+    for _ in range(3):
+        kernel(x)
+    assert kernel.explain(x).plan is not None
