@@ -211,16 +211,17 @@ class Steps:
         self._judge.call(callee)
         self._result_of[id(frame)] = callee, self.frames
 
-    def intrinsic(self, frame: FrameType, at: Instruction, values: Any) -> None:
-        """CALL_INTRINSIC_1: of these, only some are part of ordinary expressions."""
-        if at.text.removeprefix("INTRINSIC_") not in ("LIST_TO_TUPLE", "UNARY_POSITIVE"):
-            self.refused(frame, at, values)
-        self.contents(frame, at, values)
-
     def refused(self, frame: FrameType, at: Instruction, values: Any) -> None:
         """Instructions that are not followed."""
         words = {"MATCH_CLASS": "it uses a class pattern, which reads attributes by place"}
         raise Unreplayable(words.get(at.name, f"it executes {at.name}"), "", 0)
+
+
+def _intrinsic(steps: Steps, frame: FrameType, at: Instruction, values: Any) -> None:
+    """CALL_INTRINSIC_1: of these, only some are part of ordinary expressions."""
+    if at.text.removeprefix("INTRINSIC_") not in ("LIST_TO_TUPLE", "UNARY_POSITIVE"):
+        steps.refused(frame, at, values)
+    steps.contents(frame, at, values)
 
 
 _CALLS = "PRECALL" if sys.version_info < (3, 12) else "CALL"
@@ -261,7 +262,7 @@ _HANDLERS: dict[str, tuple[int, Handle]] = {
     "KW_NAMES": (0, Steps.keywords),
     _CALLS: (-1, Steps.called),
     "CALL_FUNCTION_EX": (-1, Steps.called_with_all),
-    "CALL_INTRINSIC_1": (1, Steps.intrinsic),
+    "CALL_INTRINSIC_1": (1, _intrinsic),
     **dict.fromkeys(
         [
             *("MATCH_CLASS", "IMPORT_STAR", "LOAD_BUILD_CLASS", "STORE_SLICE", "STORE_NAME"),
