@@ -128,6 +128,18 @@ def cached(by: float) -> list[float]:
     return [by, options.by]
 
 
+@functools.lru_cache
+def kept() -> dict[str, float]:
+    return {"by": options.by}
+
+
+class Table(dict[str, float]):
+    pass
+
+
+numbers = Table(by=2.0)
+
+
 def entered(x):
     with lock:
         return scaled(x, options.by)
@@ -176,6 +188,7 @@ HOSTS = {
     "item by a dtype": lambda x: scaled(x, table[x.dtype] + options.by),
     "variable": lambda x: scaled(x, float(os.environ.get("TZERO_PATH", options.by))),
     "cache": lambda x: scaled(x, cached(3.0)[1]),
+    "contents of a cache": lambda x: scaled(x, kept()["by"] + options.by),
     "lock": entered,
     "log": logged,
     "import": imported,
@@ -206,6 +219,7 @@ CHANGES = {
     "item by a dtype": lambda patch: patch.setitem(table, torch.float32, 7.0),
     "variable": lambda patch: patch.setenv("TZERO_PATH", "7"),
     "cache": clear_cache,
+    "contents of a cache": lambda patch: patch.setitem(kept(), "by", 7.0),
     "log": lambda patch: log.setLevel(logging.DEBUG),
     "exception": lambda patch: patch.setitem(table, "c", 8.0),
 }
@@ -269,6 +283,17 @@ def test_a_side_effect_is_not_replayed(host: Any, words: str) -> None:
     assert words in kernel.explain(x).refusal
     assert len(options.items) == sizes + 4 * (host is appends)
     table.pop("new", None)
+
+
+def test_a_container_of_the_programs_class_is_not_replayed():
+    def host(x):
+        return scaled(x, numbers["by"] * options.twice)
+
+    kernel, x = tzero.kernel(host), torch.arange(4.0)
+    for by in (2.0, 3.0, 4.0):
+        numbers["by"] = by
+        assert torch.equal(kernel(x), host(x)) and torch.equal(kernel(x), host(x))
+    assert "tzero cannot see changes of a Table" in kernel.explain(x).refusal
 
 
 def test_nothing_is_traced_after_a_call():

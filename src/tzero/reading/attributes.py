@@ -130,7 +130,9 @@ def implementation(thing: Any) -> Any:
 
 def is_generated(function: Any) -> bool:
     """Whether a function was generated, as those of dataclasses and named tuples are."""
-    return isinstance(function, FunctionType) and function.__code__.co_filename == "<string>"
+    if not isinstance(function, FunctionType) or function.__code__.co_filename != "<string>":
+        return False
+    return function.__name__.startswith("__")  # others are the program's, run by `exec`
 
 
 def functions_run(value: Any, name: str) -> Iterator[FunctionType]:

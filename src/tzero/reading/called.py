@@ -276,15 +276,13 @@ class Judge:
         """A cached function has returned: guard its cache entry. An entry that is evicted, or
         computed again, is another object."""
         text = f"what {self._world.name(function)} has cached"
-        cache = next(
-            each
-            for each in gc.get_referents(function)
-            if type(each) is dict and each is not vars(function)
-        )
-        found = [key for key in cache if _is_key(key, callee)]
+        # Among what it refers to are its cache, and the results in it.
+        held = [each for each in gc.get_referents(function) if type(each) is dict]
+        own = [each for each in held if each is not vars(function) and each is not result]
+        found = [(cache, key) for cache in own for key in cache if _is_key(key, callee)]
         if len(found) != 1:
             raise Unreplayable(f"{text} cannot be found", "", 0)
-        (key,) = found
+        ((cache, key),) = found
         entry = cache[key]
         self._world.add(Same(f"{text} for {str(key)[:40]}", cache, key, entry))
         if isinstance(result, torch.Tensor):

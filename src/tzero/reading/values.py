@@ -201,6 +201,8 @@ class Values:
 
     def _opaque(self, text: str, value: Any) -> None:
         """A callable in C: the object that it is a method of may change, and it may wrap code."""
+        if isinstance(value, CACHED):  # what it has cached is not in the source
+            raise self._found.refuse(f"it calls {text}, which returns what it has cached")
         owner = getattr(value, "__self__", None)
         if owner is not None and not isinstance(owner, (type, ModuleType)):
             raise self._unwatchable(text, owner)
@@ -320,6 +322,8 @@ class Values:
     def _contents(self, variable: Variable) -> None:
         """A value whose contents may change while it stays the same object."""
         value, names = variable.value, self._found.names
+        if type(value) in (list, dict):  # `is` may compare it with another one
+            self._found.add(variable.same())
         known = self._constant(variable.text, value)
         self._contained.append((variable.text, value, self._found.line))
         same = lambda now: constant_or_none(now) == known and not has_added(now, names)  # noqa: E731

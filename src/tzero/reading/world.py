@@ -388,8 +388,6 @@ class World:
                 raise Unreplayable(f"it adds an item to {self.name(value)}", "", 0)
             self._asked(text, value, lambda now: dict.get(now, key, MISSING), found)
             return found
-        if is_program_class(kind):
-            return MISSING
         self.contents(value)
         return MISSING
 
@@ -415,7 +413,7 @@ class World:
         if not self.has(value):
             return
         if type(value) not in CONTAINERS:
-            if has_state(value) and not is_program_class(type(value)):
+            if has_state(value) and (not is_program_class(type(value)) or _is_builtin(value)):
                 kind = UnsupportedType(kind=type(value).__name__).named
                 name = self.name(value)
                 raise Unreplayable(
@@ -474,6 +472,11 @@ def has_state(value: Any) -> bool:
     if callable(value) and is_library(type(value)):
         return False
     return not is_plain(value) and not isinstance(value, (*STEADY, triton_launch.Constexpr))
+
+
+def _is_builtin(value: Any) -> bool:
+    """Whether an object of the program's class is a container too, whose methods are in C."""
+    return isinstance(value, (list, dict, set, collections.deque, bytearray))
 
 
 def _is_computed(kind: type, found: Any) -> bool:
