@@ -44,7 +44,7 @@ _READING = frozenset(
 """Methods of containers that read all contents and change nothing."""
 
 _TYPE_ONLY = (isinstance, issubclass, type, callable, super, id, iter)
-
+"""Functions that read only the type or identity of what they are given."""
 
 _LOCKS = (type(threading.Lock()), type(threading.RLock()))
 
@@ -225,8 +225,10 @@ class Judge:
 
     def _library(self, function: FunctionType, callee: Callee) -> None:
         self._check_pure(function)
-        if "_torchdynamo_orig_callable" in vars(function):
-            self._unwrapped(function)
+        if "_torchdynamo_orig_callable" in vars(function) and not getattr(
+            function, "_torchdynamo_disable", False
+        ):
+            raise Unreplayable(f"{function.__name__} is compiled by torch.compile", "", 0)
         known = self._world.has(function)  # else it was made in this call, and so were its cells
         for cell in (known and function.__closure__) or ():  # a wrapper calls the program's code
             content = cell.cell_contents if cell != types.CellType() else None
@@ -238,12 +240,6 @@ class Judge:
         if isinstance(wrapped, FunctionType):
             self._world.enter(wrapped, function.__name__)
         self._reads_all(callee.args, function.__name__)
-
-    def _unwrapped(self, function: FunctionType) -> None:
-        if "torch.compiler.disable" not in function.__code__.co_qualname and not getattr(
-            function, "_torchdynamo_disable", False
-        ):
-            raise Unreplayable(f"{function.__name__} is compiled by torch.compile", "", 0)
 
     def _reads_all(self, args: Sequence[Any], name: str) -> None:
         """A function reads its arguments in depth, where that cannot be followed."""
@@ -298,25 +294,21 @@ def _is_key(key: Any, callee: Callee) -> bool:
         return type(key) is type(callee.args[0]) and bool(key == callee.args[0])
     if not isinstance(key, (tuple, list)):
         return False
-    named = [
-        each
-        for pair in zip(callee.names, callee.args[len(positional) :], strict=True)
-        for each in pair
-    ]
-    head, tail = list(key[: len(positional)]), list(key[len(positional) + 1 :])
-    same = all(
-        a is b or (type(a) is type(b) and a == b) for a, b in zip(head, positional, strict=False)
-    )
-    if len(head) != len(positional) or not same:
-        return False
+    pairs = zip(callee.names, callee.args[len(positional) :], strict=True)
+    named = [each for pair in pairs for each in pair]
     if not named:
-        return len(key) == len(positional)
-    return len(tail) == len(named) and all(
-        a is b or (type(a) is type(b) and a == b) for a, b in zip(tail, named, strict=True)
+        return _are_same(key, positional)
+    head, tail = key[: len(positional)], key[len(positional) + 1 :]
+    return _are_same(head, positional) and _are_same(tail, named)
+
+
+def _are_same(some: Sequence[Any], others: Sequence[Any]) -> bool:
+    return len(some) == len(others) and all(
+        a is b or (type(a) is type(b) and a == b) for a, b in zip(some, others, strict=True)
     )
 
 
-_HOOKS = (*("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"),)
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _GLOBAL_HOOKS = (
     *("_global_forward_hooks", "_global_forward_pre_hooks"),
     *("_global_backward_hooks", "_global_backward_pre_hooks"),

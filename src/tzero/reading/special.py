@@ -61,11 +61,6 @@ class Callee(NamedTuple):
         """The arguments that are given by position."""
         return self.args[: len(self.args) - len(self.names)]
 
-    def named(self, name: str, default: Any = None) -> Any:
-        """An argument that is given by name."""
-        given = dict(zip(self.names, self.args[len(self.positional) :], strict=True))
-        return given.get(name, default)
-
 
 _LEVELS = {
     "debug": logging.DEBUG,

@@ -3,7 +3,7 @@
     the global 'cfg'    ──► Same       and cfg is an object of the world
     cfg.scale           ──► Equal in the dict of cfg, Absent in its classes
     TABLE["add"]        ──► Same in TABLE
-    for x in ITEMS      ──► Check: the items of ITEMS are the same objects
+    for x in ITEMS      ──► Items: ITEMS holds the same objects
 
 Enters: one read of a running call at a time: of a global, a closure variable, an attribute, an
 item, or all contents. Leaves: a guard that fails when that read would give something else. It must
@@ -308,7 +308,7 @@ class World:
                 return self._of_library_property(value, name, text)
             return MISSING
         if not self.has(value):
-            return MISSING if found is MISSING else found
+            return found
         own = _own(value)
         if own is not None and name in own:
             self._read(text, own, name, own[name])
