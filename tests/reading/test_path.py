@@ -183,6 +183,7 @@ HOSTS = {
     "hasattr": lambda x: scaled(x, 2.0 if hasattr(options, "more") else 3.0),
     "item of a list": lambda x: scaled(x, options.items[-1]),
     "all items": lambda x: scaled(x, sum(options.items)),
+    "iterator": lambda x: scaled(x, next(iter(options.items)) + options.by),
     "nested items": lambda x: scaled(x, table["a"]["b"] + options.by),
     "item by a number": lambda x: scaled(x, table[3] + options.by),
     "item by a dtype": lambda x: scaled(x, table[x.dtype] + options.by),
@@ -214,6 +215,7 @@ CHANGES = {
     "hasattr": lambda patch: patch.setattr(options, "more", 1, raising=False),
     "item of a list": lambda patch: options.items.__setitem__(-1, 7.0),
     "all items": lambda patch: options.items.append(7.0),
+    "iterator": lambda patch: options.items.__setitem__(0, 7.0),
     "nested items": lambda patch: patch.setitem(table["a"], "b", 7.0),
     "item by a number": lambda patch: patch.setitem(table, 3, 7.0),
     "item by a dtype": lambda patch: patch.setitem(table, torch.float32, 7.0),
@@ -266,12 +268,17 @@ def advances(x):
 counter = iter(range(1000))
 
 
+def looks_inside(x):
+    return scaled(x, getattr(options, "__dict__")["by"])  # noqa: B009
+
+
 @pytest.mark.parametrize(
     "host, words",
     [
         (assigns, "it assigns the attribute 'by'"),
         (appends, "append, which may change it"),
         (grows, "the global 'table' changes while it runs"),
+        (looks_inside, "it reads __dict__, which gives access to hidden state"),
         (advances, "to next, whose reads tzero does not see"),
     ],
 )

@@ -43,7 +43,7 @@ _READING = frozenset(
 )
 """Methods of containers that read all contents and change nothing."""
 
-_TYPE_ONLY = (isinstance, issubclass, type, callable, super, id, iter)
+_TYPE_ONLY = (isinstance, issubclass, type, callable, super, id)
 """Functions that read only the type or identity of what they are given."""
 
 _LOCKS = (type(threading.Lock()), type(threading.RLock()))

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import torch
 
 from tzero import settings
-from tzero.reading.attributes import MISSING
+from tzero.reading.attributes import INTROSPECTION, MISSING
 from tzero.reading.findings import Unreplayable
 from tzero.reading.guards import Check
 from tzero.reading.purity import GETTERS, IMPURE_BUILTINS, READS_A_SETTING
@@ -79,6 +79,8 @@ def get_attribute(world: World, callee: Callee) -> None:
     value, name, *_ = callee.args
     if type(name) is not str:
         raise Unreplayable("it calls getattr with a name that is not a string", "", 0)
+    if name in INTROSPECTION:
+        raise Unreplayable(f"it reads {name}, which gives access to hidden state", "", 0)
     world.attribute(value, name)
 
 
