@@ -33,6 +33,7 @@ __all__ = [
     "no_fork",
     "owned",
     "register",
+    "register_properties",
 ]
 
 T = TypeVar("T")
@@ -76,6 +77,22 @@ def register(made: T) -> T:
     number = id(inner)
     _known[number] = weakref.ref(inner, lambda _: _known.pop(number, None))
     return made
+
+
+def register_properties(kind: type) -> None:
+    """Let a forked child reset the locks of a class's cached properties: until Python 3.12 each
+    has one for all objects, held while a value is computed.
+
+    >>> class Name:
+    ...     @functools.cached_property
+    ...     def text(self):
+    ...         return "computed once"
+    >>> register_properties(Name)
+    """
+    for each in vars(kind).values():
+        made = getattr(each, "lock", None)
+        if isinstance(each, functools.cached_property) and made is not None:
+            register(made)
 
 
 def known(made: object) -> bool:

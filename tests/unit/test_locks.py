@@ -184,6 +184,29 @@ def test_a_lock_that_is_registered_is_known() -> None:
     assert not locks.known(threading.Lock())
 
 
+def test_locks_of_libraries_that_calls_take_are_known() -> None:
+    from torch._ops import OpOverload
+    from triton.runtime import autotuner, jit
+
+    import tzero.adapters.torch_internals
+    import tzero.adapters.triton_launch  # noqa: F401
+
+    kinds = [
+        each
+        for module in (jit, autotuner)
+        for each in vars(module).values()
+        if isinstance(each, type) and each.__module__ == module.__name__
+    ]
+    made = [
+        getattr(each, "lock", None)
+        for kind in [*kinds, OpOverload]
+        for each in vars(kind).values()
+        if isinstance(each, functools.cached_property)
+    ]
+    assert len(made) >= 6
+    assert all(each is None or locks.known(each) for each in made)
+
+
 def forked(child: Any) -> int:
     """The exit code of a child that does this and then ends; None hangs for at most a minute."""
     pid = os.fork()

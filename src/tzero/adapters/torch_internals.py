@@ -21,6 +21,8 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import _disable_current_modes as disable_current_modes
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
+from tzero import locks
+
 __all__ = [
     "DisableTorchFunction",
     "OpOverload",
@@ -45,6 +47,8 @@ __all__ = [
     "uses",
     "version",
 ]
+
+locks.register_properties(OpOverload)
 
 
 def is_zero_tensor(tensor: torch.Tensor) -> bool:

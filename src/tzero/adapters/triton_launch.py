@@ -30,7 +30,13 @@ from triton.compiler.compiler import compile as compile_here
 from triton.knobs import HookChain
 from triton.runtime.autotuner import Autotuner
 from triton.runtime.driver import driver
-from triton.runtime.jit import ConstexprFunction, JITCallable, JITFunction, KernelInterface
+from triton.runtime.jit import (
+    ConstexprFunction,
+    JITCallable,
+    JITFunction,
+    KernelInterface,
+    KernelParam,
+)
 
 from tzero import locks
 
@@ -347,6 +353,9 @@ def _hashed(self: Any) -> str:
 
 
 JITCallable.cache_key = property(_hashed)
+
+locks.register_properties(KernelParam)
+locks.register_properties(Autotuner)
 
 
 class _Autotuning(threading.local):
