@@ -1,5 +1,5 @@
 # mypy: allow-untyped-decorators
-"""Sums of 2, 8 and 16 tensors in Helion, with one configuration.
+"""Sums of 2, 8 and 16 tensors in Helion, and a broadcasting one, with one configuration each.
 
 In a module of its own because it needs Helion, which the `bench` extra installs.
 """
@@ -11,7 +11,7 @@ import helion.language as hl
 import torch
 from torch import Tensor
 
-__all__ = ["SUMS"]
+__all__ = ["SUMS", "broadcast_add"]
 
 _CONFIG = helion.Config(block_sizes=[1024], num_warps=4, num_stages=2)
 
@@ -48,3 +48,12 @@ def add16(a: Tensor, b: Tensor, c: Tensor, d: Tensor, e: Tensor, f: Tensor, g: T
 
 
 SUMS = {2: add2, 8: add8, 16: add16}
+
+
+@helion.kernel(config=helion.Config(block_sizes=[1, 1024], num_warps=4, num_stages=2))
+def broadcast_add(a: Tensor, b: Tensor) -> Tensor:
+    a, b = torch.broadcast_tensors(a, b)
+    out = torch.empty(a.shape, dtype=torch.promote_types(a.dtype, b.dtype), device=a.device)
+    for tile in hl.tile(out.size()):
+        out[tile] = a[tile] + b[tile]
+    return out

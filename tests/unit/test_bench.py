@@ -283,6 +283,7 @@ def test_options() -> None:
 
 
 TUNED = ("matmul", "softmax", "layernorm")
+LIGER = ("rms_norm", "fused_add_rms_norm", "rope", "swiglu")
 
 
 def test_ids_are_the_ones_that_were_published() -> None:
@@ -312,6 +313,10 @@ def test_ids_are_the_ones_that_were_published() -> None:
         *(f"cuda.plan.{count}" for count in (2, 8, 16)),
         *(f"cuda.plan.{what}.{n}" for what in ("pooled", "cycling") for n in (2, 8, 16)),
         "cuda.plan.launches.5",
+        *("fallback.empty.1", "fallback.empty.8", "fallback.launch"),
+        *("plan.helper", "plan.table", "plan.heuristic"),
+        *(f"{device}liger.{name}" for device in ("", "cuda.") for name in LIGER),
+        *(f"{device}broadcast.{how}" for device in ("", "cuda.") for how in ("triton", "helion")),
         *(f"{device}helion.{count}" for device in ("", "cuda.") for count in (2, 8, 16)),
         *("compile.pool.32", "compile.pool.start.32", "compile.submit"),
         *("compile.hit.disk", "compile.first", "compile.hit.100000", "compile.memory"),
@@ -342,6 +347,8 @@ def test_ids_are_the_ones_that_were_published() -> None:
         *(1.15, 1.5, 1.8),
         *(1.6, 2.2, 2.6),
         1.25,
+        *(0.3e-6, 1.0, *[0.3e-6] * 3),
+        *[1 / 4] * 8,
         *[0.15] * 3,
         *(0.3, 0.2, 0.15),
         *(1 / 1.8, 1 / 1.5, 200e-6, 1.5e-3, 150e-3, 1.2, 400e6),
