@@ -21,7 +21,7 @@ struct Activation {
     char owner;
     PyObject *values[1];  // locals, cells, then the stack
 };
-#elif PY_VERSION_HEX < 0x030D0000
+#elif PY_VERSION_HEX < 0x030E0000
 struct Activation {
     PyCodeObject *code;
     void *previous;
@@ -65,9 +65,11 @@ Activation *activation_of(PyObject *object) {
 }  // namespace
 
 PyObject *frame_operands(PyObject *, PyObject *args) {
-    PyObject *frame = nullptr;
+    PyObject *frame = nullptr, *empty = nullptr;
     int depth = 0, count = 0;
-    if (!PyArg_ParseTuple(args, "Oii:frame_operands", &frame, &depth, &count)) return nullptr;
+    if (!PyArg_ParseTuple(args, "OiiO:frame_operands", &frame, &depth, &count, &empty)) {
+        return nullptr;
+    }
 #ifdef TZERO_NO_FRAMES
     PyErr_SetString(PyExc_SystemError, "the layout of frames is not known");
     return nullptr;
@@ -81,7 +83,7 @@ PyObject *frame_operands(PyObject *, PyObject *args) {
     Ref made = Ref::steal(PyTuple_New(count));
     PyObject **end = found->values + found->code->co_nlocalsplus + depth;
     for (int k = 0; made && k < count; ++k) {
-        PyObject *value = end[k - count] == nullptr ? Py_None : end[k - count];
+        PyObject *value = end[k - count] == nullptr ? empty : end[k - count];
         Py_INCREF(value);
         PyTuple_SET_ITEM(made.get(), k, value);
     }

@@ -5,8 +5,8 @@
 
 namespace tzero {
 
-// frame_operands(frame, depth, count): the upper `count` of the `depth` values on a frame's stack,
-// the top last; None for an empty place.
+// frame_operands(frame, depth, count, empty): the upper `count` of the `depth` values on a frame's
+// stack, the top last; `empty` for a place that holds no value.
 PyObject *frame_operands(PyObject *module, PyObject *args);
 
 // frame_function(frame): the function that the frame runs; None for a module or a class body.

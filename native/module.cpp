@@ -424,8 +424,9 @@ PyMethodDef methods[] = {
      PyDoc_STR("recording($module, delta, /)\n--\n\n"
                "Change the number of recorders; while there is one, Python launches.")},
     {"frame_operands", frame_operands, METH_VARARGS,
-     PyDoc_STR("frame_operands($module, frame, depth, count, /)\n--\n\nThe upper count of the "
-               "depth values on a frame's stack, the top last; None for an empty place.")},
+     PyDoc_STR("frame_operands($module, frame, depth, count, empty, /)\n--\n\n"
+               "The upper count of the depth values on a frame's stack, the top last; empty for a "
+               "place that holds no value.")},
     {"frame_function", frame_function, METH_O,
      PyDoc_STR("frame_function($module, frame, /)\n--\n\n"
                "The function that a frame runs; None for a module or a class body.")},

@@ -33,7 +33,7 @@ def test_every_instruction_is_known_once():
     assert not set(steps._HANDLERS) & steps._HARMLESS
     pseudo = {"SETUP_FINALLY", "SETUP_CLEANUP", "SETUP_WITH", "POP_BLOCK", "JUMP", "RESERVED"}
     pseudo |= {"JUMP_NO_INTERRUPT", "LOAD_SUPER_METHOD", "LOAD_ZERO_SUPER_METHOD", "LOAD_METHOD"}
-    pseudo |= {"LOAD_ZERO_SUPER_ATTR", "INTERPRETER_EXIT"}
+    pseudo |= {"LOAD_ZERO_SUPER_ATTR", "INTERPRETER_EXIT", "ENTER_EXECUTOR", "EXIT_INIT_CHECK"}
     refused = {"ASYNC_GEN_WRAP", "CHECK_EG_MATCH", "END_ASYNC_FOR", "PREP_RERAISE_STAR"}
     refused |= {"PRINT_EXPR"}
     names = {name for name in dis.opname if not name.startswith(("<", "INSTRUMENTED_"))}
@@ -175,6 +175,10 @@ def formatted(x):
 
 HOSTS = {
     "attribute": lambda x: scaled(x, options.by),
+    "keywords": lambda x: scaled(by=options.by, x=x),
+    "star": lambda x: scaled(*[x], **{"by": options.by}),
+    "keyword of a method": lambda x: scaled(x, options.plus(more=1.0)),
+    "method of None": lambda x: scaled(x, options.by if None.__eq__(None) else 1.0),
     "property": lambda x: scaled(x, options.twice),
     "method": lambda x: scaled(x, options.plus(1.0)),
     "super": lambda x: scaled(x, special.plus(1.0)),

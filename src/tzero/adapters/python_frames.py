@@ -14,12 +14,15 @@ from __future__ import annotations
 import dis
 import sys
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 __all__ = [
+    "EMPTY",
     "Instruction",
+    "arity",
+    "call_in",
     "decoded",
     "function_of",
     "is_supported",
@@ -27,6 +30,10 @@ __all__ = [
     "start_tracing",
     "variables_of",
 ]
+
+
+EMPTY: Any = object()
+"""Stands for a place on the stack that holds no value."""
 
 
 class Instruction(NamedTuple):
@@ -110,10 +117,32 @@ def _depths(
 
 
 def operands(frame: FrameType, instruction: Instruction, count: int) -> tuple[Any, ...]:
-    """The upper values on a frame's stack, the top last."""
+    """The upper values on a frame's stack, the top last; `EMPTY` where there is none."""
     from tzero import _native  # only where it is built
 
-    return _native.frame_operands(frame, instruction.depth, count)
+    return _native.frame_operands(frame, instruction.depth, count, EMPTY)
+
+
+def arity(instruction: Instruction) -> int:
+    """How many values a call takes from the stack."""
+    if instruction.name == "CALL_FUNCTION_EX":
+        return 2 + (instruction.arg & 1) + _FUNCTION_FIRST
+    return instruction.arg + 2 + (instruction.name == "CALL_KW")
+
+
+def call_in(values: Sequence[Any]) -> tuple[Any, list[Any]]:
+    """The function and the arguments of a call, whose values are on the stack. Beside the function
+    is the object of a method, or nothing. From CPython 3.13 on the function is below it."""
+    first, *rest = values
+    if not rest:
+        return first, []
+    second, *args = rest
+    if _FUNCTION_FIRST:
+        return first, args if second is EMPTY else [second, *args]
+    return (second, args) if first is EMPTY else (first, [second, *args])
+
+
+_FUNCTION_FIRST = sys.version_info >= (3, 13)
 
 
 def start_tracing(function: Callable[..., Any]) -> None:

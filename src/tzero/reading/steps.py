@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from tzero.adapters.python_frames import Instruction, function_of, operands
+from tzero.adapters.python_frames import Instruction, arity, call_in, function_of, operands
 from tzero.reading.attributes import INTROSPECTION, MISSING
 from tzero.reading.bytecode import implied
 from tzero.reading.called import Judge
@@ -49,7 +49,7 @@ class Steps:
         if at.name in _HARMLESS:
             return
         count, handle = _HANDLERS.get(at.name, (0, Steps.refused))
-        taken = count if count >= 0 else _arity(at)
+        taken = count if count >= 0 else arity(at)
         self.operands = operands(frame, at, taken) if taken else ()
         handle(self, frame, at, self.operands)
 
@@ -185,22 +185,19 @@ class Steps:
         self._names[id(frame)] = frame.f_code.co_consts[at.arg]
 
     def called(self, frame: FrameType, at: Instruction, values: Any) -> None:
-        """PRECALL (3.11), CALL (3.12)"""
-        first, second, *args = values
+        """PRECALL (3.11), CALL (3.12), CALL_KW (3.13)"""
         names = self._names.pop(id(frame), ())
-        self._judge.opened(second if first is None else first)
-        if first is not None:
-            callee = Callee.of(first, [second, *args], names)
-        else:
-            callee = Callee.of(second, args, names)
-        self._called(frame, callee)
+        if at.name == "CALL_KW":
+            *values, names = values
+        function, args = call_in(values)
+        self._judge.opened(function)
+        self._called(frame, Callee.of(function, args, names))
 
     def called_with_all(self, frame: FrameType, at: Instruction, values: Any) -> None:
         """CALL_FUNCTION_EX"""
-        named: Mapping[str, Any] = {}
-        function, args, *rest = values
-        if rest:
-            named = rest[0]
+        *called, args = values[: len(values) - (at.arg & 1)]
+        function, _ = call_in(called)
+        named: Mapping[str, Any] = values[-1] if at.arg & 1 else {}
         self._judge.opened(function)
         for each in (args, named):
             self.world.contents(each)
@@ -241,11 +238,13 @@ _HANDLERS: dict[str, tuple[int, Handle]] = {
             *("POP_JUMP_BACKWARD_IF_TRUE", "POP_JUMP_BACKWARD_IF_FALSE", "POP_JUMP_IF_FALSE"),
             *("JUMP_IF_TRUE_OR_POP", "JUMP_IF_FALSE_OR_POP", "GET_YIELD_FROM_ITER"),
             *("MATCH_KEYS", "MATCH_MAPPING", "MATCH_SEQUENCE", "UNARY_POSITIVE"),
+            "TO_BOOL",
         ],
         (1, Steps.contents),
     ),
     "COMPARE_OP": (2, Steps.compared),
-    "FORMAT_VALUE": (1, Steps.compared),
+    **dict.fromkeys(["FORMAT_VALUE", "FORMAT_SIMPLE", "CONVERT_VALUE"], (1, Steps.compared)),
+    "FORMAT_WITH_SPEC": (2, Steps.compared),
     "CONTAINS_OP": (2, Steps.contained),
     "BINARY_OP": (2, Steps.binary),
     "FOR_ITER": (1, Steps.next_item),
@@ -260,7 +259,7 @@ _HANDLERS: dict[str, tuple[int, Handle]] = {
     "IMPORT_NAME": (2, Steps.imported),
     "IMPORT_FROM": (1, Steps.attribute),
     "KW_NAMES": (0, Steps.keywords),
-    _CALLS: (-1, Steps.called),
+    **dict.fromkeys([_CALLS, "CALL_KW"], (-1, Steps.called)),
     "CALL_FUNCTION_EX": (-1, Steps.called_with_all),
     "CALL_INTRINSIC_1": (1, _intrinsic),
     **dict.fromkeys(
@@ -281,10 +280,11 @@ _HARMLESS = frozenset(
         *("CACHE", "COPY", "COPY_FREE_VARS", "DELETE_FAST", "EXTENDED_ARG", "LOAD_CLOSURE"),
         *("LOAD_CONST", "LOAD_FAST", "LOAD_FAST_AND_CLEAR", "LOAD_FAST_CHECK", "NOP", "POP_TOP"),
         *("PUSH_NULL", "RESUME", "STORE_FAST", "STORE_FAST_MAYBE_NULL", "SWAP"),
+        *("LOAD_FAST_LOAD_FAST", "STORE_FAST_LOAD_FAST", "STORE_FAST_STORE_FAST"),
         # make new ones
         *("BUILD_CONST_KEY_MAP", "BUILD_LIST", "BUILD_MAP", "BUILD_SET", "BUILD_SLICE"),
         *("BUILD_STRING", "BUILD_TUPLE", "LIST_APPEND", "LIST_TO_TUPLE", "MAKE_CELL"),
-        *("MAKE_FUNCTION", "MAP_ADD", "SET_ADD"),
+        *("MAKE_FUNCTION", "MAP_ADD", "SET_ADD", "SET_FUNCTION_ATTRIBUTE"),
         # compare identities, and jump
         *("IS_OP", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT", "JUMP_FORWARD"),
         *("POP_JUMP_BACKWARD_IF_NONE", "POP_JUMP_BACKWARD_IF_NOT_NONE"),
@@ -300,9 +300,3 @@ _HARMLESS = frozenset(
 )
 """Instructions that neither read nor change anything that was there before the call. An instruction
 that is in neither table is not followed."""
-
-
-def _arity(at: Instruction) -> int:
-    if at.name == "CALL_FUNCTION_EX":
-        return 2 + (at.arg & 1)
-    return at.arg + 2

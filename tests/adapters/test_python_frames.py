@@ -1,0 +1,98 @@
+"""Frames: the values on the stack of a running function, with each supported Python."""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import find_spec
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from tzero.adapters import python_frames
+
+pytestmark = [
+    pytest.mark.skipif(sys.version_info >= (3, 14), reason="the newest supported Python is 3.13"),
+    pytest.mark.skipif(find_spec("tzero._native") is None, reason="the extension is not built"),
+]
+
+
+def test_the_frames_of_this_python_can_be_read():
+    assert python_frames.is_supported()
+
+
+class Counter:
+    def count(self, *args: Any, **named: Any) -> int:
+        return len(args) + len(named)
+
+
+def count(*args: Any, **named: Any) -> int:
+    return len(args) + len(named)
+
+
+counter = Counter()
+CALLS = {
+    "function": (lambda: count(1, 2), count, [1, 2], ()),
+    "keywords": (lambda: count(1, by=2), count, [1, 2], ("by",)),
+    "method": (lambda: counter.count(1), Counter.count, [counter, 1], ()),
+    "keyword of a method": (lambda: counter.count(by=1), Counter.count, [counter, 1], ("by",)),
+    "bound method": (lambda: (counter.count)(1), Counter.count, [counter, 1], ()),
+    "method of None": (lambda: None.__eq__(1), type(None).__eq__, [None, 1], ()),
+    "None as an argument": (lambda: count(None), count, [None], ()),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_call_shows_its_function_and_arguments(name: str) -> None:
+    host, function, args, names = CALLS[name]
+    seen: list[Any] = []
+    keywords: tuple[str, ...] = ()
+
+    def look(frame: FrameType, event: str, arg: Any) -> Any:
+        nonlocal keywords
+        if frame.f_code is not host.__code__:
+            return None
+        frame.f_trace_opcodes = True
+        at = python_frames.decoded(frame.f_code)[frame.f_lasti]
+        if event != "opcode":
+            return look
+        if at.name == "KW_NAMES":
+            keywords = host.__code__.co_consts[at.arg]
+        if at.name in ("PRECALL", "CALL", "CALL_KW") and not seen:
+            values = python_frames.operands(frame, at, python_frames.arity(at))
+            if at.name == "CALL_KW":
+                *values, keywords = values
+            seen.append((*python_frames.call_in(values), keywords))
+        return look
+
+    python_frames.start_tracing(look)
+    try:
+        host()
+    finally:
+        sys.settrace(None)
+    assert seen == [(function, args, names)]
+
+
+def test_a_call_with_stars_shows_its_function_and_arguments():
+    seen: list[Any] = []
+
+    def host(args: list[int], named: dict[str, int]) -> int:
+        return count(*args, **named) + count(*args)
+
+    def look(frame: FrameType, event: str, arg: Any) -> Any:
+        if frame.f_code is not host.__code__:
+            return None
+        frame.f_trace_opcodes = True
+        at = python_frames.decoded(frame.f_code)[frame.f_lasti]
+        if event == "opcode" and at.name == "CALL_FUNCTION_EX":
+            values = python_frames.operands(frame, at, python_frames.arity(at))
+            *called, given = values[: len(values) - (at.arg & 1)]
+            seen.append((*python_frames.call_in(called), list(given)))
+        return look
+
+    python_frames.start_tracing(look)
+    try:
+        assert host([1, 2], {"by": 3}) == 5
+    finally:
+        sys.settrace(None)
+    assert seen == [(count, [], [1, 2]), (count, [], [1, 2])]
