@@ -176,7 +176,7 @@ def formatted(x):
 HOSTS = {
     "attribute": lambda x: scaled(x, options.by),
     "keywords": lambda x: scaled(by=options.by, x=x),
-    "star": lambda x: scaled(*[x], **{"by": options.by}),
+    "star": lambda x: scaled(*[x], **dict(by=options.by)),  # noqa: C408
     "keyword of a method": lambda x: scaled(x, options.plus(more=1.0)),
     "method of None": lambda x: scaled(x, options.by if None.__eq__(None) else 1.0),
     "property": lambda x: scaled(x, options.twice),

@@ -17,7 +17,7 @@ import torch
 from torch._C import DisableTorchFunction
 from torch._C import _storage_Use_Count as _storage_uses
 from torch._library.utils import has_fake_kernel
-from torch._ops import OpOverload
+from torch._ops import HigherOrderOperator, OpOverload
 from torch.utils._python_dispatch import _disable_current_modes as disable_current_modes
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
@@ -33,6 +33,8 @@ __all__ = [
     "filled_by_torch",
     "has_fake_kernel",
     "hooks_of",
+    "is_higher_order",
+    "is_wrapped_launch",
     "is_zero_tensor",
     "name_of",
     "negated_view",
@@ -58,6 +60,20 @@ def is_zero_tensor(tensor: torch.Tensor) -> bool:
     False
     """
     return tensor._is_zerotensor()
+
+
+def is_higher_order(operator: Any) -> bool:
+    """Whether an operator runs functions that it is given, such as `torch.cond`.
+
+    >>> is_higher_order(torch.ops.aten.add.Tensor)
+    False
+    """
+    return isinstance(operator, HigherOrderOperator)
+
+
+def is_wrapped_launch(operator: Any) -> bool:
+    """Whether an operator does nothing but launch a kernel of `torch.library.wrap_triton`."""
+    return is_higher_order(operator) and operator.name() == "triton_kernel_wrapper_mutation"
 
 
 def tensor_object(tensor: torch.Tensor) -> int:

@@ -14,7 +14,8 @@ from torch.overrides import TorchFunctionMode
 
 from tzero.adapters import intercept, torch_modes
 from tzero.plans.plan import Plan, Refusal
-from tzero.plans.record import Recorder, Subject, failure
+from tzero.plans.record import Recorder, Subject, failure, unfollowed
+from tzero.plans.torch_ops import is_custom
 from tzero.reading.dependencies import Dependencies
 
 __all__ = ["capture"]
@@ -56,6 +57,8 @@ class _Functions(TorchFunctionMode):
 
 
 class _Operators(torch_modes.Dispatching):
+    supports_higher_order_operators = True
+
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.recorder = recorder
@@ -63,7 +66,12 @@ class _Operators(torch_modes.Dispatching):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         self.recorder.operator(func, args, kwargs)
-        return func(*args, **kwargs)
+        if not is_custom(func):
+            return func(*args, **kwargs)
+        with unfollowed(
+            self.recorder.path
+        ):  # a replay calls the operator, which runs its code then
+            return func(*args, **kwargs)
 
 
 def _misses(dependencies: Dependencies) -> list[int]:

@@ -24,18 +24,19 @@ instead. (Callbacks in C have no frames, and are attributed to the host function
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from types import FunctionType, MethodType
 from typing import Any, NamedTuple
 
 import torch
-from torch.overrides import resolve_name
 
 from tzero import settings
 from tzero.adapters import torch_modes, triton_launch
-from tzero.adapters.torch_internals import OpOverload
+from tzero.adapters.torch_internals import OpOverload, is_higher_order, is_wrapped_launch
 from tzero.arguments.situation import NUMBERS, TENSORS, containers, leaves, situation, unsupported
 from tzero.plans import torch_ops
 from tzero.plans.frames import Stack, is_timed
@@ -65,7 +66,7 @@ from tzero.reading.guards import Equal, Guard, Result
 from tzero.reading.path import Path
 from tzero.reading.world import World
 
-__all__ = ["HELD", "NO_LAUNCH", "SHARED", "Recorder", "Subject", "failure", "shared"]
+__all__ = ["HELD", "NO_LAUNCH", "SHARED", "Recorder", "Subject", "failure", "shared", "unfollowed"]
 
 
 class Subject(NamedTuple):
@@ -177,19 +178,20 @@ class Recorder:
         """Call a torch function and record what it did."""
         if self.refusal is not None or self._paused or self._ran is not None:
             return func(*args, **kwargs)
-        if self._interrupted():
+        if self._interrupted() or is_wrapped_launch(func):  # `launch` sees what it launches
             return func(*args, **kwargs)
         self._ran = []
         try:
             result = func(*args, **kwargs)
         except BaseException:
-            self.refuse(f"it catches an exception of {_named(func)}")
+            self.refuse(f"it catches an exception of {torch_ops.named(func)}")
             raise
         finally:
             ran, self._ran = self._ran, None
         try:
             self._paused = True  # torch functions that the recorder calls are not recorded
-            self._note(func, args, kwargs, result, ran)
+            with unfollowed(self.path):
+                self._note(func, args, kwargs, result, ran)
         except NotAStep as refused:
             self.refuse(str(refused))
         except Exception as error:
@@ -200,7 +202,10 @@ class Recorder:
 
     def operator(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Note an operator that is about to run."""
-        if self._ran is not None:
+        if is_higher_order(func):
+            if not is_wrapped_launch(func):
+                self.refuse(f"it runs {func}, whose operators tzero does not see")
+        elif self._ran is not None:
             self._ran.append(torch_ops.Ran(func, args, kwargs))
         elif not self._paused and not self._interrupted():
             self.refuse(f"it runs {func} outside of any torch function")
@@ -213,8 +218,8 @@ class Recorder:
         result: Any,
         ran: list[torch_ops.Ran],
     ) -> None:
-        name = _named(func)
-        if torch_ops.is_read(name):
+        name = torch_ops.named(func)
+        if torch_ops.is_read(name) or self.refusal is not None:
             return
         if name == "result_type":  # of a number it is the default dtype
             self._default_dtype()
@@ -575,6 +580,11 @@ def _base(call: Call) -> int | None:
     return first.slot if isinstance(first, Tensor) else None
 
 
+def unfollowed(path: Path | None) -> AbstractContextManager[None]:
+    """A block of the recorder's own calls, or of calls that each replay makes too."""
+    return contextlib.nullcontext() if path is None else path.paused()
+
+
 def shared(args: Sequence[Any], guards: Iterable[Guard]) -> bool:
     """Whether an argument shares a list, tuple or dict with what a host function reads: the host
     function may compare their identities, or change one and read the other."""
@@ -583,8 +593,3 @@ def shared(args: Sequence[Any], guards: Iterable[Guard]) -> bool:
         return False
     held = (guard.now() for guard in guards if type(guard.value) in (list, tuple, dict))
     return any(id(each) in given for each in containers(held))
-
-
-def _named(func: Any) -> str:
-    name: str = resolve_name(func) or getattr(func, "__name__", repr(func))
-    return name.removeprefix("torch.")

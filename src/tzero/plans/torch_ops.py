@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
+from torch.overrides import resolve_name
 
 from tzero.adapters.torch_internals import (
     OpOverload,
@@ -25,7 +26,18 @@ from tzero.adapters.torch_internals import (
     tree_map,
 )
 
-__all__ = ["NOTHING", "Picked", "Ran", "allocates", "fills", "is_geometry", "is_read", "obstacle"]
+__all__ = [
+    "NOTHING",
+    "Picked",
+    "Ran",
+    "allocates",
+    "fills",
+    "is_custom",
+    "is_geometry",
+    "is_read",
+    "named",
+    "obstacle",
+]
 
 _OF_DTYPES = frozenset(["promote_types", "can_cast", "device"])
 """Functions of dtypes and devices, which are constants."""
@@ -162,6 +174,16 @@ class Picked:
         return hash((self.function, self.index))
 
 
+def named(function: Any) -> str:
+    """The name of a torch function, without the module.
+
+    >>> named(torch.Tensor.size)
+    'Tensor.size'
+    """
+    name: str = resolve_name(function) or getattr(function, "__name__", repr(function))
+    return name.removeprefix("torch.")
+
+
 def is_read(name: str) -> bool:
     """Whether the key determines what a function returns.
 
@@ -204,10 +226,19 @@ def obstacle(name: str, result: Any, ran: Sequence[Ran]) -> str:
     return ""
 
 
+def is_custom(operator: Any) -> bool:
+    """Whether an operator is not torch's own.
+
+    >>> is_custom(torch.ops.aten.add.Tensor)
+    False
+    """
+    return isinstance(operator, OpOverload) and operator.namespace not in _OWN
+
+
 def _is_foreign(operator: OpOverload) -> bool:
     """Whether an operator is custom and returns tensors: no tag says what their sizes depend on."""
     returns_tensors = any("Tensor" in str(each.type) for each in schema_of(operator).returns)
-    return operator.namespace not in _OWN and returns_tensors
+    return is_custom(operator) and returns_tensors
 
 
 def _is_unknown(ran: Ran) -> bool:

@@ -20,7 +20,8 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from types import CodeType, FrameType, FunctionType
 from typing import Any
 
@@ -51,7 +52,7 @@ class Path:
         self._judge.give(args)
         self._cells: set[int] = set()  # cells of functions that were there before the call
         self._steps = Steps(world, self._judge, self._cells)
-        self._is_over = False
+        self._is_over = self._is_paused = False
         self.codes: set[CodeType] = set()
         """The code that was followed, and the code nested in it."""
         self._inner: set[CodeType] = set()  # of functions that the call makes
@@ -79,11 +80,21 @@ class Path:
         for function in self._helpers:
             self.world.add(code_guard(function))
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Follow no frames until the block ends: the code that runs in it will run in each replay
+        too."""
+        before, self._is_paused = self._is_paused, True
+        try:
+            yield
+        finally:
+            self._is_paused = before
+
     # -- frames --------------------------------------------------------------------------------
 
     def _entered(self, frame: FrameType, event: str, arg: Any) -> Any:
         """A frame begins; whether to follow it."""
-        if self._is_over or event != "call":
+        if self._is_over or self._is_paused or event != "call":
             return None
         code = frame.f_code
         function = function_of(frame)
