@@ -32,6 +32,7 @@ from tzero.errors import InvalidKernel
 from tzero.integrations import helion
 from tzero.launches.tiers import made as made_jit
 from tzero.launches.tiers import tier
+from tzero.tune.hints import Option
 from tzero.tune.space import Space
 
 __all__ = ["jit", "kernel", "replayed"]
@@ -50,7 +51,7 @@ def kernel(
     static_shapes: bool = True,
     index_dtype: torch.dtype | None = None,
     pool: bool | None = None,
-    size_hints: Sequence[int] | None = None,
+    size_hints: Option | None = None,
     lookup: Mapping[str, Config] | None = None,
     tolerance: float | None = None,
     check: Callable[[Any, Any], object] | None = None,
@@ -65,7 +66,7 @@ def kernel(
     static_shapes: bool = True,
     index_dtype: torch.dtype | None = None,
     pool: bool | None = None,
-    size_hints: Sequence[int] | None = None,
+    size_hints: Option | None = None,
     lookup: Mapping[str, Config] | None = None,
     tolerance: float | None = None,
     check: Callable[[Any, Any], object] | None = None,
@@ -85,7 +86,9 @@ def kernel(
     list or a `tzero.Space`, the first call with a new key finds the fastest: all are compiled in
     parallel and timed, and the result is remembered (``TZERO_TUNE`` sets the effort). `lookup` maps
     `Kernel.arguments` of a call to a config that is known to be best. With `size_hints`, which need
-    ``static_shapes=False``, configs are tuned for these sizes, and a call gets the nearest one's.
+    ``static_shapes=False``, configs are tuned for these sizes, and a call gets the nearest one's:
+    ``[64, 4096]`` for all dimensions alike, or ``{"x": {0: [16, 64]}, "n": [16, 64]}`` for
+    dimensions of tensors and for integers, with everything else as in the first call.
 
     A config whose results differ from those of the first is not used. `tolerance` is the relative
     error that a float may have, in place of that of its dtype. `check` is called with the results

@@ -6,13 +6,14 @@ which says what to pass instead. It must not know what options do.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
 
 from tzero.config import Config
 from tzero.errors import InvalidKernel
+from tzero.tune.hints import NO_HINTS, Alike, ByArgument, Named, SizeHints
 from tzero.tune.judge import Judge, unfit_option
 from tzero.tune.select import MOST_HINTS
 from tzero.tune.space import Space
@@ -96,23 +97,35 @@ def checked_configs(
     return space.first, space
 
 
-def checked_hints(
-    name: str, hints: Any, static_shapes: bool, space: Space | None
-) -> tuple[int, ...]:
+def checked_hints(name: str, hints: Any, static_shapes: bool, space: Space | None) -> SizeHints:
     """The sizes that a kernel is tuned for, without duplicates."""
     if hints is None:
-        return ()
-    if not isinstance(hints, (list, tuple)) or not all(type(h) is int and h > 1 for h in hints):
+        return NO_HINTS
+    found: SizeHints
+    if isinstance(hints, Mapping):
+        found = ByArgument(tuple(_named_hints(name, hints)))
+        count = found.count()
+    elif _are_sizes(hints, 2):
+        found = Alike(tuple(dict.fromkeys(hints)))
+        count = len(hints)
+    else:
         raise InvalidKernel(
             kernel=name,
             problem=f"size_hints= is {hints!r}",
-            advice="Pass a list of sizes from 2 on: size_hints=[64, 4096].",
+            advice="Pass a list of sizes from 2 on: size_hints=[64, 4096]; or name dimensions: "
+            "size_hints={'x': {0: [64, 4096]}}.",
         )
-    if len(hints) > MOST_HINTS:
+    if count > MOST_HINTS:
         raise InvalidKernel(
             kernel=name,
-            problem=f"it has {len(hints)} size_hints",
-            advice=f"Give it at most {MOST_HINTS}; each of them is tuned for.",
+            problem=f"it has {count} size_hints",
+            advice=f"Give it at most {MOST_HINTS}; each of them is tuned for."
+            + (
+                " Lists that differ are combined, each size with each; dimensions with the same "
+                "list change together."
+                if isinstance(found, ByArgument)
+                else ""
+            ),
         )
     if static_shapes:
         raise InvalidKernel(
@@ -128,7 +141,54 @@ def checked_hints(
             else "it has size_hints, but only one config",
             advice="Give it several configs to choose from, and sizes to tune them for.",
         )
-    return tuple(dict.fromkeys(hints))
+    return found
+
+
+def _named_hints(name: str, hints: Mapping[Any, Any]) -> Iterator[Named]:
+    """Each dimension and each integer that a mapping names, with its sizes."""
+    for argument, value in hints.items():
+        if not isinstance(argument, str):
+            raise InvalidKernel(
+                kernel=name,
+                problem=f"size_hints= has the key {argument!r}",
+                advice="Name an argument: size_hints={'x': {0: [64, 4096]}}.",
+            )
+        if not isinstance(value, Mapping):
+            yield Named(argument, None, _sizes(name, argument, value, 1))
+            continue
+        for dimension, sizes in value.items():
+            if type(dimension) is not int:
+                raise InvalidKernel(
+                    kernel=name,
+                    problem=f"size_hints= names dimension {dimension!r} of {argument!r}",
+                    advice="A dimension is an integer: 0 for the first, -1 for the last.",
+                )
+            yield Named(
+                argument, dimension, _sizes(name, f"dimension {dimension} of {argument}", sizes, 2)
+            )
+        if not value:
+            raise InvalidKernel(
+                kernel=name,
+                problem=f"size_hints= names no dimension of {argument!r}",
+                advice=f"Write its dimensions: size_hints={{{argument!r}: {{0: [64, 4096]}}}}.",
+            )
+
+
+def _sizes(name: str, where: str, sizes: Any, least: int) -> tuple[int, ...]:
+    if not _are_sizes(sizes, least) or not sizes:
+        why = " (sizes 0 and 1 are tuned by themselves)" if least == 2 else ""
+        raise InvalidKernel(
+            kernel=name,
+            problem=f"size_hints= has {sizes!r} for {where}",
+            advice=f"Pass a list of integers from {least} on{why}: [64, 4096].",
+        )
+    return tuple(dict.fromkeys(sizes))
+
+
+def _are_sizes(sizes: Any, least: int) -> bool:
+    return isinstance(sizes, (list, tuple)) and all(
+        type(each) is int and least <= each < 1 << 63 for each in sizes
+    )
 
 
 def checked_judge(name: str, given: Given) -> Judge:

@@ -44,9 +44,9 @@ def multi_kernel(
         softmax = tzero.multi_kernel([softmax_of_short_rows, softmax_of_long_rows])
 
     They are timed when arguments with a new key come. `options` are those of `tzero.kernel`, such
-    as ``static_shapes=False, size_hints=[64, 4096]``: then they are timed for these sizes alone,
-    and a call gets the variant of the nearest. `name` is the kernel's; the first function's, if
-    none is given.
+    as ``static_shapes=False, size_hints=[64, 4096]`` or ``size_hints={"x": {0: [64, 4096]}}``: then
+    they are timed for these sizes alone, and a call gets the variant of the nearest. `name` is the
+    kernel's; the first function's, if none is given.
     """
     if not isinstance(variants, (list, tuple)) or not variants:
         raise InvalidKernel(

@@ -118,7 +118,8 @@ class Kernel(ByName, Stages[R]):
 
             add.precompile(tzero.Spec((4096,)), tzero.Spec((4096,))).wait()
 
-        The host function runs on tensors without memory and launches nothing. Its other side
+        With `size_hints` for named arguments, everything that is launched at the hints is compiled
+        too. The host function runs on tensors without memory and launches nothing. Its other side
         effects do happen.
         """
         normal = unwrapped(self.ordered(args, kwargs))
@@ -131,7 +132,8 @@ class Kernel(ByName, Stages[R]):
         try:
             for config in configs:
                 called = self.host.configured(self.function, config)
-                precompile_host(self.name, called, normal, ahead)
+                for given in (normal, *self.tuning.arguments_of_hints(normal)):
+                    precompile_host(self.name, called, given, ahead)
         finally:
             current.is_trial = outer
         return ahead

@@ -86,7 +86,8 @@ class NativeCalls(Kernel[Any]):
             return
         parameters = tuple(_described(self.host))
         most = _ENTRIES_PER_BOUND_KERNEL * settings.current().max_specializations
-        self._prepare(parameters, (False,) * len(parameters), most)
+        by_value = tuple(k in self.planner.by_value for k in range(len(parameters)))
+        self._prepare(parameters, by_value, most)
 
     # -- called by native code -------------------------------------------------------------------
 

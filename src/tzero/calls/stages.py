@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar, cast
 
@@ -36,6 +36,7 @@ from tzero.plans.planner import Planner, run_host
 from tzero.plans.table import Planned
 from tzero.tune.by_size import described
 from tzero.tune.decide import Tuning
+from tzero.tune.hints import NO_HINTS, SizeHints
 from tzero.tune.judge import DEFAULT, Judge
 from tzero.tune.space import Space
 
@@ -66,7 +67,7 @@ class Stages(Generic[R]):
         *,
         config: Config | None,
         space: Space | None = None,
-        size_hints: Sequence[int] = (),
+        size_hints: SizeHints = NO_HINTS,
         lookup: Mapping[str, Config] = MappingProxyType({}),
         judge: Judge = DEFAULT,
         key: Callable[..., Hashable] | None,
@@ -91,6 +92,8 @@ class Stages(Generic[R]):
         self.planner: Planner[R] | None = (
             Planner(host, options.static_shapes, pool) if plans else None
         )
+        if self.planner is not None:  # an integer that chooses the config must select the plan too
+            self.planner.by_value = size_hints.integers(host.parameters)
         self.changes = 0
         """How often a bound kernel got another config, or all were dropped. Plans of other kernels
         that call this one have a guard on it."""

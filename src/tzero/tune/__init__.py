@@ -6,7 +6,7 @@
          │                                                                  ▲
        decide ── is it known? ── shipping: a file of `tzero.pretuned` ──────┤
          │                    ├─ records: the local cache ──────────────────┤  Choice
-         │                    └─ by_size, select: the nearest shape ────────┤
+         │                    └─ hints, by_size, select: the nearest shape ─┤
          │ no                                                               │
      kernel_search ── tuner: one search ── best config ── records: kept ────┘
                         │  ▲
@@ -21,7 +21,7 @@ decide                              chooses the config of a bound kernel
 facts, source                       the keys of a choice: source digest, arguments, hardware
 turn, notices                       when timing is possible; events and warnings
 shipping, records                   files that ship, and the local cache
-by_size, select                     size hints: resized arguments, and the nearest hint of a call
+hints, by_size, resize, select      size hints: resized arguments, and the nearest hint of a call
 kernel_search                       one search of one kernel: compiles, times, remembers
 space, search                       which configs there are, and which one is timed next
 tuner, progress, plot, seconds      the loop of a search; its progress bar, picture and units

@@ -21,7 +21,7 @@ import itertools
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
@@ -37,6 +37,9 @@ __all__ = [
     "NotFollowed",
     "NotResizable",
     "Origin",
+    "bounded",
+    "check_memory",
+    "filled",
     "most_general",
     "origins",
     "resized",
@@ -114,7 +117,18 @@ AS_FAST = 1.05
 """Configs whose times differ by less than this factor count as equally fast."""
 
 
-def most_general(times: Mapping[int, Mapping[Config, float]], hint: int) -> Config:
+H = TypeVar("H")
+
+
+def _closeness(one: Any, other: Any) -> float:
+    return float(min(one, other) / max(one, other))
+
+
+def most_general(
+    times: Mapping[H, Mapping[Config, float]],
+    hint: H,
+    closeness: Callable[[H, H], float] = _closeness,
+) -> Config:
     """The config for a hint, from the seconds that each config took at each hint. A hint stands for
     all sizes that are nearest to it. So among the configs that are as fast as its fastest, this is
     the one with the best times at all hints. A hint twice as large or small has half the weight.
@@ -132,9 +146,7 @@ def most_general(times: Mapping[int, Mapping[Config, float]], hint: int) -> Conf
     everywhere = set(mine).intersection(*times.values())
 
     def loss(config: Config) -> float:
-        return sum(
-            min(hint, each) / max(hint, each) * times[each][config] / least[each] for each in times
-        )
+        return sum(closeness(hint, each) * times[each][config] / least[each] for each in times)
 
     if fastest not in everywhere:
         return fastest
@@ -171,7 +183,7 @@ def resized(args: tuple[Any, ...], parameters: Sequence[str], hint: int) -> tupl
     if dimensions > MOST_DIMS:
         raise NotResizable(f"its tensors have {dimensions} dimensions, more than {MOST_DIMS}")
     for device, size in needed.items():
-        _check_memory(device, size, hint)
+        check_memory(device, size, str(hint))
     for name, value in leaves(args, parameters):
         if name not in parameters or type(value) is torch.Size:
             _check_nested(name, value, numbers, hint)
@@ -187,14 +199,18 @@ _PART = 4
 them, results, and the reference's results."""
 
 
-def _check_memory(device: torch.device, size: int, hint: int) -> None:
+def check_memory(device: torch.device, size: int, sizes: str) -> None:
+    """Raise `NotResizable` if tensors of these sizes would take too much of a device's memory.
+
+    >>> check_memory(torch.device("cpu"), 4096, "64")
+    """
     if device.type == "cuda":
         whole = int(torch.cuda.get_device_properties(device).total_memory)
     else:
         whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if size > whole // _PART:
         raise NotResizable(
-            f"tensors of sizes {hint} would take {size} bytes on {device}, which has {whole}; "
+            f"tensors of sizes {sizes} would take {size} bytes on {device}, which has {whole}; "
             "torch._dynamo.mark_static keeps a dimension as it is"
         )
 
@@ -224,28 +240,49 @@ _SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: t
 
 
 def _resized(tensor: torch.Tensor, sizes: tuple[int, ...], hint: int) -> torch.Tensor:
-    """A tensor of other sizes, with the same order of dimensions in memory. Integers in it stay
-    below the hint, because they may be indices into another tensor."""
+    """A tensor of other sizes. Integers in it stay below the hint, because they may be indices into
+    another tensor."""
     if 0 in sizes:
         return torch.empty(sizes, dtype=tensor.dtype, device=tensor.device)
+    made = bounded(filled(tensor, sizes), hint)
+    made.requires_grad_(tensor.requires_grad)
+    made.__dict__.update(tensor.__dict__)
+    return made
+
+
+def filled(tensor: torch.Tensor, sizes: tuple[int, ...]) -> torch.Tensor:
+    """A new tensor of other sizes, with the same order of dimensions in memory. Contents are cut or
+    repeated.
+
+    >>> filled(torch.tensor([1, 2]), (5,))
+    tensor([1, 2, 1, 2, 1])
+    """
     dtype = _SIGNED.get(tensor.dtype, tensor.dtype)
-    filled = tensor.detach().view(dtype)
+    found = tensor.detach().view(dtype)
     for k, size in enumerate(sizes):
-        have = filled.shape[k]
+        have = found.shape[k]
         at = torch.arange(size, device=tensor.device) % have
-        filled = filled.index_select(k, at) if size != have else filled
+        found = found.index_select(k, at) if size != have else found
     strides = tensor.stride()
     order = sorted(range(tensor.dim()), key=lambda k: (-strides[k], k))
     made = torch.empty([sizes[k] for k in order], dtype=dtype, device=tensor.device)
     made = made.permute([order.index(k) for k in range(tensor.dim())])
-    made.copy_(filled)
-    whole = not (made.is_floating_point() or made.is_complex() or dtype == torch.bool)
-    if whole and hint <= torch.iinfo(dtype).max:
-        made.copy_(torch.where(made < 0, made, made % hint))
-    made = made.view(tensor.dtype)
-    made.requires_grad_(tensor.requires_grad)
-    made.__dict__.update(tensor.__dict__)
-    return made
+    made.copy_(found)
+    return made.view(tensor.dtype)
+
+
+def bounded(tensor: torch.Tensor, limit: int) -> torch.Tensor:
+    """The tensor, in which integers from the limit on are replaced by their remainder.
+
+    >>> bounded(torch.tensor([-1, 3, 9]), 4)
+    tensor([-1,  3,  1])
+    """
+    dtype = _SIGNED.get(tensor.dtype, tensor.dtype)
+    whole = not (dtype.is_floating_point or dtype.is_complex or dtype == torch.bool)
+    if whole and limit <= torch.iinfo(dtype).max:
+        found = tensor.view(dtype)
+        found.copy_(torch.where(found < 0, found, found % limit))
+    return tensor
 
 
 # -- tensors without their contents --------------------------------------------------------------

@@ -42,10 +42,10 @@ from tzero.tune.by_size import (
     Origins,
     most_general,
     origins,
-    resized,
     shapes_of,
 )
 from tzero.tune.facts import Facts, hardware_of
+from tzero.tune.hints import NO_HINTS, Sized, SizeHints, closeness
 from tzero.tune.judge import DEFAULT, Check, Judge, unfit_option
 from tzero.tune.kernel_search import AGAIN, AGAIN_ISOLATED, KernelSearch, from_cache
 from tzero.tune.notices import Notices
@@ -88,13 +88,14 @@ class Tuning(Generic[R]):
         host: Host[R],
         space: Space | None,
         lookup: Mapping[str, Config] = MappingProxyType({}),
-        size_hints: Sequence[int] = (),
+        size_hints: SizeHints = NO_HINTS,
         replayed: Callable[[Host[R], Config], Callable[..., R]] | None = None,
         judge: Judge = DEFAULT,
     ) -> None:
         self.host = host
         self.space = space
-        self.size_hints = tuple(size_hints)
+        size_hints.check(host)
+        self.size_hints = size_hints
         self.judge = judge
         self.searches: dict[str, Search] = {}
         self._table = dict(lookup)
@@ -154,55 +155,63 @@ class Tuning(Generic[R]):
         self,
         bound: Bound,
         args: tuple[Any, ...],
-        choose: Callable[[tuple[Any, ...], int], Choice[Config]],
+        choose: Callable[[tuple[Any, ...], Sized], Choice[Config]],
     ) -> BySize | None:
         """A config for each size hint; None without hints, and where these arguments cannot be
         resized."""
-        names = self.host.parameters
+        name, names, hints = self.host.name, self.host.parameters, self.size_hints
+        # The values of constants are in the key: other calls of this bound kernel have the same.
+        parts = enumerate(bound.key)
+        fixed = [k for k, each in parts if isinstance(each, tuple) and each[:1] == ("constant",)]
         try:
-            sized = {hint: resized(args, names, hint) for hint in self.size_hints}
+            every = hints.each_sized(name, args, names, fixed)
         except NotResizable as error:
             self._notices.once(f"size_hints are not used: {error}", warn=True)
             return None
-        if not sized:
+        if not every:
             return None
+        sized = {each.text: each for each in every}
         chosen = self._general(bound, sized, self._each_hint(sized, choose))
-        came_from = self._origins(bound, args)
-        hints = []
-        for hint in chosen:
-            given = shapes_of(sized[hint], names)
-            results = [tuple(size.of(given) for size in each) for each in came_from]
-            hints.append(Hint(chosen[hint], given, results))
-        return BySize(hints, came_from, names)
+        came_from = self._origins(bound, args) if hints.compares_results else ()
+        pairs = [(sized[text], config) for text, config in chosen.items()]
+        return hints.chooser(name, pairs, args, names, came_from)
+
+    def arguments_of_hints(self, args: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+        """What a search for these arguments calls the host function with besides, as `Spec`s."""
+        try:
+            return self.size_hints.each_specified(self.host.name, args, self.host.parameters)
+        except NotResizable as error:
+            self._notices.once(f"its size_hints are not compiled for: {error}")
+            return []
 
     def _each_hint(
         self,
-        sized: Mapping[int, tuple[Any, ...]],
-        choose: Callable[[tuple[Any, ...], int], Choice[Config]],
-    ) -> dict[int, Choice[Config]]:
+        sized: Mapping[str, Sized],
+        choose: Callable[[tuple[Any, ...], Sized], Choice[Config]],
+    ) -> dict[str, Choice[Config]]:
         """The choice for each hint, without the hints at which no config works."""
-        chosen: dict[int, Choice[Config]] = {}
-        failures: dict[int, TuningFailed] = {}
-        for hint, args in sized.items():
+        chosen: dict[str, Choice[Config]] = {}
+        failures: dict[str, TuningFailed] = {}
+        for hint, each in sized.items():
             try:
-                chosen[hint] = choose(args, hint)
+                chosen[hint] = choose(each.args, each)
             except TuningFailed as error:
+                if each.note:
+                    error.add_note(f"At the size hint {hint}, {each.note}.")
                 failures[hint] = error
         for hint, failure in failures.items():
             if not chosen:
                 raise failure
             words = f"its size hint {hint} is not used: no config works there"
+            words += f" ({sized[hint].note})" if sized[hint].note else ""
             self._notices.once(words, warn=True)
         return chosen
 
     def _general(
-        self,
-        bound: Bound,
-        sized: Mapping[int, tuple[Any, ...]],
-        chosen: Mapping[int, Choice[Config]],
-    ) -> dict[int, Config]:
+        self, bound: Bound, sized: Mapping[str, Sized], chosen: Mapping[str, Choice[Config]]
+    ) -> dict[str, Config]:
         """The config of each hint; of those that are equally fast there, the best at all hints."""
-        facts = {hint: self._facts(bound, args, hint) for hint, args in sized.items()}
+        facts = {hint: self._facts(bound, each.args, each) for hint, each in sized.items()}
         timed = {k: self._timed[facts[k].arguments] for k in chosen if chosen[k].how in _TIMED}
         found = {hint: choice.variant for hint, choice in chosen.items()}
         # A config that is faster by less than the spread was not chosen, and counts as equal.
@@ -210,12 +219,16 @@ class Tuning(Generic[R]):
         times = {
             k: {c: max(o.median, least[k]) for c, o in timed[k].items() if o.usable} for k in timed
         }
+
+        def close(one: str, other: str) -> float:
+            return closeness(sized[one].sizes, sized[other].sizes)
+
         for hint in times:
-            config, quickest = most_general(times, hint), found[hint]
+            config, quickest = most_general(times, hint, close), found[hint]
             if config != quickest:
                 found[hint] = config
-                shapes = shapes_of(sized[hint], self.host.parameters)
-                self._chosen[facts[hint].arguments] = facts[hint].entry(config, shapes)
+                entry = facts[hint].entry(config, sized[hint].shapes)
+                self._chosen[facts[hint].arguments] = entry
                 self._notices.each_time(
                     f"for sizes {hint} {config!r}, as fast as {quickest!r}, and better at others"
                 )
@@ -244,13 +257,13 @@ class Tuning(Generic[R]):
         self,
         bound: Bound,
         args: tuple[Any, ...],
-        hint: int | None = None,
+        sized: Sized | None = None,
         *,
         untimed: bool = False,
     ) -> Choice[Config]:
         now = settings.now()
-        facts = self._facts(bound, args, hint)
-        shapes = shapes_of(args, self.host.parameters)
+        facts = self._facts(bound, args, sized)
+        shapes = facts.shapes
         shipped = self._shipped(bound, facts)
         if shipped is not None:
             return self._keep(facts, shapes, shipped)
@@ -353,8 +366,8 @@ class Tuning(Generic[R]):
         alone = now.tune_isolate if isolate is None else isolate
         searches: list[Search] = []
 
-        def tuned(given: tuple[Any, ...], hint: int | None = None) -> Choice[Config]:
-            facts = replace(self._facts(bound, given, hint), judged=judge.text)
+        def tuned(given: tuple[Any, ...], sized: Sized | None = None) -> Choice[Config]:
+            facts = replace(self._facts(bound, given, sized), judged=judge.text)
             known = {} if force else searching.known(facts)
             choice, found = self._search(
                 searching, bound, given, facts, effort, known, limit, alone
@@ -421,16 +434,18 @@ class Tuning(Generic[R]):
         choice, found = searching.run(bound.function, args, facts, effort, known, budget, isolate)
         self.searches[facts.arguments] = found
         self._timed[facts.arguments] = found.outcomes
-        return self._keep(facts, shapes_of(args, self.host.parameters), choice), found
+        return self._keep(facts, facts.shapes, choice), found
 
     # -- what is decided about -------------------------------------------------------------------
 
-    def _facts(self, bound: Bound, args: tuple[Any, ...], hint: int | None = None) -> Facts:
+    def _facts(self, bound: Bound, args: tuple[Any, ...], sized: Sized | None = None) -> Facts:
         if self._source is None:
             self._source = source.digest(self.host.function)
         hardware, device = hardware_of(device_of(args))
-        words = self.arguments(bound.key) + ("" if hint is None else f" with sizes {hint}")
+        words = self.arguments(bound.key)
         shapes = shapes_of(args, self.host.parameters)
+        if sized is not None:
+            words, shapes = f"{words} with sizes {sized.stored}", sized.shapes
         judged = self.judge.text
         return Facts(self.host.name, self._source, words, hardware, device, shapes, judged)
 

@@ -191,11 +191,15 @@ class Hint(Generic[V]):
 
     >>> print(Hint("small", inputs=[(64, 32), (32, 8)], outputs=[(64, 8)]))
     (64, 32), (32, 8) → (64, 8)
+    >>> print(Hint("small", [(64,)], name="x[0]=64"))
+    x[0]=64
     """
 
     variant: V
     inputs: Sequence[Sequence[Size]]
     outputs: Sequence[Sequence[Size]] = ()
+    name: str = ""
+    """What to call it; by default, its shapes."""
 
     def __post_init__(self) -> None:
         for name in ("inputs", "outputs"):
@@ -208,6 +212,8 @@ class Hint(Generic[V]):
         return (*self.inputs, *self.outputs)  # type: ignore[arg-type]  # tuples, see above
 
     def __str__(self) -> str:
+        if self.name:
+            return self.name
         sides = [", ".join(map(str, side)) or "nothing" for side in (self.inputs, self.outputs)]
         return " → ".join(sides if self.outputs else sides[:1])
 
