@@ -34,9 +34,12 @@ struct Activation {
 };
 #else
 #define TZERO_NO_FRAMES
+struct Activation {  // what is read of one, where the layout is known
+    PyObject *function;
+    PyCodeObject *code;
+    PyObject *values[1];
+};
 #endif
-
-#ifndef TZERO_NO_FRAMES
 
 struct Frame {
     PyObject_HEAD
@@ -50,7 +53,11 @@ Activation *activation_of(PyObject *object) {
         PyErr_SetString(PyExc_TypeError, "not a frame");
         return nullptr;
     }
+#ifdef TZERO_NO_FRAMES
+    Activation *found = nullptr;
+#else
     Activation *found = reinterpret_cast<Frame *>(object)->activation;
+#endif
     Ref code = Ref::steal(
         reinterpret_cast<PyObject *>(PyFrame_GetCode(reinterpret_cast<PyFrameObject *>(object))));
     if (found == nullptr || reinterpret_cast<PyObject *>(found->code) != code.get()) {
@@ -60,8 +67,6 @@ Activation *activation_of(PyObject *object) {
     return found;
 }
 
-#endif
-
 }  // namespace
 
 PyObject *frame_operands(PyObject *, PyObject *args) {
@@ -70,10 +75,6 @@ PyObject *frame_operands(PyObject *, PyObject *args) {
     if (!PyArg_ParseTuple(args, "OiiO:frame_operands", &frame, &depth, &count, &empty)) {
         return nullptr;
     }
-#ifdef TZERO_NO_FRAMES
-    PyErr_SetString(PyExc_SystemError, "the layout of frames is not known");
-    return nullptr;
-#else
     Activation *found = activation_of(frame);
     if (found == nullptr) return nullptr;
     if (count < 0 || count > depth || depth > found->code->co_stacksize) {
@@ -88,21 +89,15 @@ PyObject *frame_operands(PyObject *, PyObject *args) {
         PyTuple_SET_ITEM(made.get(), k, value);
     }
     return made.release();
-#endif
 }
 
 PyObject *frame_function(PyObject *, PyObject *frame) {
-#ifdef TZERO_NO_FRAMES
-    PyErr_SetString(PyExc_SystemError, "the layout of frames is not known");
-    return nullptr;
-#else
     Activation *found = activation_of(frame);
     if (found == nullptr) return nullptr;
     PyObject *function = found->function;
     if (function == nullptr) Py_RETURN_NONE;
     Py_INCREF(function);
     return function;
-#endif
 }
 
 }  // namespace tzero

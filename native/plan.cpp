@@ -54,7 +54,6 @@ class Replay {
     enum class Done { yes, resume, error };
 
     Answer watches_hold();
-    Answer watch_holds(const Watch &watch);
     Answer watched_tensors_hold();
     bool load_arguments();
     bool shares_tables() const;
@@ -91,121 +90,6 @@ class Replay {
 
 // ---- guards -------------------------------------------------------------------------------------
 
-namespace {
-
-// Whether an item is the same object, or an equal number or string.
-bool is_same_item(PyObject *now, PyObject *before) {
-    if (now == before) return true;
-    if (Py_TYPE(now) != Py_TYPE(before)) return false;
-    if (!PyLong_CheckExact(now) && !PyUnicode_CheckExact(now) && !PyBytes_CheckExact(now)) {
-        return false;
-    }
-    return PyObject_RichCompareBool(now, before, Py_EQ) == 1;  // of these types it does not raise
-}
-
-bool has_items(PyObject *container, PyObject *items) {
-    const Py_ssize_t count = PyTuple_GET_SIZE(items);
-    if (PyDict_CheckExact(container)) {
-        if (PyDict_GET_SIZE(container) * 2 != count) return false;
-        PyObject *key = nullptr, *value = nullptr;
-        Py_ssize_t at = 0, k = 0;
-        while (PyDict_Next(container, &at, &key, &value)) {
-            if (!is_same_item(key, PyTuple_GET_ITEM(items, k)) ||
-                !is_same_item(value, PyTuple_GET_ITEM(items, k + 1))) {
-                return false;
-            }
-            k += 2;
-        }
-        return true;
-    }
-    if (PyAnySet_CheckExact(container)) {
-        if (PySet_GET_SIZE(container) != count) return false;
-        Ref each, iterator = Ref::steal(PyObject_GetIter(container));
-        for (Py_ssize_t k = 0; iterator && k < count; ++k) {
-            each = Ref::steal(PyIter_Next(iterator.get()));
-            if (!each || !is_same_item(each.get(), PyTuple_GET_ITEM(items, k))) return false;
-        }
-        return static_cast<bool>(iterator);
-    }
-    const bool is_list = PyList_CheckExact(container);
-    if ((!is_list && !PyTuple_CheckExact(container)) || Py_SIZE(container) != count) return false;
-    for (Py_ssize_t k = 0; k < count; ++k) {
-        PyObject *now = is_list ? PyList_GET_ITEM(container, k) : PyTuple_GET_ITEM(container, k);
-        if (!is_same_item(now, PyTuple_GET_ITEM(items, k))) return false;
-    }
-    return true;
-}
-
-bool has_item(PyObject *list, PyObject *expected) {
-    const Py_ssize_t place = PyLong_AsSsize_t(PyTuple_GET_ITEM(expected, 0));
-    if (!PyList_CheckExact(list)) return false;
-    const Py_ssize_t size = PyList_GET_SIZE(list), at = place < 0 ? size + place : place;
-    return at >= 0 && at < size &&
-           is_same_item(PyList_GET_ITEM(list, at), PyTuple_GET_ITEM(expected, 1));
-}
-
-bool has_code(PyObject *function, PyObject *expected) {
-    if (!PyFunction_Check(function) || PyFunction_GET_KW_DEFAULTS(function) != nullptr) return false;
-    PyObject *defaults = PyFunction_GET_DEFAULTS(function);
-    return PyFunction_GET_CODE(function) == PyTuple_GET_ITEM(expected, 0) &&
-           (defaults == nullptr ? Py_None : defaults) == PyTuple_GET_ITEM(expected, 1) &&
-           reinterpret_cast<PyFunctionObject *>(function)->func_name ==
-               PyTuple_GET_ITEM(expected, 2);
-}
-
-// Whether an object is still as a guard of these kinds expects; runs no Python code.
-bool object_holds(Watch::Kind kind, PyObject *object, PyObject *expected) {
-    switch (kind) {
-    case Watch::code:
-        return has_code(object, expected);
-    case Watch::of_class:
-        return reinterpret_cast<PyObject *>(Py_TYPE(object)) == expected;
-    case Watch::bases:
-        return PyType_Check(object) &&
-               reinterpret_cast<PyTypeObject *>(object)->tp_mro == expected;
-    case Watch::items:
-        return has_items(object, expected);
-    default:
-        return has_item(object, expected);
-    }
-}
-
-}  // namespace
-
-Answer Replay::watch_holds(const Watch &watch) {
-    if (off(Guard::plan_names)) return Answer::yes;
-    PyObject *found = watch.in_cell ? PyCell_GET(watch.where.get())
-                                    : PyDict_GetItemWithError(watch.where.get(), watch.name.get());
-    if (watch.kind == Watch::absent) {
-        if (found != nullptr) return Answer::no;
-        return PyErr_Occurred() ? Answer::error : Answer::yes;
-    }
-    if (watch.kind == Watch::result && found != nullptr) {
-        ran_python_ = true;
-        Ref said = Ref::steal(PyObject_CallNoArgs(found));
-        if (!said) return Answer::error;
-        return said.get() == watch.value.get() ? Answer::yes : Answer::no;
-    }
-    if (watch.kind > Watch::absent && found != nullptr) {
-        return object_holds(watch.kind, found, watch.value.get()) ? Answer::yes : Answer::no;
-    }
-    if (found == watch.value.get() && watch.kind != Watch::check) return Answer::yes;
-    if (found == nullptr) return PyErr_Occurred() ? Answer::error : Answer::no;
-    if (watch.kind == Watch::same) return Answer::no;
-    Ref now = Ref::borrow(found);
-    if (watch.kind == Watch::equal) {
-        if (Py_TYPE(found) != Py_TYPE(watch.value.get())) return Answer::no;
-        ran_python_ = true;
-        const int equal = PyObject_RichCompareBool(found, watch.value.get(), Py_EQ);
-        return equal < 0 ? Answer::error : equal > 0 ? Answer::yes : Answer::no;
-    }
-    ran_python_ = true;
-    Ref said = Ref::steal(PyObject_CallOneArg(watch.function.get(), found));
-    if (!said) return Answer::error;
-    const int truth = PyObject_IsTrue(said.get());
-    return truth < 0 ? Answer::error : truth > 0 ? Answer::yes : Answer::no;
-}
-
 Answer Replay::watches_hold() {
     const bool unchanged =
         off(Guard::plan_versions) ||
@@ -219,7 +103,7 @@ Answer Replay::watches_hold() {
     }
     for (const Watch &watch : plan_.watches) {
         if (unchanged && watch.by_version) continue;
-        const Answer answer = watch_holds(watch);
+        const Answer answer = watch.holds(&ran_python_);
         if (answer != Answer::yes) return answer;
     }
     if (!unchanged) {
@@ -276,9 +160,7 @@ bool Replay::load_arguments() {
 bool Replay::shares_tables() const {
     return std::any_of(plan_.tables.begin(), plan_.tables.end(), [&](size_t at) {
         const Watch &watch = plan_.watches[at];
-        PyObject *now = watch.in_cell
-                            ? PyCell_GET(watch.where.get())
-                            : PyDict_GetItemWithError(watch.where.get(), watch.name.get());
+        PyObject *now = watch.now();
         if (now == nullptr) PyErr_Clear();
         return now == nullptr || is_given(now, 0);
     });

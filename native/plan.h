@@ -16,6 +16,7 @@
 #include "leaves.h"
 #include "spec.h"
 #include "tensors.h"
+#include "watching.h"
 
 namespace tzero::plan {
 
@@ -35,28 +36,6 @@ struct Value {
     Ref object;        // a constant, or what makes a sequence
     std::vector<Value> items;
     std::vector<Ref> names;  // of a dict's items
-};
-
-// A guard on a name that the host function reads. Its value is the same object (`same`), an object
-// of the same type that compares equal (`equal`), accepted by a function in Python (`check`), or
-// the name is not there (`absent`). The others are about an object that keeps its place: a function
-// has this code and these defaults (`code`), an object this class (`of_class`), a class these bases
-// (`bases`), a container these items (`items`), or this item at a place (`item`); or a function
-// without arguments returns this object (`result`).
-#define TZERO_GUARD_KINDS(EACH)                                                                   \
-    EACH(same) EACH(equal) EACH(check) EACH(absent) EACH(code) EACH(of_class) EACH(bases) EACH(items) \
-    EACH(item) EACH(result)
-constexpr const char *guard_kind_names[] = {TZERO_GUARD_KINDS(TZERO_ENUMERATOR_NAME)};
-
-struct Watch {
-    enum Kind : int { TZERO_GUARD_KINDS(TZERO_ENUMERATOR) count };
-    Ref where;  // a dict, or a cell
-    Ref name;   // in the dict
-    Ref value;
-    Ref function;  // of a `check`
-    Kind kind = same;
-    bool in_cell = false;
-    bool by_version = false;  // it holds while its dict has the same version
 };
 
 // A dict in which watches look up names, and its version when all of them held.

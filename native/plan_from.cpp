@@ -46,7 +46,7 @@ class Maker {
         made.kind = static_cast<Watch::Kind>(fields.index("kind", Watch::count));
         made.by_version =
             !made.in_cell && reads_a_name(made.kind) && keeps_version(made.where.get());
-        check_value(fields, made);
+        if (const char *expected = made.expected()) fields.wrong("value", expected);
         if (made.kind <= Watch::absent && is_container(made.value.get())) {
             plan_->tables.push_back(plan_->watches.size());
         }
@@ -55,20 +55,6 @@ class Maker {
 
     static bool reads_a_name(Watch::Kind kind) {
         return kind == Watch::same || kind == Watch::equal || kind == Watch::absent;
-    }
-
-    // The values of guards on objects are what `object_holds` expects.
-    static void check_value(const Fields &fields, const Watch &watch) {
-        PyObject *value = watch.value.get();
-        const Py_ssize_t size = PyTuple_CheckExact(value) ? PyTuple_GET_SIZE(value) : -1;
-        if (watch.kind == Watch::code && size != 3) fields.wrong("value", "a tuple of three");
-        if (watch.kind == Watch::item && size != 2) fields.wrong("value", "a tuple of two");
-        if (watch.kind == Watch::item && !PyLong_CheckExact(PyTuple_GET_ITEM(value, 0))) {
-            fields.wrong("value", "a place and an item");
-        }
-        if ((watch.kind == Watch::items || watch.kind == Watch::bases) && size < 0) {
-            fields.wrong("value", "a tuple");
-        }
     }
 
     // Whether the version of a dict is kept; not if there are too many dicts.

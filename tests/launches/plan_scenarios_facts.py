@@ -3,6 +3,10 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -280,6 +284,57 @@ def a_closure_is_asked_for(make):
     warm(kernel, X)
     change(3.0)
     same(kernel(X), host(X))
+
+
+def with_named(x, *, factor=2.0):
+    return scaled(x, factor)
+
+
+@fails_without("plan_names")
+def named_defaults_are_asked_for(make):
+    host = by_a_named_default
+    kernel = make(host)
+    warm(kernel, X)
+    with_named.__kwdefaults__["factor"] = 3.0
+    same(kernel(X), host(X))
+
+
+def by_a_named_default(x):
+    return with_named(x)
+
+
+NESTED = {"deep": {"factor": 2.0}}
+
+
+def by_a_table(x):
+    return scaled(x, NESTED["deep"]["factor"])
+
+
+@fails_without("plan_names")
+def a_table_in_a_table_is_asked_for(make):
+    kernel = make(by_a_table)
+    warm(kernel, X)
+    NESTED["deep"]["factor"] = 3.0
+    same(kernel(X), by_a_table(X))
+
+
+def by_a_failed_import(x):
+    try:
+        from tzero_not_there import factor
+    except ImportError:
+        factor = 2.0
+    return scaled(x, factor)
+
+
+@fails_without("plan_names")
+def directories_of_modules_are_asked_for(make):
+    with tempfile.TemporaryDirectory() as folder:
+        sys.path.append(folder)
+        kernel = make(by_a_failed_import)
+        warm(kernel, X)
+        (Path(folder) / "tzero_not_there.py").write_text("factor = 3.0")
+        os.utime(folder, (1, 1))
+        same(kernel(X), by_a_failed_import(X))
 
 
 def by_a_weight(x):

@@ -13,7 +13,7 @@ from tests.plans.hosts import scaled
 from tests.plans.kernels import scale
 from tests.plans.tiers import of_tier
 from tzero import events, settings
-from tzero.plans import record, torch_ops, wrapper
+from tzero.plans import record, slots, torch_ops, wrapper
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +36,7 @@ def reasons(seen: list[events.Event]) -> list[str]:
 
 @pytest.mark.parametrize(
     "module, name",
-    [(torch_ops, "obstacle"), (record, "situation"), (record, "constant_of")],
+    [(torch_ops, "obstacle"), (record, "situation"), (slots, "constant_of")],
     ids=lambda each: getattr(each, "__name__", each),
 )
 def test_an_error_of_the_recorder_is_a_fallback(

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.plans import cases_modes, cases_modules, cases_tensors, cases_world
+from tests.plans import cases_followed, cases_modes, cases_modules, cases_tensors, cases_world
 from tests.plans.case import Case
 from tests.plans.hosts import scaled
 from tests.plans.tiers import NotReplayed, Pair, available, verifying
@@ -20,7 +20,7 @@ from tests.rows import by_row
 from tzero.adapters import torch_modes
 from tzero.plans import wrapper
 
-SUBJECTS = (cases_world, cases_modules, cases_tensors, cases_modes)
+SUBJECTS = (cases_world, cases_modules, cases_tensors, cases_modes, cases_followed)
 CASES = tuple(case for subject in SUBJECTS for case in subject.CASES)
 
 

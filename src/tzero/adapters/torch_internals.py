@@ -9,13 +9,17 @@ in `tzero.adapters`.
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FunctionType
 from typing import Any
 
 import torch
-from torch._C import DisableTorchFunction
+from torch._C import DisableTorchFunction, TensorBase
 from torch._C import _storage_Use_Count as _storage_uses
+from torch._C import _VariableFunctions as _functions
 from torch._library.utils import has_fake_kernel
 from torch._ops import HigherOrderOperator, OpOverload
 from torch.utils._python_dispatch import _disable_current_modes as disable_current_modes
@@ -33,7 +37,9 @@ __all__ = [
     "filled_by_torch",
     "has_fake_kernel",
     "hooks_of",
+    "in_c",
     "is_higher_order",
+    "is_thin",
     "is_wrapped_launch",
     "is_zero_tensor",
     "name_of",
@@ -173,6 +179,45 @@ def schema_of(operator: OpOverload) -> Any:
     True
     """
     return operator._schema
+
+
+def in_c(operator: OpOverload) -> Callable[..., Any]:
+    """The function in C behind an operator.
+
+    >>> in_c(torch.ops.aten.neg.default)(torch.ones(1))
+    tensor([-1.])
+    """
+    found: Callable[..., Any] = operator._op
+    return found
+
+
+_ROADS = frozenset(
+    [
+        *("_C", "_VF", "_VariableFunctions", "torch", "Tensor", "handle_torch_function"),
+        *("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic"),
+    ]
+)
+"""Names by which torch's Python functions reach those in C."""
+
+
+def is_thin(function: Any) -> bool:
+    """Whether a function of torch is written in Python, and only calls functions in C: it reads no
+    settings, and warns of nothing.
+
+    >>> is_thin(torch.Tensor.__rsub__), is_thin(torch.einsum), is_thin(torch.add)
+    (True, False, False)
+    """
+    return isinstance(function, FunctionType) and _is_thin(function)
+
+
+@functools.cache
+def _is_thin(function: FunctionType) -> bool:
+    inner = inspect.unwrap(function)
+    if not isinstance(inner, FunctionType) or not inner.__module__.startswith("torch."):
+        return False
+    names, code = inner.__code__.co_names, inner.__code__
+    known = all(n in _ROADS or hasattr(_functions, n) or hasattr(TensorBase, n) for n in names)
+    return known and not code.co_freevars and not code.co_cellvars
 
 
 @contextmanager

@@ -31,11 +31,20 @@ def capture(subject: Subject, args: tuple[Any, ...]) -> tuple[Any, Plan | Refusa
         return subject.function(*args), failure(error)
     if recorder.refusal is not None:
         return subject.function(*args), recorder.refusal
-    path = recorder.path or contextlib.nullcontext()
+    with contextlib.closing(recorder):
+        return _recorded(recorder, args, before, misses)
+
+
+def _recorded(
+    recorder: Recorder, args: tuple[Any, ...], before: Any, misses: list[int]
+) -> tuple[Any, Plan | Refusal]:
+    """Make the call. `before` are the facts of its arguments, `misses` is how often cached
+    functions have missed so far."""
+    subject, path = recorder.subject, recorder.path or contextlib.nullcontext()
     with _Functions(recorder), _Operators(recorder), intercept.intercepted(recorder), path:
-        recorder.modes = torch_modes.dispatch()
+        recorder.torch.modes = torch_modes.dispatch()
         result = subject.function(*args)
-        if torch_modes.dispatch() != recorder.modes:
+        if torch_modes.dispatch() != recorder.torch.modes:
             recorder.refuse("it changes torch's modes and does not restore them", show=False)
     try:
         if recorder.refusal is None and recorder.given() != before:
@@ -66,12 +75,12 @@ class _Operators(torch_modes.Dispatching):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         self.recorder.operator(func, args, kwargs)
-        if not is_custom(func):
-            return func(*args, **kwargs)
-        with unfollowed(
-            self.recorder.path
-        ):  # a replay calls the operator, which runs its code then
-            return func(*args, **kwargs)
+        # A replay calls a custom operator, which runs its code then.
+        path = self.recorder.path if is_custom(func) else None
+        with unfollowed(path):
+            result = func(*args, **kwargs)
+        self.recorder.operated(result)
+        return result
 
 
 def _misses(dependencies: Dependencies) -> list[int]:

@@ -44,6 +44,7 @@ from tzero.reading.guards import (
     Check,
     Code,
     Equal,
+    Files,
     Guard,
     Item,
     Items,
@@ -66,6 +67,7 @@ _GUARD_KINDS: dict[type, str] = {
     Items: "items",
     Item: "item",
     Result: "result",
+    Files: "files",
 }
 
 

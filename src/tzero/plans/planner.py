@@ -15,6 +15,7 @@ more often than it replays, a call is recorded only when its situation is repeat
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Hashable, Sequence
 from types import FunctionType, MethodType
 from typing import Any, Generic, NoReturn, TypeVar
@@ -33,6 +34,7 @@ from tzero.plans.table import Bound, Planned, Table
 from tzero.plans.wrapper import write
 from tzero.reading.dependencies import Dependencies, Unreplayable, read_dependencies
 from tzero.reading.forwarded import Passing, read_passing
+from tzero.reading.guards import Check
 
 __all__ = ["AS_OPERATOR", "Planner", "drifted", "run_host"]
 
@@ -101,6 +103,12 @@ def _followed(function: Any) -> FunctionType | None:
     return inner if isinstance(inner, FunctionType) else None
 
 
+def _prevents_following(made: Plan | Refusal, again: bool) -> bool:
+    """Whether calls cannot be followed: for what they do, or because something interrupts them
+    again. A first call may compile kernels, and compilers call anything."""
+    return isinstance(made, Refusal) and (made.lasting or (made.outside and again))
+
+
 class Planner(Generic[R]):
     """Replays and records the calls of one kernel."""
 
@@ -111,6 +119,8 @@ class Planner(Generic[R]):
         self._passing: Passing | None = None
         self._dependencies: Dependencies | None = None
         self._follows = False  # whether calls are followed, because the source could not be read
+        self._by_source = False  # whether they are not, because following was refused
+        self._interrupted = False  # whether something else interrupted the call recorded last
         self._said: set[str] = set()
         self._seen: set[int] = set()  # hashes of situations that occurred once, unrecorded
         self.recorded, self.replayed = 0, 0
@@ -183,13 +193,18 @@ class Planner(Generic[R]):
             return bound.call(*args), None
         table = bound.plans  # read before `call`: another config has another table
         try:
-            subject = self._subject(bound, args)
+            subject = self._subject(bound, args, before)
         except Unreplayable as error:
             if not self._can_follow(bound):
                 return self._refused(bound, args, Refusal(error.reason, error.file, error.line))
             self._follows = True
-            subject = self._subject(bound, args)
+            subject = self._subject(bound, args, before)
+        followed = subject.host is not None
         result, made = capture(subject, args)
+        if followed and not self._follows and _prevents_following(made, self._interrupted):
+            self._by_source = True  # the next call is recorded by what its source reads
+            return result, None
+        self._interrupted = isinstance(made, Refusal) and made.outside
         if before is not None:
             if not (isinstance(made, Refusal) and made.outside):
                 self._verify(before.plan, made)
@@ -204,7 +219,7 @@ class Planner(Generic[R]):
             return result, None
         self.recorded += 1
         held = frozenset(id(made.guards[s.guard].value) for s in made.slots if s.guard is not None)
-        planned = Planned(made, bound, wrapper, held)
+        planned = Planned(made, bound, wrapper, held, followed)
         with self._growing:
             self.by_value |= self._places(made)
         self._keep(table, self._key(args), planned, stale)
@@ -232,21 +247,37 @@ class Planner(Generic[R]):
         """Whether calls can be followed instruction by instruction."""
         return _followed(bound.function) is not None and is_supported()
 
-    def _subject(self, bound: Bound[R], args: tuple[Any, ...]) -> record.Subject:
+    def _subject(
+        self, bound: Bound[R], args: tuple[Any, ...], before: Planned | None
+    ) -> record.Subject:
+        """What to record; with `before`, in the way in which that plan was recorded."""
         names, function = self._host.parameters, bound.function
         if self._passing is None:
             self._passing = read_passing(function, names)
-        followed = _followed(function) if self._follows else None
+        dependencies = self._dependencies
+        if not self._follows and (
+            dependencies is None or not all(guard.holds() for guard in dependencies.guards)
+        ):
+            dependencies = self._dependencies = read_dependencies(function)
+        follows = self._follows or (
+            self._prefers_path(bound, dependencies) if before is None else before.followed
+        )
+        followed = _followed(function) if follows else None
         if followed is not None:
             nothing, code = Dependencies((), {}), followed.__code__
             return record.Subject(
                 bound.name, bound.call, names, code, self._passing, nothing, function
             )
-        dependencies = self._dependencies
-        if dependencies is None or not all(guard.holds() for guard in dependencies.guards):
-            dependencies = self._dependencies = read_dependencies(function)
         own = getattr(function, "__code__", None)
+        assert dependencies is not None
         return record.Subject(bound.name, bound.call, names, own, self._passing, dependencies)
+
+    def _prefers_path(self, bound: Bound[R], dependencies: Dependencies | None) -> bool:
+        """Whether calls are followed although the source can be read: if what it reads needs guards
+        in Python. Those of a followed call are native."""
+        if self._by_source or dependencies is None or sys.gettrace() is not None:
+            return False
+        return any(type(each) is Check for each in dependencies.guards) and self._can_follow(bound)
 
     # -- for `explain` -------------------------------------------------------------------------
 

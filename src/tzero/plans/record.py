@@ -25,8 +25,8 @@ instead. (Callbacks in C have no frames, and are attributed to the host function
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import sys
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import FunctionType, MethodType
@@ -35,34 +35,30 @@ from typing import Any, NamedTuple
 import torch
 
 from tzero import settings
-from tzero.adapters import torch_modes, triton_launch
+from tzero.adapters import triton_launch
 from tzero.adapters.torch_internals import OpOverload, is_higher_order, is_wrapped_launch
 from tzero.arguments.situation import NUMBERS, TENSORS, containers, leaves, situation, unsupported
 from tzero.plans import torch_ops
 from tzero.plans.frames import Stack, is_timed
+from tzero.plans.grids import Meta
 from tzero.plans.plan import (
-    Allocate,
-    Call,
     Constant,
-    Fill,
     Launch,
-    Nest,
     Plan,
     Refusal,
     Scalar,
-    Slot,
     Step,
-    Tensor,
     Value,
     View,
-    is_sequence_type,
     replaced,
 )
-from tzero.plans.values import NotAStep, constant_of, containers_in, is_inexact, tensors_of
+from tzero.plans.slots import Slots
+from tzero.plans.torch_steps import TorchSteps
+from tzero.plans.values import NotAStep, NotYet, constant_of, containers_in, tensors_of
 from tzero.reading.bytecode import span_of
 from tzero.reading.dependencies import Dependencies
 from tzero.reading.forwarded import Passing
-from tzero.reading.guards import Equal, Guard, Result
+from tzero.reading.guards import Equal, Guard
 from tzero.reading.path import Path
 from tzero.reading.world import World
 
@@ -101,39 +97,35 @@ class Recorder:
     def __init__(self, subject: Subject, args: tuple[Any, ...]) -> None:
         self.subject = subject
         self.args = args
-        self.modes = torch_modes.dispatch()
         self.refusal: Refusal | None = None
         self.leaves = list(leaves(args, subject.parameters))
-        self.slots: list[Slot] = []
+        self.slots = Slots()
         self.steps: list[Step] = []
-        self._tensors: list[torch.Tensor] = []  # of the slots; kept so that ids stay unique
-        self._slot_of: dict[int, int] = {}
-        self._made: set[int] = set()  # slots that Allocate made
         self._guards: list[Guard] = []
         self._passed: set[tuple[str, Any]] = set()  # parameter, and the launch that forwarded it
-        self._inference = torch.is_inference_mode_enabled()
         self._ran: list[torch_ops.Ran] | None = None
         self._paused = False
         self._stack = Stack(subject.code, (subject.function, *subject.dependencies.helpers))
+        self.torch = TorchSteps(self.slots, self.steps, self._stack.line, self._guards)
         self.path = self._path(subject.host) if subject.host is not None else None
         for k, (name, value) in enumerate(self.leaves):
             odd = unsupported(name, value)
             if odd:
                 self.refuse(odd, show=False)
-            elif type(value) in TENSORS and id(value) not in self._slot_of:
-                self._add(value, name, leaf=k)
+            elif type(value) in TENSORS and not self.slots.has(value):
+                self.slots.add(value, name, leaf=k)
                 put = sorted(subject.dependencies.attributes.intersection(vars(value)))
                 if put:
                     reason = f"it reads {name}.{put[0]}, which someone put on that tensor"
                     self.refuse(reason, show=False)
         held = subject.dependencies.tensors.values()
-        if any(id(tensor) in self._slot_of for tensor in held):
+        if any(self.slots.has(tensor) for tensor in held):
             self.refuse(HELD, show=False, outside=True)
         if shared(args, subject.dependencies.guards):
             self.refuse(SHARED, lasting=False, show=False, outside=True)
         for k, tensor in subject.dependencies.tensors.items():
-            if type(tensor) in TENSORS and id(tensor) not in self._slot_of:
-                self._add(tensor, subject.dependencies.guards[k].text, guard=k)
+            if type(tensor) in TENSORS and not self.slots.has(tensor):
+                self.slots.add(tensor, subject.dependencies.guards[k].text, guard=k)
 
     def _path(self, host: FunctionType | MethodType) -> Path:
         if sys.gettrace() is not None:
@@ -153,12 +145,12 @@ class Recorder:
 
     def _held(self, tensor: torch.Tensor, name: str, guard: int) -> None:
         """A tensor that the call found in the world, and the number of its guard."""
-        slot = self._slot_of.get(id(tensor))
-        if slot is not None and self.slots[slot].leaf is not None:
+        slot = self.slots.of(tensor)
+        if slot is not None and self.slots.all[slot].leaf is not None:
             self.refuse(HELD, show=False, outside=True)
         elif slot is None and type(tensor) in TENSORS:
             self._paused, before = True, self._paused
-            self._add(tensor, name, guard=guard)
+            self.slots.add(tensor, name, guard=guard)
             self._paused = before
 
     @property
@@ -191,9 +183,10 @@ class Recorder:
         try:
             self._paused = True  # torch functions that the recorder calls are not recorded
             with unfollowed(self.path):
-                self._note(func, args, kwargs, result, ran)
+                if self.refusal is None:
+                    self.torch.note(func, args, kwargs, result, ran)
         except NotAStep as refused:
-            self.refuse(str(refused))
+            self.refuse(str(refused), lasting=not isinstance(refused, NotYet))
         except Exception as error:
             self.refuse(failure(error).reason)
         finally:
@@ -210,135 +203,10 @@ class Recorder:
         elif not self._paused and not self._interrupted():
             self.refuse(f"it runs {func} outside of any torch function")
 
-    def _note(
-        self,
-        func: Any,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        result: Any,
-        ran: list[torch_ops.Ran],
-    ) -> None:
-        name = torch_ops.named(func)
-        if torch_ops.is_read(name) or self.refusal is not None:
-            return
-        if name == "result_type":  # of a number it is the default dtype
-            self._default_dtype()
-            return
-        why = torch_ops.obstacle(name, result, ran)
-        if name.endswith("tensor_split") and len(list(tensors_of((args, dict(kwargs))))) > 1:
-            why = f"{name} reads the values of a tensor"
-        if why:
-            raise NotAStep(why)
-        found = list(tensors_of(result))
-        if len(found) == 1 and result is found[0]:
-            if not ran and id(result) in self._slot_of:
-                if name.endswith("_") and not name.endswith("__"):  # requires_grad_, share_memory_
-                    raise NotAStep(f"{name} changes a tensor in a way that plans do not support")
-                return  # the tensor itself, as from `contiguous` of a contiguous one
-            if self._allocated(result, ran) or self._filled(result, ran):
-                return
-        call = self._call(func, name, args, kwargs, ran)
-        fresh = [tensor for tensor in found if id(tensor) not in self._slot_of]
-        odd = next(filter(None, map(torch_ops.oddity, fresh)), "")
-        if odd:
-            raise NotAStep(f"{name} returns a {odd} tensor")
-        inexact = any(map(is_inexact, fresh)) and "dtype" not in kwargs
-        if inexact and not any(map(is_inexact, tensors_of((args, kwargs)))):
-            self._default_dtype()
-        several = result is not found[0] if found else False
-        if several and len(list(tensors_of((args, kwargs)))) > 1:
-            pass  # they may be views of different tensors
-        elif fresh and all(self._is_view(tensor, call, ran) for tensor in fresh):
-            self._views(call, result)
-            return
-        for tensor in fresh:
-            self._add(tensor, f"t{len(self.slots)}")
-        made = self._value(result, f"the result of {name}")
-        self.steps.append(dataclasses.replace(call, result=made))
-
-    def _call(
-        self,
-        func: Any,
-        name: str,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        ran: list[torch_ops.Ran],
-    ) -> Call:
-        values = tuple(self._value(arg, f"an argument of {name}") for arg in args)
-        named = tuple((k, self._value(v, f"an argument of {name}")) for k, v in kwargs.items())
-        now: tuple[Any, ...] = torch_modes.dispatch()
-        wanted: tuple[Any, ...] = self.modes
-        if not any(tensor.requires_grad for tensor in tensors_of((tuple(args), dict(kwargs)))):
-            now, wanted = now[:2], wanted[:2]  # without gradients their mode does not matter
-        if now != wanted:
-            raise NotAStep(f"{name} is called in another torch mode than the host function")
-        return Call(func, name, values, named, Constant(None), self._stack.line())
-
-    def _allocated(self, tensor: torch.Tensor, ran: list[torch_ops.Ran]) -> bool:
-        """Record a tensor if it is new memory, uninitialized or filled with one number; returns
-        whether it is."""
-        if len(ran) != 1 or id(tensor) in self._slot_of or not torch_ops.is_plain(tensor):
-            return False
-        filling = torch_ops.allocates(ran[0])
-        if filling is None:
-            return False
-        if tensor.is_inference() != self._inference:
-            raise NotAStep("a tensor is allocated in another inference mode")
-        if ran[0].arguments.get("dtype") is None and not ran[0].of_tensor:
-            self._default_dtype()
-        slot = self._add(tensor, f"t{len(self.slots)}")
-        self._made.add(slot)
-        self.steps.append(Allocate(slot, self._stack.line()))
-        if filling is not torch_ops.NOTHING:
-            self.steps.append(Fill(slot, filling, self._stack.line()))
-        return True
-
-    def _filled(self, tensor: torch.Tensor, ran: list[torch_ops.Ran]) -> bool:
-        """Record that a tensor allocated in this call was filled with one number; returns whether
-        it was."""
-        slot = self._slot_of.get(id(tensor))
-        if len(ran) != 1 or slot not in self._made or ran[0].args[0] is not tensor:
-            return False
-        number = torch_ops.fills(ran[0])
-        if number is torch_ops.NOTHING:
-            return False
-        # In inference mode it may not count as a change.
-        if torch_modes.dispatch()[:2] != self.modes[:2]:
-            raise NotAStep(f"{ran[0].name} is called in another torch mode")
-        assert slot is not None
-        values = (Tensor(slot), Constant(number))
-        fill = torch.Tensor.fill_
-        call = Call(fill, "Tensor.fill_", values, (), Tensor(slot), self._stack.line())
-        self.steps.append(call)
-        return True
-
-    def _is_view(self, tensor: torch.Tensor, call: Call, ran: list[torch_ops.Ran]) -> bool:
-        base = _base(call)
-        if base is None or not ran or not all(torch_ops.is_geometry(each) for each in ran):
-            return False
-        if any(torch_ops.is_absolute(each) for each in ran) and base not in self._made:
-            return False
-        return torch_ops.shares_memory(tensor, self._tensors[base])
-
-    def _views(self, call: Call, result: Any) -> None:
-        """Record one or several views of a tensor."""
-        base = _base(call)
-        assert base is not None
-        several = not isinstance(result, torch.Tensor)
-        for k, tensor in enumerate(result if several else [result]):
-            if id(tensor) in self._slot_of:
-                continue
-            offset = tensor.storage_offset() - self._tensors[base].storage_offset()
-            slot = self._add(tensor, f"t{len(self.slots)}")
-            function: Any = torch_ops.Picked(call.function, k) if several else call.function
-            name = f"{call.name}[{k}]" if several else call.name
-            made = Call(function, name, call.args, call.kwargs, Tensor(slot), call.line)
-            self.steps.append(View(slot, base, offset, made, call.line))
-
-    def _default_dtype(self) -> None:
-        if not any(guard.text == _DEFAULT for guard in self._guards):
-            now = torch.get_default_dtype()
-            self._guards.append(Result.of(_DEFAULT, torch.get_default_dtype, now))
+    def operated(self, result: Any) -> None:
+        """Note what the operator returned that ran last."""
+        if self._ran and isinstance(result, torch.Tensor):
+            self._ran[-1] = self._ran[-1]._replace(result=weakref.ref(result))
 
     # -- launches ------------------------------------------------------------------------------
 
@@ -356,18 +224,20 @@ class Recorder:
         if self._interrupted():
             return launch(grid)
         answers: list[Any] = []
-        asked = callable(grid)
+        read: set[str] = set()
 
         def asking(meta: Any) -> Any:
             self._paused = False
-            answers.append(grid(meta))
+            shown = Meta(meta)
+            answers.append(grid(shown))
+            read.update(shown.read)
             self._paused = True
             return answers[-1]
 
         self._paused = True
         try:
             stream = triton_launch.current_stream()
-            kernel = launch(asking if asked else grid)
+            kernel = launch(asking if callable(grid) else grid)
         except BaseException:
             self.refuse(f"it catches an exception of the launch of {function.__name__}")
             self._paused = False
@@ -375,7 +245,7 @@ class Recorder:
         try:
             if self.refusal is None:
                 sizes = answers[-1] if answers else grid
-                self._launched(function, kernel, sizes, args, kwargs, asked, stream)
+                self._launched(function, kernel, sizes, args, kwargs, read, stream)
         except NotAStep as refused:
             self.refuse(str(refused))
         except Exception as error:
@@ -391,7 +261,7 @@ class Recorder:
         grid: Any,
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
-        asked: bool,
+        read: set[str],
         stream: Any,
     ) -> None:
         name = function.__name__
@@ -404,19 +274,22 @@ class Recorder:
             raise NotAStep(f"{name} is launched on another stream than the kernel before it")
         self._stream = stream
         given, options = triton_launch.named(function, args, kwargs)
-        passed = {} if asked else self._passed_on(function)
+        passed = self._passed_on(function)
         values: list[Value] = []
-        left = dict(passed)  # a value given to a constant or an option is used by value
+        # What a grid function reads, or a constant or an option is given, is used by value.
+        left = dict(passed)
         for parameter in triton_launch.parameters(function):
             value = given[parameter.name]
             source = None if parameter.constant else passed.get(parameter.name)
+            if parameter.name in read:
+                source = None
             if source is not None and value is self.args[source.place]:
                 del left[parameter.name]
                 values.append(Scalar(source.leaf))
             elif parameter.constant:
                 values.append(Constant(value))
             else:
-                values.append(self._value(value, f"argument {parameter.name!r} of {name}"))
+                values.append(self.slots.value(value, f"argument {parameter.name!r} of {name}"))
         looked_at = {source.name for source in left.values()}
         for source in passed.values():
             if source.name not in looked_at:
@@ -452,34 +325,6 @@ class Recorder:
         if guard not in self._guards:
             self._guards.append(guard)
 
-    # -- values --------------------------------------------------------------------------------
-
-    def _value(self, value: Any, what: str) -> Value:
-        """A value in terms of the slots."""
-        if isinstance(value, torch.Tensor):
-            slot = self._slot_of.get(id(value))
-            if slot is None:
-                raise NotAStep(f"{what} is a tensor whose origin tzero did not see")
-            return Tensor(slot)
-        kind = type(value)
-        named = isinstance(value, tuple) and (hasattr(kind, "_fields") or is_sequence_type(kind))
-        if kind is list or kind is tuple or named:
-            return Nest(kind, tuple(self._value(item, what) for item in value))
-        if kind is dict:
-            items = tuple(self._value(item, what) for item in value.values())
-            return Nest(kind, items, tuple(constant_of(key, what).value for key in value))
-        return constant_of(value, what)
-
-    def _add(
-        self, tensor: torch.Tensor, name: str, leaf: int | None = None, guard: int | None = None
-    ) -> int:
-        slot = len(self.slots)
-        self._slot_of[id(tensor)] = slot
-        self._tensors.append(tensor)
-        geometry = (tuple(tensor.size()), tuple(tensor.stride()))
-        self.slots.append(Slot(name, tensor.dtype, tensor.device, *geometry, leaf, guard))
-        return slot
-
     # -- the plan ------------------------------------------------------------------------------
 
     def plan(self, result: Any) -> Plan | Refusal:
@@ -502,14 +347,14 @@ class Recorder:
             tuple(name for name, _ in self.leaves),
             by_value,
             self.guards,
-            tuple(self.slots),
+            tuple(self.slots.all),
             tuple(replaced(step, back) for step in self.steps),
             value,
             self.subject.code.co_filename,
         )
 
     def _result(self, result: Any) -> Value:
-        value = self._value(result, "its result")
+        value = self.slots.value(result, "its result", self._is_kept)
         held = [guard.value for guard in self.guards]
         seen = {id(each) for each in containers_in([*self.args, *held])}
         for each in containers_in(result):
@@ -519,16 +364,22 @@ class Recorder:
                 )
             seen.add(id(each))
         for tensor in tensors_of(result):
-            slot = self._slot_of[id(tensor)]
+            slot = self.slots.of(tensor)
             view = next((s for s in self.steps if isinstance(s, View) and s.slot == slot), None)
-            if (slot in self._made or view is not None) and tensor.requires_grad:
+            if (slot in self.slots.made or view is not None) and tensor.requires_grad:
                 raise NotAStep("its result requires a gradient that no torch function gave it")
         return value
+
+    def _is_kept(self, function: FunctionType) -> bool:
+        """Whether a function was there before the call, and guards keep it."""
+        if self.path is not None:
+            return self.path.world.has(function, passing=False)
+        return any(guard.value is function for guard in self.guards)
 
     def _settled(self) -> None:
         if not any(isinstance(step, Launch) for step in self.steps):
             raise NotAStep(NO_LAUNCH)
-        for slot, tensor in zip(self.slots, self._tensors, strict=True):
+        for slot, tensor in zip(self.slots.all, self.slots.tensors, strict=True):
             geometry = (slot.dtype, slot.size, slot.stride)
             if (tensor.dtype, tuple(tensor.size()), tuple(tensor.stride())) != geometry:
                 raise NotAStep(f"the geometry of {slot.name} changes while it runs")
@@ -539,6 +390,11 @@ class Recorder:
         for guard in self.guards:
             if not guard.holds():
                 self.refuse(f"{guard.text} changes while it runs", show=False, outside=True)
+
+    def close(self) -> None:
+        """Let go of the path, which refers to this recorder, so that nothing keeps the tensors of
+        the call alive."""
+        self.path = None
 
     def refuse(
         self, reason: str, *, lasting: bool = True, show: bool = True, outside: bool = False
@@ -561,7 +417,6 @@ class Recorder:
 NO_LAUNCH = "it launches no kernel"
 HELD = "an argument is a tensor that a global or a closure holds too"
 SHARED = "an argument is or holds a list, tuple or dict that a global or a closure holds too"
-_DEFAULT = "torch's default dtype"
 
 
 class _Source(NamedTuple):
@@ -572,12 +427,6 @@ class _Source(NamedTuple):
     place: int
     leaf: int
     span: Any
-
-
-def _base(call: Call) -> int | None:
-    """The slot of the tensor that a call is a method of, if it is one."""
-    first = call.args[0] if call.args else None
-    return first.slot if isinstance(first, Tensor) else None
 
 
 def unfollowed(path: Path | None) -> AbstractContextManager[None]:

@@ -7,7 +7,8 @@ or why it cannot be one. It must not know recordings.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -37,6 +38,7 @@ __all__ = [
     "is_read",
     "named",
     "obstacle",
+    "outcomes",
 ]
 
 _OF_DTYPES = frozenset(["promote_types", "can_cast", "device"])
@@ -124,11 +126,13 @@ NOTHING: Any = object()
 
 
 class Ran(NamedTuple):
-    """An operator that ran, and its arguments."""
+    """An operator that ran, its arguments, and the tensor that it returned, if it was one: as a
+    weak reference, because torch copies a result that someone else holds."""
 
     operator: OpOverload
     args: Sequence[Any]
     kwargs: Mapping[str, Any]
+    result: weakref.ref[torch.Tensor] | None = None
 
     @property
     def name(self) -> str:
@@ -272,6 +276,31 @@ def _has(value: Any, kind: type) -> bool:
     if isinstance(value, (list, tuple)):
         return any(_has(item, kind) for item in value)
     return isinstance(value, kind)
+
+
+def outcomes(
+    ran: Sequence[Ran], found: Sequence[torch.Tensor], known: Callable[[torch.Tensor], bool]
+) -> list[torch.Tensor] | None:
+    """The tensor that each operator in a function made: one of those that the function returned,
+    `found`, or one that only other operators are given. None if the function does more than these
+    operators, or one of them changes a tensor. `known` tells tensors from before the function."""
+    made: list[torch.Tensor] = []
+    for each in ran:
+        leaves = tree_leaves((each.args, dict(each.kwargs)))
+        given = [arg for arg in leaves if isinstance(arg, torch.Tensor)]
+        result = None if each.result is None else each.result()
+        if result is None or schema_of(each.operator).is_mutable:
+            return None
+        if not all(known(arg) or _is_in(arg, made) for arg in given):
+            return None
+        if known(result) or _is_in(result, made):
+            return None
+        made.append(result)
+    return made if all(known(each) or _is_in(each, made) for each in found) else None
+
+
+def _is_in(tensor: torch.Tensor, tensors: Sequence[torch.Tensor]) -> bool:
+    return any(tensor is each for each in tensors)
 
 
 def allocates(ran: Ran) -> Any:

@@ -14,7 +14,7 @@ import torch
 from tzero.adapters import triton_launch
 from tzero.plans.plan import Constant
 
-__all__ = ["NotAStep", "constant_of", "containers_in", "is_inexact", "tensors_of"]
+__all__ = ["NotAStep", "NotYet", "constant_of", "containers_in", "is_inexact", "tensors_of"]
 
 _CONSTANTS = (
     *(bool, int, float, complex, str, bytes, type(None), type(...), slice, torch.Size),
@@ -24,6 +24,10 @@ _CONSTANTS = (
 
 class NotAStep(Exception):
     """An action of a host function cannot be a step of a plan; the message says why."""
+
+
+class NotYet(NotAStep):
+    """It cannot be a step in this call, but the next call may do without it."""
 
 
 def constant_of(value: Any, what: str) -> Constant:

@@ -33,7 +33,6 @@ __all__ = [
     "is_data_descriptor",
     "is_generated",
     "is_same",
-    "replaceable_parts",
     "snapshot",
 ]
 
@@ -207,28 +206,3 @@ def is_same(now: Any, found: Any) -> bool:
     if isinstance(found, (types.MethodType, BuiltinFunctionType, types.MethodWrapperType)):
         return type(now) is type(found) and bool(now == found)
     return now is found
-
-
-def replaceable_parts(function: FunctionType) -> tuple[Any, ...]:
-    """What can be assigned on a function: its code and its defaults."""
-    named = function.__kwdefaults__
-    return (
-        function.__code__,
-        _ByIdentity(function.__defaults__),
-        _ByIdentity(named and (*named.values(),)),
-    )
-
-
-class _ByIdentity(tuple[Any, ...]):
-    """Values that are compared by identity."""
-
-    __slots__ = ()
-
-    def __new__(cls, items: Any) -> _ByIdentity:
-        return super().__new__(cls, items or ())
-
-    def __eq__(self, other: object) -> bool:
-        same = isinstance(other, _ByIdentity) and len(self) == len(other)
-        return same and all(one is two for one, two in zip(self, other, strict=True))  # type: ignore[call-overload]
-
-    __hash__ = tuple.__hash__

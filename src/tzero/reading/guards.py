@@ -10,12 +10,13 @@ is still so. It must not know how the value was found or what is done when a gua
 
 Some checks are so frequent that native code does them itself, without calling the function:
 
-    Code     a function has the same code and defaults
+    Code     a function has the same code, defaults and name
     OfClass  an object has the same class
     Bases    a class has the same bases
     Items    a container holds the same items
     Item     a list holds the same item at some place
-    Result   a function without arguments returns the same object
+    Result   a function without arguments returns the same object, or an equal number or string
+    Files    files and directories have not been changed
 
 `plans/describe.py` numbers the kinds for native code; `plans/wrapper.py` writes them as Python. A
 guard on a new kind of value is a `Check`, unless one of the others says it; facts of tensors are in
@@ -26,7 +27,8 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import CellType, FunctionType
 from typing import Any
@@ -37,12 +39,14 @@ __all__ = [
     "Check",
     "Code",
     "Equal",
+    "Files",
     "Guard",
     "Item",
     "Items",
     "OfClass",
     "Result",
     "Same",
+    "result_guard",
     "same_value",
 ]
 
@@ -171,7 +175,7 @@ class Check(_Watched):
 
 
 class Code(Check):
-    """A function without keyword-only defaults has the same code, defaults and name.
+    """A function has the same code, defaults and name.
 
     >>> def helper(x=1): return x
     >>> guard = Code.of("helper", helper)
@@ -184,12 +188,13 @@ class Code(Check):
     def of(cls, text: str, function: FunctionType) -> Code:
         """The guard for a function as it is now."""
         parts = (function.__code__, function.__defaults__, function.__name__)
+        named = _named_defaults(function)
 
         def same(now: Any) -> bool:
             found = (now.__code__, now.__defaults__, now.__name__)
-            return all(map(operator.is_, found, parts)) and now.__kwdefaults__ is None
+            return all(map(operator.is_, found, parts)) and _are_same(_named_defaults(now), named)
 
-        return cls(text, {"of": function}, "of", parts, same)
+        return cls(text, {"of": function}, "of", (*parts, named), same)
 
 
 class OfClass(Check):
@@ -234,11 +239,7 @@ class Items(Check):
     def of(cls, text: str, value: Any) -> Items:
         """The guard for a container as it is now."""
         before = items_of(value)
-
-        def same(now: Any) -> bool:
-            found = items_of(now)
-            return len(found) == len(before) and all(map(is_same_item, found, before))
-
+        same: Callable[[Any], bool] = lambda now: _are_same(items_of(now), before)  # noqa: E731
         return cls(text, {"of": value}, "of", before, same)
 
 
@@ -264,7 +265,7 @@ class Item(Check):
 
 
 class Result(Check):
-    """A function without arguments returns the same object.
+    """A function without arguments returns the same object, or an equal number or string.
 
     >>> import torch
     >>> Result.of("the default dtype", torch.get_default_dtype, torch.float32).holds()
@@ -274,7 +275,62 @@ class Result(Check):
     @classmethod
     def of(cls, text: str, function: Callable[[], Any], result: Any) -> Result:
         """The guard for a function that has just returned something."""
-        return cls(text, {"of": function}, "of", result, lambda now: now() is result)
+        same: Callable[[Any], bool] = lambda now: is_same_item(now(), result)  # noqa: E731
+        return cls(text, {"of": function}, "of", result, same)
+
+
+def result_guard(function: Callable[[], Any]) -> Check:
+    """A guard on what a function without arguments returns now. A device is compared by value,
+    because each call makes another object.
+
+    >>> import torch
+    >>> type(result_guard(torch.get_num_threads)) is Result
+    True
+    """
+    result, text = function(), f"the result of {function.__name__}()"
+    if is_same_item(function(), result):
+        return Result.of(text, function, result)
+    equal: Callable[[Any], bool] = lambda now: bool(now() == result)  # noqa: E731
+    return Check(text, {"of": function}, "of", result, equal)
+
+
+class Files(Check):
+    """Files and directories were last changed at the same time, or do not exist as before.
+
+    >>> guard = Files.of("a file of the library", [os.__file__])
+    >>> guard.holds()
+    True
+    """
+
+    @classmethod
+    def of(cls, text: str, paths: Sequence[str]) -> Files:
+        """The guard for files and directories as they are now."""
+        encoded = [os.fsencode(path) for path in paths]
+        times = tuple(each for path in encoded for each in (path, _changed_at(path)))
+        same: Callable[[Any], bool] = lambda now: all(  # noqa: E731
+            _changed_at(path) == times[2 * k + 1] for k, path in enumerate(now)
+        )
+        return cls(text, {"of": encoded}, "of", times, same)
+
+
+def _changed_at(path: bytes) -> int:
+    """When a file was last changed, in nanoseconds; -1 if it cannot be found."""
+    try:
+        return os.stat(path).st_mtime_ns
+    except (OSError, ValueError):
+        return -1
+
+
+def _named_defaults(function: FunctionType) -> tuple[Any, ...] | None:
+    named = function.__kwdefaults__
+    return None if named is None else items_of(named)
+
+
+def _are_same(found: tuple[Any, ...] | None, before: tuple[Any, ...] | None) -> bool:
+    """Whether the items of two containers are the same, or neither is there."""
+    if found is None or before is None:
+        return found is before
+    return len(found) == len(before) and all(map(is_same_item, found, before))
 
 
 def items_of(value: Any) -> tuple[Any, ...]:

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
 from types import CodeType, FrameType, FunctionType
 from typing import Any
@@ -104,6 +104,8 @@ class Path:
             return self._follow(frame)
         if code is not self._host.__code__ and _module(frame) in LIBRARIES:
             return None
+        if _is_importing(frame, self.codes):
+            return None
         try:
             if not isinstance(function, FunctionType):
                 raise Unreplayable("it defines a class, or runs a module", "", 0)
@@ -176,9 +178,20 @@ def _module(frame: FrameType) -> str:
     """The top-level package of a frame; for code that was generated, its caller's."""
     name = frame.f_globals.get("__name__")
     caller = frame.f_back
-    if name is None and caller is not None:
+    if (name is None or name.startswith("namedtuple_")) and caller is not None:
         name = caller.f_globals.get("__name__")
     return (name or "").partition(".")[0]
+
+
+def _is_importing(frame: FrameType, codes: Container[CodeType]) -> bool:
+    """Whether a frame belongs to an import: of a module that cannot be found, which `imports` has
+    judged, or of one that a library loads when it is first used."""
+    caller = frame.f_back
+    while caller is not None and caller.f_code not in codes:
+        if caller.f_globals.get("__name__") == "importlib._bootstrap":
+            return True
+        caller = caller.f_back
+    return False
 
 
 def _code_in(code: CodeType) -> list[CodeType]:

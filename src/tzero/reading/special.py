@@ -16,17 +16,18 @@ import functools
 import importlib
 import importlib.util
 import logging
-import sys
+import threading
 from collections.abc import Callable, Sequence
 from types import MethodType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 
 from tzero import settings
-from tzero.reading.attributes import INTROSPECTION, MISSING
+from tzero.reading.attributes import INTROSPECTION
 from tzero.reading.findings import Unreplayable
-from tzero.reading.guards import Check
+from tzero.reading.guards import Check, result_guard
+from tzero.reading.imports import read_import
 from tzero.reading.purity import GETTERS, IMPURE_BUILTINS, READS_A_SETTING
 from tzero.reading.world import World
 
@@ -100,10 +101,7 @@ def setting(world: World, callee: Callee) -> None:
     getter = READS_A_SETTING.get(callee.function, callee.function)
     if getter is not callee.function and callee.args:
         return
-    result = getter()
-    same: Callable[[Any], bool] = lambda now: bool(now() == result)  # noqa: E731
-    text = f"the result of {getter.__name__}()"
-    world.add(Check(text, {"getter": getter}, "getter", result, same))
+    world.add(result_guard(getter))
 
 
 def import_module(world: World, callee: Callee) -> None:
@@ -111,8 +109,20 @@ def import_module(world: World, callee: Callee) -> None:
     name = callee.args[0]
     if len(callee.args) > 1 or type(name) is not str or name.startswith("."):
         raise Unreplayable("it imports a module relative to another", "", 0)
-    if world.module(name, sys.modules) is MISSING:
-        raise Unreplayable(f"it imports {name!r}, which is not imported yet", "", 0)
+    read_import(world, name)
+
+
+def cast_type(world: World, callee: Callee) -> None:
+    """typing.cast: it returns its second argument, and looks at neither."""
+
+
+def event_flag(world: World, callee: Callee) -> None:
+    """threading.Event.is_set"""
+    event = callee.args[0]
+    if type(event) is not threading.Event:
+        raise Unreplayable(f"it reads {world.name(event)}, a kind of Event", "", 0)
+    if world.has(event):
+        world.own(f"{world.name(event)}._flag", vars(event), "_flag")
 
 
 def apply(world: World, callee: Callee) -> None:
@@ -159,6 +169,8 @@ _SPECIAL: dict[Any, Special] = {
     torch.autograd.Function.apply.__func__: apply,  # type: ignore[attr-defined]
     importlib.import_module: import_module,
     importlib.util.find_spec: import_module,
+    threading.Event.is_set: event_flag,
+    cast: cast_type,
     logging.Logger.isEnabledFor: log_level,
     **{getattr(logging.Logger, name): log for name in (*_LEVELS, "log")},
     **dict.fromkeys((*GETTERS, *READS_A_SETTING), setting),

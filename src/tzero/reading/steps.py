@@ -16,10 +16,11 @@ from typing import Any
 import torch
 
 from tzero.adapters.python_frames import Instruction, arity, call_in, function_of, operands
-from tzero.reading.attributes import INTROSPECTION, MISSING
+from tzero.reading.attributes import INTROSPECTION
 from tzero.reading.bytecode import implied
 from tzero.reading.called import Judge
 from tzero.reading.findings import Unreplayable
+from tzero.reading.imports import read_import
 from tzero.reading.special import Callee
 from tzero.reading.world import World, is_program_class
 
@@ -172,11 +173,7 @@ class Steps:
             raise Unreplayable("the program has replaced __import__", "", 0)
         level, _ = values
         package = frame.f_globals.get("__package__") or frame.f_globals.get("__name__", "")
-        full = importlib.util.resolve_name("." * level + at.value, package)
-        parts = full.split(".")
-        for k in range(1, len(parts) + 1):
-            if self.world.module(".".join(parts[:k]), sys.modules) is MISSING:
-                raise Unreplayable(f"it imports {full!r}, which is not imported yet", "", 0)
+        read_import(self.world, importlib.util.resolve_name("." * level + at.value, package))
 
     # -- calls ---------------------------------------------------------------------------------
 
@@ -214,6 +211,14 @@ class Steps:
         raise Unreplayable(words.get(at.name, f"it executes {at.name}"), "", 0)
 
 
+def _truth(steps: Steps, frame: FrameType, at: Instruction, values: Any) -> None:
+    """An instruction that asks whether its operand is true. It always is if its class, of a
+    library, says nothing about it."""
+    kind = type(values[0])
+    if is_program_class(kind) or hasattr(kind, "__bool__") or hasattr(kind, "__len__"):
+        steps.contents(frame, at, values)
+
+
 def _intrinsic(steps: Steps, frame: FrameType, at: Instruction, values: Any) -> None:
     """CALL_INTRINSIC_1: of these, only some are part of ordinary expressions."""
     if at.text.removeprefix("INTRINSIC_") not in ("LIST_TO_TUPLE", "UNARY_POSITIVE"):
@@ -233,14 +238,18 @@ _HANDLERS: dict[str, tuple[int, Handle]] = {
     **dict.fromkeys(
         [
             *("GET_ITER", "UNPACK_SEQUENCE", "UNPACK_EX", "LIST_EXTEND", "SET_UPDATE", "GET_LEN"),
-            *("DICT_UPDATE", "DICT_MERGE", "UNARY_NOT", "UNARY_NEGATIVE", "UNARY_INVERT"),
-            *("POP_JUMP_FORWARD_IF_TRUE", "POP_JUMP_FORWARD_IF_FALSE", "POP_JUMP_IF_TRUE"),
-            *("POP_JUMP_BACKWARD_IF_TRUE", "POP_JUMP_BACKWARD_IF_FALSE", "POP_JUMP_IF_FALSE"),
-            *("JUMP_IF_TRUE_OR_POP", "JUMP_IF_FALSE_OR_POP", "GET_YIELD_FROM_ITER"),
-            *("MATCH_KEYS", "MATCH_MAPPING", "MATCH_SEQUENCE", "UNARY_POSITIVE"),
-            "TO_BOOL",
+            *("DICT_UPDATE", "DICT_MERGE", "UNARY_NEGATIVE", "UNARY_INVERT", "UNARY_POSITIVE"),
+            *("GET_YIELD_FROM_ITER", "MATCH_KEYS", "MATCH_MAPPING", "MATCH_SEQUENCE"),
         ],
         (1, Steps.contents),
+    ),
+    **dict.fromkeys(
+        [
+            *("POP_JUMP_FORWARD_IF_TRUE", "POP_JUMP_FORWARD_IF_FALSE", "POP_JUMP_IF_TRUE"),
+            *("POP_JUMP_BACKWARD_IF_TRUE", "POP_JUMP_BACKWARD_IF_FALSE", "POP_JUMP_IF_FALSE"),
+            *("JUMP_IF_TRUE_OR_POP", "JUMP_IF_FALSE_OR_POP", "UNARY_NOT", "TO_BOOL"),
+        ],
+        (1, _truth),
     ),
     "COMPARE_OP": (2, Steps.compared),
     **dict.fromkeys(["FORMAT_VALUE", "FORMAT_SIMPLE", "CONVERT_VALUE"], (1, Steps.compared)),

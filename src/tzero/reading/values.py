@@ -19,7 +19,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import CellType, FunctionType, ModuleType
 from typing import Any
 
@@ -43,7 +43,7 @@ from tzero.reading.attributes import (
 )
 from tzero.reading.classes import Classes
 from tzero.reading.findings import Findings, Line, Unreplayable, Variable
-from tzero.reading.guards import Absent, Check, Same
+from tzero.reading.guards import Absent, Check, Items, Same, items_of, result_guard
 from tzero.reading.kinds import (
     CACHED,
     EQUAL,
@@ -129,14 +129,12 @@ class Values:
 
     def _guard_result(self, text: str, getter: Callable[[], Any]) -> None:
         try:
-            result = getter()
+            guard = result_guard(getter)
         except Exception as error:
             raise self._found.refuse(
                 f"it may call {text}, which raises {type(error).__name__}"
             ) from None
-        text = f"the result of {getter.__name__}()"
-        same = lambda now: bool(now() == result)  # noqa: E731
-        self._found.add(Check(text, {"getter": getter}, "getter", result, same))
+        self._found.add(guard)
 
     # -- modules -------------------------------------------------------------------------------
 
@@ -325,6 +323,11 @@ class Values:
         if type(value) in (list, dict):  # `is` may compare it with another one
             self._found.add(variable.same())
         known = self._constant(variable.text, value)
+        if _is_table(value):
+            self._found.add(variable.same())
+            for each in _tables_in(value):
+                self._found.add(Items.of(f"the contents of {variable.text}", each))
+            return
         self._contained.append((variable.text, value, self._found.line))
         same = lambda now: constant_or_none(now) == known and not has_added(now, names)  # noqa: E731
         self._found.add(variable.check(same))
@@ -369,3 +372,20 @@ class Values:
     def _unwatchable(self, text: str, value: Any) -> Unreplayable:
         named = UnsupportedType(kind=type(value).__name__).named
         return self._found.refuse(f"it reads {text}, and tzero cannot see changes of {named}")
+
+
+def _is_table(value: Any) -> bool:
+    """Whether a value is a list, tuple or dict of such, or of what is compared by identity."""
+    if type(value) in (list, tuple):
+        return all(map(_is_table, value))
+    if type(value) is dict:
+        return all(map(_is_table, (*value.keys(), *value.values())))
+    return is_plain(value) or isinstance(value, (FunctionType, type, enum.Enum, *KERNELS))
+
+
+def _tables_in(value: Any) -> Iterator[Any]:
+    """The lists, tuples and dicts in a value, itself included."""
+    if type(value) in (list, tuple, dict):
+        yield value
+        for each in items_of(value):
+            yield from _tables_in(each)

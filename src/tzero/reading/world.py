@@ -91,9 +91,9 @@ class World:
 
     # -- objects -------------------------------------------------------------------------------
 
-    def has(self, value: Any) -> bool:
-        """Whether an object is of the world."""
-        return id(value) in self._objects
+    def has(self, value: Any, passing: bool = True) -> bool:
+        """Whether an object is of the world; not `passing`: and the same one in each call."""
+        return id(value) in self._objects and (passing or id(value) not in self._passing)
 
     def name(self, value: Any) -> str:
         """What to call an object in messages."""
@@ -205,7 +205,11 @@ class World:
 
     def _of_module(self, module: ModuleType, name: str) -> Any:
         own, text = vars(module), f"{module.__name__}.{name}"
-        if is_impure_name(module.__name__, name) and (module.__name__, name) not in _GUARDED:
+        if (
+            is_impure_name(module.__name__, name)
+            and (module.__name__, name) not in _GUARDED
+            and not _is_harmless(own.get(name))
+        ):
             raise Unreplayable(
                 f"it uses {text}, which has side effects or is nondeterministic", "", 0
             )
@@ -296,7 +300,7 @@ class World:
 
     def _of_object(self, value: Any, name: str) -> Any:
         kind, text = type(value), f"{self.name(value)}.{name}"
-        if kind is FunctionType and name == "__name__" and value.__kwdefaults__ is None:
+        if kind is FunctionType and name == "__name__":
             self.add(Code.of(f"the code of {self.name(value)}", value))
             return value.__name__
         found = self.of_classes(kind, name)
@@ -397,8 +401,8 @@ class World:
             return MISSING
         found = value[key]
         if fixed:
-            self.enter(found, text)
-            if isinstance(found, torch.Tensor):
+            self.enter(found, text, is_passing=id(value) in self._passing)
+            if isinstance(found, torch.Tensor) and id(value) not in self._passing:
                 self._asked(text, value, lambda now: now[key], found)
         else:
             if type(value) is list and not isinstance(found, torch.Tensor):
@@ -425,7 +429,9 @@ class World:
         self._complete.add((id(value), deep))
         items = items_of(value)
         text = f"the contents of {self.name(value)}"
-        if type(value) in (list, tuple, dict, set, frozenset):
+        if type(value) is tuple:  # it cannot change
+            number = -1
+        elif type(value) in (list, dict, set, frozenset):
             number = self.add(Items.of(text, value))
         else:
             guard = Items.of(text, value)
@@ -433,7 +439,8 @@ class World:
         for k, each in enumerate(items):
             name = f"{self.name(value)}[{k}]"
             if isinstance(each, torch.Tensor):
-                self._asked(name, value, functools.partial(_item, k), each)
+                if id(value) not in self._passing:  # else the recorder knows it, or refuses it
+                    self._asked(name, value, functools.partial(_item, k), each)
             else:
                 self._given(each, name, number)
                 if deep:
@@ -442,6 +449,14 @@ class World:
     def is_mutable(self, value: Any) -> bool:
         """Whether a value is a container of the world that can be changed."""
         return self.has(value) and isinstance(value, _MUTABLE)
+
+
+def _is_harmless(found: Any) -> bool:
+    """Whether a value in a module of impure functions can be read: a submodule, whose names are
+    judged when they are read, or a class of tensors, whose objects the recorder refuses."""
+    return isinstance(found, ModuleType) or (
+        isinstance(found, type) and issubclass(found, torch.Tensor)
+    )
 
 
 _KEYS = (str, int, bool, type(None), torch.dtype, torch.device)

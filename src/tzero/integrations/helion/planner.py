@@ -118,7 +118,9 @@ class HelionPlanner(Planner[R]):
     def _can_follow(self, bound: Bound[R]) -> bool:
         return False  # Helion generates its host functions from what was read
 
-    def _subject(self, bound: Bound[R], args: tuple[Any, ...]) -> record.Subject:
+    def _subject(
+        self, bound: Bound[R], args: tuple[Any, ...], before: Planned | None
+    ) -> record.Subject:
         found = compat.compiled(self._kernel, whole(args, self._fixed))
         if found is None:
             raise _NotCompiled

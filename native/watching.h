@@ -1,0 +1,44 @@
+// Guards on what a host function reads besides its arguments: names, and the objects behind them.
+//
+// src/tzero/reading/guards.py has the same kinds and explains them.
+#pragma once
+
+#include "python.h"
+
+#include "enums.h"
+#include "kernel.h"
+
+namespace tzero::plan {
+
+// A guard on a name that the host function reads. Its value is the same object (`same`), an object
+// of the same type that compares equal (`equal`), accepted by a function in Python (`check`), or
+// the name is not there (`absent`). The others are about an object that keeps its place: a function
+// has this code and these defaults (`code`), an object this class (`of_class`), a class these bases
+// (`bases`), a container these items (`items`), or this item at a place (`item`); a function without
+// arguments returns this value (`result`); files were last changed at these times (`files`).
+#define TZERO_GUARD_KINDS(EACH)                                                                   \
+    EACH(same) EACH(equal) EACH(check) EACH(absent) EACH(code) EACH(of_class) EACH(bases)         \
+    EACH(items) EACH(item) EACH(result) EACH(files)
+constexpr const char *guard_kind_names[] = {TZERO_GUARD_KINDS(TZERO_ENUMERATOR_NAME)};
+
+struct Watch {
+    enum Kind : int { TZERO_GUARD_KINDS(TZERO_ENUMERATOR) count };
+    Ref where;  // a dict, or a cell
+    Ref name;   // in the dict
+    Ref value;
+    Ref function;  // of a `check`
+    Kind kind = same;
+    bool in_cell = false;
+    bool by_version = false;  // it holds while its dict has the same version
+
+    // What the name holds now, borrowed; null if nothing, or with the Python error set.
+    PyObject *now() const;
+
+    // Whether the fact still holds. Sets `ran_python` if Python code may have run.
+    Answer holds(bool *ran_python) const;
+
+    // What its value should be, in words, if that is not what `holds` expects; else null.
+    const char *expected() const;
+};
+
+}  // namespace tzero::plan

@@ -1,0 +1,214 @@
+"""What one torch function did to tensors, as steps of a plan.
+
+    empty, zeros, full ──► Allocate, Fill
+    view, t, chunk     ──► View
+    everything else    ──► Call
+
+Enters: a torch function that has returned, its arguments and result, and the operators that ran in
+it. Leaves: steps and slots, or `NotAStep`. It must not know launches or host functions.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from tzero.adapters import torch_modes
+from tzero.adapters.torch_internals import in_c, is_thin
+from tzero.plans import torch_ops
+from tzero.plans.plan import Allocate, Call, Constant, Fill, Step, Tensor, View
+from tzero.plans.slots import Slots
+from tzero.plans.values import NotAStep, NotYet, is_inexact, tensors_of
+from tzero.reading.guards import Guard, Result
+
+__all__ = ["TorchSteps"]
+
+
+class TorchSteps:
+    """Adds the steps of one call's torch functions to `steps`, and what they read of torch's
+    settings to `guards`. `line` returns the host function's."""
+
+    def __init__(
+        self,
+        slots: Slots,
+        steps: list[Step],
+        line: Callable[[], int],
+        guards: list[Guard],
+    ) -> None:
+        self.slots = slots
+        self.steps = steps
+        self.modes = torch_modes.dispatch()
+        """torch's modes when the call began."""
+        self._line = line
+        self._guards = guards
+        self._inference = torch.is_inference_mode_enabled()
+
+    def note(
+        self,
+        func: Any,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        result: Any,
+        ran: list[torch_ops.Ran],
+    ) -> None:
+        """A torch function has returned; `ran` are the operators that ran in it."""
+        name = torch_ops.named(func)
+        if torch_ops.is_read(name):
+            return
+        if name == "result_type":  # of a number it is the default dtype
+            self._default_dtype()
+            return
+        why = torch_ops.obstacle(name, result, ran)
+        if name.endswith("tensor_split") and len(list(tensors_of((args, dict(kwargs))))) > 1:
+            why = f"{name} reads the values of a tensor"
+        if why:
+            raise NotAStep(why)
+        found = list(tensors_of(result))
+        if len(found) == 1 and result is found[0]:
+            if not ran and self.slots.has(result):
+                if name.endswith("_") and not name.endswith("__"):  # requires_grad_, share_memory_
+                    raise NotAStep(f"{name} changes a tensor in a way that plans do not support")
+                return  # the tensor itself, as from `contiguous` of a contiguous one
+            if self._allocated(result, ran) or self._filled(result, ran):
+                return
+        call = self._call(func, name, args, kwargs, ran)
+        fresh = [tensor for tensor in found if not self.slots.has(tensor)]
+        odd = next(filter(None, map(torch_ops.oddity, fresh)), "")
+        if odd == "FakeTensor":
+            raise NotYet(f"{name} makes a fake tensor, as compilers do at a first call")
+        if odd:
+            raise NotAStep(f"{name} returns a {odd} tensor")
+        inexact = any(map(is_inexact, fresh)) and "dtype" not in kwargs
+        if inexact and not any(map(is_inexact, tensors_of((args, kwargs)))):
+            self._default_dtype()
+        if is_thin(func) and self._lowered(args, kwargs, found, ran):
+            return
+        several = result is not found[0] if found else False
+        if several and len(list(tensors_of((args, kwargs)))) > 1:
+            pass  # they may be views of different tensors
+        elif fresh and all(self._is_view(tensor, call, ran) for tensor in fresh):
+            self._views(call, result)
+            return
+        for tensor in fresh:
+            self.slots.add(tensor, f"t{len(self.slots.all)}")
+        made = self.slots.value(result, f"the result of {name}")
+        self.steps.append(dataclasses.replace(call, result=made))
+
+    def _default_dtype(self) -> None:
+        if not any(guard.text == _DEFAULT for guard in self._guards):
+            now = torch.get_default_dtype()
+            self._guards.append(Result.of(_DEFAULT, torch.get_default_dtype, now))
+
+    def _lowered(
+        self,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        found: list[torch.Tensor],
+        ran: list[torch_ops.Ran],
+    ) -> bool:
+        """Record the operators that ran in a Python function of torch, in place of the function;
+        returns whether they do all that it does. `found` are the tensors that it returned."""
+        if any(tensor.requires_grad for tensor in tensors_of((tuple(args), dict(kwargs)))):
+            return False
+        made = torch_ops.outcomes(ran, found, self.slots.has)
+        if made is None:
+            return False
+        for each, tensor in zip(ran, made, strict=True):
+            call = self._call(in_c(each.operator), each.name, each.args, each.kwargs, [each])
+            if self._is_view(tensor, call, [each]):
+                self._views(call, tensor)
+            else:
+                result = Tensor(self.slots.add(tensor, f"t{len(self.slots.all)}"))
+                self.steps.append(dataclasses.replace(call, result=result))
+        return True
+
+    def _call(
+        self,
+        func: Any,
+        name: str,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        ran: list[torch_ops.Ran],
+    ) -> Call:
+        values = tuple(self.slots.value(arg, f"an argument of {name}") for arg in args)
+        named = tuple((k, self.slots.value(v, f"an argument of {name}")) for k, v in kwargs.items())
+        now: tuple[Any, ...] = torch_modes.dispatch()
+        wanted: tuple[Any, ...] = self.modes
+        if not any(tensor.requires_grad for tensor in tensors_of((tuple(args), dict(kwargs)))):
+            now, wanted = now[:2], wanted[:2]  # without gradients their mode does not matter
+        if now != wanted:
+            raise NotAStep(f"{name} is called in another torch mode than the host function")
+        return Call(func, name, values, named, Constant(None), self._line())
+
+    def _allocated(self, tensor: torch.Tensor, ran: list[torch_ops.Ran]) -> bool:
+        """Record a tensor if it is new memory, uninitialized or filled with one number; returns
+        whether it is."""
+        if len(ran) != 1 or self.slots.has(tensor) or not torch_ops.is_plain(tensor):
+            return False
+        filling = torch_ops.allocates(ran[0])
+        if filling is None:
+            return False
+        if tensor.is_inference() != self._inference:
+            raise NotAStep("a tensor is allocated in another inference mode")
+        if ran[0].arguments.get("dtype") is None and not ran[0].of_tensor:
+            self._default_dtype()
+        slot = self.slots.add(tensor, f"t{len(self.slots.all)}")
+        self.slots.made.add(slot)
+        self.steps.append(Allocate(slot, self._line()))
+        if filling is not torch_ops.NOTHING:
+            self.steps.append(Fill(slot, filling, self._line()))
+        return True
+
+    def _filled(self, tensor: torch.Tensor, ran: list[torch_ops.Ran]) -> bool:
+        """Record that a tensor allocated in this call was filled with one number; returns whether
+        it was."""
+        slot = self.slots.of(tensor)
+        if len(ran) != 1 or slot not in self.slots.made or ran[0].args[0] is not tensor:
+            return False
+        number = torch_ops.fills(ran[0])
+        if number is torch_ops.NOTHING:
+            return False
+        # In inference mode it may not count as a change.
+        if torch_modes.dispatch()[:2] != self.modes[:2]:
+            raise NotAStep(f"{ran[0].name} is called in another torch mode")
+        assert slot is not None
+        values = (Tensor(slot), Constant(number))
+        fill = torch.Tensor.fill_
+        call = Call(fill, "Tensor.fill_", values, (), Tensor(slot), self._line())
+        self.steps.append(call)
+        return True
+
+    def _is_view(self, tensor: torch.Tensor, call: Call, ran: list[torch_ops.Ran]) -> bool:
+        base = _base(call)
+        if base is None or not ran or not all(torch_ops.is_geometry(each) for each in ran):
+            return False
+        if any(torch_ops.is_absolute(each) for each in ran) and base not in self.slots.made:
+            return False
+        return torch_ops.shares_memory(tensor, self.slots.tensors[base])
+
+    def _views(self, call: Call, result: Any) -> None:
+        """Record one or several views of a tensor."""
+        base = _base(call)
+        assert base is not None
+        several = not isinstance(result, torch.Tensor)
+        for k, tensor in enumerate(result if several else [result]):
+            if self.slots.has(tensor):
+                continue
+            offset = tensor.storage_offset() - self.slots.tensors[base].storage_offset()
+            slot = self.slots.add(tensor, f"t{len(self.slots.all)}")
+            function: Any = torch_ops.Picked(call.function, k) if several else call.function
+            name = f"{call.name}[{k}]" if several else call.name
+            made = Call(function, name, call.args, call.kwargs, Tensor(slot), call.line)
+            self.steps.append(View(slot, base, offset, made, call.line))
+
+
+_DEFAULT = "torch's default dtype"
+
+
+def _base(call: Call) -> int | None:
+    """The slot of the tensor that a call is a method of, if it is one."""
+    first = call.args[0] if call.args else None
+    return first.slot if isinstance(first, Tensor) else None
