@@ -64,8 +64,16 @@ class Event:
     facts: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
 
     def __str__(self) -> str:
-        text = f"{self.kernel}: {self.kind}{': ' + self.reason if self.reason else ''}"
-        return _UNSAFE.sub(_escaped, text)
+        return one_line(f"{self.kernel}: {self.kind}{': ' + self.reason if self.reason else ''}")
+
+
+def one_line(text: str) -> str:
+    """A text that may contain names of the user's, safe for logs and terminals.
+
+    >>> print(one_line("add\\x1b[2J\\n"))
+    add\\x1b[2J\\n
+    """
+    return _UNSAFE.sub(_escaped, text)
 
 
 # Line ends, terminal escapes, marks that reorder text, and halves of characters: in a log, they

@@ -55,6 +55,20 @@ def test_the_bar_on_a_terminal_names_kernels_and_leaves_no_thread(
     assert threading.active_count() == before
 
 
+def test_names_on_a_terminal_are_one_line_without_escapes_and_markup(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setattr(progress, "PATIENCE", 0)
+    future: Future[int] = Future()
+    terminal = Terminal()
+    finisher = finish_when(terminal.written, [future])
+    progress.watch([("[red]softmax\n\x1b[5m\\[/]", future)], terminal)
+    finisher.join()
+    assert r"compiling [red]softmax\n\x1b[5m\[/]" in terminal.getvalue()
+    assert "\x1b[5m" not in terminal.getvalue()
+
+
 def test_nothing_is_written_to_other_streams() -> None:
     stream = io.StringIO()
     future: Future[int] = Future()

@@ -533,6 +533,15 @@ def test_a_terminal_shows_how_many_are_done_the_best_and_the_time_left() -> None
     assert "best 12.5 µs Config(B=32), 12 s left" in text
 
 
+def test_names_on_a_terminal_are_one_line_without_escapes_and_markup() -> None:
+    stream = Terminal()
+    with Bar("[red]mat\nmul\x1b[5m[/]", 24, stream) as bar:
+        bar.show(7, Config(B="\x1b]0;title\x07"), 1.25e-5, left=None)
+    text = stream.getvalue()
+    assert r"tuning [red]mat\nmul\x1b[5m[/]" in text
+    assert all(each not in text for each in ("\x1b[5m", "\x1b]0;", "\x07"))
+
+
 def test_nothing_is_shown_without_a_terminal() -> None:
     stream = io.StringIO()
     with Bar("matmul", 24, stream) as bar:

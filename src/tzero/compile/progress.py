@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Any, TextIO
 
+from tzero.events import one_line
+
 __all__ = ["watch"]
 
 SHOWN = 3
@@ -35,7 +37,8 @@ def watch(named: Sequence[tuple[str, Future[Any]]], stream: TextIO | None = None
         return
     rich = importlib.import_module("rich.progress")
     console = importlib.import_module("rich.console").Console(file=stream)
-    columns = [rich.BarColumn(), rich.MofNCompleteColumn(), rich.TextColumn("{task.description}")]
+    text = rich.TextColumn("{task.description}", markup=False)  # names may have brackets
+    columns = [rich.BarColumn(), rich.MofNCompleteColumn(), text]
     # Redrawn after each completed future, which needs no refresh thread.
     with rich.Progress(*columns, console=console, transient=True, auto_refresh=False) as bar:
         task = bar.add_task("", total=len(futures))
@@ -52,5 +55,4 @@ def watch(named: Sequence[tuple[str, Future[Any]]], stream: TextIO | None = None
 def _description(named: Sequence[tuple[str, Future[Any]]], left: set[Future[Any]]) -> str:
     names = list(dict.fromkeys(name for name, future in named if future in left))
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    # Rich reads brackets as markup; names of generic kernels have some.
-    return "compiling " + ", ".join(names[:SHOWN]).replace("[", r"\[") + more
+    return "compiling " + ", ".join(map(one_line, names[:SHOWN])) + more

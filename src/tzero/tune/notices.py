@@ -10,6 +10,7 @@ import warnings
 
 from tzero import events
 from tzero.arguments.host import outside
+from tzero.events import one_line
 
 __all__ = ["Notices"]
 
@@ -34,7 +35,7 @@ class Notices:
             return
         self._told.add(reason)
         if warn:
-            warnings.warn(f"{self._kernel}: {reason}.", stacklevel=outside()[1] + 1)
+            warnings.warn(one_line(f"{self._kernel}: {reason}."), stacklevel=outside()[1] + 1)
         self.each_time(reason)
 
     def each_time(self, reason: str) -> None:

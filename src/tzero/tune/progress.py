@@ -11,6 +11,7 @@ import sys
 from types import TracebackType
 from typing import Any, Self, TextIO
 
+from tzero.events import one_line
 from tzero.tune.seconds import in_words
 
 __all__ = ["Bar"]
@@ -24,7 +25,7 @@ class Bar:
     """
 
     def __init__(self, title: str, most: int | None, stream: TextIO | None = None) -> None:
-        self._title, self._most = title, most
+        self._title, self._most = one_line(title), most
         self._stream = sys.stderr if stream is None else stream
         self._progress: Any = None
         self._task: Any = None
@@ -38,7 +39,7 @@ class Bar:
         console = importlib.import_module("rich.console").Console(file=self._stream)
         text = rich.TextColumn
         columns = [
-            text("tuning {task.fields[title]}"),
+            text("tuning {task.fields[title]}", markup=False),
             rich.BarColumn(),
             rich.MofNCompleteColumn(),
             text("{task.description}", markup=False),
@@ -62,7 +63,9 @@ class Bar:
         """Show how many are done, and the best so far."""
         if self._progress is None:
             return
-        words = "none works so far" if seconds is None else f"best {in_words(seconds)} {best}"
+        words = "none works so far"
+        if seconds is not None:
+            words = one_line(f"best {in_words(seconds)} {best}")
         if left is not None:
             words += f", {left:.0f} s left"
         self._progress.update(self._task, completed=done, description=words, refresh=True)
