@@ -11,6 +11,7 @@ from tzero.settings import Settings
 class Found(NamedTuple):
     payload: bytes
     layer: str
+    fetched_as: str = ""
 
 
 class Memory:

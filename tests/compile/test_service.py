@@ -18,6 +18,7 @@ from tests.compile.backends import Warm, request
 from tests.compile.memory import Memory
 from tests.compile.waiting import PYTHONPATH, is_gone, paused_at, until
 from tzero import measure, settings
+from tzero.cache import stores
 from tzero.compile import AsyncCompile, Cost, Request, compilers
 from tzero.compile import service as own_service
 from tzero.compile.request import Artifact
@@ -433,3 +434,32 @@ def test_a_script_needs_no_main_guard(method: str, tmp_path: Path) -> None:
         timeout=60,
     )
     assert (done.stdout, done.stderr, done.returncode) == ("once\nb'text'\n", "", 0)
+
+
+def test_what_was_fetched_without_a_key_is_not_trusted_after_one_was_set() -> None:
+    asked = request("echo", "text")
+    forged = Artifact({"out": b"forged"}).encode()
+    remote = "memory://trusted-later"
+    with settings.override(compile_workers=1, cache=False, remote_cache=remote):
+        own = AsyncCompile()
+        stores(settings.now()).put(asked.digest, forged)
+        assert stores(settings.now()).flush(60)
+        assert own.compile(asked).files["out"] == b"forged"
+        assert own.compile(asked).files["out"] == b"forged"
+        assert own.stats().hits["memory"] == 1
+        with settings.override(cache_key="a secret"):
+            assert own.compile(asked).files["out"] == b"text"
+        assert own.compile(asked).files["out"] == b"text"  # what was compiled here is trusted
+        own.shutdown()
+
+
+def test_requests_share_a_compile_only_if_they_trust_the_same_remote(tmp_path: Path) -> None:
+    place = tmp_path / "pause"
+    asked = request("pauses", str(place))
+    with settings.override(compile_workers=2, remote_cache="memory://shared-or-not"):
+        own = AsyncCompile(Memory())
+        one = own.submit(asked)
+        assert own.submit(asked) is one
+        with settings.override(cache_key="a secret"):
+            assert own.submit(asked) is not one
+        own.shutdown()

@@ -91,6 +91,26 @@ def test_an_observer_that_raises_answers_the_future(
     assert service._in_flight.jobs() == []
 
 
+@makes
+@pytest.mark.parametrize("error", [ValueError(), SystemExit(3), KeyboardInterrupt()])
+def test_a_callback_that_raises_does_not_stop_the_service(
+    service: AsyncCompile, make: Callable[[str], Request], error: BaseException
+) -> None:
+    called: list[object] = []
+
+    def leave(future: Future[object]) -> None:
+        raise error
+
+    futures = [service.submit(make(str(n))) for n in range(6)]
+    for future in futures:
+        future.add_done_callback(leave)
+        future.add_done_callback(called.append)
+    assert all(future.result(HANG) for future in futures)
+    assert service.submit(make("next")).result(HANG)
+    if not isinstance(error, KeyboardInterrupt):
+        until(lambda: len(called) == 6, "the callbacks behind those that raise")
+
+
 def test_an_observer_of_a_cache_event_that_raises_answers_the_future(
     service: AsyncCompile,
 ) -> None:

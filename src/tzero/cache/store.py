@@ -29,7 +29,7 @@ from tzero.cache.disk import Disk
 from tzero.cache.remote import Remote
 from tzero.settings import Settings
 
-__all__ = ["Found", "Layers", "Store", "location", "stores"]
+__all__ = ["Found", "Layers", "Store", "fetched_as", "location", "stores"]
 
 
 class Store(Protocol):
@@ -60,6 +60,8 @@ class Found:
 
     payload: bytes
     layer: Literal["disk", "remote"]
+    fetched_as: str = ""
+    """The digest under which it is kept, if it was fetched from a remote; else empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +85,11 @@ class Layers:
             return None
         fetched = self.remote.fetched_as(digest)
         if self.disk is not None and (payload := self.disk.get(fetched)) is not None:
-            return Found(payload, "disk")
+            return Found(payload, "disk", fetched)
         if (payload := self.remote.get(digest)) is not None:
             if self.disk is not None:
                 self.disk.put(fetched, payload)
-            return Found(payload, "remote")
+            return Found(payload, "remote", fetched)
         return None
 
     def put(self, digest: str, payload: bytes) -> None:
@@ -128,6 +130,17 @@ def stores(settings: Settings) -> Layers:
     """
     root = location(settings) if settings.cache else None
     return _layers(root, settings.cache_limit << 20, settings.remote_cache, settings.cache_key)
+
+
+def fetched_as(settings: Settings, digest: str) -> str:
+    """Return the digest under which an entry is kept that was fetched from the remote of these
+    settings; without a remote, the digest itself.
+
+    >>> fetched_as(Settings(), "0" * 64) == "0" * 64
+    True
+    """
+    remote = None if settings.remote_cache is None else stores(settings).remote
+    return digest if remote is None else remote.fetched_as(digest)
 
 
 @functools.lru_cache(maxsize=32)

@@ -14,6 +14,7 @@ alone with its call, and the next one goes on.
 
 from __future__ import annotations
 
+import logging
 import signal
 import threading
 import time
@@ -50,7 +51,7 @@ class Delivery:
         self._calling: set[int] = set()  # threads that make a call
 
     def put(self, call: Callable[[], None]) -> None:
-        """Make a call on another thread; it must not raise."""
+        """Make a call on another thread. What it raises is logged."""
         with self._changed:
             self._queue.append(call)
             self._changed.notify_all()
@@ -94,6 +95,8 @@ class Delivery:
             while (call := self._next(turn, idle)) is not None:
                 try:
                     call()
+                except BaseException:  # of a user's code: the calls behind it are made all the same
+                    logging.getLogger("tzero").exception("A callback failed")
                 finally:
                     self._end(turn)
                 del call

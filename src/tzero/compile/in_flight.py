@@ -5,6 +5,10 @@ requests, and results in the futures that callers hold. It must not know how a j
 about caches outside this process.
 
 A failed job is dropped: the next equal request is a new job.
+
+What was fetched from a remote is trusted only under the settings, and the key, that it was fetched
+with. So it is kept under the digest that the disk has for it (`tzero.cache.store`), and requests
+share a job only if they trust the same remote.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
 
 from tzero import locks, settings
+from tzero.cache.store import fetched_as
 from tzero.compile.accounting import Accounting, CompileRun
 from tzero.compile.delivery import Delivery
 from tzero.compile.pending import Job, Pending
@@ -45,38 +50,44 @@ class InFlight:
         self._accounting = accounting
         self._delivery = delivery or Delivery()
         self._lock = locks.lock()  # protects the two below, and `Job.requests`
-        self._jobs: dict[str, Job] = {}  # by digest
+        self._jobs: dict[str, Job] = {}  # by `Job.place`
         self._recent = Recent(memory)
 
     def enter(self, request: Request) -> tuple[Job, bool]:
         """Return the job of a request, and whether it is new, so that the caller must start it."""
-        digest = request.digest
+        digest, now = request.digest, settings.now()
+        place = fetched_as(now, digest)
         with self._lock:
-            job = self._jobs.get(digest)
+            job = self._jobs.get(place)
             if job is not None:
                 job.requests += 1
             else:
-                kept = self._recent.get(digest)
+                kept = self._recent.get(digest) or self._recent.get(place)
         self._accounting.requested(joined=job is not None)
         if job is not None:
             return job, False
+        job = Job(request, now, Pending(request), place)
         if kept is not None:
-            job = Job(request, settings.current(), Pending(request))
             self._accounting.hit(request, "memory")
             job.future.set_result(kept)
             return job, False
-        job = Job(request, settings.now(), Pending(request))
         with self._lock:
-            other = self._jobs.setdefault(digest, job)
+            other = self._jobs.setdefault(place, job)
             if other is not job:
                 other.requests += 1
         return other, other is job
 
     def finish(
-        self, job: Job, artifact: Artifact, size: int, run: CompileRun | None = None
+        self,
+        job: Job,
+        artifact: Artifact,
+        size: int,
+        run: CompileRun | None = None,
+        fetched_as: str = "",
     ) -> None:
         """Keep the artifact of ``size`` bytes in memory, and set the job's result, unless it has
-        ended already. ``run`` says where it was compiled. An observer's exception fails the job."""
+        ended already. ``run`` says where it was compiled, ``fetched_as`` under which digest it is
+        kept if it was fetched from a remote. An observer's exception fails the job."""
 
         def finish() -> None:
             try:
@@ -87,7 +98,7 @@ class InFlight:
                     raise  # Ctrl-C, meant for the caller that compiles
                 self.fail(job, error)
             else:
-                if self._settle(job, artifact, size):
+                if self._settle(job, artifact, size, fetched_as):
                     job.future.set_result(artifact)
 
         self._deliver(finish)
@@ -129,17 +140,18 @@ class InFlight:
         else:
             call()
 
-    def _settle(self, job: Job, artifact: Artifact | None = None, size: int = 0) -> bool:
+    def _settle(
+        self, job: Job, artifact: Artifact | None = None, size: int = 0, fetched_as: str = ""
+    ) -> bool:
         """Take a job out of the table, and keep its artifact; return False if it has ended."""
-        digest = job.request.digest
         with self._lock:
             if job.settled:
                 return False
             job.settled = True
-            if self._jobs.get(digest) is job:
-                del self._jobs[digest]
+            if self._jobs.get(job.place) is job:
+                del self._jobs[job.place]
             if artifact is not None:
-                self._recent.put(digest, artifact, size)
+                self._recent.put(fetched_as or job.request.digest, artifact, size)
         return True
 
     @contextmanager

@@ -6,9 +6,13 @@ who compiles it.
 
 from __future__ import annotations
 
+import functools
+import logging
 import os
+from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
+from typing import Any
 
 from tzero import locks
 from tzero.compile.pool import Slot
@@ -42,6 +46,11 @@ class Pending(Future[Artifact]):
         self.check_process()
         return super().exception(timeout)
 
+    def add_done_callback(self, fn: Callable[[Future[Artifact]], Any]) -> None:
+        """Call ``fn`` when it is done. What it raises is logged, also `SystemExit`, because the
+        callbacks of others come after it."""
+        super().add_done_callback(functools.partial(_called, fn))
+
     def check_process(self) -> None:
         """Raise in a forked child, where nobody would ever set the result."""
         if self._process != os.getpid() and not self.done():
@@ -51,18 +60,29 @@ class Pending(Future[Artifact]):
             )
 
 
+def _called(callback: Callable[[Future[Artifact]], Any], future: Future[Artifact]) -> None:
+    try:
+        callback(future)
+    except (Exception, KeyboardInterrupt):
+        raise  # logged by `Future`; and Ctrl-C is meant for the caller that compiles
+    except BaseException:
+        logging.getLogger("tzero").exception("A callback failed")
+
+
 @dataclass(eq=False, slots=True)
 class Job:
     """A request in flight, with the settings in force when it was made.
 
     ::
 
-        job = Job(request, settings.now(), Pending(request))
+        job = Job(request, settings.now(), Pending(request), request.digest)
     """
 
     request: Request
     settings: Settings
     future: Pending
+    place: str
+    """Its key in the table of jobs in flight."""
     requests: int = 1
     """How many callers requested it; protected by the lock of `InFlight`."""
     settled: bool = False

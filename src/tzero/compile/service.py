@@ -271,7 +271,8 @@ class AsyncCompile:
             events.emit(events.Event("cache", job.request.name, reason))
             return False
         self._accounting.hit(job.request, found.layer)
-        self._in_flight.finish(job, artifact, len(found.payload))
+        size, fetched_as = len(found.payload), found.fetched_as
+        self._in_flight.finish(job, artifact, size, fetched_as=fetched_as)
         return True
 
     def _store(self, job: Job, payload: bytes, run: CompileRun) -> None:
