@@ -245,6 +245,30 @@ def test_eviction_works_without_file_locks(tmp_path: Path, monkeypatch: pytest.M
     assert store.usage().bytes <= 100_000
 
 
+@pytest.mark.parametrize("name", ["ledger", "lock"])
+def test_eviction_works_if_a_directory_is_in_the_place_of_a_file(tmp_path: Path, name: str) -> None:
+    store = Disk(tmp_path, limit=100_000)
+    (tmp_path / name).mkdir()
+    for each in range(20):
+        store.put(digest_of(each), bytes(20_000))
+    assert store.usage().bytes <= 100_000
+
+
+def test_an_entry_that_does_not_fit_into_memory_is_a_miss(store: Disk, events: list[Event]) -> None:
+    os.truncate(path_of(store, MINE), 1 << 40)  # no space is used: the file is sparse
+    assert store.get(MINE) is None
+    (event,) = events
+    assert event.facts["damage"] == "extended"
+    store.put(MINE, b"code")
+    assert store.get(MINE) == b"code"
+    events.clear()
+    os.truncate(path_of(store, MINE), 1 << 40)
+    store.limit = 1 << 50
+    assert store.get(MINE) is None
+    (event,) = events
+    assert event.facts["errno"] == errno.ENOMEM
+
+
 @pytest.fixture
 def mounted(tmp_path: Path) -> Iterator[Path]:
     """A file system of 256 KiB."""

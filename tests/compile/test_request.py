@@ -82,3 +82,10 @@ def test_a_name_that_comes_twice_is_no_artifact() -> None:
     head = b'{"facts":{},"files":[["a",0],["a",0]]}'
     with pytest.raises(Malformed, match="twice"):
         Artifact.decode(len(head).to_bytes(4, "big") + head)
+
+
+@pytest.mark.parametrize("file", ["[1,0]", '[["a"],0]', '["a",1e999]', '["a",0.0]', '["a",true]'])
+def test_a_file_without_a_name_and_a_size_is_no_artifact(file: str) -> None:
+    head = f'{{"facts":{{}},"files":[{file}]}}'.encode()
+    with pytest.raises(Malformed, match="names and sizes"):
+        Artifact.decode(len(head).to_bytes(4, "big") + head)

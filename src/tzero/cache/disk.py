@@ -39,7 +39,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from tzero import ownership
-from tzero.cache.entry import Damaged, is_digest, opened, request_of, seal
+from tzero.cache.entry import HEADER, Damaged, is_digest, opened, request_of, seal
 from tzero.errors import CacheRefused
 from tzero.events import Event, emit
 
@@ -151,6 +151,8 @@ class Disk:
         except OSError as error:
             if error.errno not in _GONE:
                 self._report(digest, f"reading {path} failed", error)
+        except MemoryError:
+            self._report(digest, f"reading {path} failed", OSError(errno.ENOMEM, "no memory"))
         return None
 
     def put(self, digest: str, payload: bytes) -> None:
@@ -191,6 +193,9 @@ class Disk:
         except ownership.Foreign as problem:
             raise Damaged("foreign", str(problem)) from problem
         try:
+            if found.st_size > self.limit + HEADER.size:  # a sparse file may be larger than memory
+                size = f"it has {found.st_size} bytes, the limit of the cache is {self.limit}"
+                raise Damaged("extended", size)
             data = ownership.read_all(file, found.st_size)
             if record_use and abs(time.time() - found.st_mtime) > FRESH:
                 self._record_use(file, path)
@@ -291,7 +296,7 @@ class Disk:
         path = os.path.join(self.root, "ledger")
         try:
             file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
-        except FileNotFoundError:
+        except (FileNotFoundError, IsADirectoryError):
             return float("inf")
         try:
             os.write(file, b"+" * -(-size // _UNIT))
@@ -342,7 +347,12 @@ class Disk:
     def _evict_lock(self) -> Iterator[bool]:
         path = os.path.join(self.root, "lock")
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        file = os.open(path, flags, 0o600)
+        try:
+            file = os.open(path, flags, 0o600)
+        except IsADirectoryError as error:  # an accident, after which the store must not grow
+            self._report("cache", f"locking {path} failed", error)
+            yield True
+            return
         try:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

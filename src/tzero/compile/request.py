@@ -111,9 +111,11 @@ class Artifact:
         try:
             (size,) = _LENGTH.unpack_from(data)
             head = json.loads(data[_LENGTH.size : _LENGTH.size + size])
-            facts, table = head["facts"], [(str(name), int(n)) for name, n in head["files"]]
+            facts, table = head["facts"], [(name, n) for name, n in head["files"]]
         except (struct.error, ValueError, KeyError, TypeError, RecursionError) as error:
             raise Malformed(f"not an artifact: {error}") from error
+        if any(type(name) is not str or type(n) is not int for name, n in table):
+            raise Malformed("not an artifact: its files are not names and sizes")
         at = _LENGTH.size + size
         sizes = [n for _, n in table]
         if min(sizes, default=0) < 0 or at + sum(sizes) != len(data) or type(facts) is not dict:
