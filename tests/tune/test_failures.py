@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import errno
+import os
+import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +16,10 @@ from triton.runtime.errors import OutOfResources
 
 import tzero
 from tests.tune.kernels import LARGE, SMALL, X, double, kernel
-from tzero import Config
+from tzero import Config, settings
+from tzero import compile as compiling
+from tzero.compile import worker
+from tzero.compile.backend import find
 from tzero.errors import (
     CompileFailed,
     CompilerFailed,
@@ -181,3 +187,33 @@ def test_where_every_config_fails_nothing_is_remembered(monkeypatch: pytest.Monk
         made(X)
     down.clear()
     torch.testing.assert_close(made(X), X * 2)
+
+
+def test_a_config_that_crashes_each_worker_is_given_up_and_not_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not compiled in the program's own process, which would crash, too. A later process may
+    have another compiler or more memory."""
+    triton_backend: Any = find("triton")
+    plain, crashes = triton_backend.compile, tmp_path / "crashes"
+
+    def crash(request: Any) -> Any:
+        if "256" not in request.program:  # the BLOCK of LARGE
+            return plain(request)
+        with crashes.open("a") as file:
+            file.write("worker\n" if worker.inside() else "here\n")
+        os.abort()
+
+    monkeypatch.setattr(triton_backend, "compile", crash)
+    monkeypatch.setattr(sys.modules["tzero.compile.service"], "_service", None)
+    options = {"cache_dir": str(tmp_path / "cache"), "start_method": "fork", "compile_workers": 2}
+    with settings.override(**options):
+        for searches in (1, 2):
+            made = kernel()
+            torch.testing.assert_close(made(X), X * 2)
+            assert made.bind((X,)).config == SMALL
+            (found,) = made.tuning.searches.values()
+            assert found.outcomes[LARGE].problem.startswith("WorkerDied: ")
+            assert found.outcomes[LARGE].passing
+            assert crashes.read_text().split() == ["worker"] * 2 * searches
+        compiling.service().shutdown()

@@ -333,6 +333,29 @@ def test_a_closure_is_timed_and_its_compiled_kernels_come_from_the_cache(
     assert x.sum() == 1000
 
 
+ANNOTATED = """
+    from __future__ import annotations
+    import torch
+    import tzero
+    from tzero import Config, ConstExpr
+
+    def scaled(x: torch.Tensor, by: ConstExpr, *, config: Config) -> torch.Tensor:
+        return x * by
+
+    if __name__ == "__main__":
+        kernel = tzero.kernel(configs=[Config(B=1), Config(B=2)])(scaled)
+        found = kernel.autotune((torch.ones(10), 3), isolate=True, force=True)
+        print([outcome.problem for outcome in found.outcomes.values()])
+"""
+
+
+def test_names_that_only_annotations_use_are_not_missed_in_the_process(tmp_path: Path) -> None:
+    path = tmp_path / "script.py"
+    path.write_text(textwrap.dedent(ANNOTATED))
+    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True)
+    assert done.stdout == "['', '']\n", done.stderr
+
+
 def test_a_module_that_the_process_cannot_import_is_reported() -> None:
     module = type(sys)("only_here")
     exec("def host(x, config):\n    return x", vars(module))

@@ -32,6 +32,7 @@ import cloudpickle
 import torch
 
 from tzero.adapters.triton_launch import JITCallable, JITFunction
+from tzero.arguments.extract import ConstExpr
 from tzero.arguments.host import Host
 from tzero.backends.triton.program import Maker, Unwritable, Writer
 from tzero.errors import InvalidArgument, UnsupportedType
@@ -90,7 +91,13 @@ def packed(
         os.close(parcel.descriptor)
     """
     # Calling needs neither signature nor defaults, and annotations may not be picklable.
-    sent = dataclasses.replace(host, signature=inspect.Signature(), defaults={}, config=None)
+    sent = dataclasses.replace(
+        host,
+        function=_plain(host),
+        signature=inspect.Signature(),
+        defaults={},
+        config=None,
+    )
     buffer = io.BytesIO()
     pickler = _Pickler(buffer)
     try:
@@ -108,6 +115,29 @@ def packed(
         os.close(parcel.descriptor)
         raise
     return parcel
+
+
+def _plain(host: Host[Any]) -> Any:
+    """The host function. One that is sent by value has only the annotations that count, as values:
+    a name that only an annotation uses is not sent with a function."""
+    function = host.function
+    if not isinstance(function, FunctionType) or hasattr(function, "__wrapped__"):
+        return function
+    if _name_of(function, function) is not None or _name_around(function) is not None:
+        return function
+    made = FunctionType(
+        function.__code__,
+        function.__globals__,
+        function.__name__,
+        function.__defaults__,
+        function.__closure__,
+    )
+    made.__kwdefaults__, made.__module__ = function.__kwdefaults__, function.__module__
+    made.__qualname__ = function.__qualname__
+    made.__dict__.update(function.__dict__)
+    pairs = zip(host.parameters, host.constants, strict=True)
+    made.__annotations__ = {name.lstrip("*"): ConstExpr for name, constant in pairs if constant}
+    return made
 
 
 def opened(parcel: Parcel) -> tuple[Host[Any], tuple[Any, ...], Called, Judge]:
