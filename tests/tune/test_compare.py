@@ -195,3 +195,12 @@ def test_classes_and_numbers_of_numpy_can_be_results() -> None:
     assert same(np.float64(2.0), np.float64(2.5)).words.endswith(
         "and the reference np.float64(2.5)"
     )
+
+
+def test_a_few_small_elements_among_large_ones_are_compared_by_their_own_scale() -> None:
+    source = torch.Generator().manual_seed(0)
+    x = 1e9 * (1 + torch.rand(100_000, generator=source))
+    x[::200] = 1 + torch.rand(500, generator=source)
+    y = x.clone()
+    y[::200] = 0
+    assert "500 of 100000 elements differ" in same(y, x).words

@@ -33,8 +33,10 @@ from tzero.backends.triton import compiled
 from tzero.compile.worker import end_with
 from tzero.config import Config
 from tzero.launches.current_call import current
+from tzero.tune import source
 from tzero.tune.fresh import Pattern
 from tzero.tune.records import Outcome
+from tzero.tune.surroundings import Surroundings
 from tzero.tune.transfer import Parcel, opened
 from tzero.tune.trial import Trial, device_of, problem_of
 
@@ -158,10 +160,13 @@ class _ChildTrial(Trial):
     what the parent has compiled."""
 
     def run(
-        self, config: Config, pattern: Pattern | None = None
+        self,
+        config: Config,
+        pattern: Pattern | None = None,
+        outputs: tuple[tuple[torch.Tensor, ...], Pattern] | None = None,
     ) -> tuple[Callable[..., Any], tuple[Any, ...], Any]:
         with intercept.intercepted(_compiled_by_service):
-            return super().run(config, pattern)
+            return super().run(config, pattern, outputs)
 
 
 def _compiled_by_service(
@@ -200,7 +205,8 @@ def _trial_of(parcel: Parcel) -> Trial:
     os.close(parcel.descriptor)
     current.is_trial = True  # kernels called by the host function are not tuned here
     made = functools.cache(functools.partial(called, host))
-    return _ChildTrial(made, args, device_of(args), Config(), judge=judge)
+    around = Surroundings(functools.partial(source.reached, host.function))
+    return _ChildTrial(made, args, device_of(args), Config(), judge=judge, around=around)
 
 
 def _begin(parent: int, lifeline: int) -> None:

@@ -163,8 +163,7 @@ def _sizes(parts: torch.Tensor) -> torch.Tensor:
 
 
 _FILL = 0.25  # of all elements: a value that so many have is a fill value, such as a mask's
-_LOW = 0.01  # of the elements: the low quantile
-_NORMAL = 50.0  # the median of magnitudes of normal values, in low quantiles
+_LOW = 0.001  # of the elements: the low quantile
 _FEWEST = 4  # elements below the low quantile, where there are enough
 
 
@@ -173,8 +172,8 @@ def _scale(other: torch.Tensor) -> float:
 
     - Zeros, infinities and NaN are left out, and so is a value that a quarter of all elements have:
       zeros and -1e9 may be most of a masked result, and say nothing about the others.
-    - If even the median is an outlier, the low quantile counts: times 50 it is about the median of
-      normally distributed values.
+    - If even the median is an outlier, the low quantile counts. Up to the median, quantiles of
+      normally distributed values are nearly proportional to their ranks.
 
     >>> _scale(torch.tensor([1.0, 2.0, 3.0, 1e9])), _scale(torch.tensor([1.0] + 9 * [-1e9]))
     (2.0, 1.0)
@@ -191,7 +190,7 @@ def _scale(other: torch.Tensor) -> float:
     low = max(int(_LOW * int(ends[-1])), min(_FEWEST, middle))
     ranks = torch.tensor([middle, low], device=values.device)
     median, least = values[torch.searchsorted(ends, ranks, right=True)].tolist()
-    return float(min(median, _NORMAL * least))
+    return float(min(median, least * (middle + 1) / (low + 1)))
 
 
 def _picked(count: int, device: torch.device) -> torch.Tensor | slice:

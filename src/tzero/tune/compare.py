@@ -11,6 +11,7 @@ where they first differ. It must not know configs, or how calls are made.
 from __future__ import annotations
 
 import dataclasses
+from collections import deque
 from collections.abc import Iterator, Mapping
 from enum import Enum
 from types import MappingProxyType
@@ -19,7 +20,7 @@ from typing import Any, NamedTuple
 import torch
 
 from tzero.tune.closeness import EXACT, TOLERANCES, Leeway, limit, varied, wrong
-from tzero.tune.copying import sparse_parts
+from tzero.tune.copying import held_by, sparse_parts
 from tzero.tune.fresh import Pattern, holding
 
 __all__ = ["TOLERANCES", "Comparison", "Leeways", "changed", "parts", "same", "spread"]
@@ -145,26 +146,13 @@ class _Pair(NamedTuple):
     other: Any
 
 
-def _pairs(mine: Any, other: Any, at: str) -> Iterator[_Pair | str]:
-    """The parts of two results; a text, and then nothing more, where their forms differ."""
+def _pairs(
+    mine: Any, other: Any, at: str, around: frozenset[int] = frozenset()
+) -> Iterator[_Pair | str]:
+    """The parts of two results; a text, and then nothing more, where their forms differ. Of an
+    object only what has tensors counts. `around` has the ids of the objects that this is in."""
     if type(mine) is not type(other):
         yield f"{at} is of type {type(mine).__name__}, and the reference {type(other).__name__}"
-    elif isinstance(mine, dict):
-        if list(mine) != list(other):
-            yield f"{at} has the keys {list(mine)}, and the reference {list(other)}"
-            return
-        for key in mine:
-            yield from _pairs(mine[key], other[key], f"{at}[{key!r}]")
-    elif isinstance(mine, list | tuple):
-        if len(mine) != len(other):
-            yield f"{at} has {len(mine)} items, and the reference {len(other)}"
-            return
-        for k, (one, two) in enumerate(zip(mine, other, strict=True)):
-            yield from _pairs(one, two, f"{at}[{k}]")
-    elif dataclasses.is_dataclass(mine) and not isinstance(mine, type):
-        for field in dataclasses.fields(mine):
-            name = field.name
-            yield from _pairs(getattr(mine, name), getattr(other, name), f"{at}.{name}")
     elif isinstance(mine, torch.Tensor):
         words = _other_form(mine, other, at)
         if words or mine.layout is torch.strided:
@@ -174,8 +162,37 @@ def _pairs(mine: Any, other: Any, at: str) -> Iterator[_Pair | str]:
             yield from _pairs(part, sparse_parts(other)[name], f"{at}.{name}()")
     elif hasattr(mine, "__array__") and not isinstance(mine, float | complex):  # numpy's arrays
         yield from _pairs(torch.as_tensor(mine), torch.as_tensor(other), at)
+    elif id(mine) in around:
+        return
+    elif (found := _items(mine, other, at)) is not None:
+        if isinstance(found, str):
+            yield found
+            return
+        for name, one, two in found:
+            yield from _pairs(one, two, at + name, around | {id(mine)})
     else:
         yield _Pair(at, mine, other)
+
+
+def _items(mine: Any, other: Any, at: str) -> list[tuple[str, Any, Any]] | str | None:
+    """The items of two collections or objects, with their names; a text where their forms differ,
+    None where they have no items."""
+    if isinstance(mine, dict | MappingProxyType):
+        if list(mine) != list(other):
+            return f"{at} has the keys {list(mine)}, and the reference {list(other)}"
+        return [(f"[{key!r}]", mine[key], other[key]) for key in mine]
+    if isinstance(mine, list | tuple | deque):
+        if len(mine) != len(other):
+            return f"{at} has {len(mine)} items, and the reference {len(other)}"
+        pairs = zip(mine, other, strict=True)
+        return [(f"[{k}]", one, two) for k, (one, two) in enumerate(pairs)]
+    if dataclasses.is_dataclass(mine) and not isinstance(mine, type):
+        names = [field.name for field in dataclasses.fields(mine)]
+        return [(f".{k}", getattr(mine, k), getattr(other, k)) for k in names]
+    its, wanted = held_by(mine), held_by(other)
+    if not its and not wanted:
+        return None
+    return [(f".{k}", its.get(k), wanted.get(k)) for k in {**its, **wanted}]
 
 
 def _other_form(mine: torch.Tensor, other: torch.Tensor, at: str) -> str:

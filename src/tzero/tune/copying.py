@@ -17,7 +17,11 @@ from __future__ import annotations
 import copy
 import ctypes
 import dataclasses
+import functools
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
+from enum import Enum
+from types import CellType, FunctionType, MappingProxyType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
 import torch
@@ -33,6 +37,7 @@ __all__ = [
     "bytes_of",
     "copies",
     "has_contents",
+    "held_by",
     "location_of",
     "location_of_storage",
     "new_storages",
@@ -82,6 +87,12 @@ class Copies:
         """The arguments with copies in place of their tensors: each time new lists, dicts and
         tensor objects, in the same memory."""
         return walk(self._args, lambda each: _tensor(each, self._storages[location_of(each)]), {})
+
+    def tensors(self, taken: Any) -> dict[Location, torch.Tensor]:
+        """A tensor of taken copies for each storage, by the location of the original."""
+        places = {storage_id(storage): each for each, storage in self._storages.items()}
+        found = [each for each in tensors_in(taken) if each.layout is torch.strided]
+        return {places[storage_id(e)]: e for e in found if storage_id(e) in places}
 
     def restore(self, locations: Collection[Location] | None = None) -> None:
         """Copy the contents of the arguments again: into all copies, or into these."""
@@ -182,7 +193,7 @@ def walk(
     made: Any = value
     if isinstance(value, kind):
         made = visit(value)
-    elif isinstance(value, list | dict):
+    elif isinstance(value, list | dict | deque):
         made = copy.copy(value)
         seen[id(value)] = (value, made)  # before its items: it may contain itself
         for key, item in value.items() if isinstance(value, dict) else enumerate(value):
@@ -192,6 +203,8 @@ def walk(
         if any(new is not old for new, old in zip(items, value, strict=True)):
             make = getattr(type(value), "_make", type(value))
             made = make(items)
+    elif isinstance(value, MappingProxyType):
+        made = MappingProxyType(walk(dict(value), visit, seen, kind))
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         made = copy.copy(value)
         seen[id(value)] = (value, made)
@@ -199,8 +212,73 @@ def walk(
             if hasattr(value, field.name):
                 item = walk(getattr(value, field.name), visit, seen, kind)
                 object.__setattr__(made, field.name, item)  # it may be frozen
+    elif not isinstance(value, _CALLABLES) and held_by(value, kind):
+        made = copy.copy(value)
+        seen[id(value)] = (value, made)
+        for name, each in _attributes(value).items():
+            item = walk(each, visit, seen, kind)
+            if name in getattr(made, "__dict__", ()):
+                vars(made)[name] = item
+            else:
+                object.__setattr__(made, name, item)
     seen[id(value)] = (value, made)
     return made
+
+
+_MOST_LOOKED_AT = 10_000  # objects, when tensors are searched in an object
+
+
+def held_by(value: Any, kind: type = torch.Tensor) -> dict[str, Any]:
+    """The attributes of an object in which there are tensors, or objects of another type. Closure
+    variables and bound arguments of a function count as its attributes.
+
+    >>> from types import SimpleNamespace
+    >>> held_by(SimpleNamespace(a=[torch.ones(1)], b=3))
+    {'a': [tensor([1.])]}
+    """
+    if isinstance(value, kind):
+        return {}
+    looked_at: dict[int, Any] = {id(value): value}
+    return {k: v for k, v in _attributes(value).items() if _holds(v, kind, looked_at)}
+
+
+def _holds(value: Any, kind: type, looked_at: dict[int, Any]) -> bool:
+    if isinstance(value, kind):
+        return True
+    if id(value) in looked_at or len(looked_at) > _MOST_LOOKED_AT:
+        return False
+    looked_at[id(value)] = value
+    if isinstance(value, dict | MappingProxyType):
+        items = list(value.values())
+    elif isinstance(value, list | tuple | deque):
+        items = list(value)
+    else:
+        items = list(_attributes(value).values())
+    return any(_holds(each, kind, looked_at) for each in items)
+
+
+_CALLABLES = (FunctionType, MethodType, functools.partial)
+_NO_OBJECTS = (ModuleType, type, str, int, float, complex, Enum)
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    """The attributes in an object's dict and slots."""
+    if isinstance(value, _NO_OBJECTS):
+        return {}
+    if isinstance(value, FunctionType):
+        cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)
+        return {name: each.cell_contents for name, each in cells if each != CellType()}
+    if isinstance(value, MethodType):
+        return {"__self__": value.__self__}
+    if isinstance(value, functools.partial):
+        return {"func": value.func, "args": value.args, "keywords": value.keywords}
+    found = dict(getattr(value, "__dict__", ()))
+    for each in type(value).__mro__:
+        slots = each.__dict__.get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            if name not in ("__dict__", "__weakref__") and hasattr(value, name):
+                found[name] = getattr(value, name)
+    return found
 
 
 Location = tuple[torch.device, int, int, int]

@@ -29,7 +29,7 @@ import torch
 from tzero.adapters import torch_modes
 from tzero.adapters.torch_internals import filled_by_torch, name_of
 
-__all__ = ["PATTERNS", "Filling", "Pattern", "holding"]
+__all__ = ["PATTERNS", "Filling", "Pattern", "fill", "holding"]
 
 
 class Pattern(NamedTuple):
@@ -95,13 +95,13 @@ class Filling(torch_modes.Dispatching):
         if name in _RESIZED and _has_memory(args[0]):
             size = args[0].untyped_storage().nbytes()
             result = function(*args, **kwargs)
-            _fill(args[0], self._pattern, size)
+            fill(args[0], self._pattern, size)
             return result
         inside = nullcontext() if function.namespace in ("aten", "prims") else filled_by_torch()
         with inside:
             result = function(*args, **kwargs)
         if name in _EMPTY and "out" not in kwargs and _has_memory(result):
-            _fill(result, self._pattern)
+            fill(result, self._pattern)
         return result
 
 
@@ -111,7 +111,7 @@ def _has_memory(tensor: torch.Tensor) -> bool:
     return plain and tensor.layout is torch.strided and tensor.device.type != "meta"
 
 
-def _fill(tensor: torch.Tensor, pattern: Pattern, begin: int = 0) -> None:
+def fill(tensor: torch.Tensor, pattern: Pattern, begin: int = 0) -> None:
     """Fill a tensor's storage, from a byte on."""
     storage = tensor.untyped_storage()
     cuda = tensor.device.type == "cuda"

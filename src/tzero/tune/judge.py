@@ -38,7 +38,7 @@ AssertionError, or returns False or a text."""
 
 _RESULT, _ARGS = "result", "after the call args"
 
-_RULES = 2
+_RULES = 3
 """Incremented when results are compared in another way. Older verdicts then do not count."""
 
 
@@ -47,7 +47,7 @@ class Judge:
     """How results are compared: the options `tolerance` and `check` of a kernel.
 
     >>> Judge(tolerance=0.01).text
-    'rules 2, tolerance 0.01'
+    'rules 3, tolerance 0.01'
     """
 
     tolerance: float | None = None
@@ -172,6 +172,15 @@ class Reference:
             )
             if not found:
                 return found.words
+        return "" if self.judge.check is not None else self._other_memory(results, args)
+
+    def _other_memory(self, results: Any, args: tuple[Any, ...]) -> str:
+        """Which result is in the memory of an argument, and in that of the reference is not."""
+        mine, others = _shared(results, args), _shared(self.results, self.args)
+        for at in {**mine, **others}:
+            if mine.get(at) != others.get(at):
+                its, wanted = (each.get(at, "no argument") for each in (mine, others))
+                return f"{at} shares memory with {its}, and in the reference with {wanted}"
         return ""
 
     # -- with `check` ----------------------------------------------------------------------------
@@ -217,6 +226,16 @@ class Reference:
                 if bool(held.any()):
                     found[at] = replace(self.leeways.get(at, EXACT), ignored=held)
         return found
+
+
+def _shared(results: Any, args: tuple[Any, ...]) -> dict[str, str]:
+    """The results that share memory with arguments, by name, and the first such argument."""
+    places: dict[int, str] = {}
+    for at, tensor in parts(args, "args").items():
+        if tensor.numel():
+            places.setdefault(storage_id(tensor), at)
+    found = parts(results, _RESULT).items()
+    return {at: places[storage_id(each)] for at, each in found if storage_id(each) in places}
 
 
 def _cloned(value: Any, named: str, leeways: Mapping[str, Leeway]) -> Any:

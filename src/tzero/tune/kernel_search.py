@@ -29,6 +29,7 @@ from tzero.config import Config
 from tzero.errors import InvalidArgument, TuningFailed
 from tzero.launches.ahead import Precompiled, precompile_host
 from tzero.launches.current_call import current
+from tzero.tune import source
 from tzero.tune.facts import Facts
 from tzero.tune.isolated import Isolated
 from tzero.tune.judge import DEFAULT, Judge
@@ -38,6 +39,7 @@ from tzero.tune.records import Memory
 from tzero.tune.search import Effort, Strategy, Tpe, strategy
 from tzero.tune.select import Choice
 from tzero.tune.space import Space
+from tzero.tune.surroundings import Surroundings
 from tzero.tune.trial import WRONG, Called, Seeded, Trial, device_of
 from tzero.tune.tuner import BATCH, Bench, Search, search
 
@@ -173,12 +175,13 @@ class KernelSearch:
     ) -> Search:
         device = device_of(args)
         plan = self.strategy(effort, known)
-        with self._bench(args, device, isolate, end) as bench, events.hushed():
+        around = Surroundings(functools.partial(source.reached, self._host.function))
+        with self._bench(args, device, isolate, end, around) as bench, events.hushed():
             if isinstance(bench, Isolated) and not plan.done:
                 bench.start()  # while configs are compiled
             return search(
                 plan,
-                functools.partial(self._prepare, function, device, bench.spare),
+                functools.partial(self._prepare, function, device, bench.spare, around),
                 bench,
                 known=known,
                 first=self._first,
@@ -191,27 +194,37 @@ class KernelSearch:
 
     @contextmanager
     def _bench(
-        self, args: tuple[Any, ...], device: torch.device, isolate: bool, end: float
+        self,
+        args: tuple[Any, ...],
+        device: torch.device,
+        isolate: bool,
+        end: float,
+        around: Surroundings,
     ) -> Iterator[Bench]:
-        if isolate:
-            with Isolated(
-                self._host,
-                args,
-                reference=self._first,
-                called=self._called,
-                judge=self._judge,
-                until=end,
-            ) as alone:
-                yield alone
-        else:
-            made = functools.cache(functools.partial(self._called, self._host))
-            yield Trial(made, args, device, self._first, None, self._judge)
+        around.save()
+        try:
+            if isolate:
+                with Isolated(
+                    self._host,
+                    args,
+                    reference=self._first,
+                    called=self._called,
+                    judge=self._judge,
+                    until=end,
+                ) as alone:
+                    yield alone
+            else:
+                made = functools.cache(functools.partial(self._called, self._host))
+                yield Trial(made, args, device, self._first, None, self._judge, around)
+        finally:
+            around.restore()
 
     def _prepare(
         self,
         function: Callable[..., Any],
         device: torch.device,
         spare: Callable[[], tuple[Any, ...]],
+        around: Surroundings,
         configs: Sequence[Config],
     ) -> dict[Config, list[Any]]:
         """Start compiling all these configs. To find what a config launches, the host function runs
@@ -224,7 +237,7 @@ class KernelSearch:
                 ahead = Precompiled()
                 call = self._host.configured(function, config)
                 try:
-                    with Seeded(device):
+                    with Seeded(device), around.watched():
                         precompile_host(self._host.name, call, spare(), ahead, spoiling=True)
                 except InvalidArgument as error:
                     lacking = error.__cause__

@@ -22,7 +22,7 @@ from typing import Any
 from tzero.config import Config
 from tzero.reading.purity import LIBRARIES
 
-__all__ = ["digest"]
+__all__ = ["digest", "reached"]
 
 _PLAIN = (bool, int, float, str, type(None), Config)
 _DEEP = 32
@@ -38,6 +38,32 @@ def digest(function: Callable[..., Any]) -> str:
     kept: list[Any] = []  # keeps the objects alive, so that their ids are not reused
     _read(function, texts, kept, _DEEP)
     return hashlib.sha256("\0".join(texts.values()).encode("utf-8", "replace")).hexdigest()[:16]
+
+
+def reached(function: Callable[..., Any]) -> list[Any]:
+    """The objects that a host function names, and transitively those of the functions that it
+    names: globals and closure variables without functions, constants and libraries.
+
+    >>> held = [1]
+    >>> reached(lambda x: x + held[0])
+    [[1]]
+    """
+    found: list[Any] = []
+    below = _function(function)
+    waiting = [] if below is None else [below]
+    known = {id(each) for each in waiting}
+    while waiting:
+        for _, value in _named(waiting.pop()):
+            if id(value) in known or isinstance(value, _PLAIN) or _is_library(value):
+                continue
+            known.add(id(value))
+            inner = _function(value)
+            if inner is None:
+                found.append(value)
+            elif id(inner) not in known:
+                known.add(id(inner))
+                waiting.append(inner)
+    return found
 
 
 def _read(function: Any, texts: dict[int, str], kept: list[Any], deep: int) -> None:

@@ -13,11 +13,14 @@ which configs there are, nor in which process it runs.
 The arguments are only read. All configs run on one set of copies, which is restored before each,
 and with the same random seed. A config is right if it is so in all runs: with fresh memory filled
 with each pattern of `tzero.tune.fresh`, and as later calls are made, before and after timing.
+Memory that is not fresh, but that the reference overwrites as a whole whatever is in it, is filled
+too (`tzero.tune.outputs`).
 """
 
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -31,7 +34,9 @@ from tzero.tune.copying import Copies, Location, tensors_in
 from tzero.tune.failures import passes
 from tzero.tune.fresh import PATTERNS, Filling, Pattern
 from tzero.tune.judge import DEFAULT, Judge, Reference
+from tzero.tune.outputs import filled, find
 from tzero.tune.records import Outcome
+from tzero.tune.surroundings import Surroundings
 from tzero.tune.timing import Clock, clock_of, measure
 
 __all__ = [
@@ -94,12 +99,16 @@ class Trial:
         reference: Config,
         clock: Clock | None = None,
         judge: Judge = DEFAULT,
+        around: Surroundings | None = None,
     ) -> None:
         self._host_call = host_call
         self._device = device
         self._clock = clock
         self._judge = judge
         self._copies = Copies(args)
+        self._around = around or Surroundings()
+        self._written: set[Location] = set()  # what the reference writes to around it
+        self._outputs: tuple[torch.Tensor, ...] = ()  # what the reference overwrites as a whole
         self._calls: dict[Config, int] = {}  # calls in a sample, where known
         self._config = reference
         self._found: Reference | str | None = None
@@ -159,17 +168,42 @@ class Trial:
         return False
 
     def _run_reference(self) -> Reference | str:
+        self._around.save()
+        self._outputs = ()
         # As later calls are made: before results are kept, kernels inside are tuned.
-        self.run(self._config)
-        results, args = self._copies.kept(self._returned(self._config, PATTERNS[0]))
+        with self._around.watched() as first:
+            self.run(self._config)
+        self._around.save()  # what this call has made and keeps
+        with self._around.watched() as second:
+            kept = self._returned(self._config, PATTERNS[0])
+        self._written = {*first, *second}
+        results, args = self._copies.kept(kept)
+        del kept
         self._changed = tuple(self._copies.changed())
         found = Reference(results, args, self._judge)
         found, problem = found.repeated(*self._returned(self._config, PATTERNS[0]))
+        if not problem:
+            self._outputs = self._find_outputs(found)
         for pattern in PATTERNS[1:]:
             if not problem:
                 found, problem = found.refilled(*self._returned(self._config, pattern), pattern)
         self._filled.add(self._config)
         return problem[:_LONGEST] or found
+
+    def _find_outputs(self, reference: Reference) -> tuple[torch.Tensor, ...]:
+        """What the reference overwrites as a whole, among its copies and what is around it."""
+        _, args, results = self.run(self._config, PATTERNS[0])
+        returned = tensors_in(results)
+        self._written |= self._around.mark(returned)
+        held = {**self._copies.tensors(args), **self._around.tensors}
+
+        def same(outputs: tuple[torch.Tensor, ...]) -> bool:
+            runs = (
+                self.run(self._config, PATTERNS[0], outputs=(outputs, each)) for each in PATTERNS
+            )
+            return not any(reference.verdict(results, args) for _, args, results in runs)
+
+        return find(held, set(self._changed), returned, same)
 
     def _outcome(self, config: Config, budget: float, best: float | None) -> Outcome:
         problem = self._problem_when_filled(config)
@@ -183,12 +217,17 @@ class Trial:
         if self._clock is None:
             self._clock = clock_of(self._device)
         changed = self._changed
+
+        def restore() -> None:
+            self._copies.restore(changed)
+            self._around.restore()
+
         timing = measure(
             lambda: call(*args),
             device=self._device,
             budget=budget,
             best=best,
-            before=(lambda: self._copies.restore(changed)) if changed else None,
+            before=restore if changed or self._around.are_written else None,
             clock=self._clock,
             calls=self._calls.get(config, 1),
         )
@@ -205,9 +244,14 @@ class Trial:
         if config in self._filled:
             return ""
         for pattern in PATTERNS:
-            problem = self._verdict(config, *self._returned(config, pattern), pattern)
+            with self._around.watched() as written:
+                returned = self._returned(config, pattern)
+            if self._judge.check is None and not self._written.issuperset(written):
+                return f"{WRONG}: it writes to a global tensor, and the reference does not"
+            problem = self._verdict(config, *returned, pattern)
             if problem:
                 return problem
+            del returned  # the next run may need the memory
         self._filled.add(config)
         return ""
 
@@ -231,12 +275,18 @@ class Trial:
         return results, args
 
     def run(
-        self, config: Config, pattern: Pattern | None = None
+        self,
+        config: Config,
+        pattern: Pattern | None = None,
+        outputs: tuple[tuple[torch.Tensor, ...], Pattern] | None = None,
     ) -> tuple[Callable[..., Any], tuple[Any, ...], Any]:
         """Call a config once, on restored copies of the arguments; with a pattern, the host
-        function runs as written, and fresh memory is filled with it. Returns the call, the copies,
-        and the results."""
+        function runs as written, and fresh memory and outputs are filled with it, or these
+        `outputs` with another one. Returns the call, the copies, and the results."""
         self._copies.restore()
+        self._around.restore()
+        if pattern is not None:
+            filled(*(outputs or (self._outputs, pattern)))
         args = self._copies.taken()
         call = self._host_call(config)
         filling = nullcontext() if pattern is None else Filling(pattern)
@@ -255,16 +305,21 @@ class Trial:
 
 
 class Seeded:
-    """Seeds the random generators of Python and torch in a block, and restores them after it."""
+    """Seeds the random generators of Python, numpy and torch in a block, and restores them after
+    it."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._fork = torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
         self._python = random.getstate()
+        self._numpy: Any = sys.modules.get("numpy.random")
+        self._numpy_state = None if self._numpy is None else self._numpy.get_state()
 
     def __enter__(self) -> None:
         self._fork.__enter__()
         random.seed(0)  # host functions may draw a kernel's seed from it
+        if self._numpy is not None:
+            self._numpy.seed(0)
         torch.default_generator.manual_seed(0)  # torch.manual_seed would seed every device
         if self._device.type == "cuda":
             with torch.cuda.device(self._device):
@@ -272,6 +327,8 @@ class Seeded:
 
     def __exit__(self, *raised: Any) -> None:
         random.setstate(self._python)
+        if self._numpy is not None:
+            self._numpy.set_state(self._numpy_state)
         self._fork.__exit__(*raised)
 
 

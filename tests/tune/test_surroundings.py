@@ -1,0 +1,216 @@
+"""A candidate is judged by all that it returns and writes to, and a search leaves no traces in
+globals, in whatever the tensors are kept."""
+
+from __future__ import annotations
+
+import functools
+from collections import deque
+from collections.abc import Callable
+from types import MappingProxyType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import tzero
+from tests.tune.trials import OTHER, RIGHT, Host, tried, trying
+from tzero import Config, settings
+from tzero.tune.surroundings import LARGEST, Surroundings
+from tzero.tune.trial import Trial
+
+X = torch.arange(1.0, 101.0)
+
+
+class Box:
+    def __init__(self, value: Any) -> None:
+        self.value = value
+        self.whole = self  # objects may refer to themselves
+
+
+class Slotted:
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+def closed_over(value: torch.Tensor) -> Callable[[], torch.Tensor]:
+    return lambda: value
+
+
+def linear(value: torch.Tensor) -> torch.nn.Module:
+    made = torch.nn.Linear(100, 1)
+    made.weight = torch.nn.Parameter(value.reshape(1, 100))
+    made.bias = torch.nn.Parameter(torch.zeros(1))
+    return made
+
+
+HOLDERS: dict[str, Callable[[torch.Tensor], Any]] = {
+    "an object": Box,
+    "an object in a list": lambda value: [3, Box({"a": value})],
+    "slots": Slotted,
+    "a namespace": lambda value: SimpleNamespace(value=value),
+    "a deque": lambda value: deque([value]),
+    "a mapping": lambda value: MappingProxyType({"value": value}),
+    "a module": linear,
+    "a closure": closed_over,
+    "a partial": lambda value: functools.partial(torch.add, value),
+}
+
+
+@pytest.mark.parametrize("name", HOLDERS)
+def test_results_are_compared_in_whatever_they_are_returned(name: str) -> None:
+    def host(x: torch.Tensor, config: Config) -> Any:
+        return HOLDERS[name](x * (3 if "wrong" in config else 2))
+
+    made = trying(host, X)
+    assert tried(made, OTHER).usable
+    found = tried(made, Config(wrong=True))
+    assert "3.0" in found.problem and "the reference 2.0; 100 of 100" in found.problem
+
+
+def test_results_in_an_object_are_kept_before_the_next_call_overwrites_them() -> None:
+    def host(x: torch.Tensor, config: Config) -> Box:
+        return Box(x.mul_(3 if config == OTHER else 2))
+
+    assert not tried(trying(host, X), OTHER).usable
+
+
+def test_random_numbers_of_numpy_are_the_same_for_each_config_and_then_restored() -> None:
+    np.random.seed(7)
+    expected = np.random.rand()
+    np.random.seed(7)
+    made = trying(lambda x, config: x + np.random.rand(), X)
+    assert tried(made, OTHER).usable
+    assert np.random.rand() == expected
+
+
+# -- memory that is not fresh ---------------------------------------------------------------------
+
+
+def double_into(out: torch.Tensor, x: torch.Tensor, config: Config) -> None:
+    count = 50 if "wrong" in config else 100
+    torch.mul(x[:count], 2, out=out[:count])
+
+
+PLACES: dict[str, Callable[[torch.Tensor, torch.Tensor, Config], Any]] = {
+    "is passed in": lambda x, out, config: double_into(out, x, config),
+    "is passed in and returned": lambda x, out, config: (double_into(out, x, config), out)[1],
+}
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_an_output_that_is_right_already_does_not_hide_what_is_unwritten(name: str) -> None:
+    out = X * 2
+    made = trying(PLACES[name], X, out)
+    assert tried(made, OTHER).usable
+    assert "unwritten memory" in tried(made, Config(wrong=True)).problem
+    assert torch.equal(out, X * 2)
+
+
+def test_a_sum_in_a_passed_tensor_is_not_an_output() -> None:
+    def host(x: torch.Tensor, total: torch.Tensor, config: Config) -> None:
+        total.add_(x * (2 if "wrong" in config else 1))
+
+    made = trying(host, X, torch.ones(100))
+    assert tried(made, OTHER).usable
+    assert not tried(made, Config(wrong=True)).usable
+
+
+def test_integers_that_may_be_indices_are_not_filled() -> None:
+    seen: list[int] = []
+
+    def host(x: torch.Tensor, at: torch.Tensor, out: torch.Tensor, config: Config) -> None:
+        seen.append(int(at.max()))
+        out.copy_(x[at])
+
+    made = trying(host, X, torch.arange(100), X.clone())
+    assert tried(made, OTHER).usable
+    assert set(seen) == {99}
+
+
+def around(*tensors: torch.Tensor) -> Surroundings:
+    return Surroundings(lambda: tensors)
+
+
+def trying_around(host: Host, state: Surroundings) -> Trial:
+    return Trial(lambda config: lambda x: host(x, config), (X,), X.device, RIGHT, around=state)
+
+
+def test_a_kept_output_does_not_hide_what_is_unwritten() -> None:
+    kept = torch.zeros(100)
+
+    def host(x: torch.Tensor, config: Config) -> torch.Tensor:
+        double_into(kept, x, config)
+        return kept
+
+    state = around(kept)
+    made = trying_around(host, state)
+    assert made.outcome(OTHER, budget=0.01, best=None).usable
+    found = made.outcome(Config(wrong=True), budget=0.01, best=None)
+    assert "unwritten memory" in found.problem
+    state.restore()
+    assert not kept.any()
+
+
+def test_a_candidate_that_writes_to_another_global_is_out() -> None:
+    other = torch.zeros(3)
+
+    def host(x: torch.Tensor, config: Config) -> torch.Tensor:
+        if "wrong" in config:
+            other.fill_(1)
+        return x * 2
+
+    made = trying_around(host, around(other))
+    assert made.outcome(OTHER, budget=0.01, best=None).usable
+    found = made.outcome(Config(wrong=True), budget=0.01, best=None)
+    assert found.problem.endswith("it writes to a global tensor, and the reference does not")
+
+
+def test_a_result_in_the_memory_of_an_argument_is_another_result() -> None:
+    made = trying(lambda x, config: x if "wrong" in config else x.clone(), X)
+    assert tried(made, OTHER).usable
+    words = "result shares memory with args[0], and in the reference with no argument"
+    assert words in tried(made, Config(wrong=True)).problem
+
+
+# -- what a search leaves -------------------------------------------------------------------------
+
+TOTAL = torch.zeros(100)
+
+
+def count(x: torch.Tensor, config: Config) -> torch.Tensor:
+    TOTAL.add_(x)
+    return x * 2
+
+
+@pytest.mark.usefixtures("own_memory")
+@pytest.mark.parametrize("isolate", [False, True])
+def test_a_search_leaves_globals_as_they_were(isolate: bool) -> None:
+    TOTAL.fill_(5)
+    kernel = tzero.kernel(configs=[RIGHT, OTHER])(count)
+    kernel.autotune((X,), isolate=isolate)
+    assert TOTAL.eq(5).all()
+    with settings.override(tune_isolate=isolate):
+        assert torch.equal(kernel(X), X * 2)
+    assert torch.equal(TOTAL, 5 + X)
+
+
+def test_what_another_thread_changes_between_calls_stays() -> None:
+    weights = torch.zeros(3)
+    state = around(weights)
+    state.save()
+    weights.fill_(1)
+    with state.watched() as changed:
+        pass
+    assert changed == []
+    state.restore()
+    assert weights.eq(1).all()
+
+
+def test_large_tensors_are_not_saved() -> None:
+    large = torch.zeros(LARGEST // 4 + 1)
+    state = around(large, large.to_sparse())
+    state.save()
+    assert not state.tensors
