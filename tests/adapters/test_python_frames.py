@@ -52,13 +52,12 @@ def test_a_call_shows_its_function_and_arguments(name: str) -> None:
         nonlocal keywords
         if frame.f_code is not host.__code__:
             return None
-        frame.f_trace_opcodes = True
+        if event == "call":
+            return python_frames.trace_instructions(frame, look)
         at = python_frames.decoded(frame.f_code)[frame.f_lasti]
-        if event != "opcode":
-            return look
         if at.name == "KW_NAMES":
             keywords = host.__code__.co_consts[at.arg]
-        if at.name in ("PRECALL", "CALL", "CALL_KW") and not seen:
+        if event == "opcode" and at.name in ("PRECALL", "CALL", "CALL_KW") and not seen:
             values = python_frames.operands(frame, at, python_frames.arity(at))
             if at.name == "CALL_KW":
                 *values, keywords = values
@@ -82,7 +81,8 @@ def test_a_call_with_stars_shows_its_function_and_arguments():
     def look(frame: FrameType, event: str, arg: Any) -> Any:
         if frame.f_code is not host.__code__:
             return None
-        frame.f_trace_opcodes = True
+        if event == "call":
+            return python_frames.trace_instructions(frame, look)
         at = python_frames.decoded(frame.f_code)[frame.f_lasti]
         if event == "opcode" and at.name == "CALL_FUNCTION_EX":
             values = python_frames.operands(frame, at, python_frames.arity(at))

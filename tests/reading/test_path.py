@@ -140,6 +140,40 @@ class Table(dict[str, float]):
 numbers = Table(by=2.0)
 
 
+class Scaled(torch.autograd.Function):
+    """A decorator of torch has made its `forward`."""
+
+    @staticmethod
+    @torch.amp.custom_fwd(device_type="cuda")
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return scaled(x, options.by)
+
+
+class Module(torch.nn.Module):
+    @torch.no_grad()
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return scaled(x, options.by)
+
+
+class Caller:
+    @torch.no_grad()
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return scaled(x, options.by)
+
+
+class Made:
+    @torch.no_grad()
+    def __init__(self) -> None:
+        self.by = options.by
+
+
+module, caller = Module(), Caller()
+
+
+def half_of_autocast(x):
+    return scaled(x, 2.0 if torch.get_autocast_dtype("cpu") is torch.bfloat16 else 3.0)
+
+
 def entered(x):
     with lock:
         return scaled(x, options.by)
@@ -195,6 +229,11 @@ HOSTS = {
     "cache": lambda x: scaled(x, cached(3.0)[1]),
     "contents of a cache": lambda x: scaled(x, kept()["by"] + options.by),
     "lock": entered,
+    "decorated forward": lambda x: Scaled.apply(x),
+    "decorated module": lambda x: module(x),
+    "decorated call": lambda x: caller(x),
+    "decorated constructor": lambda x: scaled(x, Made().by),
+    "dtype of autocast": half_of_autocast,
     "log": logged,
     "import": imported,
     "branch": beside,
@@ -228,6 +267,7 @@ CHANGES = {
     "contents of a cache": lambda patch: patch.setitem(kept(), "by", 7.0),
     "log": lambda patch: log.setLevel(logging.DEBUG),
     "exception": lambda patch: patch.setitem(table, "c", 8.0),
+    "dtype of autocast": lambda patch: torch.set_autocast_dtype("cpu", torch.float16),
 }
 
 
@@ -248,6 +288,7 @@ def test_a_call_is_replayed_until_something_on_its_path_changes(
         assert torch.equal(kernel(x), host(x))
     log.setLevel(logging.NOTSET)
     options.items[:] = [1.0, 2.0]
+    torch.set_autocast_dtype("cpu", torch.bfloat16)
 
 
 def assigns(x):
@@ -272,6 +313,10 @@ def advances(x):
 counter = iter(range(1000))
 
 
+def maps(x):
+    return scaled(x, 2.0 if torch.float16 in map(torch.get_autocast_dtype, ["cpu"]) else 3.0)
+
+
 def looks_inside(x):
     return scaled(x, getattr(options, "__dict__")["by"])  # noqa: B009
 
@@ -284,6 +329,7 @@ def looks_inside(x):
         (grows, "the global 'table' changes while it runs"),
         (looks_inside, "it reads __dict__, which gives access to hidden state"),
         (advances, "to next, whose reads tzero does not see"),
+        (maps, "it uses torch.get_autocast_dtype, which has side effects or is nondeterministic"),
     ],
 )
 def test_a_side_effect_is_not_replayed(host: Any, words: str) -> None:

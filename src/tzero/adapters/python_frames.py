@@ -28,6 +28,7 @@ __all__ = [
     "is_supported",
     "operands",
     "start_tracing",
+    "trace_instructions",
     "variables_of",
 ]
 
@@ -153,6 +154,15 @@ def start_tracing(function: Callable[..., Any]) -> None:
     sys.settrace(function)
 
 
+def trace_instructions(frame: FrameType, function: Any) -> Any:
+    """Trace each instruction of a frame, and no lines, by a function, which is returned. CPython
+    3.13 looks whether a frame is traced when the attribute is set, and not later."""
+    frame.f_trace_lines = False
+    frame.f_trace = function
+    frame.f_trace_opcodes = True
+    return function
+
+
 def variables_of(environment: Any) -> dict[Any, Any]:
     """The dict behind `os.environ`, which native code watches; not to be written to."""
     held: dict[Any, Any] = environment._data
@@ -192,7 +202,8 @@ def _try() -> bool:
     def traced(frame: FrameType, event: str, arg: Any) -> Any:
         if frame.f_code is not probe.__code__:
             return None
-        frame.f_trace_opcodes = True
+        if event == "call":
+            return trace_instructions(frame, traced)
         if event == "opcode":
             instruction = decoded(frame.f_code).get(frame.f_lasti)
             if instruction is not None and instruction.name == "LOAD_ATTR":

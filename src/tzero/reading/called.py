@@ -28,7 +28,7 @@ from tzero.reading.findings import Unreplayable
 from tzero.reading.guards import Check, Same
 from tzero.reading.kinds import CACHED, KERNELS, is_plain
 from tzero.reading.purity import impure, is_library
-from tzero.reading.special import Callee, special_read
+from tzero.reading.special import Callee, apply, special_read
 from tzero.reading.world import CONTAINERS, STEADY, World, has_state, is_program_class
 
 __all__ = ["Judge"]
@@ -122,6 +122,8 @@ class Judge:
         special = special_read(callee.function, callee.args)
         if special is not None:
             special(self._world, callee)
+            if special is apply:
+                self._methods(callee.args[0], "forward", "setup_context")
         elif isinstance(function, FunctionType) and not is_library(function):
             return
         elif isinstance(function, CACHED):
@@ -139,7 +141,7 @@ class Judge:
         elif isinstance(function, FunctionType):
             self._library(function, callee)
         elif is_program_class(type(function)):
-            self._world.of_classes(type(function), "__call__")
+            self._methods(type(function), "__call__")
         else:
             self._reads_all(callee.args, self._world.name(function))
 
@@ -157,6 +159,17 @@ class Judge:
         ):
             self._world.enter(result, f"the result of {function.__name__}", is_passing=True)
 
+    def _methods(self, kind: type, *names: str) -> None:
+        """Methods that a call runs without naming them."""
+        for name in names:
+            self._opened_wrapper(self._world.of_classes(kind, name))
+
+    def _opened_wrapper(self, method: Any) -> None:
+        """Note what a method calls that a decorator of a library has made, as torch.no_grad."""
+        inner = method.__func__ if isinstance(method, (staticmethod, classmethod)) else method
+        if isinstance(inner, FunctionType) and is_library(inner) and self._world.has(inner):
+            self._library(inner, Callee(inner, []))
+
     # -- kinds of callables --------------------------------------------------------------------
 
     def _check_pure(self, function: Any) -> None:
@@ -168,10 +181,9 @@ class Judge:
 
     def _class(self, kind: type, callee: Callee) -> None:
         if is_program_class(kind):
-            for name in ("__new__", "__init__", "__post_init__"):
-                self._world.of_classes(kind, name)
+            self._methods(kind, "__new__", "__init__", "__post_init__")
             if not is_library(type(kind)):
-                self._world.of_classes(type(kind), "__call__")
+                self._methods(type(kind), "__call__")
             return
         if kind is torch.cuda.device:
             self._cuda_device(callee.args[0])
@@ -246,6 +258,8 @@ class Judge:
         for value in args:
             if type(value) in CONTAINERS:
                 self._world.contents(value, deep=True)
+            elif isinstance(value, types.BuiltinFunctionType):  # it may be called
+                self._check_pure(value)
             elif self._world.has(value) and has_state(value):
                 of = self._world.name(value)
                 raise Unreplayable(
@@ -266,7 +280,7 @@ class Judge:
         text = f"no hooks on {self._world.name(module)}"
         hooked: Callable[[Any], bool] = lambda now: not _is_hooked(now)  # noqa: E731
         self._world.add(Check(text, {"of": module}, "of", module, hooked))
-        self._world.attribute(module, "forward")
+        self._opened_wrapper(self._world.attribute(module, "forward"))
 
     def _cached(self, function: Any, callee: Callee, result: Any) -> None:
         """A cached function has returned: guard its cache entry. An entry that is evicted, or

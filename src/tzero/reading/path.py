@@ -25,7 +25,7 @@ from contextlib import contextmanager
 from types import CodeType, FrameType, FunctionType
 from typing import Any
 
-from tzero.adapters.python_frames import decoded, function_of, start_tracing
+from tzero.adapters.python_frames import decoded, function_of, start_tracing, trace_instructions
 from tzero.reading.attributes import is_generated
 from tzero.reading.called import Judge
 from tzero.reading.dependencies import code_guard
@@ -146,9 +146,7 @@ class Path:
 
     def _follow(self, frame: FrameType) -> Any:
         self._steps.frames += 1
-        frame.f_trace_opcodes = True
-        frame.f_trace_lines = False
-        return self._step
+        return trace_instructions(frame, self._step)
 
     def _stop(self, reason: str, frame: FrameType, lasting: bool, line: int = 0) -> None:
         self._is_over = True

@@ -21,6 +21,7 @@ import torch
 from tzero import events, settings
 
 __all__ = [
+    "AUTOCAST",
     "GETTERS",
     "IMPURE_BUILTINS",
     "LIBRARIES",
@@ -116,6 +117,13 @@ GETTERS: tuple[Callable[[], Any], ...] = (
     torch.cuda.current_device,
 )
 """Functions without arguments that return a setting. A guard calls them on each replay."""
+
+AUTOCAST = (
+    torch.get_autocast_dtype,
+    torch.get_autocast_cpu_dtype,
+    torch.get_autocast_gpu_dtype,
+)
+"""Functions that return a dtype of autocast, some by the type of a device."""
 
 READS_A_SETTING: Mapping[Any, Callable[[], Any]] = {torch.finfo: torch.get_default_dtype}
 """Functions that call one of those if they get no argument."""

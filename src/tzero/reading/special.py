@@ -26,12 +26,12 @@ import torch
 from tzero import settings
 from tzero.reading.attributes import INTROSPECTION
 from tzero.reading.findings import Unreplayable
-from tzero.reading.guards import Check, result_guard
+from tzero.reading.guards import Check, Result, result_guard
 from tzero.reading.imports import read_import
-from tzero.reading.purity import GETTERS, IMPURE_BUILTINS, READS_A_SETTING
+from tzero.reading.purity import AUTOCAST, GETTERS, IMPURE_BUILTINS, READS_A_SETTING
 from tzero.reading.world import World
 
-__all__ = ["Callee", "special_read"]
+__all__ = ["Callee", "apply", "special_read"]
 
 
 class Callee(NamedTuple):
@@ -104,6 +104,15 @@ def setting(world: World, callee: Callee) -> None:
     world.add(result_guard(getter))
 
 
+def autocast_dtype(world: World, callee: Callee) -> None:
+    """torch.get_autocast_dtype: what it returns is the same object each time."""
+    function, args = callee.function, callee.args
+    if callee.names or any(type(each) is not str for each in args):
+        raise Unreplayable(f"it calls {function.__name__} in a way that has no guard", "", 0)
+    text = f"the result of {function.__name__}({', '.join(map(repr, args))})"
+    world.add(Result.of(text, functools.partial(function, *args), function(*args)))
+
+
 def import_module(world: World, callee: Callee) -> None:
     """importlib.import_module, importlib.util.find_spec"""
     name = callee.args[0]
@@ -126,7 +135,7 @@ def event_flag(world: World, callee: Callee) -> None:
 
 
 def apply(world: World, callee: Callee) -> None:
-    """autograd.Function.apply: its forward is followed, unless there will be a backward."""
+    """autograd.Function.apply: not if there will be a backward."""
     kind, *args = callee.args
     if torch.is_grad_enabled() and any(
         isinstance(each, torch.Tensor) and each.requires_grad for each in args
@@ -134,8 +143,6 @@ def apply(world: World, callee: Callee) -> None:
         raise Unreplayable(
             f"it calls {kind.__name__}.apply with a tensor that requires a gradient", "", 0
         )
-    for name in ("forward", "setup_context"):
-        world.of_classes(kind, name)
 
 
 def log(world: World, callee: Callee) -> None:
@@ -174,6 +181,7 @@ _SPECIAL: dict[Any, Special] = {
     logging.Logger.isEnabledFor: log_level,
     **{getattr(logging.Logger, name): log for name in (*_LEVELS, "log")},
     **dict.fromkeys((*GETTERS, *READS_A_SETTING), setting),
+    **dict.fromkeys(AUTOCAST, autocast_dtype),
 }
 
 

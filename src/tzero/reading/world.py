@@ -47,7 +47,7 @@ from tzero.reading.guards import (
     items_of,
 )
 from tzero.reading.kinds import EQUAL, IDENTICAL, KERNELS, is_plain
-from tzero.reading.purity import is_impure_name, is_library
+from tzero.reading.purity import AUTOCAST, is_impure_name, is_library
 
 __all__ = ["CONTAINERS", "STEADY", "World", "has_state", "is_program_class"]
 
@@ -462,7 +462,12 @@ def _is_harmless(found: Any) -> bool:
 _KEYS = (str, int, bool, type(None), torch.dtype, torch.device)
 """Keys of dicts that native code looks up: comparing them runs no Python code."""
 
-_GUARDED = frozenset([("os", "environ"), ("sys", "modules"), ("torch.cuda", "device")])
+_GUARDED = frozenset(
+    [
+        *(("os", "environ"), ("sys", "modules"), ("torch.cuda", "device")),
+        *(("torch", each.__name__) for each in AUTOCAST),
+    ]
+)
 """Names in modules that hold state whose reads are guarded, or that `called` judges."""
 
 _WATCHED = (torch.Tensor, torch.nn.Parameter)
