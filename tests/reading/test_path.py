@@ -174,6 +174,26 @@ def half_of_autocast(x):
     return scaled(x, 2.0 if torch.get_autocast_dtype("cpu") is torch.bfloat16 else 3.0)
 
 
+def total(*args: float, plus: float = 0.0) -> float:
+    return sum(args) + plus
+
+
+class Pair:
+    def __init__(self, one: float, two: float) -> None:
+        self.sum = one + two
+
+
+class Odd(tuple[float, ...]):
+    """A tuple whose iteration is seen."""
+
+    def __iter__(self) -> Any:
+        seen.append(1)
+        return super().__iter__()
+
+
+seen: list[int] = []
+
+
 def entered(x):
     with lock:
         return scaled(x, options.by)
@@ -229,6 +249,10 @@ HOSTS = {
     "cache": lambda x: scaled(x, cached(3.0)[1]),
     "contents of a cache": lambda x: scaled(x, kept()["by"] + options.by),
     "lock": entered,
+    "generator over arguments": lambda x: scaled(x, total(*(k * options.twice for k in (1, 2)))),
+    "map over arguments": lambda x: scaled(x, total(*map(float, (options.twice, 2)), plus=1.0)),
+    "generator over a class": lambda x: scaled(x, Pair(*(options.twice + k for k in (1, 2))).sum),
+    "views over arguments": lambda x: scaled(x, total(*{"a": options.twice}.values(), *x.shape)),
     "decorated forward": lambda x: Scaled.apply(x),
     "decorated module": lambda x: module(x),
     "decorated call": lambda x: caller(x),
@@ -289,6 +313,29 @@ def test_a_call_is_replayed_until_something_on_its_path_changes(
     log.setLevel(logging.NOTSET)
     options.items[:] = [1.0, 2.0]
     torch.set_autocast_dtype("cpu", torch.bfloat16)
+
+
+def test_what_is_spread_over_arguments_is_not_iterated_over_by_the_recorder():
+    def host(x):
+        return scaled(x, total(*Odd((2.0, options.twice))))
+
+    x = torch.arange(4.0)
+    host(x)
+    once = len(seen)
+    seen.clear()
+    tzero.kernel(host)(x)
+    assert len(seen) == once
+
+
+def test_an_iterator_spread_over_a_library_function_is_left_whole():
+    def host(x):
+        log.debug("so that the call is followed")
+        return scaled(x, max(*(k * options.twice for k in (1, 2))))
+
+    kernel, x = tzero.kernel(host), torch.arange(4.0)
+    for _ in range(3):
+        assert torch.equal(kernel(x), host(x))
+    assert "it spreads a generator in a call of the builtin 'max'" in kernel.explain(x).refusal
 
 
 def assigns(x):

@@ -7,10 +7,11 @@ Enters: an instruction that is about to run, and its frame. Leaves: guards in a 
 from __future__ import annotations
 
 import builtins
+import collections
 import importlib.util
 import sys
 from collections.abc import Callable, Mapping
-from types import CellType, FrameType
+from types import CellType, FrameType, FunctionType
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from tzero.reading.attributes import INTROSPECTION
 from tzero.reading.bytecode import implied
 from tzero.reading.called import Judge
 from tzero.reading.findings import Unreplayable
+from tzero.reading.purity import is_library
 from tzero.reading.imports import read_import
 from tzero.reading.special import Callee
 from tzero.reading.world import World, is_program_class
@@ -198,7 +200,15 @@ class Steps:
         self._judge.opened(function)
         for each in (args, named):
             self.world.contents(each)
-        self._called(frame, Callee.of(function, [*args, *named.values()], tuple(named)))
+        if type(args) in _SPREAD:
+            self._called(frame, Callee.of(function, [*args, *named.values()], tuple(named)))
+            return
+        callee = Callee.of(function, [*named.values()], tuple(named))
+        if not _is_followed(callee.function):
+            # To look at the arguments would take them from an iterator, or run code.
+            name = self.world.name(callee.function)
+            raise Unreplayable(f"it spreads a {type(args).__name__} in a call of {name}", "", 0)
+        self._called(frame, callee)
 
     def _called(self, frame: FrameType, callee: Callee) -> None:
         self.operands = (callee.function, *callee.args)
@@ -217,6 +227,18 @@ def _truth(steps: Steps, frame: FrameType, at: Instruction, values: Any) -> None
     kind = type(values[0])
     if is_program_class(kind) or hasattr(kind, "__bool__") or hasattr(kind, "__len__"):
         steps.contents(frame, at, values)
+
+
+_SPREAD = (
+    *(list, tuple, dict, set, frozenset, range, str, collections.deque),
+    *(type({}.keys()), type({}.values()), type({}.items()), torch.Size),
+)
+"""Types that can be iterated over again and again, without running code of the program."""
+
+
+def _is_followed(function: Any) -> bool:
+    """Whether what a function reads of its arguments is seen."""
+    return isinstance(function, FunctionType | type) and not is_library(function)
 
 
 def _intrinsic(steps: Steps, frame: FrameType, at: Instruction, values: Any) -> None:
