@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -113,6 +114,10 @@ def in_a_comprehension(n):
     return [k[(1,)](n) for _ in range(3)]
 
 
+def of_a_comprehension(n):
+    return [k[(1,)](n) for n in range(3)]
+
+
 def behind_a_star(n):
     k[(1,)](*[1], n)
 
@@ -152,9 +157,16 @@ def never(n):
 
 NOT_FORWARDED = [
     *(returned, added, in_the_grid, asked, assigned, assigned_after, deleted, augmented, walrus),
-    *(loop_variable, closed_over, in_a_comprehension, behind_a_star, spread, spread_by_name),
+    *(loop_variable, closed_over, of_a_comprehension, behind_a_star, spread, spread_by_name),
     *(to_a_function, to_a_local, to_a_parameter, to_what_a_call_gives, in_a_list, never),
 ]
+
+
+# Up to Python 3.11 a comprehension is a function of its own, which closes over the parameter.
+if sys.version_info < (3, 12):
+    NOT_FORWARDED.append(in_a_comprehension)
+else:
+    FORWARDED.append((in_a_comprehension, {"n"}))
 
 
 def names(function: Callable[..., Any]) -> tuple[str, ...]:

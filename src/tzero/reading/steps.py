@@ -21,8 +21,8 @@ from tzero.reading.attributes import INTROSPECTION
 from tzero.reading.bytecode import implied
 from tzero.reading.called import Judge
 from tzero.reading.findings import Unreplayable
-from tzero.reading.purity import is_library
 from tzero.reading.imports import read_import
+from tzero.reading.purity import is_library
 from tzero.reading.special import Callee
 from tzero.reading.world import World, is_program_class
 
@@ -229,7 +229,7 @@ def _truth(steps: Steps, frame: FrameType, at: Instruction, values: Any) -> None
         steps.contents(frame, at, values)
 
 
-_SPREAD = (
+_SPREAD: tuple[type, ...] = (
     *(list, tuple, dict, set, frozenset, range, str, collections.deque),
     *(type({}.keys()), type({}.values()), type({}.items()), torch.Size),
 )
