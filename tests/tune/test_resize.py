@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,10 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.tune.untimed import untimed
+from tzero.arguments.host import read_host
 from tzero.launches.ahead import Spec
 from tzero.tune.by_size import NotResizable
 from tzero.tune.copying import copies
 from tzero.tune.resize import Place, changed, sharing, specified
+from tzero.tune.transfer import opened, packed
 
 X0 = Place(0, "x", 0)
 
@@ -35,6 +38,11 @@ def test_only_named_dimensions_change() -> None:
 def test_a_dimension_that_keeps_its_size_keeps_its_tensor() -> None:
     x = torch.randn(3, 8)
     assert changed((x,), ("x",), {X0: 3})[0] is x
+
+
+def test_a_conjugated_view_is_resized_as_what_it_shows() -> None:
+    x = torch.tensor([1 + 2j, 3j])
+    assert changed((x.conj(),), ("x",), {X0: 3})[0].tolist() == [1 - 2j, -3j, 1 - 2j]
 
 
 def test_order_in_memory_gradients_and_marks_are_kept() -> None:
@@ -62,6 +70,10 @@ def test_a_tensor_that_shares_a_size_gets_memory_as_if_it_grew() -> None:
     assert torch.equal(kept, y) and kept.stride() == y.stride()
     assert elements(kept) >= 64 * 4
     assert elements(copies((kept,))[0]) >= 64 * 4
+    parcel = packed(read_host(lambda y: y, None), (kept,))
+    (sent,) = opened(parcel)[1]
+    os.close(parcel.descriptor)
+    assert elements(sent) >= 64 * 4
     assert sharing((x, y), ("x", "y"), {X0: 64}) == "y[0]"
     assert changed((x, y), ("x", "y"), {X0: 2})[1] is y  # it is large enough
 
@@ -114,8 +126,12 @@ def test_static_dimensions_are_not_shared() -> None:
 
 def test_more_memory_than_there_is_is_rejected_before_allocating() -> None:
     x, w = torch.randn(64, 64), torch.randn(64, 64)
-    with pytest.raises(NotResizable, match=r"would take .* bytes on cpu"):
+    words = r"sizes 1048576 \(and x\[1\], w\[0\], w\[1\] as if .* bytes on cpu.*mark_static keeps"
+    with pytest.raises(NotResizable, match=words):
         changed((x, w), ("x", "w"), {X0: 1 << 20})
+    torch._dynamo.mark_static(w)
+    torch._dynamo.mark_static(x, 1)
+    assert changed((x, w), ("x", "w"), {X0: 1 << 10})[1] is w
 
 
 def test_integers_in_tensors_stay_below_a_dimension_that_shrinks() -> None:

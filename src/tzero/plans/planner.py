@@ -126,8 +126,9 @@ class Planner(Generic[R]):
         self.recorded, self.replayed = 0, 0
         self._growing = locks.lock()  # protects adding to `by_value`
         self.by_value: frozenset[int] = frozenset()
-        """The places of parameters whose numbers are compared by value: those that a recorded call
-        used other than forwarding them. It only grows."""
+        """The places of parameters whose numbers are compared by value: those that choose the
+        config by `size_hints`, and those that a recorded call used other than forwarding them. It
+        only grows."""
 
     def run(self, bound: Bound[R], args: tuple[Any, ...]) -> tuple[R, Planned | Refusal | None]:
         """Make a call; returns its result and its plan, if there is one, or why such calls are

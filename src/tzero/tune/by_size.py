@@ -258,7 +258,7 @@ def filled(tensor: torch.Tensor, sizes: tuple[int, ...]) -> torch.Tensor:
     tensor([1, 2, 1, 2, 1])
     """
     dtype = _SIGNED.get(tensor.dtype, tensor.dtype)
-    found = tensor.detach().view(dtype)
+    found = tensor.detach().resolve_conj().resolve_neg().view(dtype)
     for k, size in enumerate(sizes):
         have = found.shape[k]
         at = torch.arange(size, device=tensor.device) % have

@@ -86,8 +86,10 @@ def changed(args: tuple[Any, ...], parameters: Sequence[str], new: Sizes) -> tup
                 needed[value.device] = needed.get(value.device, 0) + size
         else:
             _check_held(name, value, changes)
+    alike = sharing(args, parameters, new)
     for device, size in needed.items():
-        check_memory(device, size, str(changes))
+        words = f"{changes} (and {alike} as if it grew with them)" if alike else str(changes)
+        check_memory(device, size, words)
     numbers = _Numbers.of(args, parameters, changes)
     made: tuple[Any, ...] = walk(args, changes.tensor, {})
     return _with_integers(made, parameters, changes, numbers)
