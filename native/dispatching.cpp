@@ -39,6 +39,12 @@ struct Dispatcher {
     uint64_t clock = 0;
     uint64_t generation = 0;  // how often Python has had plans forgotten
     bool prepared = false;
+
+    // The latest calls were all fallbacks: their number, the entry of the last if any other would
+    // do as well, and the types of its arguments.
+    size_t fallbacks = 0;
+    std::optional<EntryUse> steady;
+    std::vector<PyTypeObject *> steady_types;  // only compared
 };
 
 // The stages of a call that `_look` does.
@@ -127,16 +133,20 @@ Answer is_ours(State &state, const Modes &modes) {
     return off(Guard::plan_unwatched) ? Answer::yes : unwatched(state);
 }
 
+// The argument of a parameter.
+PyObject *argument(const Dispatcher &dispatcher, const Given &given, const Form &form, size_t k) {
+    const Py_ssize_t place = form.place[k];
+    return place < 0 ? dispatcher.parameters[k].fallback.get() : given.arguments[place];
+}
+
 bool read_leaves(const Dispatcher &dispatcher, const Given &given, const Form &form,
                  const Modes &modes, Leaves *out) {
     const State &state = *dispatcher.state;
-    LeafReader reader(state.tensors, state.torch,
-                      reinterpret_cast<PyTypeObject *>(state.dtype_type.get()), out);
+    LeafReader reader(state.tensors, state.torch, state.leaf_types, state.cuda, out);
     if (!reader.start(modes)) return false;
     const auto &parameters = dispatcher.parameters;
     for (size_t k = 0; k < parameters.size(); ++k) {
-        const Py_ssize_t place = form.place[k];
-        PyObject *value = place < 0 ? parameters[k].fallback.get() : given.arguments[place];
+        PyObject *value = argument(dispatcher, given, form, k);
         if (!reader.read(value, dispatcher.by_value[k] != 0, parameters[k].constant)) return false;
     }
     return true;
@@ -186,6 +196,38 @@ void remember_words(const Leaves &leaves, Entry *entry) {
     for (size_t k = 0; k < leaves.constant_count; ++k) {
         entry->constants.push_back(Ref::borrow(leaves.constants[k]));
     }
+}
+
+// After this many fallbacks in a row, only every so many calls are looked up: running a host
+// function as written is never wrong, and reading eight tensors costs more than the rest.
+constexpr size_t steady_after = 64;
+constexpr size_t looked_up_every = 8;
+
+// Whether a call may be made like the latest ones, without looking it up.
+bool is_steady(Dispatcher &dispatcher, const Given &given, const Form &form) {
+    if (!dispatcher.steady || !(*dispatcher.steady)->in_table ||
+        ++dispatcher.fallbacks % looked_up_every == 0) {
+        return false;
+    }
+    for (size_t k = 0; k < dispatcher.parameters.size(); ++k) {
+        if (Py_TYPE(argument(dispatcher, given, form, k)) != dispatcher.steady_types[k]) return false;
+    }
+    return true;
+}
+
+void note_fallback(Dispatcher &dispatcher, const Given &given, const Form &form, Entry *entry) {
+    if (++dispatcher.fallbacks < steady_after || !entry->fallback->keyless) return;
+    dispatcher.steady.reset();
+    dispatcher.steady.emplace(entry);
+    dispatcher.steady_types.clear();
+    for (size_t k = 0; k < dispatcher.parameters.size(); ++k) {
+        dispatcher.steady_types.push_back(Py_TYPE(argument(dispatcher, given, form, k)));
+    }
+}
+
+void end_fallbacks(Dispatcher &dispatcher) {
+    dispatcher.fallbacks = 0;
+    dispatcher.steady.reset();
 }
 
 // Cache miss: Python makes the call, and describes how to replay the next one like it. The key is
@@ -242,18 +284,29 @@ PyObject *missed(Dispatcher &dispatcher, const Given &given, const Form &form, c
     if (dispatcher.generation != generation) return result.release();
     entry->bound = Ref::borrow(bound);
     entry->last_used = dispatcher.clock == 0 ? 0 : dispatcher.clock - 1;  // this call's number
+    Entry *added = entry.get();
     dispatcher.entries.add(std::move(entry), dispatcher.most_entries);
+    if (added->fallback != nullptr) {
+        note_fallback(dispatcher, given, form, added);
+    } else {
+        end_fallbacks(dispatcher);
+    }
     return result.release();
 }
 
-// The arguments of a call in the order of the parameters, as a tuple.
+// The arguments of a call in the order of the parameters, as a tuple: what the host function gets.
 Ref ordered(const Dispatcher &dispatcher, const Given &given, const Form &form) {
     const auto &parameters = dispatcher.parameters;
+    const LeafTypes &types = dispatcher.state->leaf_types;
     Ref made = Ref::steal(PyTuple_New(static_cast<Py_ssize_t>(parameters.size())));
     for (size_t k = 0; made && k < parameters.size(); ++k) {
-        const Py_ssize_t place = form.place[k];
-        PyObject *value = place < 0 ? parameters[k].fallback.get() : given.arguments[place];
-        Py_INCREF(value);
+        PyObject *value = argument(dispatcher, given, form, k);
+        if (Py_TYPE(value) == types.constant) {
+            value = PyObject_GetAttr(value, types.value);
+            if (value == nullptr) return {};
+        } else {
+            Py_INCREF(value);
+        }
         PyTuple_SET_ITEM(made.get(), static_cast<Py_ssize_t>(k), value);
     }
     return made;
@@ -280,10 +333,43 @@ PyObject *run_unreplayed(Dispatcher &dispatcher, PyObject *self, const Unreplaye
     return settled ? result.release() : nullptr;
 }
 
-// Makes a call, unless its entry is a fallback, which it returns in `unreplayed`. A function of its
-// own, because the leaves fill 20 KB of stack, which nested host functions must not add up.
-__attribute__((noinline)) PyObject *replayed(Dispatcher &dispatcher, const Given &given,
-                                             Unreplayed *unreplayed) {
+// The rest of `replayed`: finds the entry of a call. A function of its own, because the leaves fill
+// 20 KB of stack, which nested host functions must not add up.
+__attribute__((noinline)) PyObject *looked_up(Dispatcher &dispatcher, const Given &given,
+                                              const Form &form, const Modes &modes,
+                                              Unreplayed *unreplayed) {
+    State &state = *dispatcher.state;
+    Leaves leaves;
+    if (!read_leaves(dispatcher, given, form, modes, &leaves)) return in_python(dispatcher, given);
+    Entry *entry = nullptr;
+    if (dispatcher.entries.find(leaves.view(), &entry) < 0) return nullptr;
+    if (entry != nullptr && entry->fallback != nullptr) {
+        note_fallback(dispatcher, given, form, entry);
+        unreplayed->entry.emplace(entry);
+        unreplayed->args = ordered(dispatcher, given, form);
+        return nullptr;
+    }
+    if (entry == nullptr) return missed(dispatcher, given, form, modes, leaves);
+    EntryUse use(entry);
+    if (dispatcher.fallbacks != 0) end_fallbacks(dispatcher);
+    if (entry->plan == nullptr) return in_python(dispatcher, given);  // only Python can replay it
+    Ref result;
+    switch (plan::replay(state, given.self, *entry->plan, leaves, &result)) {
+    case plan::Replayed::done:
+        entry->last_used = dispatcher.clock++;
+        return result.release();
+    case plan::Replayed::stale:
+        dispatcher.entries.drop(entry);
+        return missed(dispatcher, given, form, modes, leaves);
+    case plan::Replayed::elsewhere:
+        return in_python(dispatcher, given);
+    default:
+        return nullptr;
+    }
+}
+
+// Makes a call, unless its entry is a fallback, which it returns in `unreplayed`.
+PyObject *replayed(Dispatcher &dispatcher, const Given &given, Unreplayed *unreplayed) {
     State &state = *dispatcher.state;
     if (!dispatcher.prepared || !state.torch.ready || !state.configured) {
         return in_python(dispatcher, given);
@@ -298,34 +384,13 @@ __attribute__((noinline)) PyObject *replayed(Dispatcher &dispatcher, const Given
             ? nullptr
             : dispatcher.forms.find(dispatcher.parameters, given.positional, given.names,
                                     Reserved::nothing, &number, &reason);
-    Leaves leaves;
-    if (form == nullptr || !form->options.empty() ||
-        !read_leaves(dispatcher, given, *form, modes, &leaves)) {
-        return in_python(dispatcher, given);
-    }
-    Entry *entry = nullptr;
-    if (dispatcher.entries.find(leaves.view(), &entry) < 0) return nullptr;
-    if (entry == nullptr) return missed(dispatcher, given, *form, modes, leaves);
-    if (entry->fallback != nullptr) {
-        unreplayed->entry.emplace(entry);
+    if (form == nullptr || !form->options.empty()) return in_python(dispatcher, given);
+    if (dispatcher.steady && is_steady(dispatcher, given, *form)) {
+        unreplayed->entry.emplace(&**dispatcher.steady);
         unreplayed->args = ordered(dispatcher, given, *form);
         return nullptr;
     }
-    EntryUse use(entry);
-    if (entry->plan == nullptr) return in_python(dispatcher, given);  // only Python can replay it
-    Ref result;
-    switch (plan::replay(state, given.self, *entry->plan, leaves, &result)) {
-    case plan::Replayed::done:
-        entry->last_used = dispatcher.clock++;
-        return result.release();
-    case plan::Replayed::stale:
-        dispatcher.entries.drop(entry);
-        return missed(dispatcher, given, *form, modes, leaves);
-    case plan::Replayed::elsewhere:
-        return in_python(dispatcher, given);
-    default:
-        return nullptr;
-    }
+    return looked_up(dispatcher, given, *form, modes, unreplayed);
 }
 
 PyObject *dispatching_call(PyObject *object, PyObject *const *args, size_t nargsf,
@@ -371,6 +436,11 @@ int dispatching_traverse(PyObject *object, visitproc visit, void *arg) {
     const Dispatcher *dispatcher = dispatcher_of(object);
     if (dispatcher == nullptr) return 0;
     for (const Parameter &parameter : dispatcher->parameters) Py_VISIT(parameter.fallback.get());
+    if (dispatcher->steady && !(*dispatcher->steady)->in_table) {
+        Py_VISIT((*dispatcher->steady)->bound.get());
+        const int result = (*dispatcher->steady)->fallback->visit(visit, arg);
+        if (result != 0) return result;
+    }
     return dispatcher->entries.visit(visit, arg);
 }
 
@@ -378,6 +448,7 @@ int dispatching_clear(PyObject *object) {
     Dispatcher *dispatcher = dispatcher_of(object);
     if (dispatcher == nullptr) return 0;
     dispatcher->prepared = false;
+    dispatcher->steady.reset();
     dispatcher->entries.forget(nullptr);
     std::vector<Parameter> parameters;
     parameters.swap(dispatcher->parameters);

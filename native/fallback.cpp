@@ -6,6 +6,18 @@ namespace tzero {
 
 namespace {
 
+// How many calls of `fall_back` this thread is in.
+thread_local size_t depth = 0;
+
+// Counts one more for a time.
+class Deeper {
+  public:
+    Deeper() { ++depth; }
+    ~Deeper() { --depth; }
+    Deeper(const Deeper &) = delete;
+    Deeper &operator=(const Deeper &) = delete;
+};
+
 // This thread's dict of `current`, a threading.local; borrowed, because it lives as long as the
 // thread. One thread may have several Python thread states, one after the other, each with a dict
 // of its own. Null with the Python error set.
@@ -45,8 +57,9 @@ class CurrentCall {
     bool restore() {
         PyObject *type = nullptr, *value = nullptr, *trace = nullptr;
         PyErr_Fetch(&type, &value, &trace);
-        const int failed = before_ ? PyDict_SetItem(dict_.get(), name(), before_.get())
-                                   : PyDict_DelItem(dict_.get(), name());
+        // None is the default. Deleting the entry would make the dict grow again and again.
+        PyObject *before = before_ ? before_.get() : Py_None;
+        const int failed = PyDict_SetItem(dict_.get(), name(), before);
         if (type != nullptr) {
             PyErr_Restore(type, value, trace);
         }
@@ -71,8 +84,10 @@ int Fallback::visit(visitproc visit, void *arg) const {
 
 Fallback fallback_from(PyObject *description) {
     const Fields fields(description);
-    return {fields.any("call"), fields.any("note"), fields.tuple("base")};
+    return {fields.any("call"), fields.any("note"), fields.tuple("base"), fields.flag("keyless")};
 }
+
+bool in_fallback() { return depth != 0; }
 
 PyObject *fall_back(State &state, const Fallback &fallback, PyObject *bound, const Ref &args,
                     uint64_t number) {
@@ -85,9 +100,13 @@ PyObject *fall_back(State &state, const Fallback &fallback, PyObject *bound, con
     CurrentCall current(state, dict);
     if (!running || !current.set(running.get())) return nullptr;
     Ref host = fallback.call;  // the entry may be dropped during the call
-    Ref result = Ref::steal(PyObject_Vectorcall(
-        host.get(), reinterpret_cast<PyTupleObject *>(args.get())->ob_item,
-        static_cast<size_t>(PyTuple_GET_SIZE(args.get())), nullptr));
+    Ref result;
+    {
+        const Deeper deeper;
+        result = Ref::steal(PyObject_Vectorcall(
+            host.get(), reinterpret_cast<PyTupleObject *>(args.get())->ob_item,
+            static_cast<size_t>(PyTuple_GET_SIZE(args.get())), nullptr));
+    }
     if (!current.restore()) return nullptr;
     return result.release();
 }

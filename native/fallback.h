@@ -12,6 +12,7 @@ namespace tzero {
 struct Fallback {
     Ref call;  // the host function, with its config
     Ref note, base;
+    bool keyless = false;  // whether calls with other keys would be made in the same way
 
     int visit(visitproc visit, void *arg) const;
 };
@@ -23,5 +24,8 @@ Fallback fallback_from(PyObject *description);
 // that of the call. Null with the Python error set.
 PyObject *fall_back(State &state, const Fallback &fallback, PyObject *bound, const Ref &args,
                     uint64_t number);
+
+// Whether this thread runs a host function as written, in `fall_back`.
+bool in_fallback();
 
 }  // namespace tzero

@@ -34,6 +34,11 @@ struct Kernel {
     Ref grids;  // dict: a tuple of integers -> its Launching
     Ref last_launching;
     bool prepared = false;
+
+    // Of a kernel beside one of Triton's, which it launches in fallbacks (running.cpp).
+    PyObject *of = nullptr;  // Triton's kernel, which the Python object keeps alive
+    SeenObject beside;       // that kernel, when its attributes were read
+    uint64_t launches = 0, misses = 0;
 };
 
 // Attributes of a Triton kernel that its launches read; null if missing.
@@ -66,6 +71,8 @@ struct Call {
     Py_ssize_t positional;
     PyObject *names;
     bool is_run;  // a call of run(), which also takes grid and warmup
+    PyObject *plain = nullptr;  // Triton's own `run`, which makes what native code cannot; borrowed.
+                                // Before the arguments stands the kernel, as this function takes it
 };
 
 // The answer to a question; the Python error is set for `error` only.
@@ -124,5 +131,11 @@ bool read_grid(PyObject *object, int32_t size[3]);
 
 // Launches; the compiled kernel, or null with the Python error set.
 PyObject *launch(Call &call);
+
+// -- types.cpp ----------------------------------------------------------------------------------
+
+// A call of run(*args, grid=, warmup=, **kwargs); `plain` is as in `Call`, or null.
+PyObject *run_launchable(Launchable *self, PyObject *const *args, Py_ssize_t nargs, PyObject *names,
+                         PyObject *plain);
 
 }  // namespace tzero

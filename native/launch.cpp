@@ -58,6 +58,10 @@ PyObject *in_python(const Call &call, const Ref &method, const char *reason = nu
 
 // Python launches, and reports the reason unless it is empty.
 PyObject *handed_over(const Call &call, const char *reason) {
+    if (call.plain != nullptr) {
+        return PyObject_Vectorcall(call.plain, call.arguments - 1,
+                                   static_cast<size_t>(call.positional) + 1, call.names);
+    }
     return in_python(call, call.kernel->state->names.launch, reason);
 }
 
@@ -130,6 +134,7 @@ bool on_device(const Spec &spec, const Facts &facts, size_t count) {
 // Cache miss: Triton launches, and its binary is kept under the key read before the launch, unless
 // the environment has changed meanwhile.
 PyObject *missed(const Call &call, const Facts &facts, size_t environment) {
+    ++call.kernel->misses;
     std::vector<Ref> constants;
     constants.reserve(facts.constant_count);
     for (size_t k = 0; k < facts.constant_count; ++k) {

@@ -14,7 +14,7 @@ constexpr int most_depth = 8;
 // The kind of a leaf or a container, in the key. Numbers by value have the kinds of constants.
 enum Tag : uint64_t {
     is_tensor = 1, is_number, is_constant, is_text, is_bytes, is_dtype, is_list, is_tuple, is_dict,
-    is_unread,
+    is_unread, is_complex, is_size, is_device, is_wrapped,
 };
 
 uint64_t tagged(Tag tag, uint64_t more) { return static_cast<uint64_t>(tag) | more << 8; }
@@ -160,6 +160,78 @@ bool LeafReader::pairs(PyObject *value, int depth) {
     return true;
 }
 
+// By its bits: two that are equal may differ in the sign of a zero.
+bool LeafReader::complex(PyObject *value) {
+    const Py_complex number = PyComplex_AsCComplex(value);
+    uint64_t parts[2];
+    std::memcpy(parts, &number, sizeof parts);
+    if (next(value) == nullptr) return false;
+    if (off(Guard::plan_other_value)) return true;
+    return words(is_complex, parts[0]) && words(is_complex, parts[1]);
+}
+
+// A torch.Size is a leaf: plans do not walk it. Its items may be symbols, while something is traced.
+bool LeafReader::size(PyObject *value) {
+    const Py_ssize_t count = PyTuple_GET_SIZE(value);
+    for (Py_ssize_t k = 0; k < count; ++k) {
+        if (!PyLong_CheckExact(PyTuple_GET_ITEM(value, k))) return unread(value);
+    }
+    if (next(value) == nullptr) return false;
+    if (off(Guard::plan_other_value)) return true;
+    if (!words(is_size, static_cast<uint64_t>(count))) return false;
+    for (Py_ssize_t k = 0; k < count; ++k) {
+        const long long item = PyLong_AsLongLong(PyTuple_GET_ITEM(value, k));
+        if (item == -1 && PyErr_Occurred()) {
+            PyErr_Clear();
+            return false;
+        }
+        if (!words(is_size, static_cast<uint64_t>(item))) return false;
+    }
+    return true;
+}
+
+// A device without an index is the current one, so that the key has its number; of other devices
+// than CPU, meta and CUDA only Python knows it.
+bool LeafReader::device(PyObject *value) {
+    Ref index = Ref::steal(PyObject_GetAttr(value, types_.index));
+    Ref type = index.get() == Py_None ? Ref::steal(PyObject_GetAttr(value, types_.type)) : Ref();
+    if (PyErr_Occurred()) {
+        PyErr_Clear();
+        return unread(value);
+    }
+    uint64_t current = 0;
+    if (type && PyUnicode_CompareWithASCIIString(type.get(), "cuda") == 0) {
+        const int found = cuda_.current_device();
+        if (found < 0) return unread(value);
+        current = static_cast<uint64_t>(found) + 1;
+    } else if (type && PyUnicode_CompareWithASCIIString(type.get(), "cpu") != 0 &&
+               PyUnicode_CompareWithASCIIString(type.get(), "meta") != 0) {
+        return unread(value);
+    }
+    if (next(value) == nullptr) return false;
+    if (off(Guard::plan_other_value)) return true;
+    return object(value, tagged(is_device, current));
+}
+
+// A leaf that is neither a tensor, a number nor a container.
+bool LeafReader::other(PyObject *value) {
+    PyTypeObject *type = Py_TYPE(value);
+    if (type == &PyUnicode_Type || type == &PyBytes_Type) {
+        if (next(value) == nullptr) return false;
+        return object(value, type == &PyUnicode_Type ? is_text : is_bytes);
+    }
+    // Of each of these torch has one object for each value, and never frees it.
+    if (type == types_.dtype || type == types_.layout || type == types_.memory_format) {
+        if (next(value) == nullptr) return false;
+        return words(is_dtype,
+                     off(Guard::plan_dtype_value) ? 0 : reinterpret_cast<uintptr_t>(value));
+    }
+    if (type == &PyComplex_Type) return complex(value);
+    if (type == types_.size) return size(value);
+    if (type == types_.device) return device(value);
+    return unread(value);
+}
+
 bool LeafReader::item(PyObject *value, bool by_value, int depth) {
     PyTypeObject *type = Py_TYPE(value);
     if (type == tensors_.tensor || type == tensors_.parameter) return tensor(value);
@@ -170,21 +242,33 @@ bool LeafReader::item(PyObject *value, bool by_value, int depth) {
         if (type == &PyList_Type || type == &PyTuple_Type) return items(value, depth);
         if (type == &PyDict_Type) return pairs(value, depth);
     }
-    if (type != &PyUnicode_Type && type != &PyBytes_Type && type != dtype_) return unread(value);
-    if (next(value) == nullptr) return false;
-    if (type == dtype_) {
-        return words(is_dtype,
-                     off(Guard::plan_dtype_value) ? 0 : reinterpret_cast<uintptr_t>(value));
-    }
-    return object(value, type == &PyUnicode_Type ? is_text : is_bytes);
+    if (type == types_.constant && depth == 0) return wrapped(value);
+    return other(value);
 }
 
-bool LeafReader::read(PyObject *value, bool by_value, bool constant) {
-    if (!constant) return item(value, by_value, 0);
+// A compile-time constant: it counts by value, and holds no other values that a plan could walk.
+bool LeafReader::constant(PyObject *value) {
     const PyTypeObject *type = Py_TYPE(value);
-    const bool is_plain = type == &PyLong_Type || type == &PyBool_Type || type == &PyFloat_Type ||
-                          type == &PyUnicode_Type || value == Py_None;
-    return is_plain && item(value, true, 0);
+    if (type == &PyLong_Type || type == &PyFloat_Type || type == &PyBool_Type || value == Py_None) {
+        return number(value, true);
+    }
+    if (type == tensors_.tensor || type == tensors_.parameter) return unread(value);
+    return other(value);
+}
+
+// A ConstExpr, which the host function gets unwrapped.
+bool LeafReader::wrapped(PyObject *value) {
+    Ref inner = Ref::steal(PyObject_GetAttr(value, types_.value));
+    if (!inner) {
+        PyErr_Clear();
+        return unread(value);
+    }
+    return words(is_wrapped, 0) && take(inner.get()) && constant(inner.get());
+}
+
+bool LeafReader::read(PyObject *value, bool by_value, bool is_constant) {
+    if (!is_constant) return item(value, by_value, 0);
+    return Py_TYPE(value) == types_.constant ? wrapped(value) : constant(value);
 }
 
 }  // namespace tzero

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "arguments.h"
+#include "cuda.h"
 #include "spec.h"
 #include "tensors.h"
 
@@ -50,16 +51,26 @@ struct Leaves {
     View view() const { return {words, word_count, constants, constant_count}; }
 };
 
+// The types of arguments, besides tensors and Python's own, that are read here. The module keeps
+// them alive; null until they are known.
+struct LeafTypes {
+    PyTypeObject *dtype = nullptr, *layout = nullptr, *memory_format = nullptr, *device = nullptr,
+                 *size = nullptr;
+    PyTypeObject *constant = nullptr;  // ConstExpr
+    PyObject *index = nullptr, *type = nullptr, *value = nullptr;  // names of attributes
+};
+
 class LeafReader {
   public:
-    LeafReader(const Tensors &tensors, const Torch &torch, PyTypeObject *dtype, Leaves *out)
-        : tensors_(tensors), torch_(torch), dtype_(dtype), out_(*out) {}
+    LeafReader(const Tensors &tensors, const Torch &torch, const LeafTypes &types,
+               const cuda::Driver &cuda, Leaves *out)
+        : tensors_(tensors), torch_(torch), types_(types), cuda_(cuda), out_(*out) {}
 
     // Starts the key with the modes of torch.
     bool start(const Modes &modes);
 
     // Reads one argument; false if only Python can. `by_value`: the key has the value of a number,
-    // not only what Triton specializes on. A `constant` is a number, a string or None.
+    // not only what Triton specializes on. `constant`: the parameter is annotated as one.
     bool read(PyObject *value, bool by_value, bool constant);
 
   private:
@@ -69,7 +80,13 @@ class LeafReader {
     bool tensor(PyObject *value);
     bool number(PyObject *value, bool by_value);
     bool object(PyObject *value, uint64_t kind);
+    bool other(PyObject *value);
     bool unread(PyObject *value);
+    bool complex(PyObject *value);
+    bool size(PyObject *value);
+    bool device(PyObject *value);
+    bool constant(PyObject *value);
+    bool wrapped(PyObject *value);
     bool container(PyObject *value, uint64_t tag, Py_ssize_t size);
     bool take(PyObject *value);
     bool words(uint64_t one, uint64_t other);
@@ -77,7 +94,8 @@ class LeafReader {
 
     const Tensors &tensors_;
     const Torch &torch_;
-    PyTypeObject *dtype_;
+    const LeafTypes &types_;
+    const cuda::Driver &cuda_;
     Leaves &out_;
 };
 

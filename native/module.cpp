@@ -7,6 +7,7 @@
 
 #include "python.h"
 
+#include <iterator>
 #include <new>
 
 #include "binary.h"
@@ -58,19 +59,20 @@ PyObject *configure(PyObject *module, PyObject *args, PyObject *kwargs) {
     static const char *const keywords[] = {
         "tensor", "parameter", "exchange_api", "knobs", "more_knobs", "hook_chain", "runtime_knobs",
         "driver", "driver_slot", "events", "observers", "watched", "log_cache", "debug_level",
-        "get_num_threads", "launch_failed", "cuda_driver", "constexpr", "current", "handle",
-        nullptr};
+        "get_num_threads", "launch_failed", "cuda_driver", "constexpr", "current", "const_expr",
+        "handle", nullptr};
     PyObject *tensor, *parameter, *capsule, *knobs, *more_knobs, *hook_chain, *runtime_knobs;
     PyObject *driver, *driver_slot, *events, *observers, *watched, *log_cache, *debug_level;
-    PyObject *get_num_threads, *launch_failed, *cuda_driver, *constexpr_type, *current;
+    PyObject *get_num_threads, *launch_failed, *cuda_driver, *constexpr_type, *current,
+        *const_expr;
     Py_ssize_t handle = -1;
     if (!PyArg_ParseTupleAndKeywords(
-            args, kwargs, "$O!O!OO!O!OOOUO!UOO!O!OOO!O!On:configure", const_cast<char **>(keywords),
+            args, kwargs, "$O!O!OO!O!OOOUO!UOO!O!OOO!O!OO!n:configure", const_cast<char **>(keywords),
             &PyType_Type, &tensor, &PyType_Type, &parameter, &capsule, &PyDict_Type, &knobs,
             &PyTuple_Type, &more_knobs, &hook_chain, &runtime_knobs, &driver, &driver_slot,
             &PyDict_Type, &events, &observers, &watched, &PyDict_Type, &log_cache, &PyLong_Type,
             &debug_level, &get_num_threads, &launch_failed, &PyType_Type, &cuda_driver,
-            &PyType_Type, &constexpr_type, &current, &handle)) {
+            &PyType_Type, &constexpr_type, &current, &PyType_Type, &const_expr, &handle)) {
         return nullptr;
     }
     State *state = state_of(module);
@@ -99,6 +101,8 @@ PyObject *configure(PyObject *module, PyObject *args, PyObject *kwargs) {
     state->cuda_driver = Ref::borrow(cuda_driver);
     state->constexpr_type = Ref::borrow(constexpr_type);
     state->current = Ref::borrow(current);
+    state->const_expr = Ref::borrow(const_expr);
+    state->leaf_types.constant = reinterpret_cast<PyTypeObject *>(const_expr);
     forget_versions(*state);
     state->configured = true;
     Py_RETURN_NONE;
@@ -121,23 +125,40 @@ PyObject *open_torch(PyObject *module, PyObject *) {
 }
 
 PyObject *configure_plans(PyObject *module, PyObject *args, PyObject *kwargs) {
-    static const char *const keywords[] = {"dtype", "measure", "key_set", "plain_keys",
+    static const char *const keywords[] = {"dtype", "layout", "memory_format", "device", "size",
+                                           "measure", "key_set", "plain_keys",
                                            "plain_included", "plain_excluded", "settings", "ready",
                                            "storage", "gradients", nullptr};
-    PyObject *dtype = nullptr, *measure = nullptr, *settings = nullptr;
+    PyObject *dtype = nullptr, *layout = nullptr, *memory_format = nullptr, *device = nullptr;
+    PyObject *size = nullptr, *measure = nullptr, *settings = nullptr;
     Py_ssize_t key_set = 0;
     unsigned long long plain_keys = 0, plain_included = 0, plain_excluded = 0;
     int ready = 0;
     Py_ssize_t storage = -1, gradients = -1;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$O!O!nKKKO!pnn:configure_plans",
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$O!O!O!O!O!O!nKKKO!pnn:configure_plans",
                                      const_cast<char **>(keywords), &PyType_Type, &dtype,
+                                     &PyType_Type, &layout, &PyType_Type, &memory_format,
+                                     &PyType_Type, &device, &PyType_Type, &size,
                                      &PyDict_Type, &measure, &key_set, &plain_keys,
                                      &plain_included, &plain_excluded, &PyDict_Type, &settings,
                                      &ready, &storage, &gradients)) {
         return nullptr;
     }
     State *state = state_of(module);
-    state->dtype_type = Ref::borrow(dtype);
+    LeafTypes &types = state->leaf_types;
+    const std::pair<Ref *, PyTypeObject **> all[] = {
+        {&state->dtype_type, &types.dtype},   {&state->layout_type, &types.layout},
+        {&state->device_type, &types.device}, {&state->memory_format_type, &types.memory_format},
+        {&state->size_type, &types.size},
+    };
+    PyObject *const given[] = {dtype, layout, device, memory_format, size};
+    for (size_t k = 0; k < std::size(all); ++k) {
+        *all[k].first = Ref::borrow(given[k]);
+        *all[k].second = reinterpret_cast<PyTypeObject *>(given[k]);
+    }
+    types.index = state->names.index.get();
+    types.type = state->names.type.get();
+    types.value = state->names.value.get();
     state->measure = Ref::borrow(measure);
     state->settings = Ref::borrow(settings);
     state->plain_settings.clear();
@@ -299,6 +320,9 @@ int intern_all(Names &names) {
         {&names.version, "_version"},
         {&names.current_call, "call"},
         {&names.instance_dict, "__dict__"},
+        {&names.beside, "_tzero_beside"},
+        {&names.index, "index"},
+        {&names.type, "type"},
     };
     for (const auto &[name, text] : all) {
         if (intern(*name, text) < 0) return -1;
@@ -333,7 +357,7 @@ int exec(PyObject *module) {
     if (!state->version || intern_all(state->names) < 0 || add_constants(module) < 0) return -1;
     if (add_types(module, state) < 0) return -1;
     if (add_dispatching(module, state) < 0) return -1;
-    if (add_nearest(module) < 0) return -1;
+    if (add_nearest(module) < 0 || add_run(module) < 0) return -1;
     return add_ring(module, state);
 }
 
@@ -344,7 +368,9 @@ template <typename Visitor> int each_reference(State &state, Visitor visit) {
                       &state.knobs, &state.more_knobs, &state.hook_chain, &state.runtime_knobs,
                       &state.driver, &state.events, &state.watched, &state.log_cache,
                       &state.get_num_threads, &state.launch_failed, &state.cuda_driver,
-                      &state.constexpr_type, &state.dtype_type, &state.measure, &state.settings,
+                      &state.constexpr_type, &state.const_expr, &state.dtype_type,
+                      &state.layout_type, &state.memory_format_type, &state.device_type,
+                      &state.size_type, &state.measure, &state.settings,
                       &state.plain_settings, &state.runtime.object, &state.runtime.debug,
                       &state.runtime.stages_hook, &state.runtime.enter_hook,
                       &state.runtime.exit_hook, &state.runtime.enter_dict,
@@ -371,6 +397,7 @@ int clear(PyObject *module) {
     if (state == nullptr) return 0;
     state->configured = false;
     state->torch.ready = false;
+    state->leaf_types = {};
     forget_versions(*state);
     return each_reference(*state, [](Ref &each) {
         each.clear();
@@ -392,7 +419,7 @@ PyMethodDef methods[] = {
      PyDoc_STR("configure($module, /, *, tensor, parameter, exchange_api, knobs, more_knobs, "
                "hook_chain, runtime_knobs, driver, driver_slot, events, observers, watched, "
                "log_cache, debug_level, get_num_threads, launch_failed, cuda_driver, constexpr, "
-               "current, handle)\n--\n\nSet the objects of torch, Triton and tzero that launches read.")},
+               "current, const_expr, handle)\n--\n\nSet the objects of torch, Triton and tzero that launches read.")},
     {"open_cuda", open_cuda, METH_NOARGS,
      PyDoc_STR("open_cuda($module, /)\n--\n\nOpen CUDA's driver; False if it is not there.")},
     {"open_torch", open_torch, METH_NOARGS,
@@ -401,7 +428,8 @@ PyMethodDef methods[] = {
     {"configure_plans",
      reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(configure_plans)),
      METH_VARARGS | METH_KEYWORDS,
-     PyDoc_STR("configure_plans($module, /, *, dtype, measure, key_set, plain_keys, "
+     PyDoc_STR("configure_plans($module, /, *, dtype, layout, memory_format, device, size, "
+               "measure, key_set, plain_keys, "
                "plain_included, plain_excluded, settings, ready, storage, gradients)\n--\n\n"
                "Set where plans read torch's objects, and whether plans may be native.")},
     {"tensor_version", tensor_version, METH_O,

@@ -5,6 +5,7 @@
 
 #include "arguments.h"
 #include "cuda.h"
+#include "leaves.h"
 #include "tensors.h"
 #include "versions.h"
 
@@ -18,7 +19,7 @@ struct Names {
     Ref launch, launched, finish, run_plain;
     Ref pre_run_hooks, device_caches, used_global_vals, value;
     Ref missed, unread, resume, drifted, settled, call, open, in_force, verify, version, data;
-    Ref current_call, instance_dict;
+    Ref current_call, instance_dict, beside, index, type;
 };
 
 // The attributes of `triton.knobs.runtime`. Valid for this object, while its own dict is empty and
@@ -70,11 +71,14 @@ struct State {
     Ref cuda_driver;    // the class of Triton's driver for CUDA
     Ref constexpr_type; // tl.constexpr
     Ref current;        // of tzero.launches.current_call
+    Ref const_expr;     // tzero.ConstExpr
     cuda::Driver cuda;
 
     // Set by configure_plans().
     Torch torch;
     Ref dtype_type;  // torch.dtype
+    Ref layout_type, memory_format_type, device_type, size_type;  // likewise
+    LeafTypes leaf_types;                                         // these and the next
     Ref measure;     // the dict of tzero.measure
     Ref settings;    // the dict with the settings in force
     Ref plain_settings;  // the latest settings without verify mode
@@ -93,6 +97,7 @@ State *state_of(PyObject *module);
 int add_types(PyObject *module, State *state);
 int add_dispatching(PyObject *module, State *state);
 int add_nearest(PyObject *module);
+int add_run(PyObject *module);
 
 extern PyModuleDef definition;
 

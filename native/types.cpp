@@ -212,33 +212,10 @@ PyObject *launchable_subscript(PyObject *object, PyObject *grid) {
     return made.release();
 }
 
-// run(*args, grid=, warmup=, **kwargs): Triton's own entry, which autotuners call.
+// Triton's own entry, which autotuners call.
 PyObject *launchable_run(PyObject *object, PyObject *const *args, Py_ssize_t nargs,
                          PyObject *names) {
-    Kernel *kernel = kernel_of(object);
-    Call call{reinterpret_cast<Launchable *>(object),
-              kernel,
-              {nullptr, {0, 0, 0}, false},
-              args,
-              nargs,
-              names,
-              true};
-    bool warmup = true;
-    const Py_ssize_t named = names == nullptr ? 0 : PyTuple_GET_SIZE(names);
-    for (Py_ssize_t k = 0; k < named; ++k) {
-        PyObject *name = PyTuple_GET_ITEM(names, k);
-        if (PyUnicode_CompareWithASCIIString(name, "grid") == 0) call.grid.object = args[nargs + k];
-        if (PyUnicode_CompareWithASCIIString(name, "warmup") == 0) {
-            warmup = args[nargs + k] != Py_False;
-        }
-    }
-    if (warmup || call.grid.object == nullptr) {
-        Ref method = Ref::steal(PyObject_GetAttr(object, kernel->state->names.run_plain.get()));
-        if (!method) return nullptr;
-        return PyObject_Vectorcall(method.get(), args, static_cast<size_t>(nargs), names);
-    }
-    call.grid.known = read_grid(call.grid.object, call.grid.size);
-    return guarded_launch(call);
+    return run_launchable(reinterpret_cast<Launchable *>(object), args, nargs, names, nullptr);
 }
 
 // _prepare(parameters, most): called once, before the first launch.
@@ -300,6 +277,32 @@ PyType_Spec launchable_spec = {
 };
 
 }  // namespace
+
+PyObject *run_launchable(Launchable *self, PyObject *const *args, Py_ssize_t nargs, PyObject *names,
+                         PyObject *plain) {
+    Kernel *kernel = self->kernel;
+    Call call{self, kernel, {nullptr, {0, 0, 0}, false}, args, nargs, names, true, plain};
+    bool warmup = true;
+    const Py_ssize_t named = names == nullptr ? 0 : PyTuple_GET_SIZE(names);
+    for (Py_ssize_t k = 0; k < named; ++k) {
+        PyObject *name = PyTuple_GET_ITEM(names, k);
+        if (PyUnicode_CompareWithASCIIString(name, "grid") == 0) call.grid.object = args[nargs + k];
+        if (PyUnicode_CompareWithASCIIString(name, "warmup") == 0) {
+            warmup = args[nargs + k] != Py_False;
+        }
+    }
+    if (warmup || call.grid.object == nullptr) {
+        if (plain != nullptr) {
+            return PyObject_Vectorcall(plain, args - 1, static_cast<size_t>(nargs) + 1, names);
+        }
+        Ref method = Ref::steal(PyObject_GetAttr(reinterpret_cast<PyObject *>(self),
+                                                 kernel->state->names.run_plain.get()));
+        if (!method) return nullptr;
+        return PyObject_Vectorcall(method.get(), args, static_cast<size_t>(nargs), names);
+    }
+    call.grid.known = read_grid(call.grid.object, call.grid.size);
+    return guarded_launch(call);
+}
 
 int add_types(PyObject *module, State *state) {
     state->launching = Ref::steal(PyType_FromModuleAndSpec(module, &launching_spec, nullptr));

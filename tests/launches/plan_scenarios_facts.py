@@ -140,6 +140,33 @@ def a_dtype_that_is_an_argument_counts(make):
     tells_apart(make, of_dtype, (X, torch.float32), (X, torch.float64))
 
 
+def of_shape(x, shape):
+    return scaled(x, float(shape[0]))
+
+
+@fails_without("plan_other_value")
+def a_size_that_is_an_argument_counts(make):
+    tells_apart(make, of_shape, (X, torch.Size([2, 3])), (X, torch.Size([3, 2])))
+
+
+def of_number(x, number):
+    return scaled(x, number.imag)
+
+
+@fails_without("plan_other_value")
+def a_complex_number_that_is_an_argument_counts(make):
+    tells_apart(make, of_number, (X, 1 + 2j), (X, 1 + 3j))
+
+
+def of_place(x, place):
+    return scaled(x, 2.0 if place.type == "cpu" else 3.0)
+
+
+@fails_without("plan_other_value")
+def a_device_that_is_an_argument_counts(make):
+    tells_apart(make, of_place, (X, torch.device("cpu")), (X, torch.device("meta")))
+
+
 # -- what torch and tzero are set to ---------------------------------------------------------------
 
 

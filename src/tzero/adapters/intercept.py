@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from tzero import locks
 from tzero.adapters import triton_launch
 
-__all__ = ["Recorder", "add_switch", "here", "intercepted", "paused", "shown"]
+__all__ = ["Recorder", "add_switch", "here", "intercepted", "paused", "run_with", "shown"]
 
 
 class Recorder(Protocol):
@@ -113,6 +113,17 @@ def add_switch(switch: Callable[[int], None]) -> None:
     with _change:
         switch(anywhere)
         _switches.append(switch)
+
+
+def run_with(run: Any) -> None:
+    """Make this the `run` of Triton's own kernels while nothing is recorded.
+
+    ::
+
+        run_with(native.Run(triton_launch.plain_run, triton_launch.JITFunction, beside))
+    """
+    with _change:
+        triton_launch.run_with(run)
 
 
 def shown(

@@ -60,6 +60,10 @@ def configure(native: ModuleType) -> str:
     plain_keys = _plain_keys(tensors)
     facts: dict[str, Any] = {
         "dtype": torch.dtype,
+        "layout": torch.layout,
+        "memory_format": torch.memory_format,
+        "device": torch.device,
+        "size": torch.Size,
         "measure": vars(measure),
         "settings": vars(settings._held),
         "key_set": key_set,

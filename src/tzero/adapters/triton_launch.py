@@ -80,8 +80,10 @@ __all__ = [
     "options_of",
     "parameters",
     "plain_alignment",
+    "plain_run",
     "put_before_run",
     "raw_source",
+    "run_with",
     "set_source",
     "source_of",
     "specialization",
@@ -320,25 +322,40 @@ def current_stream() -> Any:
     return device, active.get_current_stream(device)
 
 
-_run = JITFunction.run
+plain_run = JITFunction.run
+"""Triton's own launch."""
+
+_usual: Any = plain_run
+"""The `run` of kernels while no launches are shown to anyone."""
 
 
 def put_before_run(shown: Callable[..., Any] | None) -> None:
     """Pass launches of Triton's own kernels to `shown`; None undoes that."""
     if shown is None:
-        JITFunction.run = _run
+        JITFunction.run = _usual
         return
 
     def run(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
         if warmup:
-            return _run(self, *args, grid=grid, warmup=warmup, **kwargs)
+            return plain_run(self, *args, grid=grid, warmup=warmup, **kwargs)
 
         def launch(grid: Any) -> Any:
-            return _run(self, *args, grid=grid, warmup=False, **kwargs)
+            return plain_run(self, *args, grid=grid, warmup=False, **kwargs)
 
         return shown(self, grid, args, kwargs, launch)
 
     JITFunction.run = run
+
+
+def run_with(run: Any) -> None:
+    """Make this the `run` of Triton's own kernels from now on, unless the program has another. The
+    caller holds the lock of `intercept`."""
+    global _usual
+    if _usual is not plain_run:
+        return
+    _usual = run
+    if JITFunction.run is plain_run:
+        JITFunction.run = run
 
 
 # Triton hashes a kernel's source under a lock of the kernel, and stores a part of the result there

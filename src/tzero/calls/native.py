@@ -23,12 +23,14 @@ import tzero._native as _native
 from tzero import events, measure, settings
 from tzero.adapters import intercept, torch_modes
 from tzero.adapters.torch_layout import configure, in_a_new_thread
-from tzero.arguments.extract import ConstExpr
+from tzero.arguments.extract import unwrapped
 from tzero.arguments.host import Host
+from tzero.arguments.situation import leaves, unsupported
 from tzero.calls.bound import BoundKernel
 from tzero.calls.bound_table import Raw
 from tzero.calls.kernel import Kernel
 from tzero.calls.specialize import by_value_in, close_sites, found_by_words
+from tzero.launches import beside
 from tzero.launches import native as native_launch
 from tzero.launches.native import NotNative, ParameterDescription
 from tzero.plans import outputs
@@ -46,12 +48,14 @@ _ENTRIES_PER_BOUND_KERNEL = 8
 @dataclass(frozen=True, slots=True)
 class FallbackDescription:
     """How native code makes calls that are not replayed: the function to call, and what
-    `specialize` needs in it (see `current_call.Call`)."""
+    `specialize` needs in it (see `current_call.Call`). `keyless`: calls with other keys can be made
+    like this one too, because the host function has no config."""
 
     bound: BoundKernel[Any]
     call: Callable[..., Any]
     note: Callable[..., None]
     base: Raw
+    keyless: bool
 
     def lasts(self) -> bool:
         """Whether such calls are still made in this way: another thread may have chosen another
@@ -107,16 +111,24 @@ class NativeCalls(Kernel[Any]):
     @torch_modes.untraced
     def _unread(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Make a call with arguments of which native code reads only the types. Returns as
-        `_missed` does: its result, and a fallback if no call with such types has a key."""
+        `_missed` does: its result, and a fallback if all calls with such types are made so."""
         result, made = self._answer(args, kwargs)
         generation = self._generation()
-        if not isinstance(made, FallbackDescription) or made.base or settings.current().verify:
+        if not isinstance(made, FallbackDescription) or settings.current().verify:
+            return result, None
+        if made.base and not (made.keyless and self._unplannable(args, kwargs)):
             return result, None
         return result, self._described_fallback(made, generation)
+
+    def _unplannable(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+        """Whether plans support one of the arguments in no call, whatever its value."""
+        given = unwrapped(self.ordered(args, kwargs))
+        return any(unsupported(*leaf) for leaf in leaves(given, self.host.parameters))
 
     def _described_fallback(self, fallback: FallbackDescription, generation: int) -> Any:
         if not fallback.lasts() or self.planner is None:
             return None
+        beside.install(self.native)
         places = self.planner.by_value | by_value_in(fallback.bound.facts)
         by_value = tuple(k in places for k in range(len(self.host.parameters)))
         return fallback.bound, None, fallback, by_value, generation
@@ -142,16 +154,16 @@ class NativeCalls(Kernel[Any]):
     ) -> tuple[Any, Planned | FallbackDescription | None]:
         """Make a call; returns its result, and its plan or fallback unless its bound kernel was
         evicted meanwhile."""
-        given = (*args, *kwargs.values())
         base, bound, args, number = self._find(args, kwargs)
         result, outcome = self._run(self._noting.in_call, base, bound, args, number)
         if outcome is None or (base and self.table.found(base, args, number) is not bound):
             return result, None
         if isinstance(outcome, Planned):
             return result, outcome
-        if not found_by_words(bound.facts, args) or any(type(each) is ConstExpr for each in given):
+        if not found_by_words(bound.facts, args):
             return result, None
-        return result, FallbackDescription(bound, bound.call, self._note, base)
+        keyless = self.host.config_at is None and not bound.facts
+        return result, FallbackDescription(bound, bound.call, self._note, base, keyless)
 
     def _note(self, base: Raw, bound: BoundKernel[Any], *rest: Any) -> None:
         """Note a value that was given to `specialize` in a fallback that native code made."""

@@ -25,6 +25,7 @@ from tzero.adapters import triton_launch
 from tzero.adapters.torch_layout import handle_offset
 from tzero.adapters.torch_modes import untraced
 from tzero.adapters.triton_launch import driver
+from tzero.arguments.extract import ConstExpr
 from tzero.backends import source_kernel
 from tzero.cpu.launcher import Launcher
 from tzero.errors import LaunchFailed
@@ -40,6 +41,7 @@ __all__ = [
     "configure",
     "described",
     "make",
+    "parameter_of",
 ]
 
 # Triton's type -> its name in `_native.PARAMETER_TYPES`, and its code in the struct module.
@@ -153,6 +155,7 @@ def configure(native: ModuleType) -> None:
         cuda_driver=triton_launch.cuda_driver(),
         constexpr=triton_launch.Constexpr,
         current=current,
+        const_expr=ConstExpr,
         handle=handle_offset(),
     )
 
@@ -169,7 +172,7 @@ def make(native: ModuleType) -> type[PythonJit]:
         def __init__(self, fn: Any, **options: Any) -> None:
             super().__init__(fn, **options)
             shape = triton_launch.parameters(self)
-            self._prepare(tuple(map(_parameter, shape)), settings.current().max_specializations)
+            self._prepare(tuple(map(parameter_of, shape)), settings.current().max_specializations)
 
         @untraced
         def _launched(self, grid: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -211,7 +214,8 @@ class NotNative(Exception):
     """Why native code cannot launch a binary, or replay a plan."""
 
 
-def _parameter(parameter: triton_launch.Parameter) -> ParameterDescription:
+def parameter_of(parameter: triton_launch.Parameter) -> ParameterDescription:
+    """Describe a parameter of a kernel."""
     has_default = parameter.default is not inspect.Parameter.empty
     return ParameterDescription(
         name=parameter.name,

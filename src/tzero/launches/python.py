@@ -127,6 +127,10 @@ _MOST_GRIDS = 1024
 """The most `Launching`s that a kernel stores, by grid; then it drops all."""
 
 
+_BESIDE = "_tzero_beside"
+"""Where a kernel of Triton's holds what `tzero.launches.beside` put beside it."""
+
+
 class PythonJit(JITFunction):
     """A Triton kernel that tzero launches in Python: tier 1, and what tier 2 falls back to."""
 
@@ -145,7 +149,7 @@ class PythonJit(JITFunction):
             triton_launch.set_source(made, kernel.src)
         made.pre_run_hooks = kernel.pre_run_hooks
         for name, value in vars(kernel).items():
-            if not hasattr(made, name):  # attributes that users have set
+            if name != _BESIDE and not hasattr(made, name):  # set by users
                 setattr(made, name, value)
         return made
 
