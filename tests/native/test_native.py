@@ -60,7 +60,7 @@ _USED = """
 import torch, tzero
 from tzero.tune.select import Hint, Selector
 assert tzero.kernel(lambda x: x)(torch.ones(2)).shape == (2,)
-assert tzero.kernel(lambda x: x).tier == 1
+assert tzero.kernel(lambda x: x).tier == 0
 assert Selector([Hint("a", [(2,)])]).nearest(((3,),)).variant == "a"
 try:
     import tzero._native

@@ -1,8 +1,8 @@
 """`@tzero.kernel` and `@tzero.jit`: choose the kernel class for a function, its options, the tier.
 
 Enters: a function, and options. Leaves: a `Kernel` whose calls are replayed natively,
-one whose calls are replayed in Python, or one that always runs the host function; or
-`InvalidKernel`. It must not know how calls are made.
+one whose calls are replayed in Python, or one that always runs the host function, as where the
+extension is missing; or `InvalidKernel`. It must not know how calls are made.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ from tzero.api.options import (
 )
 from tzero.arguments.host import Host
 from tzero.arguments.key import Options
+from tzero.calls.as_written import AsWritten
 from tzero.calls.kernel import Kernel
 from tzero.config import Config
-from tzero.errors import InvalidKernel
+from tzero.errors import InvalidKernel, NativeMissing
 from tzero.integrations import helion
 from tzero.launches.tiers import made as made_jit
 from tzero.launches.tiers import tier
@@ -118,6 +119,11 @@ def kernel(
 
 
 def _kernel_of(function: Callable[..., R], given: Given) -> Kernel[R]:
+    method: Any = function
+    if isinstance(method, classmethod):
+        made: Kernel[R] = _kernel_of(method.__func__, given)
+        made.of_class = True
+        return made
     name = getattr(function, "__name__", type(function).__name__)
     if isinstance(function, Kernel):
         raise InvalidKernel(
@@ -134,8 +140,9 @@ def _kernel_of(function: Callable[..., R], given: Given) -> Kernel[R]:
         check_helion(name, given)
         return helion.wrap(function, pool=given.pool)
     config, space = checked_configs(name, given.config, given.configs)
-    chosen = tier()
-    return _class_of(chosen)(
+    chosen, why_not = tier(), _native_missing()
+    make = functools.partial(AsWritten, reason=why_not) if why_not else _class_of(chosen)
+    return make(
         function,
         config=config,
         space=space,
@@ -144,7 +151,7 @@ def _kernel_of(function: Callable[..., R], given: Given) -> Kernel[R]:
         judge=checked_judge(name, given),
         key=given.key,
         options=Options(static_shapes=given.static_shapes, index_dtype=given.index_dtype),
-        plans=chosen > 0,
+        plans=chosen > 0 and not why_not,
         pool=settings.current().output_pool if given.pool is None else given.pool,
         replayed=replayed,
     )
@@ -170,6 +177,20 @@ def replayed(host: Host[R], config: Config) -> Callable[..., R]:
         return made(*given, **named)
 
     return called
+
+
+def _native_missing() -> str:
+    """Why native code cannot make calls, so that host functions run as written; empty if it can, or
+    if a tier is set."""
+    current = settings.current()
+    if current.disable or current.tier is not None:
+        return ""
+    if tier() < 2:
+        return str(NativeMissing())
+    from tzero.calls.native import available
+
+    why_not = available()
+    return f"native code cannot make calls here: {why_not}" if why_not else ""
 
 
 def _class_of(chosen: int) -> type[Kernel[Any]]:

@@ -33,6 +33,17 @@ __all__ = ["ConstExpr", "Extractor", "unwrapped"]
 Raw = tuple[Hashable, ...]
 
 
+wrapped = False
+"""Whether any `ConstExpr` was made in this process. While none was, no argument is one."""
+
+_when_wrapped: list[Callable[[], None]] = []
+
+
+def when_wrapped(told: Callable[[], None]) -> None:
+    """Call a function before the first `ConstExpr` can be an argument."""
+    _when_wrapped.append(told)
+
+
 class ConstExpr:
     """A value that is a compile-time constant: annotates a parameter, or wraps an argument.
 
@@ -44,9 +55,18 @@ class ConstExpr:
 
     def __init__(self, value: Any) -> None:
         self.value: Any = value.value if type(value) is ConstExpr else value
+        if not wrapped:
+            _note_wrapped()
 
     def __repr__(self) -> str:
         return f"ConstExpr({self.value!r})"
+
+
+def _note_wrapped() -> None:
+    global wrapped
+    wrapped = True
+    for told in _when_wrapped:
+        told()
 
 
 def unwrapped(args: Sequence[Any]) -> tuple[Any, ...]:

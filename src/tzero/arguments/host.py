@@ -32,6 +32,10 @@ _BY_NAME = -1
 _POSITIONAL = frozenset([Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD])
 _NONE: Mapping[Any, Any] = {Parameter.VAR_POSITIONAL: (), Parameter.VAR_KEYWORD: {}}
 """What a call that gives nothing for these has in their place."""
+_ANY_ARGUMENTS = inspect.Signature(
+    [Parameter("args", Parameter.VAR_POSITIONAL), Parameter("kwargs", Parameter.VAR_KEYWORD)]
+)
+"""The signature of functions written in C that do not tell theirs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,8 @@ class Host(Generic[R]):
     constants: tuple[bool, ...]
     config: Config | None
     config_at: int | None
+    runs_later: str = ""
+    """What it is if its body runs after a call has ended; empty for ordinary functions."""
 
     def configured(self, function: Callable[..., R], config: Config | None) -> Callable[..., R]:
         """A function of the arguments alone."""
@@ -107,15 +113,11 @@ def read_host(
     >>> read_host(lambda x, n=1: x, None).parameters
     ('x', 'n')
     """
-    name = _check_callable(function)
+    name, runs_later = _check_callable(function)
     try:
         signature = inspect.signature(function)
-    except (TypeError, ValueError, NameError) as error:  # NameError: annotations, from 3.14 on
-        raise InvalidKernel(
-            kernel=name,
-            problem=f"inspect.signature cannot read its parameters ({error})",
-            advice="Wrap it in a Python function, and make that the kernel.",
-        ) from error
+    except (TypeError, ValueError, NameError):  # NameError: annotations, from 3.14 on
+        signature = _ANY_ARGUMENTS
     every = list(signature.parameters.values())
     named = (k for k, each in enumerate(every) if each.name == "config")
     at = next(named, None) if takes_config else None
@@ -134,15 +136,16 @@ def read_host(
         constants=_constants(name, function, plain),
         config=used,
         config_at=place,
+        runs_later=runs_later,
     )
 
 
 # -- what can be a kernel -------------------------------------------------------------------------
 
 
-def _check_callable(function: Any) -> str:
-    """Raise unless this can be a host function; its name."""
-    if not callable(function) or isinstance(function, classmethod):
+def _check_callable(function: Any) -> tuple[str, str]:
+    """Raise unless this can be a host function; its name, and `Host.runs_later`."""
+    if not callable(function):
         raise InvalidKernel(
             kernel=getattr(function, "__name__", None) or repr(function)[:80],
             problem=f"it is not a function but of type {type(function).__name__}",
@@ -156,21 +159,14 @@ def _check_callable(function: Any) -> str:
         "a generator function": inspect.isgeneratorfunction,
         "an asynchronous generator function": inspect.isasyncgenfunction,
     }
-    for kind, is_one in kinds.items():
-        if is_one(own):
-            raise InvalidKernel(
-                kernel=name,
-                problem=f"it is {kind}, whose body runs after the call has ended",
-                advice="Make a plain function the kernel, and call that from it.",
-            )
-    return name
+    return name, next((kind for kind, is_one in kinds.items() if is_one(own)), "")
 
 
 def _instead_of(function: Any) -> str:
     if isinstance(function, Config):
         return "Pass it as config=, and put the result on a function."
-    if isinstance(function, (classmethod, property)):
-        return f"Put @tzero.kernel below @{type(function).__name__}."
+    if isinstance(function, property):
+        return "Put @tzero.kernel below @property."
     return "Put @tzero.kernel on a function."
 
 

@@ -18,6 +18,7 @@ from tzero.arguments.host import Host, underlying
 from tzero.arguments.key import Key
 from tzero.config import Config
 from tzero.errors import InvalidArgument
+from tzero.plans.plan import Refusal
 from tzero.plans.table import Table
 from tzero.tune.by_size import BySize
 from tzero.tune.search import Effort
@@ -109,7 +110,7 @@ class BoundKernel(Generic[R]):
         # The values given to `specialize`, and the sites that still accept new ones; see `hold`.
         self.given: dict[Site, Given] = {}
         self.open_sites: frozenset[Site] = frozenset()
-        self.plans = Table(self._plans_ended)
+        self.plans = self._table()
         # `tzero.tune.decide` chooses the config at the first call, or for each size.
         self.choice: Choice[Config] | None = None
         self.undecided = owner.has_choice
@@ -200,9 +201,9 @@ class BoundKernel(Generic[R]):
         return self.family is self or self.family.by_size is not None
 
     def is_settled(self) -> bool:
-        """Whether calls use `call` with their arguments as they are: the config is chosen for all
-        sizes, there are no `ConstExpr` arguments, and `specialize` expects no new values."""
-        return not (self.undecided or self.by_size or self.has_constants or self.open_sites)
+        """Whether calls use `call`: the config is chosen for all sizes, and `specialize` expects no
+        new values."""
+        return not (self.undecided or self.by_size or self.open_sites)
 
     def autotune(
         self,
@@ -239,10 +240,18 @@ class BoundKernel(Generic[R]):
         self._end_own_plans()
 
     def _end_own_plans(self) -> None:
-        fresh = Table(self._plans_ended)
+        fresh = self._table()
         with _swapping:
             gone, self.plans = self.plans, fresh
         gone.end()
+
+    def _table(self) -> Table:
+        made = Table(self._plans_ended)
+        if self.host.runs_later:
+            made.refusal = Refusal(
+                f"it is {self.host.runs_later}, whose body runs after the call has ended"
+            )
+        return made
 
     def _plans_ended(self) -> None:
         self._owner.plans_ended(self)

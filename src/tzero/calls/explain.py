@@ -45,7 +45,7 @@ def explanation(kernel: Kernel[Any], args: tuple[Any, ...]) -> Explanation:
     given, parameters = unwrapped(args), kernel.host.parameters
     plan, refusal = None, ""
     if kernel.planner is None:
-        refusal = "tzero is at tier 0"
+        refusal = kernel.unplanned
     elif here is not None:
         plan, refusal = kernel.planner.look(here.variant(given), given)
     return Explanation(

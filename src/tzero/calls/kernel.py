@@ -52,6 +52,9 @@ class Kernel(ByName, Stages[R]):
     Defined in a class it is a method, with the instance as its first argument.
     """
 
+    of_class = False
+    """Whether it is a class method: its first argument is the class."""
+
     # -- calling -------------------------------------------------------------------------------
 
     @torch_modes.untraced
@@ -81,6 +84,8 @@ class Kernel(ByName, Stages[R]):
             return self._run(self._noting.alone, *found)[0]
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
+        if self.of_class:
+            return MethodType(self, type(instance) if owner is None else owner)
         method = instance is not None and isinstance(self.function, FunctionType)
         return MethodType(self, instance) if method else self
 

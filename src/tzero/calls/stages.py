@@ -29,7 +29,7 @@ from tzero.calls.ordering import Ordering
 from tzero.calls.specialize import close_sites
 from tzero.calls.tally import Tally
 from tzero.config import Config
-from tzero.errors import InvalidArgument
+from tzero.errors import InvalidArgument, InvalidKernel
 from tzero.launches.current_call import current
 from tzero.plans.plan import Refusal
 from tzero.plans.planner import Planner, run_host
@@ -57,6 +57,9 @@ class Stages(Generic[R]):
 
     _runs_unkeyed = True
     """Whether the host function runs as written if an argument cannot be part of a key."""
+
+    unplanned = "tzero is at tier 0"
+    """Why calls are not replayed if there is no planner."""
 
     candidate = False
     """Whether a search created it, to time one config of another kernel."""
@@ -94,6 +97,8 @@ class Stages(Generic[R]):
         )
         if self.planner is not None:  # an integer that chooses the config must select the plan too
             self.planner.by_value = size_hints.integers(host.parameters)
+        if host.runs_later:
+            self._check_runs_later()
         self.changes = 0
         """How often a bound kernel got another config, or all were dropped. Plans of other kernels
         that call this one have a guard on it."""
@@ -102,6 +107,19 @@ class Stages(Generic[R]):
         self._configured = host.configured(function, host.config)
         self._tick = itertools.count().__next__  # the number of each use
         self._binds = itertools.count()  # uses by `bind`, which are not calls
+
+    def _check_runs_later(self) -> None:
+        """Tell that a host function whose body runs after its calls is not replayed; raise if it is
+        to be tuned."""
+        what = f"it is {self.host.runs_later}, whose body runs after the call has ended"
+        if self.tuning.has_choice:
+            raise InvalidKernel(
+                kernel=self.name,
+                problem=f"{what}, so that its configs cannot be timed",
+                advice="Make a plain function the kernel, and call that from it.",
+            )
+        if self.planner is not None:
+            events.emit(events.Event("refusal", self.name, f"not replayed: {what}"))
 
     # -- the order of the stages -----------------------------------------------------------------
 

@@ -8,7 +8,7 @@ It must not know how a launch is made.
 tier class            used
 ==== ================ =========================================================================
 0    Triton's own     ``TZERO_TIER=0``, ``TZERO_DISABLE=1``, Triton's interpreter
-1    `PythonJit`      ``TZERO_TIER=1``, or no native extension
+1    `PythonJit`      ``TZERO_TIER=1``, or no native extension (then `tzero.kernel` replays nothing)
 2    `NativeJit`      otherwise
 ==== ================ =========================================================================
 """
@@ -62,7 +62,8 @@ def _native() -> type[PythonJit] | None:
 
 @functools.cache
 def _say_once() -> None:
-    events.emit(events.Event("refusal", "tzero", str(NativeMissing())))
+    reason = f"{NativeMissing()} Until then host functions run as written."
+    events.emit(events.Event("refusal", "tzero", reason))
 
 
 def made(fn: Any, options: dict[str, Any]) -> Any:
