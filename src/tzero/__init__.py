@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from tzero.calls.kernel import Kernel
     from tzero.calls.specialize import specialize
     from tzero.launches.ahead import Precompiled, Spec, precompile
+    from tzero.reading.probes import constant
     from tzero.tune.shipping import pretuned, ship
     from tzero.tune.space import Space
 
@@ -69,6 +70,7 @@ __all__ = [
     "Space",
     "Spec",
     "__version__",
+    "constant",
     "jit",
     "kernel",
     "multi_kernel",
@@ -85,6 +87,7 @@ _HOMES = {
     "Precompiled": "tzero.launches.ahead",
     "Space": "tzero.tune.space",
     "Spec": "tzero.launches.ahead",
+    "constant": "tzero.reading.probes",
     "jit": "tzero.api.decorators",
     "kernel": "tzero.api.decorators",
     "multi_kernel": "tzero.api.variants",

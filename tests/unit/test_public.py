@@ -70,6 +70,7 @@ PUBLIC = {
         "Space",
         "Spec",
         "__version__",
+        "constant",
         "jit",
         "kernel",
         "multi_kernel",

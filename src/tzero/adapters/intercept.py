@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol
 
 from tzero import locks
@@ -41,6 +41,9 @@ class Recorder(Protocol):
     def refuse(self, reason: str, /) -> None:
         """What happens now cannot be recorded."""
 
+    def unseen(self) -> AbstractContextManager[None]:
+        """Record nothing of what happens in this block."""
+
 
 class _LaunchesOnly:
     """A recorder of launches only, from a function."""
@@ -53,6 +56,10 @@ class _LaunchesOnly:
 
     def refuse(self, reason: str, /) -> None:
         """Nothing is recorded."""
+
+    def unseen(self) -> AbstractContextManager[None]:
+        """Nothing is recorded."""
+        return nullcontext()
 
 
 class _Here(threading.local):

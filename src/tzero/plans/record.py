@@ -27,7 +27,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import FunctionType, MethodType
 from typing import Any, NamedTuple
@@ -296,9 +296,8 @@ class Recorder:
                 self._passed.add((source.name, source.span))
         words = tuple((k, constant_of(v, f"option {k!r} of {name}")) for k, v in options.items())
         sizes = tuple(int(size) for size in (*grid, 1, 1)[:3])
-        self.steps.append(
-            Launch(function, sizes, tuple(values), words, kernel, self._stack.line())  # type: ignore[arg-type]
-        )
+        told = (tuple(values), words, kernel, self._stack.line(), (len(args), tuple(kwargs)))
+        self.steps.append(Launch(function, sizes, *told))  # type: ignore[arg-type]
 
     def _passed_on(self, function: Any) -> dict[str, _Source]:
         """The kernel parameters to which this launch forwards a parameter of the host function;
@@ -324,6 +323,16 @@ class Recorder:
         guard = Equal(words, vars(kernel), "changes", kernel.changes)
         if guard not in self._guards:
             self._guards.append(guard)
+
+    @contextlib.contextmanager
+    def unseen(self) -> Iterator[None]:
+        """Record and follow nothing of what happens in this block."""
+        outer, self._paused = self._paused, True
+        try:
+            with unfollowed(self.path):
+                yield
+        finally:
+            self._paused = outer
 
     # -- the plan ------------------------------------------------------------------------------
 

@@ -27,6 +27,7 @@ from tzero.reading.attributes import follow
 from tzero.reading.findings import Unreplayable
 from tzero.reading.guards import Check, Same
 from tzero.reading.kinds import CACHED, KERNELS, is_plain
+from tzero.reading.probes import ConstantFunction
 from tzero.reading.purity import impure, is_library
 from tzero.reading.special import Callee, apply, special_read
 from tzero.reading.world import CONTAINERS, STEADY, World, has_state, is_program_class
@@ -120,7 +121,9 @@ class Judge:
         """A call is about to be made."""
         function = callee.function
         special = special_read(callee.function, callee.args)
-        if special is not None:
+        if isinstance(function, ConstantFunction):
+            self._reads_all(callee.args, self._world.name(function))
+        elif special is not None:
             special(self._world, callee)
             if special is apply:
                 self._methods(callee.args[0], "forward", "setup_context")

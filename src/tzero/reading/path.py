@@ -83,7 +83,7 @@ class Path:
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Follow no frames until the block ends: the code that runs in it will run in each replay
-        too."""
+        too, or its result is constant."""
         before, self._is_paused = self._is_paused, True
         try:
             yield

@@ -57,6 +57,7 @@ from tzero.reading.kinds import (
     is_plain,
     is_tensor,
 )
+from tzero.reading.probes import ConstantFunction
 from tzero.reading.purity import GETTERS, READS_A_SETTING, impure, is_impure_name, is_library
 
 __all__ = ["Values"]
@@ -78,6 +79,9 @@ class Values:
     def read(self, variable: Variable, chain: Sequence[str] = (), called: bool = False) -> None:
         """Guard a value. The code loads the attributes in `chain` from it, or calls it at once."""
         value, add = variable.value, self._found.add
+        if isinstance(value, ConstantFunction) and not chain:
+            add(variable.same())
+            return
         self._refuse_impure(value)
         self._guard_setting(variable.text, value)
         if type(value) in EQUAL:
@@ -347,7 +351,7 @@ class Values:
             self.classes.enum_member(text, value)
         elif isinstance(value, type):
             self.classes.use(text, value)
-        elif is_plain(value):
+        elif is_plain(value) or isinstance(value, ConstantFunction):
             return
         elif isinstance(value, KERNELS):
             self._kernel(text, value)
