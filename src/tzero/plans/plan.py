@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
@@ -39,6 +39,9 @@ __all__ = [
     "Tensor",
     "View",
 ]
+
+
+T = TypeVar("T")
 
 
 # -- values: arguments and results of steps --------------------------------------------------------
@@ -209,6 +212,8 @@ class View:
 class Launch:
     """Launch a kernel of Triton or of a backend. `args` are in the order of its parameters.
 
+    `spelling` is how the launch was written, which pre-run hooks see: how many arguments were given
+    by position, and the names of the others and of the options, in order. None: all by position.
     `compiled` is what was launched when the plan was recorded; a replay must check that it would
     still be launched.
     """
@@ -219,6 +224,17 @@ class Launch:
     options: tuple[tuple[str, Constant], ...]
     compiled: Any
     line: int
+    spelling: tuple[int, tuple[str, ...]] | None = None
+
+    def spelled(
+        self, parameters: Sequence[str], shown: Callable[[Value], T]
+    ) -> tuple[list[T], dict[str, T]]:
+        """The positional and keyword arguments of the launch, each as `shown`."""
+        every = dict(zip(parameters, self.args, strict=True)) | dict(self.options)
+        default = len(parameters), tuple(name for name, _ in self.options)
+        positional, named = default if self.spelling is None else self.spelling
+        given = [shown(every[name]) for name in parameters[:positional]]
+        return given, {name: shown(every[name]) for name in named}
 
 
 Step = Allocate | Fill | View | Call | Launch

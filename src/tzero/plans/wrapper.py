@@ -187,12 +187,9 @@ class _Writer:
         return f"{launch}({', '.join(given)})", [f"{step.function.__name__}[{step.grid}]"]
 
     def _launch_arguments(self, step: Launch) -> list[str]:
-        given = []
-        parameters = triton_launch.parameters(step.function)
-        for parameter, value in zip(parameters, step.args, strict=True):
-            text = self._value(value)
-            given.append(f"{parameter.name}={text}" if parameter.keyword_only else text)
-        return [*given, *(f"{name}={self._value(value)}" for name, value in step.options)]
+        names = [parameter.name for parameter in triton_launch.parameters(step.function)]
+        given, named = step.spelled(names, self._value)
+        return [*given, *(f"{name}={text}" for name, text in named.items())]
 
     def _called(self, k: int, call: Call) -> str:
         given = [self._value(arg) for arg in call.args]
@@ -469,9 +466,8 @@ def resume(
             done(step)
         elif isinstance(step, Launch):
             names = [parameter.name for parameter in step.function.params]
-            options = {name: each.value for name, each in step.options}
-            given_by_name = dict(zip(names, map(value, step.args), strict=True))
-            step.function[step.grid](**given_by_name, **options)
+            args, kwargs = step.spelled(names, value)
+            step.function[step.grid](*args, **kwargs)
     return value(plan.result)
 
 
