@@ -118,6 +118,16 @@ def test_an_argument_may_be_none(by_rows: Any) -> None:
     assert set(by_rows) == {((m,), None) for m in H} | {((m,), (m,)) for m in H}
 
 
+def test_without_any_named_argument_the_call_itself_is_tuned(by_rows: Any) -> None:
+    def maybe(x: torch.Tensor, bias: torch.Tensor | None, config: Config) -> torch.Tensor:
+        return double(x, config)
+
+    made, x = kernel({"bias": {0: H}}, maybe), torch.randn(3)
+    made(x, None)
+    assert set(by_rows) == {((3,), None)}
+    assert made.bind((x, None)).choice.how == "tuned"  # type: ignore[union-attr]
+
+
 # -- integers --------------------------------------------------------------------------------------
 
 
@@ -182,6 +192,16 @@ def test_remembered_results_are_those_of_the_same_sizes_and_the_same_form(by_row
     assert searches({"x": {0: [64, 256]}}, torch.randn(3, 8), W[:8]) == 2
 
 
+def test_results_are_stored_under_the_hint_and_all_sizes(by_rows: Any) -> None:
+    x = torch.randn(3, 256)
+    named, alike = kernel({"x": {-2: [64]}}), kernel([64])
+    for made in (named, alike):
+        made(x, W)
+    [one], [other] = named.tuning.searches, alike.tuning.searches
+    assert one.endswith(" with sizes x[0]=64 of (64, 256), (256, 256)")
+    assert other.endswith(" with sizes 64")
+
+
 def test_shipped_configs_are_found_for_the_same_sizes(by_rows: Any, tmp_path: Path) -> None:
     x = torch.randn(3, 256)
     made = kernel({"x": {0: H}})
@@ -240,6 +260,16 @@ def test_precompile_compiles_for_the_hints() -> None:
 
     # For each config: a number of elements that 16 divides, and one that it does not.
     assert (binaries({"x": {0: H}}), binaries({"x": {0: [5, 7]}})) == (4, 2)
+
+
+def test_an_event_says_why_precompile_leaves_hints_out() -> None:
+    def rows(x: torch.Tensor, n: int, config: Config) -> torch.Tensor:
+        return double(x[:n], config)
+
+    said, watching = observed()
+    with watching:
+        kernel({"x": {0: H}}, rows).precompile(tzero.Spec((100, 4)), 50).wait()
+    assert [each for each in said if "size_hints are not compiled for: argument 'n' is 50" in each]
 
 
 def test_variants_are_chosen_by_dimension(by_rows: Any) -> None:
@@ -332,6 +362,18 @@ def test_a_failed_hint_names_the_dimension_that_may_be_missing() -> None:
     with pytest.raises(TuningFailed) as failed:
         kernel({"x": {0: [256]}}, added)(x, x + 1)
     assert "At the size hint x[0]=256, y[0] has the size" in failed.value.__notes__[0]
+
+
+def test_an_event_names_a_dimension_that_may_be_missing(by_rows: Any) -> None:
+    def added(x: torch.Tensor, y: torch.Tensor, config: Config) -> torch.Tensor:
+        return double(x, config)
+
+    x = torch.randn(5, 8)
+    for hints, count in [({"x": {0: H}}, 1), ({"x": {0: H}, "y": {0: H}}, 0)]:
+        said, watching = observed()
+        with watching:
+            kernel(hints, added)(x, x + 1)
+        assert len([each for each in said if "y[0] has the size of a hinted" in each]) == count
 
 
 def test_hints_are_not_used_where_an_integer_may_be_an_unknown_size() -> None:

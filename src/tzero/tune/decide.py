@@ -170,6 +170,9 @@ class Tuning(Generic[R]):
             return None
         if not every:
             return None
+        for each in every:
+            if each.note:
+                self._notices.once(f"at its size_hints, {each.note}")
         sized = {each.text: each for each in every}
         chosen = self._general(bound, sized, self._each_hint(sized, choose))
         came_from = self._origins(bound, args) if hints.compares_results else ()
