@@ -47,6 +47,16 @@ def test_a_thread_pool_does_not_exceed_its_size() -> None:
     assert pool.close() == [] and pool.join(60)
 
 
+def test_idle_threads_are_stopped_also_right_after_their_work() -> None:
+    pool = pool_of(1, idle=1000.0)
+    gate = threading.Event()
+    pool.put(gate)
+    until(lambda: running(pool) == 1, "one running")
+    pool.stop_idle()  # as by a caller who has the result before the thread waits for more work
+    gate.set()
+    assert pool.join(60)
+
+
 def test_work_put_while_all_threads_are_busy_starts_another() -> None:
     pool = pool_of(2)
     first, second = threading.Event(), threading.Event()

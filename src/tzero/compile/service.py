@@ -187,7 +187,8 @@ class AsyncCompile:
         return self._compilers.wait_warm(timeout) and self._compilers.has_workers()
 
     def quiesce(self) -> None:
-        """End idle workers; the next request starts one again."""
+        """End idle workers now and busy ones after their work, unless more is queued; the next
+        request starts one again."""
         self._compilers.stop_idle()
 
     def wakeup(self) -> None:

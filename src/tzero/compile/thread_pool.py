@@ -73,7 +73,7 @@ class ThreadPool(Generic[R, W]):
         self._waiting = 0
         self._warming = 0
         self._refused_until = 0.0  # until then no thread beside those that serve is started
-        self._idle_stops = 0  # counts calls of `stop_idle`; waiting threads end when it changes
+        self._idle_stops = 0  # counts calls of `stop_idle`; threads without work end at a new one
         self._closed = False
 
     def put(self, work: W, first: bool = False) -> None:
@@ -142,7 +142,7 @@ class ThreadPool(Generic[R, W]):
         return list(self._threads.values())
 
     def stop_idle(self) -> None:
-        """End the threads that have no work."""
+        """End the threads that have no work, and the others once they have none."""
         with self._changed:
             self._idle_stops += 1
             self._changed.notify_all()
@@ -199,6 +199,7 @@ class ThreadPool(Generic[R, W]):
                 return
             self._serving += 1
             self._threads[me] = resource
+            idle_stops = self._idle_stops
         try:
             if warm:
                 try:
@@ -207,19 +208,21 @@ class ThreadPool(Generic[R, W]):
                     with self._changed:
                         self._warming -= 1
                         self._changed.notify_all()
-            for work in iter(self._next, None):
+            while (taken := self._next(idle_stops)) is not None:
+                work, idle_stops = taken
                 self._run(resource, work)
-                del work
+                del work, taken
         finally:
             self._release(resource)
             with self._changed:
                 del self._threads[me]
                 self._changed.notify_all()
 
-    def _next(self) -> W | None:
-        """Wait for work; ``None``: this thread must end."""
+    def _next(self, idle_stops: int) -> tuple[W, int] | None:
+        """Wait for work; return it with the count of `stop_idle` when it was taken. ``None``: this
+        thread must end, for example because that count has changed since its last work. A caller
+        who has the result of that work may call `stop_idle` before this thread waits."""
         with self._changed:
-            idle_stops = self._idle_stops
             self._waiting += 1
             try:
                 self._changed.wait_for(
@@ -232,8 +235,9 @@ class ThreadPool(Generic[R, W]):
                 self._serving -= 1  # from here on, new work starts another thread
                 return None
             work = self._queue.popleft()
+            idle_stops = self._idle_stops
             more = self._needs_thread()
             self._starting += more
         if more:
             self._start(warm=False)
-        return work
+        return work, idle_stops
