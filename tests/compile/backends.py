@@ -110,6 +110,8 @@ class Killed(Process):
 
     def compile(self, request: Request) -> Artifact:
         if worker.inside():
+            if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # as below nohup
+                signal.signal(signal.SIGHUP, signal.SIG_DFL)
             os.kill(os.getpid(), signal.Signals[request.program])
         return Artifact({"out": request.program.encode()}, {"pid": os.getpid()})
 

@@ -100,11 +100,10 @@ def asked(bench: Isolated, config: Config) -> Any:
 
 def is_alive(pid: int) -> bool:
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
         return False
-    state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    return state != "Z"  # a zombie whose parent is another process
+    return state not in "ZX"  # a zombie of another parent; one that the kernel is about to remove
 
 
 def await_file(file: Path) -> None:
