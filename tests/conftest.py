@@ -56,8 +56,9 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if sys.version_info < (3, 13):
         _parse_one_at_a_time()
-    # Not the user's own; what is in it is found by what it was made of, so it may be an old one.
-    os.environ.setdefault("TZERO_CACHE_DIR", str(config.rootpath / "build" / "test-cache"))
+    # Not the user's own; what is in them is found by what it was made of, so they may be old ones.
+    for name, folder in (("TZERO_CACHE_DIR", "test-cache"), ("TRITON_CACHE_DIR", "test-triton")):
+        os.environ.setdefault(name, str(config.rootpath / "build" / folder))
     # Tests count workers, and other processes of this user may have all that one per core allows.
     os.environ.setdefault("TZERO_MACHINE_WORKERS", "1000")
     for marker in MARKERS:
