@@ -40,8 +40,18 @@ BAKED := pyproject.toml setup.py src/tzero/__init__.py $(wildcard native/*.cpp n
 # Warnings of the C++ compiler are errors in a build made here; TZERO_WERROR=0 takes that back.
 export TZERO_WERROR ?= 1
 
-.PHONY: help bench test test-bench lint types types-beside-environments environments tidy test-all test-faults test-verify test-helion sanitize test-newest test-gpu sanitize-gpu soak corpus fix docs clean
+# Hundreds of processes import torch. Without bytecode on disk each compiles it anew, for 2 s.
+unexport PYTHONDONTWRITEBYTECODE
+
+# Suites of tests that run two at a time have one process each, others two.
+ifdef BESIDE
+WORKERS := 0
+else
+WORKERS := 2
 .NOTPARALLEL:
+endif
+
+.PHONY: help bench test test-bench lint types dev-beside-sanitized types-beside-environments environments tidy test-all test-others test-faults test-verify test-helion sanitized sanitize test-newest test-gpu sanitize-gpu soak corpus fix docs clean
 
 help:
 	@echo 'make bench     build, and print a table of measurements for this machine'
@@ -67,7 +77,11 @@ test-bench: $(VENV)/.ready-bench
 		$(BIN)/python -m bench --quick; \
 	fi
 
-test: test-bench lint types-beside-environments tidy test-all test-faults test-verify test-helion sanitize test-newest
+test: test-bench dev-beside-sanitized lint types-beside-environments tidy test-all test-others
+
+# The longest first.
+test-others:
+	@$(MAKE) --no-print-directory -j 2 -O BESIDE=1 sanitize test-newest test-verify test-faults test-helion
 
 lint: $(VENV)/.ready-dev
 	$(BIN)/ruff format --check .
@@ -75,6 +89,10 @@ lint: $(VENV)/.ready-dev
 
 types: $(VENV)/.ready-dev
 	$(BIN)/mypy
+
+# pip takes one core.
+dev-beside-sanitized: $(VENV)/.ready-bench
+	@printf '%s\n' $(VENV)/.ready-dev sanitized | xargs -P 2 -I TARGET $(MAKE) --no-print-directory TARGET
 
 # mypy and pip take one core each.
 types-beside-environments: $(VENV)/.ready-dev
@@ -97,20 +115,24 @@ SANITIZED := build/sanitized/_native.so
 SANITIZERS := -fsanitize=address,undefined -fno-sanitize-recover=undefined
 RUNTIMES = $(foreach name,asan ubsan,$(shell $(CXX) -print-file-name=lib$(name).so))
 
-$(SANITIZED): $(wildcard native/*.cpp native/*.h) | $(VENV)/.ready-dev
+$(SANITIZED): $(wildcard native/*.cpp native/*.h) | $(VENV)/.ready-bench
 	@mkdir -p $(dir $@)
 	printf '%s\n' $(basename $(notdir $(wildcard native/*.cpp))) | xargs -P 2 -I NAME $(CXX) -O1 -g -fPIC -c \
 		-Wall -Wextra -Werror $(NATIVE_FLAGS) $(SANITIZERS) native/NAME.cpp -o $(dir $@)NAME.o
 	$(CXX) -shared $(SANITIZERS) $(patsubst native/%.cpp,$(dir $@)%.o,$(wildcard native/*.cpp)) -o $@ -ldl
 
+CAN_SANITIZE = echo 'int main(){}' | $(CXX) -x c++ $(SANITIZERS) - -o /dev/null 2>/dev/null
+
+sanitized: $(VENV)/.ready-bench
+	@if $(CAN_SANITIZE); then $(MAKE) --no-print-directory $(SANITIZED); fi
+
 # test_native.py is about the installed build.
-sanitize: $(VENV)/.ready-dev
-	@if ! echo 'int main(){}' | $(CXX) -x c++ $(SANITIZERS) - -o /dev/null 2>/dev/null; then \
+sanitize: $(VENV)/.ready-dev sanitized
+	@if ! $(CAN_SANITIZE); then \
 		echo "SKIPPED: $(CXX) cannot link with the sanitizers (on Debian they come with g++)"; \
 	else \
-		$(MAKE) --no-print-directory $(SANITIZED) && \
 		LD_PRELOAD='$(RUNTIMES)' ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc TZERO_CPU=1 \
-		$(BIN)/python -m pytest -q -n 2 --dist loadfile -k native --native $(CURDIR)/$(SANITIZED) \
+		$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile -k native --native $(CURDIR)/$(SANITIZED) \
 			--ignore tests/native/test_native.py tests/launches/test_rows.py \
 			tests/launches/test_fast_path.py tests/plans tests/native tests/tune/test_select.py tests/tune/test_select_native.py; \
 	fi
@@ -121,11 +143,11 @@ test-all: $(VENV)/.ready-dev
 
 # In processes that have run nothing else: some rows fork, which is not safe beside just any threads.
 test-faults: $(VENV)/.ready-dev
-	$(BIN)/python -m pytest -n 2 --dist loadfile tests/faults $(TEST_ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile tests/faults $(TEST_ARGS)
 
 # The plans' own tests once more, with every call recorded again and compared with its plan.
 test-verify: $(VENV)/.ready-dev
-	TZERO_CPU=1 TZERO_VERIFY=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m 'not gpu and not soak' tests/plans $(TEST_ARGS)
+	TZERO_CPU=1 TZERO_VERIFY=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m 'not gpu and not soak' tests/plans $(TEST_ARGS)
 
 # The oldest Helion that is supported; the others are those of the constraints. What depends on the
 # version is tested in each run; `make test-helion HELION_TESTS=tests/integrations/helion` runs all.
@@ -140,7 +162,7 @@ $(OLD_HELION)/.made: | $(VENV)/.ready-dev
 test-helion: $(VENV)/.ready-dev
 	@$(MAKE) --no-print-directory $(OLD_HELION)/.made || echo "SKIPPED: pip cannot install Helion 1.4.0"
 	@if test -f $(OLD_HELION)/.made; then \
-		TZERO_CPU=1 PYTHONPATH=$(CURDIR)/$(OLD_HELION) $(BIN)/python -m pytest -q -n 2 --dist loadfile \
+		TZERO_CPU=1 PYTHONPATH=$(CURDIR)/$(OLD_HELION) $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile \
 			$(HELION_TESTS) $(TEST_ARGS); \
 	fi
 
@@ -160,7 +182,7 @@ $(NEWEST)/.made: constraints-newest.txt | $(VENV)/.ready-dev
 	@touch $@
 
 test-newest: $(NEWEST)/.made
-	TZERO_CPU=1 $(NEWEST)/bin/python -m pytest -n 2 --dist loadfile \
+	TZERO_CPU=1 $(NEWEST)/bin/python -m pytest -n $(WORKERS) --dist loadfile \
 		-m 'not gpu and not soak' $(NEWEST_TESTS) $(TEST_ARGS)
 
 test-gpu: $(READY_DEV)
