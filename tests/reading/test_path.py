@@ -338,6 +338,28 @@ def test_an_iterator_spread_over_a_library_function_is_left_whole():
     assert "it spreads a generator in a call of the builtin 'max'" in kernel.explain(x).refusal
 
 
+def test_apply_of_an_autograd_function_is_replayed_until_its_forward_reads_something_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kernel, x = tzero.kernel(Scaled.apply), torch.arange(4.0)
+    for _ in range(3):
+        assert torch.equal(kernel(x), x * options.by)
+    assert kernel.explain(x).plan is not None, kernel.explain(x)
+    monkeypatch.setattr(options, "by", 5.0)
+    for _ in range(3):
+        assert torch.equal(kernel(x), x * 5)
+    monkeypatch.setattr(Scaled, "forward", staticmethod(lambda ctx, x: scaled(x, 7.0)))
+    for _ in range(3):
+        assert torch.equal(kernel(x), x * 7)
+
+
+def test_apply_of_an_autograd_function_is_not_replayed_if_there_will_be_a_backward():
+    kernel, x = tzero.kernel(Scaled.apply), torch.arange(4.0, requires_grad=True)
+    for _ in range(3):
+        assert kernel(x).grad_fn is not None
+    assert "Scaled.apply with a tensor that requires a gradient" in kernel.explain(x).refusal
+
+
 def assigns(x):
     options.by = 2.0
     return scaled(x, 2.0)

@@ -60,6 +60,7 @@ from tzero.reading.dependencies import Dependencies
 from tzero.reading.forwarded import Passing
 from tzero.reading.guards import Equal, Guard
 from tzero.reading.path import Path
+from tzero.reading.special import Callee
 from tzero.reading.world import World
 
 __all__ = ["HELD", "NO_LAUNCH", "SHARED", "Recorder", "Subject", "failure", "shared", "unfollowed"]
@@ -138,8 +139,8 @@ class Recorder:
         world = World(self._held)
         if isinstance(host, MethodType):
             world.enter(host.__self__, "the object that it is a method of")
-            host = host.__func__  # type: ignore[assignment]
-        path = Path(host, self.args, world, stop)  # type: ignore[arg-type]
+        callee = Callee.of(host, [value for _, value in self.leaves])
+        path = Path(callee, self.args, world, stop)
         self._stack.known = path.codes
         return path
 

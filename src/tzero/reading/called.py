@@ -97,10 +97,16 @@ class Judge:
 
     # -- calls ---------------------------------------------------------------------------------
 
-    def host(self, function: FunctionType) -> None:
-        """The function that is recorded; a decorator of a library may have made it."""
+    def host(self, callee: Callee) -> bool:
+        """The function that is recorded, which a library or a decorator of one may have made;
+        whether it is to be followed. `Function.apply` of autograd is judged, as any call of it."""
+        function = callee.function
+        if special_read(function, callee.args) is apply:
+            self.call(callee)
+            return False
         if is_library(function):
             self._library(function, Callee(function, []))
+        return True
 
     def opened(self, function: Any) -> None:
         """Note what a method or a partial function of the world calls."""

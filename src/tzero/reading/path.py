@@ -31,6 +31,7 @@ from tzero.reading.called import Judge
 from tzero.reading.dependencies import code_guard
 from tzero.reading.findings import Unreplayable
 from tzero.reading.purity import LIBRARIES
+from tzero.reading.special import Callee
 from tzero.reading.steps import Steps
 from tzero.reading.world import World, is_program_class
 
@@ -40,12 +41,12 @@ Refuse = Callable[[str, str, int, bool], None]
 
 
 class Path:
-    """Follows the calls that one thread makes while it is entered. `refuse` gets the reason why the
-    call cannot be replayed, its file and line, and whether that lasts."""
+    """Follows the calls that one thread makes while it is entered. `callee` is the function that is
+    called first. `refuse` gets the reason why the call cannot be replayed, its file and line, and
+    whether that lasts."""
 
-    def __init__(
-        self, function: FunctionType, args: Sequence[Any], world: World, refuse: Refuse
-    ) -> None:
+    def __init__(self, callee: Callee, args: Sequence[Any], world: World, refuse: Refuse) -> None:
+        function: FunctionType = callee.function
         self.world = world
         self._refuse = refuse
         self._judge = Judge(world)
@@ -60,7 +61,13 @@ class Path:
         self._helpers: dict[FunctionType, None] = {}
         self._host = function
         world.enter(function, function.__qualname__)
-        self._judge.host(function)
+        self._follows_host = True
+        try:
+            self._follows_host = self._judge.host(callee)
+        except Unreplayable as error:
+            code = function.__code__
+            self._is_over = True
+            refuse(error.reason, code.co_filename, code.co_firstlineno, True)
 
     def __enter__(self) -> Path:
         # A collection may run finalizers and callbacks in the middle of the call.
@@ -97,6 +104,8 @@ class Path:
         if self._is_over or self._is_paused or event != "call":
             return None
         code = frame.f_code
+        if code is self._host.__code__ and not self._follows_host:
+            return None
         function = function_of(frame)
         if code in self._inner and not self.world.has(function):  # made in this call
             return self._follow(frame)
