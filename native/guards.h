@@ -31,6 +31,7 @@ namespace tzero {
     EACH(plan_knobs) EACH(plan_attributes) EACH(plan_run_hooks) EACH(plan_globals)                \
     EACH(plan_cache)                                                                              \
     EACH(plan_asked_again) EACH(plan_addresses) EACH(plan_aligned) EACH(plan_result)              \
+    EACH(plan_read)                                                                               \
     EACH(pool_names) EACH(pool_uses) EACH(pool_words) EACH(pool_version) EACH(pool_weak)          \
     EACH(pool_attributes) EACH(pool_deterministic)
 

@@ -40,6 +40,17 @@ struct Frame {
     }
 };
 
+// Whether two results are the same number: 0.0 and -0.0 are not, and NaN is itself.
+bool is_same_number(PyObject *now, PyObject *before) {
+    if (now == before) return true;
+    if (Py_TYPE(now) != Py_TYPE(before)) return false;
+    if (PyFloat_CheckExact(now)) {
+        const double one = PyFloat_AS_DOUBLE(now), other = PyFloat_AS_DOUBLE(before);
+        return std::memcmp(&one, &other, sizeof one) == 0;
+    }
+    return PyLong_CheckExact(now) && PyObject_RichCompareBool(now, before, Py_EQ) == 1;
+}
+
 class Replay {
   public:
     Replay(State &state, PyObject *self, const Plan &plan, const Leaves &leaves, Frame &frame)
@@ -51,7 +62,7 @@ class Replay {
     Replayed ready();
 
   private:
-    enum class Done { yes, resume, error };
+    enum class Done { yes, resume, differs, error };
 
     Answer watches_hold();
     Answer watched_tensors_hold();
@@ -64,7 +75,9 @@ class Replay {
     Done allocate(const Allocate &step);
     Done fill(const Fill &step);
     Done put_in(const Fill &step);
+    Ref called(const Call &step);
     Done call(const Call &step, Py_ssize_t number);
+    Done read(const Call &step);
     Done launch(const Launch &step);
     Done view(const View &step);
 
@@ -355,22 +368,36 @@ Replay::Done Replay::launch(const Launch &step) {
     return Done::error;
 }
 
-Replay::Done Replay::call(const Call &step, Py_ssize_t number) {
+// Calls a function of torch; null with the Python error set.
+Ref Replay::called(const Call &step) {
     Ref kept[most_arguments];
     PyObject *args[most_arguments + 1] = {nullptr};  // CPython may use the first
     const size_t count = step.args.size();
     for (size_t k = 0; k < count; ++k) {
         kept[k] = value(step.args[k]);
-        if (!kept[k]) return Done::error;
+        if (!kept[k]) return Ref();
         args[k + 1] = kept[k].get();
     }
     const size_t named =
         step.keywords ? static_cast<size_t>(PyTuple_GET_SIZE(step.keywords.get())) : 0;
     ran_python_ = true;
     knows_stream_ = false;
-    Ref given = Ref::steal(PyObject_Vectorcall(step.function.get(), args + 1,
-                                               (count - named) | PY_VECTORCALL_ARGUMENTS_OFFSET,
-                                               step.keywords.get()));
+    return Ref::steal(PyObject_Vectorcall(step.function.get(), args + 1,
+                                          (count - named) | PY_VECTORCALL_ARGUMENTS_OFFSET,
+                                          step.keywords.get()));
+}
+
+// Reads the value of a tensor, and compares it with the one that the plan is for.
+Replay::Done Replay::read(const Call &step) {
+    const Ref given = called(step);
+    if (!given) return Done::error;
+    const bool is_same =
+        off(Guard::plan_read) || is_same_number(given.get(), step.result.object.get());
+    return is_same ? Done::yes : Done::differs;
+}
+
+Replay::Done Replay::call(const Call &step, Py_ssize_t number) {
+    Ref given = called(step);
     if (!given) return Done::error;
     if (destructure(step.result, given.get())) return Done::yes;
     if (PyErr_Occurred()) return Done::error;
@@ -434,6 +461,7 @@ Replay::Done Replay::step(const Step &step) {
     case Step::fill: return fill(plan_.fills[step.at]);
     case Step::view: return view(plan_.views[step.at]);
     case Step::call: return call(plan_.calls[step.at], step.number);
+    case Step::read: return read(plan_.calls[step.at]);
     default: return launch(plan_.launches[step.at]);
     }
 }
@@ -521,6 +549,7 @@ Replayed Replay::run(Ref *result) {
         const Done done = step(each);
         if (done == Done::yes) continue;
         if (done == Done::error) return Replayed::error;
+        if (done == Done::differs) return Replayed::stale;
         *result = resumed(each.number);
         return *result ? Replayed::done : Replayed::error;
     }

@@ -99,7 +99,7 @@ struct Call {
     Ref name;
     std::vector<Value> args;  // positional, then named
     Ref keywords;             // a tuple of names, or nothing
-    Value result;
+    Value result;  // of a `read`, a constant
 };
 
 struct Pointer {
@@ -122,7 +122,9 @@ struct Launch {
     int32_t grid[3];
 };
 
-#define TZERO_STEP_KINDS(EACH) EACH(allocate) EACH(fill) EACH(view) EACH(call) EACH(launch)
+// A `read` is a call whose result must be the recorded one, for the plan to apply.
+#define TZERO_STEP_KINDS(EACH) \
+    EACH(allocate) EACH(fill) EACH(view) EACH(call) EACH(read) EACH(launch)
 constexpr const char *step_kind_names[] = {TZERO_STEP_KINDS(TZERO_ENUMERATOR_NAME)};
 
 struct Step {
@@ -162,7 +164,8 @@ std::unique_ptr<Plan> plan_from(State &state, PyObject *description, size_t leav
 // How a replay went.
 enum class Replayed {
     done,
-    stale,      // a guard on a name fails, or a binary is gone: drop the plan
+    stale,      // a guard on a name fails, a binary is gone, or a tensor has another value than
+                // the plan is for: drop the plan; nothing that outlives the call has been done
     elsewhere,  // this call must be made in Python; nothing has been done yet
     error,
 };

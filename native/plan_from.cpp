@@ -131,6 +131,11 @@ class Maker {
         case Step::fill: return kept(plan_->fills, fill(details));
         case Step::view: return kept(plan_->views, view(details));
         case Step::call: return kept(plan_->calls, call(details));
+        case Step::read: {
+            Call made = call(details);
+            if (made.result.kind != Value::constant) details.wrong("result", "a constant");
+            return kept(plan_->calls, std::move(made));
+        }
         default: break;
         }
         Launch made = launch(details);

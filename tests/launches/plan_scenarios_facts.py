@@ -364,6 +364,15 @@ def directories_of_modules_are_asked_for(make):
         same(kernel(X), by_a_failed_import(X))
 
 
+def by_a_value(x):
+    return scaled(x, x[0].item())
+
+
+@fails_without("plan_read")
+def a_value_is_read(make):
+    tells_apart(make, by_a_value, (X + 1,), (X + 2,))
+
+
 def by_a_weight(x):
     return gathered(WEIGHT)
 

@@ -169,7 +169,7 @@ WRONG: list[tuple[Path, Any, str]] = [
     (("slots", 0, "leaf"), "x", r"SlotDescription\.leaf must be an int, not 'x'"),
     (("slots", 0, "guard"), 1, r"SlotDescription\.guard must be from 0 to 0, not 1"),
     (("slots", 0, "size"), ("4",), "int"),
-    (("steps", 0, "kind"), 5, r"StepDescription\.kind must be from 0 to 4, not 5"),
+    (("steps", 0, "kind"), 6, r"StepDescription\.kind must be from 0 to 5, not 6"),
     (("steps", 0, "details", "slot"), 99, r"AllocateDescription\.slot must be from 0 to"),
     (("steps", 0, "details", "ring"), 1, r"AllocateDescription\.ring must be None, or a Ring"),
     (("steps", 0, "details", "plain_kwargs"), (), r"plain_kwargs must be a dict, not \(\)"),

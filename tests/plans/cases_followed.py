@@ -73,6 +73,30 @@ def a_function_that_is_returned(x):
     return scaled(x, OPTIONS.by), backward
 
 
+@staticmethod
+def static(x):
+    return scaled(x, OPTIONS.by)
+
+
+@case(lambda patch: patch.setattr(OPTIONS, "by", 3.0))
+def a_static_method_that_is_called_as_it_is(x):
+    return static(x)
+
+
+class Scaling(torch.autograd.Function):
+    """A function of autograd whose forward a library wraps."""
+
+    @staticmethod
+    @torch.amp.custom_fwd(device_type="cpu")
+    def forward(ctx, x):
+        return scaled(x, OPTIONS.by)
+
+
+@case(lambda patch: patch.setattr(OPTIONS, "by", 3.0))
+def a_function_of_autograd_under_a_decorator_of_torch(x):
+    return Scaling.apply(x)
+
+
 # -- containers ------------------------------------------------------------------------------------
 
 TABLE = {"one": (1.0, ["a"]), "two": {"by": 2.0}}

@@ -18,34 +18,39 @@ def whole() -> tuple[Any, ...]:
     return (torch.randn(5), torch.tensor(2))
 
 
-# -- values ----------------------------------------------------------------------------------------
+# -- values, after a launch ------------------------------------------------------------------------
 
 
 @refused("Tensor.item")
 def item(x):
-    return scaled(x, x[0].item())  # here
+    y = scaled(x, 2.0)
+    return scaled(y, x[0].item())  # here
 
 
 @refused("Tensor.__bool__")
 def truth(x):
+    y = scaled(x, 2.0)
     if x[0] > 0:  # here
-        return scaled(x, 2.0)
-    return scaled(x, 3.0)
+        return scaled(y, 2.0)
+    return scaled(y, 3.0)
 
 
 @refused("Tensor.__int__", whole)
 def an_int(x, n):
-    return scaled(x, int(n))  # here
+    y = scaled(x, 2.0)
+    return scaled(y, int(n))  # here
 
 
 @refused("Tensor.__float__", whole)
 def a_float(x, n):
-    return scaled(x, float(n))  # here
+    y = scaled(x, 2.0)
+    return scaled(y, float(n))  # here
 
 
 @refused("Tensor.__index__", whole)
 def an_index(x, n):
-    return [scaled(x, float(k)) for k in range(n)]  # here
+    y = scaled(x, 2.0)
+    return [scaled(y, float(k)) for k in range(n)]  # here
 
 
 @refused("Tensor.tolist")
@@ -65,7 +70,8 @@ def text(x):
 
 @refused("(equal)")
 def equality(x):
-    return scaled(x, 2.0 if torch.equal(x, x) else 3.0)  # here
+    y = scaled(x, 2.0)
+    return scaled(y, 2.0 if torch.equal(x, x) else 3.0)  # here
 
 
 @refused("depends on values")

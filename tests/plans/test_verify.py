@@ -75,7 +75,7 @@ def hidden_in_a_branch(x):
 
 
 def hidden_in_a_refusal(x):
-    return scaled(x, x[0].item() if hidden() else 2.0)
+    return scaled(x, x.tolist()[0] if hidden() else 2.0)
 
 
 ROWS: list[tuple[Any, str, str]] = [

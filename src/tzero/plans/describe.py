@@ -9,6 +9,7 @@ Kinds are numbers of `_native.STEP_KINDS`, `VALUE_KINDS`, `GUARD_KINDS` and `PAR
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 from collections import Counter
@@ -31,6 +32,7 @@ from tzero.plans.plan import (
     Launch,
     Nest,
     Plan,
+    Read,
     Scalar,
     Slot,
     Tensor,
@@ -243,7 +245,9 @@ class _Describer:
         self.versions: Counter[int] = Counter()
         self.counts = not torch.is_inference_mode_enabled()
         # A function of torch may give a tensor other memory, so that its views must be tensors too.
-        self.calls = any(isinstance(s, Call) and not self._fills(s) for s in plan.steps)
+        self.calls = any(
+            isinstance(s, Read) or (isinstance(s, Call) and not self._fills(s)) for s in plan.steps
+        )
         self.tensors = wanted(plan, launches=self.calls)
 
     def description(self) -> PlanDescription | None:
@@ -300,6 +304,9 @@ class _Describer:
             return "call", self._call(step.call)
         if isinstance(step, Call):
             return "call", self._call(step)
+        if isinstance(step, Read):
+            read = dataclasses.replace(step.call, result=Constant(step.value))
+            return "read", self._call(read)
         return "launch", self._launch(step)
 
     def _allocate(self, step: Allocate) -> AllocateDescription:

@@ -32,6 +32,7 @@ __all__ = [
     "Launch",
     "Nest",
     "Plan",
+    "Read",
     "Refusal",
     "Scalar",
     "Slot",
@@ -180,6 +181,18 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
+class Read:
+    """Call a torch function that reads the value of a tensor: the plan is for `value` alone.
+
+    Steps before it change nothing that outlives the call, so if the value is another one, the host
+    function can still run as written."""
+
+    call: Call
+    value: bool | int | float
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
 class Allocate:
     """Make an uninitialized tensor."""
 
@@ -237,7 +250,7 @@ class Launch:
         return given, {name: shown(every[name]) for name in named}
 
 
-Step = Allocate | Fill | View | Call | Launch
+Step = Allocate | Fill | View | Call | Read | Launch
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,6 +287,7 @@ class Refusal:
     line: int = 0
     lasting: bool = True  # whether the next call in the same situation would fail too
     outside: bool = False  # whether the cause lies outside of the host function
+    read: tuple[Read, ...] = ()  # the values that it had read
 
     def __str__(self) -> str:
         return f"{self.reason}, at {self.file}:{self.line}" if self.line else self.reason
@@ -293,6 +307,8 @@ class Drift(NamedTuple):
 def drift(before: Plan, now: Plan | Refusal) -> Drift | None:
     """The first difference between two recordings of a call; None if there is none. The binary that
     Triton launched is not compared."""
+    if _reads_otherwise(before, now):
+        return None
     if isinstance(now, Refusal):
         return Drift("it", "replayed", f"not replayed: {now}")
     lost = [guard for guard in before.guards if guard not in now.guards]
@@ -313,6 +329,17 @@ def drift(before: Plan, now: Plan | Refusal) -> Drift | None:
     if before.result != now.result:
         return Drift("its result", shown(before, before.result), shown(now, now.result))
     return None
+
+
+def _reads_otherwise(before: Plan, now: Plan | Refusal) -> bool:
+    """Whether a call read another value of a tensor than the plan is for, at the same place."""
+    steps = now.read if isinstance(now, Refusal) else now.steps
+    found = [step for step in steps if isinstance(step, Read)]
+    known = [step for step in before.steps if isinstance(step, Read)]
+    for one, other in zip(known, found, strict=False):
+        if one != other:
+            return one.call == other.call
+    return False
 
 
 def _read(guard: Guard) -> str:
@@ -355,6 +382,8 @@ def said(plan: Plan, step: Step) -> str:
         slot, base = plan.slots[step.slot], plan.slots[step.base].name
         start = f" from {step.offset}" if step.offset else ""
         return f"{slot.name} = {base} as {geometry(slot)}{start}"
+    if isinstance(step, Read):
+        return f"{said(plan, step.call)} is {step.value!r}"
     if isinstance(step, Call):
         given = [shown(plan, arg) for arg in step.args]
         given += [f"{name}={shown(plan, arg)}" for name, arg in step.kwargs]

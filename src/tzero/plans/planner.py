@@ -31,7 +31,7 @@ from tzero.plans import record
 from tzero.plans.capture import capture
 from tzero.plans.plan import Drift, Plan, Refusal, drift
 from tzero.plans.table import Bound, Planned, Table
-from tzero.plans.wrapper import write
+from tzero.plans.wrapper import OtherValue, write
 from tzero.reading.dependencies import Dependencies, Unreplayable, read_dependencies
 from tzero.reading.forwarded import Passing, read_passing
 from tzero.reading.guards import Check
@@ -142,7 +142,10 @@ class Planner(Generic[R]):
         if type(found) is Planned:
             holds = found.wrapper.holds()
             if holds and not settings.current().verify:
-                return self._replay(found, args)
+                try:
+                    return self._replay(found, args)
+                except OtherValue:
+                    holds = False
             return self._record(bound, args, key, found if holds else None, stale=not holds)
         why = torch_modes.obstacle() or triton_launch.interpreting()
         if why:

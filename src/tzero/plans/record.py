@@ -13,8 +13,8 @@ which tell what it is: a view, an allocation, a read of values. An operator that
 torch function is a reason to refuse too.
 
 A plan may contain only what gives the same result in every call that its guards admit. So it
-contains no reads of tensor values, no sizes that depend on values, and no objects whose state may
-change.
+contains no sizes that depend on values, and no objects whose state may change. A value of a tensor
+may be read while nothing was done that outlives the call: the plan is for that value alone.
 
 Other code may interrupt a host function in the same thread: signal handlers, finalizers, weak
 reference callbacks. It is recognized by stack frames that belong neither to the host function, nor
@@ -45,6 +45,7 @@ from tzero.plans.plan import (
     Constant,
     Launch,
     Plan,
+    Read,
     Refusal,
     Scalar,
     Step,
@@ -274,6 +275,7 @@ class Recorder:
         if self.steps and stream != getattr(self, "_stream", stream):
             raise NotAStep(f"{name} is launched on another stream than the kernel before it")
         self._stream = stream
+        self.torch.acted = True
         given, options = triton_launch.named(function, args, kwargs)
         passed = self._passed_on(function)
         values: list[Value] = []
@@ -412,7 +414,8 @@ class Recorder:
         """Record why this call cannot be replayed; only the first reason counts."""
         if self.refusal is None:
             place = self._stack.place() if show else ("", 0)
-            self.refusal = Refusal(reason, *place, lasting=lasting, outside=outside)
+            read = tuple(step for step in self.steps if isinstance(step, Read))
+            self.refusal = Refusal(reason, *place, lasting=lasting, outside=outside, read=read)
 
     def _interrupted(self) -> bool:
         """Whether code other than the host function calls torch or a kernel; that ends this

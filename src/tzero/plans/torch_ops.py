@@ -39,6 +39,7 @@ __all__ = [
     "named",
     "obstacle",
     "outcomes",
+    "reads_value",
 ]
 
 _OF_DTYPES = frozenset(["promote_types", "can_cast", "device"])
@@ -195,6 +196,28 @@ def is_read(name: str) -> bool:
     (True, False)
     """
     return name in _READS or name in _OF_DTYPES
+
+
+def reads_value(result: Any, ran: Sequence[Ran]) -> bool:
+    """Whether a function returned the value of a tensor, as a Python number, and changed nothing.
+
+    >>> reads_value(3.0, [])
+    False
+    """
+    if type(result) not in (bool, int, float) or any(map(acts, ran)):
+        return False
+    return any(torch.Tag.data_dependent_output in each.operator.tags for each in ran)
+
+
+def acts(ran: Ran) -> bool:
+    """Whether an operator may do more than make new tensors: it changes one, draws random numbers,
+    or is not torch's own."""
+    operator = ran.operator
+    return (
+        bool(schema_of(operator).is_mutable)
+        or torch.Tag.nondeterministic_seeded in operator.tags
+        or operator.namespace not in _OWN
+    )
 
 
 def obstacle(name: str, result: Any, ran: Sequence[Ran]) -> str:

@@ -19,7 +19,7 @@ import torch
 from tzero.adapters import torch_modes
 from tzero.adapters.torch_internals import in_c, is_thin
 from tzero.plans import torch_ops
-from tzero.plans.plan import Allocate, Call, Constant, Fill, Step, Tensor, View
+from tzero.plans.plan import Allocate, Call, Constant, Fill, Read, Step, Tensor, View
 from tzero.plans.slots import Slots
 from tzero.plans.values import NotAStep, NotYet, is_inexact, tensors_of
 from tzero.reading.guards import Guard, Result
@@ -42,6 +42,8 @@ class TorchSteps:
         self.steps = steps
         self.modes = torch_modes.dispatch()
         """torch's modes when the call began."""
+        self.acted = False
+        """Whether something was done that may outlive the call; from then on no value is read."""
         self._line = line
         self._guards = guards
         self._inference = torch.is_inference_mode_enabled()
@@ -61,6 +63,11 @@ class TorchSteps:
         if name == "result_type":  # of a number it is the default dtype
             self._default_dtype()
             return
+        if not self.acted and torch_ops.reads_value(result, ran):
+            call = self._call(func, name, args, kwargs, ran)
+            self.steps.append(Read(call, result, call.line))
+            return
+        self.acted = self.acted or any(map(torch_ops.acts, ran))
         why = torch_ops.obstacle(name, result, ran)
         if name.endswith("tensor_split") and len(list(tensors_of((args, dict(kwargs))))) > 1:
             why = f"{name} reads the values of a tensor"

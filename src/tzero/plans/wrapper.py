@@ -41,6 +41,7 @@ from tzero.plans.plan import (
     Launch,
     Nest,
     Plan,
+    Read,
     Scalar,
     Slot,
     Step,
@@ -54,7 +55,7 @@ from tzero.plans.plan import (
 from tzero.plans.torch_ops import Picked
 from tzero.reading.guards import Absent, Check
 
-__all__ = ["Drifted", "Wrapper", "drift_in", "filling", "resume", "wanted", "write"]
+__all__ = ["Drifted", "OtherValue", "Wrapper", "drift_in", "filling", "resume", "wanted", "write"]
 
 Drifted = Callable[[Plan, Drift], NoReturn]
 """Called, to raise, if a step does not do what it did when the plan was recorded."""
@@ -181,6 +182,9 @@ class _Writer:
             return f"{target} = {called}", [geometry(self.plan.slots[step.slot])]
         if isinstance(step, Call):
             return self._checked(k, step), []
+        if isinstance(step, Read):
+            self.world[f"read_{k}"] = functools.partial(_compare, Constant(step.value))
+            return f"read_{k}({self._called(k, step.call)})", [f"is {step.value!r}"]
         launch = f"launch_{k}"
         self.world[launch] = over(step.function)[step.grid]
         given = self._launch_arguments(step)
@@ -288,7 +292,7 @@ def _has_facts(tensor: torch.Tensor, facts: tuple[Any, ...]) -> bool:
     return _held_facts(tensor) == facts
 
 
-_OWN = re.compile(r"(t|leaf_|launch_|call_|checked_|constant_|global_|output_|kind_)\d+|_+")
+_OWN = re.compile(r"(t|leaf_|launch_|call_|checked_|read_|constant_|global_|output_|kind_)\d+|_+")
 
 
 def _is_free(name: str) -> bool:
@@ -304,6 +308,15 @@ def _made(step: Step) -> Sequence[int]:
     if isinstance(step, (Allocate, View)):
         return (step.slot,)
     return tuple(tensors_in(step.result)) if isinstance(step, Call) else ()
+
+
+class OtherValue(Exception):
+    """A tensor has another value than the plan is for. Nothing that outlives the call was done."""
+
+
+def _compare(before: Constant, found: Any) -> None:
+    if Constant(found) != before:
+        raise OtherValue
 
 
 # -- results of torch functions --------------------------------------------------------------------
@@ -409,7 +422,7 @@ def wanted(plan: Plan, *, launches: bool) -> set[int]:
         if isinstance(step, Launch) and launches:
             for arg in step.args:
                 used.update(tensors_in(arg))
-        call = step if isinstance(step, Call) else None
+        call = step if isinstance(step, Call) else step.call if isinstance(step, Read) else None
         if isinstance(step, View) and step.slot in used:
             call = step.call
         if call is not None:
@@ -425,8 +438,9 @@ def resume(
     given: Sequence[Any],
     drifted: Drifted = _raise,
 ) -> Any:
-    """Run the steps of a plan from `start` on. `held` are the tensors of the slots so far, None for
-    views that were not made yet; `given` are the leaves of the arguments."""
+    """Run the steps of a plan from `start` on; none of them reads a value. `held` are the tensors
+    of the slots so far, None for views that were not made yet; `given` are the leaves of the
+    arguments."""
     slots = list(held)
     views = {step.slot: step for step in plan.steps if isinstance(step, View)}
 

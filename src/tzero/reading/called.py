@@ -118,6 +118,8 @@ class Judge:
             elif isinstance(function, MethodType):
                 self._world.enter(function.__self__, f"the object of {self._world.name(function)}")
                 inner = function.__func__
+            elif isinstance(function, staticmethod):
+                inner = function.__func__
             else:
                 return
             self._world.enter(inner, self._world.name(function))

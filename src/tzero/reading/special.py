@@ -51,6 +51,8 @@ class Callee(NamedTuple):
         """
         if isinstance(function, MethodType):
             return cls.of(function.__func__, [function.__self__, *args], names)
+        if isinstance(function, staticmethod):
+            return cls.of(function.__func__, args, names)
         if type(function) is functools.partial:
             count = len(args) - len(names)
             given = [*function.args, *args[:count], *function.keywords.values(), *args[count:]]
