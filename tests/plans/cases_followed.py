@@ -254,6 +254,11 @@ def a_power_of_a_number(x):
     return scaled(2**x, OPTIONS.by)
 
 
+@case(lambda patch: patch.setattr(torch.Tensor, "reciprocal", torch.Tensor.neg, raising=False))
+def what_a_python_function_of_torch_calls(x):
+    return scaled(2 / (x * x + 1), OPTIONS.by)
+
+
 @case(lambda patch: patch.setattr(OPTIONS, "by", 3.0))
 def a_broadcast(x):
     one, other = torch.broadcast_tensors(x[:, None], x[None, :])

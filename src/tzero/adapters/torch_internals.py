@@ -43,6 +43,7 @@ __all__ = [
     "is_wrapped_launch",
     "is_zero_tensor",
     "name_of",
+    "names_in",
     "negated_view",
     "quick_empty_strided",
     "schema_of",
@@ -208,6 +209,17 @@ def is_thin(function: Any) -> bool:
     (True, False, False)
     """
     return isinstance(function, FunctionType) and _is_thin(function)
+
+
+def names_in(function: FunctionType) -> tuple[str, ...]:
+    """The names that a thin function reads.
+
+    >>> names_in(torch.Tensor.__rdiv__)
+    ('reciprocal',)
+    """
+    inner = inspect.unwrap(function)
+    assert isinstance(inner, FunctionType)
+    return inner.__code__.co_names
 
 
 @functools.cache

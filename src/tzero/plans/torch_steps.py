@@ -12,17 +12,19 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from types import FunctionType
 from typing import Any
 
 import torch
 
 from tzero.adapters import torch_modes
-from tzero.adapters.torch_internals import in_c, is_thin
+from tzero.adapters.torch_internals import in_c, is_thin, names_in
 from tzero.plans import torch_ops
 from tzero.plans.plan import Allocate, Call, Constant, Fill, Read, Step, Tensor, View
 from tzero.plans.slots import Slots
 from tzero.plans.values import NotAStep, NotYet, is_inexact, tensors_of
-from tzero.reading.guards import Guard, Result
+from tzero.reading.attributes import class_dict
+from tzero.reading.guards import Absent, Guard, Result, Same
 
 __all__ = ["TorchSteps"]
 
@@ -91,7 +93,7 @@ class TorchSteps:
         inexact = any(map(is_inexact, fresh)) and "dtype" not in kwargs
         if inexact and not any(map(is_inexact, tensors_of((args, kwargs)))):
             self._default_dtype()
-        if is_thin(func) and self._lowered(args, kwargs, found, ran):
+        if is_thin(func) and self._lowered(func, args, kwargs, found, ran):
             return
         several = result is not found[0] if found else False
         if several and len(list(tensors_of((args, kwargs)))) > 1:
@@ -109,8 +111,19 @@ class TorchSteps:
             now = torch.get_default_dtype()
             self._guards.append(Result.of(_DEFAULT, torch.get_default_dtype, now))
 
+    def _guard_names(self, function: FunctionType) -> None:
+        """Guard what a Python function of torch calls: a program may replace it."""
+        for name in names_in(function):
+            for text, own in (("torch.Tensor", class_dict(torch.Tensor)), ("torch", vars(torch))):
+                guard: Guard = Absent(f"no {text}.{name}", own, name)
+                if name in own:
+                    guard = Same(f"{text}.{name}", own, name, own[name])
+                if guard not in self._guards:
+                    self._guards.append(guard)
+
     def _lowered(
         self,
+        func: FunctionType,
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
         found: list[torch.Tensor],
@@ -123,6 +136,7 @@ class TorchSteps:
         made = torch_ops.outcomes(ran, found, self.slots.has)
         if made is None:
             return False
+        self._guard_names(func)
         for each, tensor in zip(ran, made, strict=True):
             call = self._call(in_c(each.operator), each.name, each.args, each.kwargs, [each])
             if self._is_view(tensor, call, [each]):

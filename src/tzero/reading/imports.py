@@ -38,7 +38,7 @@ def read_import(world: World, full: str) -> None:
 
 def _read_absence(world: World, name: str, full: str) -> None:
     """A module that is not loaded: guard that it cannot be found, if that is so."""
-    if "." in name or importlib.util.find_spec(name) is not None:
+    if "." in name or _is_found(name):
         raise Unreplayable(f"it imports {full!r}, which is not imported yet", "", 0)
     world.add(Absent(f"no module {name!r}", sys.modules, name))
     own: dict[str, Any] = vars(sys)
@@ -48,3 +48,11 @@ def _read_absence(world: World, name: str, full: str) -> None:
     # An empty entry stands for the current directory.
     folders = [entry or os.curdir for entry in sys.path if isinstance(entry, str)]
     world.add(Files.of("the directories in sys.path", folders))
+
+
+def _is_found(name: str) -> bool:
+    """Whether a module can be found; true also if searching for it raises."""
+    try:
+        return importlib.util.find_spec(name) is not None
+    except Exception:  # of an import hook: the import itself will raise it
+        return True
