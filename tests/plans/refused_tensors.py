@@ -124,7 +124,7 @@ def a_factor_that_is_a_tensor(x, n):
 
 @refused("Tensor.data_ptr")
 def an_address(x):
-    return scaled(x, 2.0 if x.data_ptr() % 2 else 3.0)  # here
+    return scaled(x, 2.0 if x.data_ptr() else 3.0)  # here
 
 
 @refused("Tensor.storage_offset")

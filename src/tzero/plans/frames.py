@@ -51,10 +51,15 @@ class Stack:
 
     def place(self) -> tuple[str, int]:
         """The current file and line of the host function or its helper."""
+        frame = self.caller()
+        return ("", 0) if frame is None else (frame.f_code.co_filename, frame.f_lineno)
+
+    def caller(self) -> FrameType | None:
+        """The frame of the host function or its helper that calls torch or a kernel."""
         for frame in _frames():
             if frame.f_globals.get("__name__", "").partition(".")[0] not in _OWN:
-                return frame.f_code.co_filename, frame.f_lineno
-        return "", 0
+                return frame
+        return None
 
     def launching(self) -> FrameType | None:
         """The host function's frame, if it launches directly and not through a helper."""

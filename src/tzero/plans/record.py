@@ -56,7 +56,7 @@ from tzero.plans.plan import (
 from tzero.plans.slots import Slots
 from tzero.plans.torch_steps import TorchSteps
 from tzero.plans.values import NotAStep, NotYet, constant_of, containers_in, tensors_of
-from tzero.reading.bytecode import span_of
+from tzero.reading.bytecode import span_of, uses_low_bits
 from tzero.reading.dependencies import Dependencies
 from tzero.reading.forwarded import Passing
 from tzero.reading.guards import Equal, Guard
@@ -185,7 +185,7 @@ class Recorder:
         try:
             self._paused = True  # torch functions that the recorder calls are not recorded
             with unfollowed(self.path):
-                if self.refusal is None:
+                if self.refusal is None and not self._is_alignment(func, args):
                     self.torch.note(func, args, kwargs, result, ran)
         except NotAStep as refused:
             self.refuse(str(refused), lasting=not isinstance(refused, NotYet))
@@ -194,6 +194,14 @@ class Recorder:
         finally:
             self._paused = False
         return result
+
+    def _is_alignment(self, func: Any, args: Sequence[Any]) -> bool:
+        """Whether a call reads an address of which only the low bits are used, which the key has
+        for the arguments."""
+        if func is not torch.Tensor.data_ptr or not self.torch.has_known_alignment(args[0]):
+            return False
+        caller = self._stack.caller()
+        return caller is not None and uses_low_bits(caller)
 
     def operator(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Note an operator that is about to run."""

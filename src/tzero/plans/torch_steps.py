@@ -50,6 +50,17 @@ class TorchSteps:
         self._guards = guards
         self._inference = torch.is_inference_mode_enabled()
 
+    def has_known_alignment(self, tensor: torch.Tensor) -> bool:
+        """Whether each call of a plan gives a tensor the same address modulo 16: an argument, new
+        memory, or a view of these."""
+        views = {step.slot: step.base for step in self.steps if isinstance(step, View)}
+        slot = self.slots.of(tensor)
+        while slot in views:
+            slot = views[slot]
+        if slot is None:
+            return False
+        return slot in self.slots.made or self.slots.all[slot].leaf is not None
+
     def note(
         self,
         func: Any,

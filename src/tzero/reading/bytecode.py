@@ -29,6 +29,7 @@ __all__ = [
     "names_of",
     "read_source",
     "span_of",
+    "uses_low_bits",
 ]
 
 NAMES = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
@@ -100,6 +101,26 @@ def span_of(frame: FrameType) -> Span:
     """The position of the expression that a frame executes."""
     positions = frame.f_code.co_positions()
     return next(itertools.islice(positions, frame.f_lasti // 2, None), (None,) * 4)
+
+
+def uses_low_bits(frame: FrameType) -> bool:
+    """Whether a frame executes ``x.data_ptr()`` and uses no more of it than the lowest four bits,
+    as in ``x.data_ptr() % 16``."""
+    # CPython 3.11 calls in the first or the second of two instructions, PRECALL and CALL.
+    every = [each for each in dis.get_instructions(frame.f_code) if each.opname != "PRECALL"]
+    at = next((k for k, each in enumerate(every) if each.offset >= frame.f_lasti), len(every))
+    if not 0 < at < len(every) - 2:
+        return False
+    named, call, number, then = every[at - 1 : at + 3]
+    return (
+        named.opname in ATTRIBUTES
+        and named.argval == "data_ptr"
+        and (call.opname, call.arg) == ("CALL", 0)
+        and number.opname == "LOAD_CONST"
+        and type(number.argval) is int
+        and (then.opname, then.argrepr) == ("BINARY_OP", "%")
+        and number.argval in (1, 2, 4, 8, 16)
+    )
 
 
 def names_of(instruction: dis.Instruction) -> list[str]:
