@@ -43,11 +43,13 @@ export TZERO_WERROR ?= 1
 # Hundreds of processes import torch. Without bytecode on disk each compiles it anew, for 2 s.
 unexport PYTHONDONTWRITEBYTECODE
 
-# Suites of tests that run two at a time have one process each, others two.
+# What runs beside something else has one process, the rest two.
 ifdef BESIDE
 WORKERS := 0
+JOBS := 1
 else
 WORKERS := 2
+JOBS := 2
 .NOTPARALLEL:
 endif
 
@@ -77,11 +79,11 @@ test-bench: $(VENV)/.ready-bench
 		$(BIN)/python -m bench --quick; \
 	fi
 
-test: test-bench dev-beside-sanitized lint types-beside-environments tidy test-all test-others
+test: test-bench dev-beside-sanitized lint types-beside-environments test-all test-others
 
-# The longest first.
+# Two at a time, the longest first.
 test-others:
-	@$(MAKE) --no-print-directory -j 2 -O BESIDE=1 sanitize test-newest test-verify test-faults test-helion
+	@$(MAKE) --no-print-directory -j 2 -O BESIDE=1 sanitize test-newest test-verify test-faults test-helion tidy
 
 lint: $(VENV)/.ready-dev
 	$(BIN)/ruff format --check .
@@ -92,7 +94,7 @@ types: $(VENV)/.ready-dev
 
 # pip takes one core.
 dev-beside-sanitized: $(VENV)/.ready-bench
-	@printf '%s\n' $(VENV)/.ready-dev sanitized | xargs -P 2 -I TARGET $(MAKE) --no-print-directory TARGET
+	@printf '%s\n' $(VENV)/.ready-dev sanitized | xargs -P 2 -I TARGET $(MAKE) --no-print-directory BESIDE=1 TARGET
 
 # mypy and pip take one core each.
 types-beside-environments: $(VENV)/.ready-dev
@@ -107,7 +109,7 @@ INCLUDE = $(shell $(BIN)/python -c 'import sysconfig; print(sysconfig.get_paths(
 NATIVE_FLAGS = -std=c++17 -isystem $(INCLUDE) -DTZERO_VERSION='"0"'
 
 tidy: $(VENV)/.ready-dev
-	printf '%s\n' native/*.cpp | xargs -P 2 -I FILE $(BIN)/clang-tidy --quiet FILE -- $(NATIVE_FLAGS)
+	printf '%s\n' native/*.cpp | xargs -P $(JOBS) -I FILE $(BIN)/clang-tidy --quiet FILE -- $(NATIVE_FLAGS)
 
 # The extension once more, instrumented. Python's own allocator would hide what is freed too early,
 # and what CPython keeps until its end is not ours to report.
@@ -117,7 +119,7 @@ RUNTIMES = $(foreach name,asan ubsan,$(shell $(CXX) -print-file-name=lib$(name).
 
 $(SANITIZED): $(wildcard native/*.cpp native/*.h) | $(VENV)/.ready-bench
 	@mkdir -p $(dir $@)
-	printf '%s\n' $(basename $(notdir $(wildcard native/*.cpp))) | xargs -P 2 -I NAME $(CXX) -O1 -g -fPIC -c \
+	printf '%s\n' $(basename $(notdir $(wildcard native/*.cpp))) | xargs -P $(JOBS) -I NAME $(CXX) -O1 -g -fPIC -c \
 		-Wall -Wextra -Werror $(NATIVE_FLAGS) $(SANITIZERS) native/NAME.cpp -o $(dir $@)NAME.o
 	$(CXX) -shared $(SANITIZERS) $(patsubst native/%.cpp,$(dir $@)%.o,$(wildcard native/*.cpp)) -o $@ -ldl
 
