@@ -17,9 +17,10 @@ import torch
 import triton
 import triton.language as tl
 from triton import knobs
-from triton.runtime.jit import JITFunction
+from triton.runtime.jit import JITFunction, KernelInterface
 
 import tzero
+from tests.calls.test_fallback import frames_of_tzero
 from tzero import settings
 from tzero.adapters import intercept, triton_launch
 from tzero.calls.native import NativeKernel
@@ -318,6 +319,23 @@ def test_a_class_of_the_program_keeps_its_own_launch() -> None:
     made = warm(summing(counting))
     assert counting.count >= 4
     assert triton_launches(lambda: made(X)) == 1
+
+
+class Asking(KernelInterface):
+    """A kernel of the program's own, which reads its arguments before it launches another."""
+
+    def __init__(self, kernel: Any) -> None:
+        self.kernel = kernel
+
+    def run(self, *args, grid, warmup, **kwargs):
+        assert args[0].dtype is torch.float32
+        return self.kernel.run(*args, grid=grid, warmup=warmup, **kwargs)
+
+
+def test_what_prevents_recordings_for_good_costs_no_python_of_tzero(kernel: Any) -> None:
+    made = warm(summing(Asking(kernel)))
+    assert frames_of_tzero(made, X) == []
+    assert triton_launches(lambda: made(X)) == 0
 
 
 def test_a_launch_that_the_program_replaces_is_used(

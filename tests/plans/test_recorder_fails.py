@@ -13,6 +13,7 @@ from tests.plans.hosts import scaled
 from tests.plans.kernels import scale
 from tests.plans.tiers import of_tier
 from tzero import events, settings
+from tzero.errors import UnsupportedType
 from tzero.plans import record, slots, torch_ops, wrapper
 
 
@@ -127,3 +128,39 @@ def test_a_recording_that_is_prevented_each_time_is_given_up(tier: int, seen: An
         assert kernel(x).tolist() == [0.0, 2.0, 4.0, 6.0]
     assert 1 < asking.recorded < 30
     assert "interrupts it" in kernel.explain(x).refusal
+
+
+def test_it_is_given_up_for_all_shapes_after_some_time(tier: int, seen: Any) -> None:
+    def host(x):
+        out = torch.empty_like(x)
+        asking[(1,)](x, out, 2.0, x.numel(), BLOCK=16)
+        return out
+
+    asking.recorded = 0
+    kernel = of_tier(tier, host)
+    for size in range(1, 17):
+        x = torch.arange(float(size))
+        for _ in range(16):
+            assert torch.equal(kernel(x), x * 2)
+    assert asking.recorded < 100
+    assert "interrupts it" in kernel.explain(x).refusal
+
+
+def test_a_situation_without_a_key_is_not_recorded_forever(
+    tier: int, seen: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*args, **kwargs):
+        raise UnsupportedType(kind="thing")
+
+    asking.recorded = 0
+    monkeypatch.setattr("tzero.plans.planner.situation", fails)
+
+    def host(x):
+        out = torch.empty_like(x)
+        asking[(1,)](x, out, 2.0, x.numel(), BLOCK=16)
+        return out
+
+    kernel, x = of_tier(tier, host), torch.arange(4.0)
+    for _ in range(60):
+        assert kernel(x).tolist() == [0.0, 2.0, 4.0, 6.0]
+    assert 1 < asking.recorded < 30

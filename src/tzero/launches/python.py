@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import struct
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from tzero import events, settings
@@ -30,6 +30,9 @@ from tzero.cpu.pool import DONE
 from tzero.launches.ahead import Precompiled, precompile_launch
 
 __all__ = ["Launching", "PythonJit", "finish", "over"]
+
+
+_HOOKED = "a pre-run hook is attached"
 
 
 class Launching:
@@ -53,7 +56,7 @@ class Launching:
             )
         kernel, grid, debug = self.kernel, self.grid, self.kernel.debug
         if type(kernel.pre_run_hooks) is not list or kernel.pre_run_hooks:
-            return kernel.hand_to_triton(grid, args, kwargs, "a pre-run hook is attached")
+            return kernel.hand_to_triton(grid, args, kwargs, _HOOKED)
         knobs = triton_launch.launch_knobs()
         if knobs[0] is not None:
             return kernel.hand_to_triton(
@@ -104,6 +107,20 @@ class Launching:
         elif events.watched():
             _tell(kernel, sizes)
         return spec.kernel
+
+
+def _hooked(kernel: PythonJit, grid: Any) -> Callable[..., Any]:
+    """What ``k[grid]`` returns for a kernel with a pre-run hook: Triton launches, by the shortest
+    way."""
+    run, recording = triton_launch.plain_run, intercept
+    return lambda *args, **kwargs: (
+        Launching(kernel, grid)(*args, **kwargs)
+        if recording.anywhere
+        else run(kernel, *args, grid=grid, warmup=False, **kwargs)
+    )
+
+
+untraced(_hooked(None, None))  # type: ignore[arg-type] # all of them have the same code
 
 
 def finish(kernel: Any, compiled: Any, grid: Any, values: tuple[Any, ...], stream: Any) -> None:
@@ -168,7 +185,9 @@ class PythonJit(JITFunction):
     # -- Triton's interface --------------------------------------------------------------------
 
     @untraced
-    def __getitem__(self, grid: Any) -> Launching:
+    def __getitem__(self, grid: Any) -> Any:
+        if self.pre_run_hooks and f"Triton launches: {_HOOKED}" in self._said:
+            return _hooked(self, grid)
         if type(grid) is not tuple:
             return Launching(self, grid)
         try:
@@ -274,6 +293,9 @@ class _Wrapper(PythonJit):
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["kernel"], name)
+
+    def __getitem__(self, grid: Any) -> Any:
+        return Launching(self, grid)
 
     def plain_run(self, grid: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         return self.kernel.run(*args, grid=grid, warmup=False, **kwargs)

@@ -123,7 +123,7 @@ class Planner(Generic[R]):
         self._interrupted = False  # whether something else interrupted the call recorded last
         self._said: set[str] = set()
         self._seen: set[int] = set()  # hashes of situations that occurred once, unrecorded
-        self.recorded, self.replayed = 0, 0
+        self.recorded, self.replayed, self._in_vain = 0, 0, 0
         self._growing = locks.lock()  # protects adding to `by_value`
         self.by_value: frozenset[int] = frozenset()
         """The places of parameters whose numbers are compared by value: those that choose the
@@ -136,7 +136,7 @@ class Planner(Generic[R]):
         if intercept.anywhere and intercept.here.recorder is not None:
             return bound.call(*args), None  # part of another kernel's recording
         key = self._key(args)
-        found = None if key is None else bound.plans.get(key)
+        found = bound.plans.get(key)  # under None there may be a refusal, never a plan
         if type(found) is Refusal:
             return bound.call(*args), found
         if type(found) is Planned:
@@ -324,8 +324,15 @@ class Planner(Generic[R]):
         self._say(f"not replayed: {refusal}", logging.DEBUG if quiet else None)
         if quiet:
             bound.plans.refusal = refusal
-        elif key is not None and (refusal.lasting or bound.plans.tried_in_vain(key)):
+        elif (refusal.lasting and key is not None) or self._tried_in_vain(bound, key):
             bound.plans.keep_refusal(key, refusal)
+
+    def _tried_in_vain(self, bound: Bound[R], key: Key) -> bool:
+        """Count a recording that may succeed next time. Returns whether there were so many, in this
+        situation or in the kernel as a whole without a success, that it is not tried again."""
+        self._in_vain += 1
+        hopeless = self.recorded == 0 and self._in_vain > _FREE
+        return bound.plans.tried_in_vain(key) or hopeless
 
     def _refused(self, bound: Bound[R], args: tuple[Any, ...], refusal: Refusal) -> tuple[R, None]:
         """Run a call of a host function none of whose calls can be recorded."""
