@@ -1,5 +1,5 @@
-// Whether guards on names and objects hold. Except for `check`, `equal` and `result`, none of them
-// runs Python code.
+// Whether guards on names and objects hold. Except for `check`, `kept`, `equal` and `result`, none of
+// them runs Python code.
 
 #include "watching.h"
 
@@ -143,6 +143,12 @@ Answer Watch::holds(bool *ran_python) const {
         if (Py_TYPE(found.get()) != Py_TYPE(before)) return Answer::no;
         *ran_python = true;
         return answered(PyObject_RichCompareBool(found.get(), before, Py_EQ));
+    case kept:
+        if (found.get() != PyTuple_GET_ITEM(before, 0)) return Answer::no;
+        if (PyDict_GET_SIZE(where.get()) < PyLong_AsSsize_t(PyTuple_GET_ITEM(before, 1))) {
+            return Answer::yes;
+        }
+        [[fallthrough]];
     case check: {
         *ran_python = true;
         const Ref said = Ref::steal(PyObject_CallOneArg(function.get(), found.get()));
@@ -170,6 +176,10 @@ const char *Watch::expected() const {
     }
     if (kind == item && (size != 2 || !PyLong_CheckExact(PyTuple_GET_ITEM(expects, 0)))) {
         return "a place and an item";
+    }
+    if (kind == kept &&
+        (in_cell || size != 2 || !PyLong_CheckExact(PyTuple_GET_ITEM(expects, 1)))) {
+        return "an object in a dict, and a size";
     }
     if ((kind == items || kind == bases) && size < 0) return "a tuple";
     if (kind == files) {

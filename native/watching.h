@@ -15,10 +15,11 @@ namespace tzero::plan {
 // the name is not there (`absent`). The others are about an object that keeps its place: a function
 // has this code and these defaults (`code`), an object this class (`of_class`), a class these bases
 // (`bases`), a container these items (`items`), or this item at a place (`item`); a function without
-// arguments returns this value (`result`); files were last changed at these times (`files`).
+// arguments returns this value (`result`); files were last changed at these times (`files`). A name
+// that is `kept` is the same object in a dict with room for more, or a function accepts it.
 #define TZERO_GUARD_KINDS(EACH)                                                                   \
     EACH(same) EACH(equal) EACH(check) EACH(absent) EACH(code) EACH(of_class) EACH(bases)         \
-    EACH(items) EACH(item) EACH(result) EACH(files)
+    EACH(items) EACH(item) EACH(result) EACH(files) EACH(kept)
 constexpr const char *guard_kind_names[] = {TZERO_GUARD_KINDS(TZERO_ENUMERATOR_NAME)};
 
 struct Watch {
@@ -26,7 +27,7 @@ struct Watch {
     Ref where;  // a dict, or a cell
     Ref name;   // in the dict
     Ref value;
-    Ref function;  // of a `check`
+    Ref function;  // of a `check`, or `kept`
     Kind kind = same;
     bool in_cell = false;
     bool by_version = false;  // it holds while its dict has the same version

@@ -38,7 +38,8 @@ EMPTY: Any = object()
 
 
 class Instruction(NamedTuple):
-    """An instruction, and how many values are on the stack before it runs."""
+    """An instruction, how many values are on the stack before it runs, its offset, and that of the
+    instruction after it."""
 
     name: str
     arg: int
@@ -46,6 +47,8 @@ class Instruction(NamedTuple):
     text: str
     depth: int
     line: int
+    place: int
+    after: int
 
 
 _decoded: weakref.WeakKeyDictionary[CodeType, Mapping[int, Instruction]]
@@ -73,9 +76,12 @@ def _decode(code: CodeType) -> Mapping[int, Instruction]:
         if each.positions is not None and each.positions.lineno is not None:
             line = each.positions.lineno
         if k in depths:
-            made[each.offset] = Instruction(
-                each.opname, each.arg or 0, each.argval, each.argrepr, depths[k], line
-            )
+            after = every[k + 1].offset if k + 1 < len(every) else -1
+            words = (each.opname, each.arg or 0, each.argval, each.argrepr)
+            made[each.offset] = Instruction(*words, depths[k], line, each.offset, after)
+    for each in reversed(list(made.values())):
+        if each.name == "EXTENDED_ARG":  # traced instead of the instruction that it belongs to
+            made[each.place] = made[each.after]
     return made
 
 
@@ -125,7 +131,11 @@ def operands(frame: FrameType, instruction: Instruction, count: int) -> tuple[An
 
 
 def arity(instruction: Instruction) -> int:
-    """How many values a call takes from the stack."""
+    """How many values an instruction takes from the stack, if that depends on its argument."""
+    if instruction.name == "FORMAT_VALUE":  # with a format there is one more
+        return 2 if instruction.arg & 4 else 1
+    if instruction.name == "RAISE_VARARGS":
+        return instruction.arg
     if instruction.name == "CALL_FUNCTION_EX":
         return 2 + (instruction.arg & 1) + _FUNCTION_FIRST
     return instruction.arg + 2 + (instruction.name == "CALL_KW")

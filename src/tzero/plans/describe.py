@@ -50,6 +50,7 @@ from tzero.reading.guards import (
     Guard,
     Item,
     Items,
+    Kept,
     OfClass,
     Result,
     Same,
@@ -69,6 +70,7 @@ _GUARD_KINDS: dict[type, str] = {
     Items: "items",
     Item: "item",
     Result: "result",
+    Kept: "kept",
     Files: "files",
 }
 

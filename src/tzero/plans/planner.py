@@ -31,6 +31,7 @@ from tzero.plans import record
 from tzero.plans.capture import capture
 from tzero.plans.plan import Drift, Plan, Refusal, drift
 from tzero.plans.table import Bound, Planned, Table
+from tzero.plans.values import shared
 from tzero.plans.wrapper import OtherValue, write
 from tzero.reading.dependencies import Dependencies, Unreplayable, read_dependencies
 from tzero.reading.forwarded import Passing, read_passing
@@ -168,7 +169,7 @@ class Planner(Generic[R]):
         if found.held and any(id(value) in found.held for value in given):
             self._say(f"not replayed: {record.HELD}")
             return found.bound.call(*args), None
-        if given is not args and record.shared(args, found.plan.guards):
+        if given is not args and shared(args, found.plan.guards):
             self._say(f"not replayed: {record.SHARED}")
             return found.bound.call(*args), None
         self.replayed += 1

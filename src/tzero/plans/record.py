@@ -27,7 +27,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import FunctionType, MethodType
 from typing import Any, NamedTuple
@@ -37,7 +37,7 @@ import torch
 from tzero import settings
 from tzero.adapters import triton_launch
 from tzero.adapters.torch_internals import OpOverload, is_higher_order, is_wrapped_launch
-from tzero.arguments.situation import NUMBERS, TENSORS, containers, leaves, situation, unsupported
+from tzero.arguments.situation import NUMBERS, TENSORS, leaves, situation, unsupported
 from tzero.plans import torch_ops
 from tzero.plans.frames import Stack, is_timed
 from tzero.plans.grids import Meta
@@ -55,7 +55,7 @@ from tzero.plans.plan import (
 )
 from tzero.plans.slots import Slots
 from tzero.plans.torch_steps import TorchSteps
-from tzero.plans.values import NotAStep, NotYet, constant_of, containers_in, tensors_of
+from tzero.plans.values import NotAStep, NotYet, constant_of, containers_in, shared, tensors_of
 from tzero.reading.bytecode import span_of, uses_low_bits
 from tzero.reading.dependencies import Dependencies
 from tzero.reading.forwarded import Passing
@@ -64,7 +64,7 @@ from tzero.reading.path import Path
 from tzero.reading.special import Callee
 from tzero.reading.world import World
 
-__all__ = ["HELD", "NO_LAUNCH", "SHARED", "Recorder", "Subject", "failure", "shared", "unfollowed"]
+__all__ = ["HELD", "NO_LAUNCH", "SHARED", "Recorder", "Subject", "failure", "unfollowed"]
 
 
 class Subject(NamedTuple):
@@ -116,6 +116,7 @@ class Recorder:
                 self.refuse(odd, show=False)
             elif type(value) in TENSORS and not self.slots.has(value):
                 self.slots.add(value, name, leaf=k)
+                self._guards += subject.dependencies.of_parameters(value)
                 put = sorted(subject.dependencies.attributes.intersection(vars(value)))
                 if put:
                     reason = f"it reads {name}.{put[0]}, which someone put on that tensor"
@@ -128,6 +129,7 @@ class Recorder:
         for k, tensor in subject.dependencies.tensors.items():
             if type(tensor) in TENSORS and not self.slots.has(tensor):
                 self.slots.add(tensor, subject.dependencies.guards[k].text, guard=k)
+                self._guards += subject.dependencies.of_parameters(tensor)
 
     def _path(self, host: FunctionType | MethodType) -> Path:
         if sys.gettrace() is not None:
@@ -377,8 +379,9 @@ class Recorder:
         value = self.slots.value(result, "its result", self._is_kept)
         held = [guard.value for guard in self.guards]
         seen = {id(each) for each in containers_in([*self.args, *held])}
+        world = self.path.world if self.path is not None else None
         for each in containers_in(result):
-            if id(each) in seen:
+            if id(each) in seen or (world is not None and world.has(each)):
                 raise NotAStep(
                     f"it returns a {type(each).__name__} that is an argument, in a global, or twice"
                 )
@@ -453,13 +456,3 @@ class _Source(NamedTuple):
 def unfollowed(path: Path | None) -> AbstractContextManager[None]:
     """A block of the recorder's own calls, or of calls that each replay makes too."""
     return contextlib.nullcontext() if path is None else path.paused()
-
-
-def shared(args: Sequence[Any], guards: Iterable[Guard]) -> bool:
-    """Whether an argument shares a list, tuple or dict with what a host function reads: the host
-    function may compare their identities, or change one and read the other."""
-    given = {id(each) for each in containers(args)}
-    if not given:
-        return False
-    held = (guard.now() for guard in guards if type(guard.value) in (list, tuple, dict))
-    return any(id(each) in given for each in containers(held))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from types import FunctionType
 from typing import Any, NamedTuple
 
 import torch
@@ -35,6 +36,7 @@ __all__ = [
     "fills",
     "is_custom",
     "is_geometry",
+    "is_own",
     "is_read",
     "named",
     "obstacle",
@@ -187,6 +189,26 @@ def named(function: Any) -> str:
     """
     name: str = resolve_name(function) or getattr(function, "__name__", repr(function))
     return name.removeprefix("torch.")
+
+
+def is_own(function: Any) -> bool:
+    """Whether a function is torch's own. One of the program, such as an operator made of others,
+    may decide by more than its arguments what it does: a replay calls it again.
+
+    >>> is_own(torch.full), is_own(torch.Tensor.add)
+    (True, True)
+    """
+    if isinstance(function, (OpOverload, type(torch.ops.aten.add))):
+        return function.__module__.split(".")[2] in _OWN  # torch._ops.aten
+    if isinstance(function, FunctionType):
+        return str(function.__globals__.get("__name__")).partition(".")[0] == "torch"
+    return True
+
+
+def is_among(function: Any, ran: Sequence[Ran]) -> bool:
+    """Whether a function is an operator that ran itself, and not one made of others."""
+    packet = getattr(function, "overloadpacket", function)
+    return any(each.operator.overloadpacket is packet for each in ran)
 
 
 def is_read(name: str) -> bool:

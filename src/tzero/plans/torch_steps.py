@@ -70,12 +70,16 @@ class TorchSteps:
         ran: list[torch_ops.Ran],
     ) -> None:
         """A torch function has returned; `ran` are the operators that ran in it."""
-        name = torch_ops.named(func)
-        if torch_ops.is_read(name):
+        name, own = torch_ops.named(func), torch_ops.is_own(func)
+        if own and torch_ops.is_read(name):
+            for tensor in tensors_of((args, dict(kwargs))):
+                self.slots.value(tensor, f"what {name} reads")
             return
-        if name == "result_type":  # of a number it is the default dtype
+        if own and name == "result_type":  # of a number it is the default dtype
             self._default_dtype()
             return
+        if not own and not torch_ops.is_among(func, ran):
+            raise NotAStep(f"{name} is made of others, and tzero does not see what it reads")
         if not self.acted and torch_ops.reads_value(result, ran):
             call = self._call(func, name, args, kwargs, ran)
             self.steps.append(Read(call, result, call.line))
@@ -87,7 +91,7 @@ class TorchSteps:
         if why:
             raise NotAStep(why)
         found = list(tensors_of(result))
-        if len(found) == 1 and result is found[0]:
+        if own and len(found) == 1 and result is found[0]:
             if not ran and self.slots.has(result):
                 if name.endswith("_") and not name.endswith("__"):  # requires_grad_, share_memory_
                     raise NotAStep(f"{name} changes a tensor in a way that plans do not support")
@@ -101,7 +105,7 @@ class TorchSteps:
             raise NotYet(f"{name} makes a fake tensor, as compilers do at a first call")
         if odd:
             raise NotAStep(f"{name} returns a {odd} tensor")
-        inexact = any(map(is_inexact, fresh)) and "dtype" not in kwargs
+        inexact = any(map(is_inexact, fresh)) and kwargs.get("dtype") is None
         if inexact and not any(map(is_inexact, tensors_of((args, kwargs)))):
             self._default_dtype()
         if is_thin(func) and self._lowered(func, args, kwargs, found, ran):
@@ -109,7 +113,7 @@ class TorchSteps:
         several = result is not found[0] if found else False
         if several and len(list(tensors_of((args, kwargs)))) > 1:
             pass  # they may be views of different tensors
-        elif fresh and all(self._is_view(tensor, call, ran) for tensor in fresh):
+        elif own and fresh and all(self._is_view(tensor, call, ran) for tensor in fresh):
             self._views(call, result)
             return
         for tensor in fresh:

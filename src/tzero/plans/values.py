@@ -6,15 +6,25 @@ and containers in a value; or `NotAStep` if a plan cannot hold it. It must not k
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 
 from tzero.adapters import triton_launch
+from tzero.arguments.situation import containers
 from tzero.plans.plan import Constant
+from tzero.reading.guards import Guard
 
-__all__ = ["NotAStep", "NotYet", "constant_of", "containers_in", "is_inexact", "tensors_of"]
+__all__ = [
+    "NotAStep",
+    "NotYet",
+    "constant_of",
+    "containers_in",
+    "is_inexact",
+    "shared",
+    "tensors_of",
+]
 
 _CONSTANTS = (
     *(bool, int, float, complex, str, bytes, type(None), type(...), slice, torch.Size),
@@ -55,12 +65,27 @@ def containers_in(value: Any) -> Iterator[Any]:
     rest = [value]
     while rest:
         each = rest.pop()
-        if isinstance(each, (list, dict)):
+        kind = type(each)  # `isinstance` may run code of the program: it reads `__class__`
+        if issubclass(kind, (list, dict)):
             yield each
-        if not isinstance(each, (list, tuple, dict)) or id(each) in seen:
+        if not issubclass(kind, (list, tuple, dict)) or id(each) in seen:
             continue
         seen.add(id(each))
-        rest.extend(each.values() if isinstance(each, dict) else each)
+        rest.extend(dict.values(each) if issubclass(kind, dict) else _base(kind).__iter__(each))
+
+
+def shared(args: Sequence[Any], guards: Iterable[Guard]) -> bool:
+    """Whether an argument shares a list, tuple or dict with what a host function reads: the host
+    function may compare their identities, or change one and read the other."""
+    given = {id(each) for each in containers(args)}
+    if not given:
+        return False
+    held = (guard.now() for guard in guards if type(guard.value) in (list, tuple, dict))
+    return any(id(each) in given for each in containers(held))
+
+
+def _base(kind: type) -> Any:
+    return list if issubclass(kind, list) else tuple
 
 
 def is_inexact(tensor: torch.Tensor) -> bool:

@@ -222,8 +222,10 @@ class _Writer:
 
     def _target(self, value: Value) -> str:
         """The assignment target of a result: names for slots, `_` for everything else."""
-        if isinstance(value, Tensor):
-            return self.tensors[value.slot]
+        if isinstance(value, Tensor):  # a tensor of the world is not assigned to: it is the same
+            return (
+                "_" if self.plan.slots[value.slot].guard is not None else self.tensors[value.slot]
+            )
         if isinstance(value, Nest) and any(True for _ in tensors_in(value)):
             return f"({', '.join(self._target(item) or '_' for item in value.items)},)"
         return ""

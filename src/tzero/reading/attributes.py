@@ -29,9 +29,11 @@ __all__ = [
     "follow",
     "functions_run",
     "has_added",
+    "holds_only_fields",
     "implementation",
     "is_data_descriptor",
     "is_generated",
+    "is_hooked",
     "is_same",
     "snapshot",
 ]
@@ -181,6 +183,44 @@ def follow(value: Any, chain: Sequence[str]) -> Any:
 def is_data_descriptor(value: Any, name: str) -> bool:
     """Whether the class defines an attribute so that none on the object can hide it."""
     return hasattr(type(inspect.getattr_static(type(value), name, None)), "__set__")
+
+
+def is_hooked(kind: type) -> bool:
+    """Whether code of a class runs whenever an attribute of its objects is read, ``__class__``
+    among them, which `isinstance` reads.
+
+    >>> is_hooked(int), is_hooked(type("Own", (), {"__class__": property(lambda self: int)}))
+    (False, True)
+    """
+    return any(
+        isinstance(vars(each).get("__getattribute__"), FunctionType) or "__class__" in vars(each)
+        for each in kind.__mro__[:-1]
+    )
+
+
+def holds_only_fields(kind: type) -> bool:
+    """Whether the objects of a dataclass hold nothing besides fields and attributes in a dict: they
+    are no containers or exceptions too, have no other slots, and compute no field.
+
+    >>> @dataclasses.dataclass
+    ... class Table(dict):
+    ...     by: int
+    >>> holds_only_fields(Table)
+    False
+    """
+    fields = {field.name for field in dataclasses.fields(kind)}
+    for each in kind.__mro__:
+        if each.__flags__ & _HEAP_TYPE == 0 and each is not object:
+            return False
+        for name, held in vars(each).items():
+            if type(held) is types.MemberDescriptorType and name not in fields:
+                return False
+            if name in fields and isinstance(held, (property, functools.cached_property)):
+                return False
+    return True
+
+
+_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: written in Python, mostly
 
 
 def has_added(value: Any, names: set[str]) -> bool:

@@ -11,11 +11,15 @@ Enters: a callable and its arguments, before it is called, and its result. Leave
 
 from __future__ import annotations
 
+import enum
 import functools
 import gc
+import inspect
+import operator
+import sys
 import threading
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import CodeType, FunctionType, MethodType
 from typing import Any
 
@@ -23,14 +27,15 @@ import torch
 
 from tzero.adapters import triton_launch
 from tzero.arguments.host import Host
-from tzero.reading.attributes import follow
+from tzero.reading.contents import CONTAINERS, STEADY, has_state
 from tzero.reading.findings import Unreplayable
-from tzero.reading.guards import Check, Same
+from tzero.reading.guards import Check, Kept, Same
 from tzero.reading.kinds import CACHED, KERNELS, is_plain
+from tzero.reading.known import is_a, is_program_class
 from tzero.reading.probes import ConstantFunction
 from tzero.reading.purity import impure, is_library
 from tzero.reading.special import Callee, apply, special_read
-from tzero.reading.world import CONTAINERS, STEADY, World, has_state, is_program_class
+from tzero.reading.world import Pending, World
 
 __all__ = ["Judge"]
 
@@ -58,6 +63,8 @@ class Judge:
         self._given: dict[int, Any] = {}  # arguments of the recorded call that can be changed
         self.codes: set[CodeType] = set()
         """Code that a call may run besides the functions of the world."""
+        self.followed: set[CodeType] = set()
+        """Code of libraries that is followed like that of the program."""
 
     def give(self, args: Sequence[Any]) -> None:
         """Note the arguments of the recorded call: they are not new, and their key is compared."""
@@ -69,7 +76,10 @@ class Judge:
                     self.give(list(held))
 
     def is_new(self, value: Any) -> bool:
-        """Whether an object was made during the call."""
+        """Whether an object was made during the call. Classes, modules and members of enums were
+        there before, wherever they come from."""
+        if is_a(value, (type, types.ModuleType, enum.Enum)):
+            return False
         return not self._world.has(value) and id(value) not in self._given
 
     def entered(self, manager: Any) -> None:
@@ -112,8 +122,12 @@ class Judge:
         """Note what a method or a partial function of the world calls."""
         while self._world.has(function):
             if type(function) is functools.partial:
-                for each in (*function.args, *function.keywords.values()):
-                    self._world.enter(each, f"an argument in {self._world.name(function)}")
+                for name in ("func", "args", "keywords"):
+                    ask = operator.attrgetter(name)
+                    text = f"{self._world.name(function)}.{name}"
+                    self._world.asked(text, function, ask, getattr(function, name))
+                for each in (function.args, function.keywords):
+                    self._world.contents(each)
                 inner = function.func
             elif isinstance(function, MethodType):
                 self._world.enter(function.__self__, f"the object of {self._world.name(function)}")
@@ -125,45 +139,61 @@ class Judge:
             self._world.enter(inner, self._world.name(function))
             function = inner
 
-    def call(self, callee: Callee) -> None:
-        """A call is about to be made."""
+    def call(self, callee: Callee) -> Pending | None:
+        """A call is about to be made; the attribute that it reads, if it is `getattr`."""
         function = callee.function
         special = special_read(callee.function, callee.args)
-        if isinstance(function, ConstantFunction):
+        if is_a(function, ConstantFunction):
             self._reads_all(callee.args, self._world.name(function))
-        elif special is not None:
-            special(self._world, callee)
+            return None
+        if special is not None:
+            pending = special(self._world, callee)
             if special is apply:
                 self._methods(callee.args[0], "forward", "setup_context")
-        elif isinstance(function, FunctionType) and not is_library(function):
-            return
-        elif isinstance(function, CACHED):
+            return pending
+        if is_a(function, FunctionType) and not is_library(function):
+            return None
+        if is_a(function, CACHED):
             self._world.enter(function.__wrapped__, self._world.name(function))
-        elif isinstance(function, type):
+        elif is_a(function, type):
             self._class(function, callee)
-        elif isinstance(follow(function, ["host"]), Host):
+        elif isinstance(inspect.getattr_static(function, "host", None), Host):
             self._kernel_of_tzero(function)
-        elif isinstance(function, torch.nn.Module):
+        elif is_a(function, torch.nn.Module):
             self._module(function)
-        elif isinstance(function, (types.BuiltinFunctionType, types.MethodWrapperType)):
+        elif is_a(function, (types.BuiltinFunctionType, types.MethodWrapperType)):
             self._builtin(function, callee)
-        elif isinstance(function, (types.MethodDescriptorType, types.WrapperDescriptorType)):
+        elif is_a(function, (types.MethodDescriptorType, types.WrapperDescriptorType)):
             self._method(callee.args[0] if callee.args else None, function, callee.args[1:])
-        elif isinstance(function, FunctionType):
+        elif is_a(function, FunctionType):
             self._library(function, callee)
         elif is_program_class(type(function)):
-            self._methods(type(function), "__call__")
-        else:
+            self._object(function)
+        elif _is_pure_object(function):
             self._reads_all(callee.args, self._world.name(function))
+        else:
+            name = self._world.name(function)
+            raise Unreplayable(f"it calls {name}, whose reads tzero does not see", "", 0)
+        return None
 
-    def returned(self, callee: Callee, result: Any, ran_program: bool) -> None:
+    def returned(
+        self, callee: Callee, result: Any, ran_program: bool, pending: Pending | None
+    ) -> None:
         """A call has returned. What a library function returns may have been there before, unless
         it is a wrapper that ran code of the program, which was followed."""
         function = callee.function
-        if isinstance(function, CACHED):
+        if pending is not None and function is hasattr:
+            self._world.settle_presence(pending, result)
+        elif pending is not None and result is not (callee.args[2] if callee.args[2:] else pending):
+            self._world.settle(pending, result)
+        elif pending is not None:
+            self._world.settle_presence(pending, False)
+        elif function in (isinstance, issubclass):
+            self._answered(callee, result)
+        elif is_a(function, CACHED):
             self._cached(function, callee, result)
         elif (
-            isinstance(function, FunctionType)
+            is_a(function, FunctionType)
             and is_library(function)
             and not ran_program
             and (type(result) in CONTAINERS or is_program_class(type(result)))
@@ -181,6 +211,30 @@ class Judge:
         if isinstance(inner, FunctionType) and is_library(inner) and self._world.has(inner):
             self._library(inner, Callee(inner, []))
 
+    # -- classes of objects --------------------------------------------------------------------
+
+    def checked(self, kind: type, others: Any) -> None:
+        """The class of an object, or of an exception, is compared with others."""
+        self._world.line(kind)
+        for each in _flat(others):
+            self._world.line(each)
+
+    def _answered(self, callee: Callee, result: bool) -> None:
+        """`isinstance` or `issubclass`: a class may answer by a method of its metaclass, and from
+        what was registered."""
+        value, others = callee.args
+        kind = value if callee.function is issubclass else type(value)
+        self.checked(kind, others)
+        if callee.function is isinstance and is_program_class(kind):
+            self._world.of_classes(kind, "__class__")
+        name = "__instancecheck__" if callee.function is isinstance else "__subclasscheck__"
+        for each in _flat(others):
+            found = self._world.of_classes(type(each), name)
+            if type(each) is not type and is_library(type(each)) and found is not vars(type)[name]:
+                text = f"whether {self._world.name(value)} is a {each.__name__}"
+                ask = functools.partial(_asked_again, callee.function, each)
+                self._world.asked(text, value, ask, ask(value))
+
     # -- kinds of callables --------------------------------------------------------------------
 
     def _check_pure(self, function: Any) -> None:
@@ -193,6 +247,8 @@ class Judge:
     def _class(self, kind: type, callee: Callee) -> None:
         if is_program_class(kind):
             self._methods(kind, "__new__", "__init__", "__post_init__")
+            if issubclass(kind, (*CONTAINERS, bytearray)):  # it may be filled by code in C
+                self._reads_all(callee.args, kind.__name__)
             if not is_library(type(kind)):
                 self._methods(type(kind), "__call__")
             return
@@ -218,11 +274,20 @@ class Judge:
                 self._world.enter(owner, f"the object of {self._world.name(function)}")
             self._method(owner, function, callee.args)
             return
-        if isinstance(owner, type):
+        if is_a(owner, type):
             self._check_pure(owner)
         self._check_pure(function)
+        if not is_library(owner if is_a(owner, type) else function):
+            raise Unreplayable(f"it calls {function.__name__}, which is not in Python", "", 0)
         if function not in _TYPE_ONLY:
             self._reads_all(callee.args, function.__name__)
+
+    def _object(self, value: Any) -> None:
+        """An object of the program's class is called."""
+        self._methods(type(value), "__call__")
+        if not is_a(self._world.of_classes(type(value), "__call__"), FunctionType):
+            name = self._world.name(value)
+            raise Unreplayable(f"it calls {name}, whose reads tzero does not see", "", 0)
 
     def _method(self, owner: Any, function: Any, args: Sequence[Any]) -> None:
         """A method in C of some object."""
@@ -262,15 +327,16 @@ class Judge:
         wrapped = vars(function).get("__wrapped__")
         if isinstance(wrapped, FunctionType):
             self._world.enter(wrapped, function.__name__)
-        self._reads_all(callee.args, function.__name__)
+        self._reads_all(callee.args, function.__name__, state=True)
 
-    def _reads_all(self, args: Sequence[Any], name: str) -> None:
-        """A function reads its arguments in depth, where that cannot be followed."""
+    def _reads_all(self, args: Sequence[Any], name: str, state: bool = False) -> None:
+        """A function reads its arguments in depth, where that cannot be followed; `state`: also the
+        attributes of objects in them."""
         for value in args:
-            if type(value) in CONTAINERS:
-                self._world.contents(value, deep=True)
-            elif isinstance(value, types.BuiltinFunctionType):  # it may be called
+            if is_a(value, types.BuiltinFunctionType):  # it may be called
                 self._check_pure(value)
+            elif is_a(value, CONTAINERS) or not self._world.has(value):
+                self._world.contents(value, deep=True, state=state)
             elif self._world.has(value) and has_state(value):
                 of = self._world.name(value)
                 raise Unreplayable(
@@ -291,7 +357,14 @@ class Judge:
         text = f"no hooks on {self._world.name(module)}"
         hooked: Callable[[Any], bool] = lambda now: not _is_hooked(now)  # noqa: E731
         self._world.add(Check(text, {"of": module}, "of", module, hooked))
-        self._opened_wrapper(self._world.attribute(module, "forward"))
+        for name in ("__call__", "_call_impl", "_wrapped_call_impl"):
+            self._world.of_classes(type(module), name)
+        self._world.attribute(module, "_compiled_call_impl")
+        forward = self._world.attribute(module, "forward")
+        self._opened_wrapper(forward)
+        if is_a(forward, FunctionType) and _module_of(forward).startswith("torch.nn."):
+            self._world.enter(forward, f"{self._world.name(module)}.forward")
+            self.followed.add(forward.__code__)
 
     def _cached(self, function: Any, callee: Callee, result: Any) -> None:
         """A cached function has returned: guard its cache entry. An entry that is evicted, or
@@ -305,7 +378,13 @@ class Judge:
             raise Unreplayable(f"{text} cannot be found", "", 0)
         ((cache, key),) = found
         entry = cache[key]
-        self._world.add(Same(f"{text} for {str(key)[:40]}", cache, key, entry))
+        name = f"{text} for {len(callee.args)} arguments"
+        if function.cache_parameters()["maxsize"] is None:
+            self._world.add(Same(name, cache, key, entry))
+        else:  # an entry that is evicted is used again, for other arguments
+            _, misses, most, _ = function.cache_info()
+            is_same: Callable[[], bool] = lambda: function.cache_info().misses == misses  # noqa: E731
+            self._world.add(Kept.of(name, cache, key, most, is_same))
         if isinstance(result, torch.Tensor):
             raise Unreplayable(f"{self._world.name(function)} has cached a tensor", "", 0)
         self._world.enter(result, f"the result of {self._world.name(function)}")
@@ -316,7 +395,7 @@ def _is_key(key: Any, callee: Callee) -> bool:
     mark between positions and names; a cache by type has the types at its end."""
     positional = callee.positional
     if len(callee.args) == 1 and not callee.names and type(key) is not tuple:
-        return type(key) is type(callee.args[0]) and bool(key == callee.args[0])
+        return _are_same([key], callee.args)
     if not isinstance(key, (tuple, list)):
         return False
     pairs = zip(callee.names, callee.args[len(positional) :], strict=True)
@@ -328,9 +407,42 @@ def _is_key(key: Any, callee: Callee) -> bool:
 
 
 def _are_same(some: Sequence[Any], others: Sequence[Any]) -> bool:
-    return len(some) == len(others) and all(
-        a is b or (type(a) is type(b) and a == b) for a, b in zip(some, others, strict=True)
-    )
+    """Whether the items are the same objects, or equal and plain: comparing others may run code of
+    the program."""
+    return len(some) == len(others) and all(map(_is_same, some, others))
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    if one is other:
+        return True
+    if type(one) is tuple and type(other) is tuple:
+        return _are_same(one, other)
+    return type(one) is type(other) and is_plain(one) and bool(one == other)
+
+
+def _module_of(function: FunctionType) -> str:
+    return str(function.__globals__.get("__name__"))
+
+
+def _flat(classes: Any) -> Iterator[type]:
+    """The classes that `isinstance` and `except` take: one, a union, or nested tuples."""
+    if is_a(classes, (tuple, types.UnionType)):
+        for each in classes if is_a(classes, tuple) else classes.__args__:
+            yield from _flat(each)
+    elif is_a(classes, type):
+        yield classes
+
+
+def _asked_again(function: Callable[[Any, type], bool], kind: type, value: Any) -> bool:
+    return function(value, kind)
+
+
+def _is_pure_object(function: Any) -> bool:
+    """Whether a callable object of a library reads only what it is given. Those of the standard
+    library, such as a weak reference, hold others."""
+    if type(function).__module__.partition(".")[0] in sys.stdlib_module_names:
+        return is_a(function, (operator.itemgetter, types.GetSetDescriptorType))
+    return True
 
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")

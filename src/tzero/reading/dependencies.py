@@ -21,8 +21,9 @@ from typing import Any, NamedTuple
 
 import torch
 
+from tzero.reading.attributes import class_dict
 from tzero.reading.findings import Findings, Unreplayable
-from tzero.reading.guards import Code, Guard
+from tzero.reading.guards import Absent, Code, Guard, Same
 from tzero.reading.names import NameReader
 
 __all__ = ["Dependencies", "Unreplayable", "code_guard", "read_dependencies"]
@@ -34,6 +35,7 @@ class Dependencies(NamedTuple):
     `tensors` are the tensors among the guards' values, by the number of the guard. `attributes` are
     names that the code loads from local variables and that tensors do not have, unless the program
     adds them. `helpers` are functions of the program that it may call, whose code was read.
+    `of_tensors` are the names that it may load from tensors.
 
     >>> read_dependencies(lambda x: torch.empty_like(x)).guards[1].text
     'torch.empty_like'
@@ -43,6 +45,19 @@ class Dependencies(NamedTuple):
     tensors: Mapping[int, torch.Tensor]
     attributes: frozenset[str] = frozenset()
     helpers: tuple[FunctionType, ...] = ()
+    of_tensors: frozenset[str] = frozenset()
+
+    def of_parameters(self, tensor: torch.Tensor) -> list[Guard]:
+        """The guards on what the program may put on `torch.nn.Parameter`, if a tensor is one."""
+        if type(tensor) is not torch.nn.Parameter:
+            return []
+        own = class_dict(torch.nn.Parameter)
+        return [
+            Same(f"torch.nn.Parameter.{name}", own, name, own[name])
+            if name in own
+            else Absent(f"no torch.nn.Parameter.{name}", own, name)
+            for name in sorted(self.of_tensors)
+        ]
 
 
 def read_dependencies(function: Callable[..., Any]) -> Dependencies:
@@ -63,7 +78,8 @@ def read_dependencies(function: Callable[..., Any]) -> Dependencies:
     guards = tuple(found.guards.values())
     held = {k: guard.value for k, guard in enumerate(guards)}
     tensors = {k: v for k, v in held.items() if isinstance(v, torch.Tensor)}
-    return Dependencies(guards, tensors, frozenset(found.attributes), tuple(found.helpers))
+    names = frozenset(found.of_tensors | found.attributes)
+    return Dependencies(guards, tensors, frozenset(found.attributes), tuple(found.helpers), names)
 
 
 def _guard_helpers(found: Findings) -> None:

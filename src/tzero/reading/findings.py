@@ -64,6 +64,7 @@ class Findings:
         self.helpers: dict[FunctionType, None] = {}  # a set that keeps its order
         self.names: set[str] = set()  # every global and attribute that the code loads
         self.attributes: set[str] = set()  # loaded from locals, and unknown to torch.Tensor
+        self.of_tensors: set[str] = set()  # those that torch.Tensor has
         self.catches = False  # whether an `except` may hide that an attribute is missing
         self.line = Line("", 0)
 

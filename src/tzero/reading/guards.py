@@ -17,6 +17,7 @@ Some checks are so frequent that native code does them itself, without calling t
     Item     a list holds the same item at some place
     Result   a function without arguments returns the same object, or an equal number or string
     Files    files and directories have not been changed
+    Kept     a cache has not evicted an entry
 
 `plans/describe.py` numbers the kinds for native code; `plans/wrapper.py` writes them as Python. A
 guard on a new kind of value is a `Check`, unless one of the others says it; facts of tensors are in
@@ -43,6 +44,7 @@ __all__ = [
     "Guard",
     "Item",
     "Items",
+    "Kept",
     "OfClass",
     "Result",
     "Same",
@@ -172,6 +174,27 @@ class Check(_Watched):
     def _same_place(self, other: _Watched) -> bool:
         """`where` is often a dict made for this guard, so the text identifies the place too."""
         return self.where is other.where or self.text == other.text
+
+
+class Kept(Check):
+    """A cache that holds only so many entries has not evicted one. An entry that is evicted may be
+    used again for others, so that it is the same object.
+
+    >>> cache = {1: "one"}
+    >>> guard = Kept.of("one of two", cache, 1, 2, lambda: False)
+    >>> guard.holds(), cache.update({2: "two"}), guard.holds()
+    (True, None, False)
+    """
+
+    @classmethod
+    def of(
+        cls, text: str, cache: dict[Any, Any], key: Any, most: int, is_same: Callable[[], bool]
+    ) -> Kept:
+        """The guard for a cache as it is now, with room for `most` entries; `is_same` says whether
+        it has evicted nothing, once it is full."""
+        entry = cache[key]
+        same: Callable[[Any], bool] = lambda now: now is entry and (len(cache) < most or is_same())
+        return cls(text, cache, key, (entry, most), same)
 
 
 class Code(Check):

@@ -72,7 +72,11 @@ def is_plain(value: Any) -> bool:
     >>> is_plain(3), is_plain(torch.float32), is_plain([3])
     (True, True, False)
     """
-    return type(value) in EQUAL or (isinstance(value, IDENTICAL) and is_library(type(value)))
+    kind = type(value)
+    if kind is slice:  # it may hold anything
+        return all(map(is_plain, (value.start, value.stop, value.step)))
+    # Not `isinstance`, which may run code of the program: it reads `value.__class__` too.
+    return kind in EQUAL or (issubclass(kind, IDENTICAL) and is_library(kind))
 
 
 def is_of_program(value: Any) -> bool:

@@ -16,7 +16,7 @@ import importlib.util
 import itertools
 import sys
 from collections.abc import Iterator
-from types import CellType, CodeType, FunctionType, ModuleType
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType, ModuleType
 from typing import Any
 
 import torch
@@ -47,6 +47,8 @@ class NameReader:
             return
         self._seen.add(id(function))
         caller = self._found.line
+        if function.__builtins__ is not vars(builtins):  # type: ignore[attr-defined]
+            raise self._found.refuse(f"{function.__name__} has builtins of its own")
         cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
         self._code(function.__code__, function.__globals__, dict(cells))
         self._found.line = caller
@@ -82,6 +84,8 @@ class NameReader:
                 self._stored(instruction, cells)
             elif name == "MATCH_CLASS":
                 raise self._found.refuse("it uses a class pattern, which reads attributes by place")
+            elif name == "IS_OP" and not _is_constant(instructions[k - 1]):
+                raise self._found.refuse("it compares two objects by `is`, and guards their values")
         for inner in code.co_consts:
             if isinstance(inner, CodeType):
                 own = {*inner.co_varnames, *code.co_cellvars}
@@ -146,6 +150,10 @@ class NameReader:
         if module is None:
             raise self._found.refuse(f"it imports {full!r}, which is not imported yet")
         self._found.add(Same(f"the module {full!r}", sys.modules, full, module))
+        importing = vars(builtins)["__import__"]
+        if not isinstance(importing, BuiltinFunctionType):
+            raise self._found.refuse("the program has replaced __import__")
+        self._found.add(Same("the builtin '__import__'", vars(builtins), "__import__", importing))
         if names:
             return dict(self._imported_from(module, instructions[k + 1 :]))
         after = iter(instructions[k + 1 :])
@@ -170,3 +178,9 @@ class NameReader:
                 yield stored.argval, found
             else:
                 self.values.module(module.__name__, module, [name])
+
+
+def _is_constant(instruction: dis.Instruction) -> bool:
+    """Whether an instruction loads one of the objects of which there is only one."""
+    singletons = (type(None), bool, type(...))
+    return instruction.opname == "LOAD_CONST" and isinstance(instruction.argval, singletons)

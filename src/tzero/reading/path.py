@@ -30,10 +30,11 @@ from tzero.reading.attributes import is_generated
 from tzero.reading.called import Judge
 from tzero.reading.dependencies import code_guard
 from tzero.reading.findings import Unreplayable
+from tzero.reading.known import is_program_class
 from tzero.reading.purity import LIBRARIES
 from tzero.reading.special import Callee
 from tzero.reading.steps import Steps
-from tzero.reading.world import World, is_program_class
+from tzero.reading.world import World
 
 __all__ = ["Path"]
 
@@ -54,6 +55,7 @@ class Path:
         self._cells: set[int] = set()  # cells of functions that were there before the call
         self._steps = Steps(world, self._judge, self._cells)
         self._is_over = self._is_paused = False
+        self._prefixed: dict[int, int] = {}  # by frame: where EXTENDED_ARG was before it
         self.codes: set[CodeType] = set()
         """The code that was followed, and the code nested in it."""
         self._inner: set[CodeType] = set()  # of functions that the call makes
@@ -111,14 +113,14 @@ class Path:
             return self._follow(frame)
         if function in self._seen:
             return self._follow(frame)
-        if code is not self._host.__code__ and _module(frame) in LIBRARIES:
+        if code not in self._judge.followed and self._is_of_library(function, frame):
             return None
         if _is_importing(frame, self.codes):
             return None
         try:
             if not isinstance(function, FunctionType):
                 raise Unreplayable("it defines a class, or runs a module", "", 0)
-            if code is not self._host.__code__ and not self._is_called(function, code):
+            if function is not self._host and not self._is_called(function, code):
                 self._stop(f"{code.co_name}, which it does not call, interrupts it", frame, False)
                 return None
             self._known(function)
@@ -126,6 +128,18 @@ class Path:
             self._stop(error.reason, frame, True)
             return None
         return self._follow(frame)
+
+    def _is_of_library(self, function: Any, frame: FrameType) -> bool:
+        """Whether a frame is not followed: `called` has judged the call of a library that led here.
+        Code without a module is its caller's, unless the program has it."""
+        if function is self._host:
+            return False
+        name = frame.f_globals.get("__name__") or ""
+        if name and not name.startswith("namedtuple_"):
+            return name.partition(".")[0] in LIBRARIES
+        caller = frame.f_back
+        of_caller = caller is not None and _module(caller) in LIBRARIES
+        return of_caller and not self.world.has(function)
 
     def _is_called(self, function: FunctionType, code: CodeType) -> bool:
         """Whether the instruction that is about to run may call a function: it was read before, or
@@ -147,7 +161,7 @@ class Path:
         self.codes.update(every)
         self._inner.update(every[1:])
         self._cells.update(id(cell) for cell in function.__closure__ or ())
-        if function.__code__ is self._host.__code__:
+        if function is self._host:
             return
         self._helpers[function] = None
         for default in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
@@ -173,6 +187,10 @@ class Path:
         if instruction is None:
             self._stop("its bytecode is not understood", frame, True)
             return None
+        if self._prefixed.pop(id(frame), None) == frame.f_lasti:
+            return self._step  # it was taken with its EXTENDED_ARG
+        if instruction.place != frame.f_lasti:
+            self._prefixed[id(frame)] = instruction.place
         try:
             self._steps.take(frame, instruction)
         except Unreplayable as error:

@@ -18,18 +18,19 @@ import importlib.util
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from types import MethodType
+from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any, NamedTuple, cast
 
 import torch
 
 from tzero import settings
-from tzero.reading.attributes import INTROSPECTION
+from tzero.reading.attributes import INTROSPECTION, MISSING
 from tzero.reading.findings import Unreplayable
 from tzero.reading.guards import Check, Result, result_guard
 from tzero.reading.imports import read_import
-from tzero.reading.purity import AUTOCAST, GETTERS, IMPURE_BUILTINS, READS_A_SETTING
-from tzero.reading.world import World
+from tzero.reading.known import is_a
+from tzero.reading.purity import AUTOCAST, GETTERS, IMPURE_BUILTINS, READS_A_SETTING, is_library
+from tzero.reading.world import Pending, World
 
 __all__ = ["Callee", "apply", "special_read"]
 
@@ -59,6 +60,17 @@ class Callee(NamedTuple):
             return cls.of(function.func, given, (*function.keywords, *names))
         return cls(function, args, names)
 
+    def argument(self, place: int, name: str) -> Any:
+        """An argument, given by position or by name; `MISSING` if it is not given.
+
+        >>> Callee(print, [1, 2], ("end",)).argument(1, "end")
+        2
+        """
+        if place < len(self.args) - len(self.names):
+            return self.args[place]
+        named = dict(zip(self.names, self.args[len(self.args) - len(self.names) :], strict=True))
+        return named.get(name, MISSING)
+
     @property
     def positional(self) -> list[Any]:
         """The arguments that are given by position."""
@@ -77,25 +89,26 @@ _LEVELS = {
 }
 
 
-def get_attribute(world: World, callee: Callee) -> None:
+def get_attribute(world: World, callee: Callee) -> Pending | None:
     """getattr, hasattr"""
     value, name, *_ = callee.args
     if type(name) is not str:
         raise Unreplayable("it calls getattr with a name that is not a string", "", 0)
     if name in INTROSPECTION:
         raise Unreplayable(f"it reads {name}, which gives access to hidden state", "", 0)
-    world.attribute(value, name)
+    found = world.attribute(value, name)
+    return found if isinstance(found, Pending) else None
 
 
 def get_variable(world: World, callee: Callee) -> None:
     """os.getenv"""
     world.enter(settings.ENVIRONMENT, "os.environ")
-    world.item(settings.ENVIRONMENT, callee.args[0])
+    world.item(settings.ENVIRONMENT, callee.argument(0, "key"))
 
 
 def get_by_method(world: World, callee: Callee) -> None:
     """os.environ.get"""
-    get_variable(world, Callee(settings.READ_VARIABLE, callee.args[1:]))
+    get_variable(world, Callee(settings.READ_VARIABLE, callee.args[1:], callee.names))
 
 
 def setting(world: World, callee: Callee) -> None:
@@ -117,7 +130,7 @@ def autocast_dtype(world: World, callee: Callee) -> None:
 
 def import_module(world: World, callee: Callee) -> None:
     """importlib.import_module, importlib.util.find_spec"""
-    name = callee.args[0]
+    name = callee.argument(0, "name")
     if len(callee.args) > 1 or type(name) is not str or name.startswith("."):
         raise Unreplayable("it imports a module relative to another", "", 0)
     read_import(world, name)
@@ -170,7 +183,7 @@ def log_level(world: World, callee: Callee) -> None:
     world.add(Check(text, {"of": logger}, "of", logger, same))
 
 
-Special = Callable[[World, Callee], None]
+Special = Callable[[World, Callee], Pending | None]
 _SPECIAL: dict[Any, Special] = {
     getattr: get_attribute,
     hasattr: get_attribute,
@@ -196,12 +209,13 @@ def special_read(function: Any, args: Sequence[Any]) -> Special | None:
     >>> special_read(getattr, ()) is get_attribute, special_read(len, ())
     (True, None)
     """
+    if not is_a(function, (FunctionType, BuiltinFunctionType, type)):
+        return None  # to look for it would hash it, which may run code of the program
+    if is_a(function, type) and not is_library(function):
+        return None
     if function is _BY_METHOD:
         return get_by_method if args and args[0] is settings.ENVIRONMENT else None
-    try:
-        found = _SPECIAL.get(function)
-    except TypeError:  # not hashable
-        return None
+    found = _SPECIAL.get(function)
     if found is None and function in _REFUSED:
         name = function.__name__
         raise Unreplayable(f"it calls {name}, which has side effects or reads hidden state", "", 0)

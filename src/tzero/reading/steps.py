@@ -6,25 +6,35 @@ Enters: an instruction that is about to run, and its frame. Leaves: guards in a 
 
 from __future__ import annotations
 
-import builtins
 import collections
+import enum
 import importlib.util
 import sys
-from collections.abc import Callable, Mapping
-from types import CellType, FrameType, FunctionType
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from types import BuiltinFunctionType, CellType, FrameType, FunctionType
+from typing import Any, NamedTuple
 
 import torch
 
-from tzero.adapters.python_frames import Instruction, arity, call_in, function_of, operands
+from tzero.adapters.python_frames import (
+    EMPTY,
+    Instruction,
+    arity,
+    call_in,
+    decoded,
+    function_of,
+    operands,
+)
 from tzero.reading.attributes import INTROSPECTION
 from tzero.reading.bytecode import implied
 from tzero.reading.called import Judge
 from tzero.reading.findings import Unreplayable
 from tzero.reading.imports import read_import
+from tzero.reading.kinds import EQUAL, KERNELS
+from tzero.reading.known import is_a, is_program_class
 from tzero.reading.purity import is_library
 from tzero.reading.special import Callee
-from tzero.reading.world import World, is_program_class
+from tzero.reading.world import Pending, World
 
 __all__ = ["Steps"]
 
@@ -33,28 +43,41 @@ class Steps:
     """Handles the instructions of one call. `cells` are the ids of cells that were there before."""
 
     def __init__(self, world: World, judge: Judge, cells: set[int]) -> None:
-        self.world, self._judge, self._cells = world, judge, cells
+        self.world, self.judge, self._cells = world, judge, cells
         self.operands: tuple[Any, ...] = ()
         """The values that the instruction works on which is about to run."""
         self.frames = 0  # how many frames of the program were followed so far
-        # By frame: a call whose result comes next, and how many frames were followed before it.
-        self._result_of: dict[int, tuple[Callee, int]] = {}
+        # By frame: what gives the value that comes next, and where the next instruction is.
+        self._awaited: dict[int, tuple[Awaited, int]] = {}
         self._names: dict[int, tuple[str, ...]] = {}  # by frame: keywords of the next call
 
     def take(self, frame: FrameType, at: Instruction) -> None:
         """An instruction is about to run; the result of the call before it is on the stack."""
         if at.name == "CALL" and _CALLS == "PRECALL":  # the second half of a call
             return
-        callee, before = self._result_of.pop(id(frame), (None, 0))
-        if callee is not None and at.depth > 0:
-            (result,) = operands(frame, at, 1)
-            self._judge.returned(callee, result, ran_program=self.frames != before)
+        awaited, place = self._awaited.pop(id(frame), (None, 0))
+        if awaited is not None:
+            self._came(awaited, frame, at, raised=frame.f_lasti != place)
         if at.name in _HARMLESS:
             return
         count, handle = _HANDLERS.get(at.name, (0, Steps.refused))
         taken = count if count >= 0 else arity(at)
         self.operands = operands(frame, at, taken) if taken else ()
         handle(self, frame, at, self.operands)
+
+    def _came(self, awaited: Awaited, frame: FrameType, at: Instruction, raised: bool) -> None:
+        """What the instruction before this one gave, or whether it raised."""
+        if isinstance(awaited, Pending):
+            if raised:
+                raise Unreplayable(f"it reads {awaited.text}, which raises an exception", "", 0)
+            below, result = operands(frame, at, 2) if at.depth > 1 else operands(frame, at, 1) * 2
+            self.world.settle(awaited, below if result is EMPTY else result)  # for a call: 3.13
+        elif not raised:
+            (result,) = operands(frame, at, 1)
+            ran_program = self.frames != awaited.before
+            self.judge.returned(awaited.callee, result, ran_program, awaited.pending)
+        elif awaited.pending is not None:
+            raise Unreplayable(f"it reads {awaited.pending.text}, which raises an exception", "", 0)
 
     def global_(self, frame: FrameType, at: Instruction, values: Any) -> None:
         """LOAD_GLOBAL"""
@@ -79,7 +102,9 @@ class Steps:
         """LOAD_ATTR, LOAD_METHOD"""
         if at.value in INTROSPECTION:
             raise Unreplayable(f"it reads {at.value}, which gives access to hidden state", "", 0)
-        self.world.attribute(values[0], at.value)
+        found = self.world.attribute(values[0], at.value)
+        if isinstance(found, Pending):
+            self._awaited[id(frame)] = found, at.after
 
     def super_attribute(self, frame: FrameType, at: Instruction, values: Any) -> None:
         """LOAD_SUPER_ATTR"""
@@ -89,19 +114,17 @@ class Steps:
         """BINARY_SUBSCR"""
         self._dunders(at, values)
         self.world.item(*values)
-        self._judge.subscripted(values[0])
+        self.judge.subscripted(values[0])
 
     def contents(self, frame: FrameType, at: Instruction, values: Any) -> None:
         """An instruction that iterates over its operands, or asks for their truth or length."""
         self._dunders(at, values)
         for value in values:
             self.world.contents(value)
-            for name in ("__bool__", "__len__", "__iter__"):
-                if is_program_class(type(value)):
-                    self.world.of_classes(type(value), name)
+            self.asked_for(value, ("__bool__", "__len__", "__iter__", "__getitem__"))
 
     def compared(self, frame: FrameType, at: Instruction, values: Any) -> None:
-        """COMPARE_OP, CONTAINS_OP, FORMAT_VALUE: an instruction that reads contents in depth."""
+        """COMPARE_OP, FORMAT_VALUE: an instruction that reads contents in depth."""
         self._dunders(at, values)
         for value in values:
             self.world.contents(value, deep=True)
@@ -113,7 +136,9 @@ class Steps:
         if type(container) is dict and type(key) is str:
             self.world.item(container, key)
         else:
-            self.world.contents(container, deep=True)
+            self.asked_for(container, ("__iter__", "__getitem__"))
+            for each in values:
+                self.world.contents(each, deep=True)
 
     def binary(self, frame: FrameType, at: Instruction, values: Any) -> None:
         """BINARY_OP"""
@@ -125,27 +150,28 @@ class Steps:
         """Guard the methods that an operator calls on objects of the program and on tensors."""
         for method in implied(at.name, at.value if at.name == "COMPARE_OP" else at.text):
             for value in values:
-                if isinstance(value, torch.Tensor):
+                if is_a(value, torch.Tensor):
                     self.world.attribute(value, method)
-                elif is_program_class(type(value)):
-                    self.world.of_classes(type(value), method)
+                else:
+                    self.asked_for(value, (method, "__eq__") if method == "__ne__" else (method,))
 
-    def next_item(self, frame: FrameType, at: Instruction, values: Any) -> None:
-        """FOR_ITER"""
-        if self.world.has(values[0]):
-            raise Unreplayable(f"it advances {self.world.name(values[0])}", "", 0)
+    def asked_for(self, value: Any, names: Sequence[str]) -> None:
+        """Guard methods that an instruction looks for in the class of an object. One of a library,
+        which the class inherits, reads what the call does not show."""
+        kind = type(value)
+        for name in names if is_program_class(kind) else ():
+            self.world.of_classes(kind, name)
+            owner = next((each for each in kind.__mro__ if name in vars(each)), object)
+            if self.world.has(value) and is_library(owner) and not _shows_all(owner):
+                raise self.world.unwatchable(value)
 
     def entered_block(self, frame: FrameType, at: Instruction, values: Any) -> None:
         """BEFORE_WITH"""
         for name in ("__enter__", "__exit__"):
             self.world.attribute(values[0], name)
-        self._judge.entered(values[0])
+        self.judge.entered(values[0])
 
     # -- stores --------------------------------------------------------------------------------
-
-    def store_global(self, frame: FrameType, at: Instruction, values: Any) -> None:
-        """STORE_GLOBAL, DELETE_GLOBAL"""
-        raise Unreplayable(f"it assigns the global {at.value!r}", "", 0)
 
     def store_cell(self, frame: FrameType, at: Instruction, values: Any) -> None:
         """STORE_DEREF, DELETE_DEREF"""
@@ -155,7 +181,7 @@ class Steps:
     def store_attribute(self, frame: FrameType, at: Instruction, values: Any) -> None:
         """STORE_ATTR, DELETE_ATTR"""
         target = values[-1]
-        if isinstance(target, torch.Tensor) or not self._judge.is_new(target):
+        if is_a(target, torch.Tensor) or not self.judge.is_new(target):
             raise Unreplayable(f"it assigns the attribute {at.value!r}", "", 0)
         self.world.of_classes(type(target), at.value)
         self.world.of_classes(type(target), "__setattr__")
@@ -164,18 +190,8 @@ class Steps:
         """STORE_SUBSCR, DELETE_SUBSCR"""
         target = values[-2]
         self._dunders(at, values[-2:-1])
-        if not isinstance(target, torch.Tensor) and not self._judge.is_new(target):
+        if not is_a(target, torch.Tensor) and not self.judge.is_new(target):
             raise Unreplayable(f"it changes {self.world.name(target)}", "", 0)
-
-    # -- imports -------------------------------------------------------------------------------
-
-    def imported(self, frame: FrameType, at: Instruction, values: Any) -> None:
-        """IMPORT_NAME"""
-        if frame.f_builtins.get("__import__") is not builtins.__import__:
-            raise Unreplayable("the program has replaced __import__", "", 0)
-        level, _ = values
-        package = frame.f_globals.get("__package__") or frame.f_globals.get("__name__", "")
-        read_import(self.world, importlib.util.resolve_name("." * level + at.value, package))
 
     # -- calls ---------------------------------------------------------------------------------
 
@@ -189,31 +205,35 @@ class Steps:
         if at.name == "CALL_KW":
             *values, names = values
         function, args = call_in(values)
-        self._judge.opened(function)
-        self._called(frame, Callee.of(function, args, names))
+        self.judge.opened(function)
+        self._called(frame, at, Callee.of(function, args, names))
 
     def called_with_all(self, frame: FrameType, at: Instruction, values: Any) -> None:
         """CALL_FUNCTION_EX"""
         *called, args = values[: len(values) - (at.arg & 1)]
         function, _ = call_in(called)
         named: Mapping[str, Any] = values[-1] if at.arg & 1 else {}
-        self._judge.opened(function)
+        self.judge.opened(function)
         for each in (args, named):
             self.world.contents(each)
         if type(args) in _SPREAD:
-            self._called(frame, Callee.of(function, [*args, *named.values()], tuple(named)))
+            self._called(frame, at, Callee.of(function, [*args, *named.values()], tuple(named)))
             return
+        self.asked_for(args, ("__iter__", "__getitem__", "__len__"))
         callee = Callee.of(function, [*named.values()], tuple(named))
         if not _is_followed(callee.function):
             # To look at the arguments would take them from an iterator, or run code.
             name = self.world.name(callee.function)
             raise Unreplayable(f"it spreads a {type(args).__name__} in a call of {name}", "", 0)
-        self._called(frame, callee)
+        self._called(frame, at, callee)
 
-    def _called(self, frame: FrameType, callee: Callee) -> None:
+    def _called(self, frame: FrameType, at: Instruction, callee: Callee) -> None:
         self.operands = (callee.function, *callee.args)
-        self._judge.call(callee)
-        self._result_of[id(frame)] = callee, self.frames
+        pending = self.judge.call(callee)
+        after = at.after
+        if at.name == "PRECALL":  # the result comes after the second half
+            after = decoded(frame.f_code)[after].after
+        self._awaited[id(frame)] = Result(callee, self.frames, pending), after
 
     def refused(self, frame: FrameType, at: Instruction, values: Any) -> None:
         """Instructions that are not followed."""
@@ -221,12 +241,73 @@ class Steps:
         raise Unreplayable(words.get(at.name, f"it executes {at.name}"), "", 0)
 
 
+class Result(NamedTuple):
+    """The result of a call: how many frames were followed before it, and the attribute that the
+    call reads, if it is `getattr` or `hasattr`."""
+
+    callee: Callee
+    before: int
+    pending: Pending | None
+
+
+Awaited = Result | Pending
+
+_STEADY = (object, tuple, str, bytes, int, float, complex, frozenset, type, BaseException)
+
+
+def _shows_all(kind: type) -> bool:
+    """Whether methods of a library class read nothing that can change unseen."""
+    return kind in _STEADY or issubclass(kind, (enum.Enum, *KERNELS))
+
+
+def _identity(steps: Steps, frame: FrameType, at: Instruction, values: Any) -> None:
+    """IS_OP: of numbers and texts, guards compare values only."""
+    if type(values[0]) in EQUAL and type(values[0]) is type(values[1]):
+        kind = type(values[0]).__name__
+        raise Unreplayable(f"it compares two objects of type {kind} by `is`", "", 0)
+
+
+def _matched(steps: Steps, frame: FrameType, at: Instruction, values: Any) -> None:
+    """CHECK_EXC_MATCH"""
+    steps.judge.checked(type(values[0]), values[1])
+
+
+def _raised(steps: Steps, frame: FrameType, at: Instruction, values: Any) -> None:
+    """RAISE_VARARGS: a class is called."""
+    for value in values:
+        if is_a(value, type) and is_program_class(value):
+            for name in ("__new__", "__init__"):
+                steps.world.of_classes(value, name)
+
+
 def _truth(steps: Steps, frame: FrameType, at: Instruction, values: Any) -> None:
-    """An instruction that asks whether its operand is true. It always is if its class, of a
-    library, says nothing about it."""
-    kind = type(values[0])
-    if is_program_class(kind) or hasattr(kind, "__bool__") or hasattr(kind, "__len__"):
-        steps.contents(frame, at, values)
+    """A jump, or `not`. An object is true if its class, of a library, says nothing about it."""
+    (value,) = values
+    kind = type(value)
+    steps.asked_for(value, ("__bool__", "__len__"))
+    if hasattr(kind, "__bool__") or hasattr(kind, "__len__"):
+        steps.world.contents(value)
+
+
+def _imported(steps: Steps, frame: FrameType, at: Instruction, values: Any) -> None:
+    """IMPORT_NAME"""
+    importing = steps.world.own("the builtin '__import__'", frame.f_builtins, "__import__")
+    if not is_a(importing, BuiltinFunctionType):
+        raise Unreplayable("the program has replaced __import__", "", 0)
+    level, _ = values
+    package = frame.f_globals.get("__package__") or frame.f_globals.get("__name__", "")
+    read_import(steps.world, importlib.util.resolve_name("." * level + at.value, package))
+
+
+def _store_global(steps: Steps, frame: FrameType, at: Instruction, values: Any) -> None:
+    """STORE_GLOBAL, DELETE_GLOBAL"""
+    raise Unreplayable(f"it assigns the global {at.value!r}", "", 0)
+
+
+def _next_item(steps: Steps, frame: FrameType, at: Instruction, values: Any) -> None:
+    """FOR_ITER"""
+    if steps.world.has(values[0]):
+        raise Unreplayable(f"it advances {steps.world.name(values[0])}", "", 0)
 
 
 _SPREAD: tuple[type, ...] = (
@@ -238,7 +319,7 @@ _SPREAD: tuple[type, ...] = (
 
 def _is_followed(function: Any) -> bool:
     """Whether what a function reads of its arguments is seen."""
-    return isinstance(function, FunctionType | type) and not is_library(function)
+    return is_a(function, (FunctionType, type)) and not is_library(function)
 
 
 def _intrinsic(steps: Steps, frame: FrameType, at: Instruction, values: Any) -> None:
@@ -274,20 +355,24 @@ _HANDLERS: dict[str, tuple[int, Handle]] = {
         (1, _truth),
     ),
     "COMPARE_OP": (2, Steps.compared),
-    **dict.fromkeys(["FORMAT_VALUE", "FORMAT_SIMPLE", "CONVERT_VALUE"], (1, Steps.compared)),
+    "IS_OP": (2, _identity),
+    "FORMAT_VALUE": (-1, Steps.compared),
+    **dict.fromkeys(["FORMAT_SIMPLE", "CONVERT_VALUE"], (1, Steps.compared)),
     "FORMAT_WITH_SPEC": (2, Steps.compared),
+    "CHECK_EXC_MATCH": (2, _matched),
+    "RAISE_VARARGS": (-1, _raised),
     "CONTAINS_OP": (2, Steps.contained),
     "BINARY_OP": (2, Steps.binary),
-    "FOR_ITER": (1, Steps.next_item),
+    "FOR_ITER": (1, _next_item),
     "SEND": (2, Steps.contents),
     "BEFORE_WITH": (1, Steps.entered_block),
-    **dict.fromkeys(["STORE_GLOBAL", "DELETE_GLOBAL"], (0, Steps.store_global)),
+    **dict.fromkeys(["STORE_GLOBAL", "DELETE_GLOBAL"], (0, _store_global)),
     **dict.fromkeys(["STORE_DEREF", "DELETE_DEREF"], (0, Steps.store_cell)),
     "STORE_ATTR": (2, Steps.store_attribute),
     "DELETE_ATTR": (1, Steps.store_attribute),
     "STORE_SUBSCR": (3, Steps.store_item),
     "DELETE_SUBSCR": (2, Steps.store_item),
-    "IMPORT_NAME": (2, Steps.imported),
+    "IMPORT_NAME": (2, _imported),
     "IMPORT_FROM": (1, Steps.attribute),
     "KW_NAMES": (0, Steps.keywords),
     **dict.fromkeys([_CALLS, "CALL_KW"], (-1, Steps.called)),
@@ -316,17 +401,16 @@ _HARMLESS = frozenset(
         *("BUILD_CONST_KEY_MAP", "BUILD_LIST", "BUILD_MAP", "BUILD_SET", "BUILD_SLICE"),
         *("BUILD_STRING", "BUILD_TUPLE", "LIST_APPEND", "LIST_TO_TUPLE", "MAKE_CELL"),
         *("MAKE_FUNCTION", "MAP_ADD", "SET_ADD", "SET_FUNCTION_ATTRIBUTE"),
-        # compare identities, and jump
-        *("IS_OP", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT", "JUMP_FORWARD"),
+        # jump
+        *("JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT", "JUMP_FORWARD"),
         *("POP_JUMP_BACKWARD_IF_NONE", "POP_JUMP_BACKWARD_IF_NOT_NONE"),
         *("POP_JUMP_FORWARD_IF_NONE", "POP_JUMP_FORWARD_IF_NOT_NONE"),
         *("POP_JUMP_IF_NONE", "POP_JUMP_IF_NOT_NONE"),
         # begin and end functions, loops and blocks
         *("CLEANUP_THROW", "END_FOR", "END_SEND", "RETURN_CONST", "RETURN_GENERATOR"),
         *("RETURN_VALUE", "YIELD_VALUE"),
-        # raise and catch exceptions; classes of exceptions are compared by identity
-        *("CHECK_EXC_MATCH", "LOAD_ASSERTION_ERROR", "POP_EXCEPT", "PUSH_EXC_INFO"),
-        *("RAISE_VARARGS", "RERAISE", "WITH_EXCEPT_START"),
+        # catch exceptions
+        *("LOAD_ASSERTION_ERROR", "POP_EXCEPT", "PUSH_EXC_INFO", "RERAISE", "WITH_EXCEPT_START"),
     ]
 )
 """Instructions that neither read nor change anything that was there before the call. An instruction

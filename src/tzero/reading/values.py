@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import inspect
 import types
 from collections.abc import Callable, Iterator, Sequence
 from types import CellType, FunctionType, ModuleType
@@ -36,18 +37,19 @@ from tzero.reading.attributes import (
     follow,
     functions_run,
     has_added,
+    holds_only_fields,
     implementation,
     is_data_descriptor,
     is_generated,
+    is_hooked,
     is_same,
 )
 from tzero.reading.classes import Classes
 from tzero.reading.findings import Findings, Line, Unreplayable, Variable
-from tzero.reading.guards import Absent, Check, Items, Same, items_of, result_guard
+from tzero.reading.guards import Absent, Check, Items, OfClass, Same, items_of, result_guard
 from tzero.reading.kinds import (
     CACHED,
     EQUAL,
-    IDENTICAL,
     KERNELS,
     LOOKED_AT,
     OPAQUE,
@@ -79,6 +81,8 @@ class Values:
     def read(self, variable: Variable, chain: Sequence[str] = (), called: bool = False) -> None:
         """Guard a value. The code loads the attributes in `chain` from it, or calls it at once."""
         value, add = variable.value, self._found.add
+        if is_hooked(type(value)):
+            raise self._unwatchable(variable.text, value)
         if isinstance(value, ConstantFunction) and not chain:
             add(variable.same())
             return
@@ -95,12 +99,14 @@ class Values:
         elif isinstance(value, enum.Enum):
             add(variable.same())
             self.classes.enum_member(variable.text, value)
-        elif isinstance(value, IDENTICAL) and is_library(type(value)):
+        elif is_plain(value):
             add(variable.same())
         elif isinstance(value, triton_launch.Constexpr):
             add(variable.same())
             self._member(variable, ["value"])
-        elif isinstance(follow(value, ["host"]), Host):  # another kernel of tzero
+        elif isinstance(
+            inspect.getattr_static(value, "host", None), Host
+        ):  # another kernel of tzero
             add(variable.same())
             if not isinstance(value.host.function, FunctionType):
                 raise self._found.refuse(f"{variable.text} is not a plain Python function")
@@ -147,6 +153,8 @@ class Values:
         if not chain:
             raise self._found.refuse(f"it uses {text}, a module, as a value")
         attribute, *rest = chain
+        if not is_library(module):
+            self._found.add(OfClass.of(f"the class of {module.__name__}", module))
         text = f"{module.__name__}.{attribute}"
         if is_impure_name(module.__name__, attribute):
             raise self._found.refuse(f"it uses {text}, {_IMPURE}")
@@ -162,7 +170,7 @@ class Values:
         self._refuse_impure(found)
         self._found.add(variable.same())
         self._guard_setting(text, found)
-        if rest and not callable(found) and type(found) not in (*EQUAL, *IDENTICAL):
+        if rest and not callable(found) and not is_plain(found):
             self._member(variable, rest)
 
     # -- functions -----------------------------------------------------------------------------
@@ -211,6 +219,13 @@ class Values:
         self._run(text, getattr(value, "__wrapped__", None))
 
     def _kernel(self, text: str, kernel: Any) -> None:
+        for layer in triton_launch.layers(kernel):
+            for name in ("values", "configs", "pre_hook", "post_hook", "fn"):
+                held = vars(layer).get(name)
+                if held is not None:
+                    self._found.add(Same(f"{text}.{name}", vars(layer), name, held))
+                if type(held) in (list, dict):
+                    self._found.add(Items.of(f"the contents of {text}.{name}", held))
         for function in triton_launch.functions_of(kernel):
             self._run(text, function)
 
@@ -230,6 +245,7 @@ class Values:
 
     def tensor_attribute(self, name: str) -> None:
         """An attribute of `torch.Tensor`: torch's own, unless the program replaces it."""
+        self._found.of_tensors.add(name)
         text, own = f"torch.Tensor.{name}", class_dict(torch.Tensor)
         if name in own:
             self._found.add(Same(text, own, name, own[name]))
@@ -284,15 +300,13 @@ class Values:
     def _member(self, variable: Variable, chain: Sequence[str]) -> None:
         """Attributes of an object or a class: loaded again by the guard."""
         value = variable.value
+        self._refuse_to_run(variable.text, value, chain)
         tensors = (k for k in range(1, len(chain)) if is_tensor(follow(value, chain[:k])))
         chain = chain[: next(tensors, len(chain))]  # a recording sees what is read of a tensor
         found = follow(value, chain)
         text = f"{variable.text}.{'.'.join(chain)}"
         if isinstance(found, Exception):
             raise self._found.refuse(f"it may read {text}, which raises {type(found).__name__}")
-        for k, each in enumerate(chain):
-            for function in functions_run(follow(value, chain[:k]), each):
-                self.helper(text, function)
         self._refuse_impure(found)
 
         def add(check: Callable[[Any], bool]) -> None:
@@ -320,6 +334,17 @@ class Values:
         else:
             known = self._constant(text, found)
             add(lambda now: constant_or_none(follow(now, chain)) == known)
+
+    def _refuse_to_run(self, text: str, value: Any, chain: Sequence[str]) -> None:
+        """Refuse attributes that code of the program computes: to read one would run it."""
+        for each in chain:
+            run = next(functions_run(value, each), None)
+            if run is not None and not is_library(run):
+                raise self._found.refuse(f"it reads {text}.{each}, which {run.__name__} computes")
+            value = follow(value, [each])
+            if value is MISSING or isinstance(value, Exception):
+                return
+            text = f"{text}.{each}"
 
     def _contents(self, variable: Variable) -> None:
         """A value whose contents may change while it stays the same object."""
@@ -355,13 +380,13 @@ class Values:
             return
         elif isinstance(value, KERNELS):
             self._kernel(text, value)
-        elif type(value) in (list, tuple, frozenset):
+        elif type(value) in (list, tuple):
             for item in value:
                 self._check(text, item)
         elif type(value) is dict:
             for item in (*value.keys(), *value.values()):
                 self._check(text, item)
-        elif dataclasses.is_dataclass(value):
+        elif dataclasses.is_dataclass(value) and holds_only_fields(type(value)):
             self.classes.use(text, type(value), called=False)
             for field in dataclasses.fields(value):
                 self._check(text, getattr(value, field.name, None))

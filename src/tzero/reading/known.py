@@ -1,0 +1,209 @@
+"""The objects of the world that a call has met, and the guards on what it read of them.
+
+Enters: objects that guarded reads returned, with names for messages. Leaves: whether an object is
+of the world, and the guards, each once. It must not know how an object is read.
+
+An object is of the world if a guarded read returned it. Everything else was made during the call
+from guarded values, so reads of it need no guard. Objects are recognized by identity, whatever name
+the call uses for them.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+from collections.abc import Callable, Sequence
+from types import FunctionType, ModuleType
+from typing import Any
+
+import torch
+
+from tzero.reading.attributes import MISSING, class_dict
+from tzero.reading.guards import Absent, Bases, Check, Equal, Guard, OfClass, Same
+from tzero.reading.kinds import EQUAL, KERNELS, is_plain
+from tzero.reading.purity import is_library
+
+__all__ = ["Known", "can_change", "functions_behind", "is_a", "is_program_class"]
+
+_MUTABLE_CLASS = 1 << 9, 1 << 8
+"""Py_TPFLAGS_HEAPTYPE, which a class has whose attributes can be set, and
+Py_TPFLAGS_IMMUTABLETYPE, with which they cannot."""
+
+
+def is_a(value: Any, kinds: type | tuple[type, ...]) -> bool:
+    """Whether the class of an object is one of these, or derived from one. `isinstance` would also
+    read ``value.__class__``, which may be code of the program.
+
+    >>> is_a(True, int), is_a(3, (str, bytes))
+    (True, False)
+    """
+    return issubclass(type(value), kinds)
+
+
+def is_program_class(kind: type) -> bool:
+    """Whether a class is defined by the program.
+
+    >>> is_program_class(torch.nn.Module), is_program_class(type("Own", (), {}))
+    (False, True)
+    """
+    return not is_library(kind)
+
+
+def can_change(kind: type) -> bool:
+    """Whether attributes of a class can be set, and its objects may get another class.
+
+    >>> can_change(torch.nn.Module), can_change(int)
+    (True, False)
+    """
+    made, fixed = _MUTABLE_CLASS
+    return bool(kind.__flags__ & made) and not kind.__flags__ & fixed
+
+
+class Known:
+    """The objects of the world and the guards. `tensor` is called with each tensor of the world,
+    its name, and the number of its guard."""
+
+    def __init__(self, tensor: Callable[[torch.Tensor, str, int], None]) -> None:
+        self.guards: list[Guard] = []
+        self._numbers: dict[Any, int] = {}
+        self._objects: dict[int, Any] = {}
+        self._passing: set[int] = set()  # of these, objects that may be new in each call
+        self._names: dict[int, str] = {}
+        self._tensor = tensor
+        self._kinds: list[Any] = []  # objects whose class may be replaced
+        self._lines: dict[type, None] = {}  # classes whose bases may be
+        self._classes: set[tuple[type, str]] = set()
+
+    def has(self, value: Any, passing: bool = True) -> bool:
+        """Whether an object is of the world; not `passing`: and the same one in each call."""
+        return id(value) in self._objects and (passing or id(value) not in self._passing)
+
+    def name(self, value: Any) -> str:
+        """What to call an object in messages."""
+        found = self._names.get(id(value))
+        return found or f"a {type(value).__name__}"
+
+    def enter(self, value: Any, name: str, is_passing: bool = False) -> None:
+        """Note an object that a guarded read returned; or, `is_passing`, one that a library
+        function returned, which may have been there before, or may be new in each call."""
+        if id(value) in self._objects or is_plain(value):
+            return
+        if is_passing:
+            self._passing.add(id(value))
+        self._objects[id(value)] = value
+        self._names[id(value)] = name
+        is_module = is_a(value, ModuleType) and not is_library(value)
+        if is_program_class(type(value)) or is_module or is_a(value, torch.nn.Module):
+            self._kinds.append(value)
+
+    def member(self, value: Any) -> None:
+        """Note a member of an enum: wherever it comes from, it was there before."""
+        if is_a(value, enum.Enum) and not self.has(value):
+            self.enter(value, f"{type(value).__name__}.{vars(value).get('_name_')}")
+
+    def line(self, kind: type) -> None:
+        """Note a class whose bases are read."""
+        if can_change(kind):
+            self._lines[kind] = None
+
+    def of_classes(self, kind: type, name: str, after: type | None = None) -> Any:
+        """An attribute of a class and its bases, as found for an object of the class; with `after`,
+        as `super` finds it."""
+        if is_program_class(kind):
+            self.line(kind)
+        first = 0 if after is None else kind.__mro__.index(after) + 1
+        for each in kind.__mro__[first:]:
+            is_there, is_watched = name in vars(each), not is_library(each) or each in _WATCHED
+            if not is_watched and not (is_there and can_change(each) and _may_be_patched(each)):
+                if is_there:
+                    return vars(each)[name]
+                continue
+            own, text = class_dict(each), f"{each.__qualname__}.{name}"
+            if (each, name) not in self._classes:
+                self._classes.add((each, name))
+                if is_there:
+                    self._read(text, own, name, own[name])
+                else:
+                    self.add(Absent(f"no {text}", own, name))
+            if is_there:
+                self._found(own[name], text)
+                return own[name]
+        return MISSING
+
+    def _found(self, inner: Any, text: str) -> None:
+        """What a class holds: the functions behind it are called, and its own methods."""
+        for function in functions_behind(inner):
+            self.enter(function, text)
+        if is_program_class(type(inner)):
+            for method in ("__get__", "__set__", "__delete__"):
+                self.of_classes(type(inner), method)
+
+    def finish(self) -> None:
+        """Guard the classes of objects, and the bases of classes, once the call is over."""
+        for value in self._kinds:
+            self.add(OfClass.of(f"the class of {self.name(value)}", value))
+        for kind in self._lines:
+            self.add(Bases.of(f"the bases of {kind.__qualname__}", kind))
+
+    def add(self, guard: Guard) -> int:
+        """Keep a guard, unless there is one like it; returns its number."""
+        text = guard.text if isinstance(guard, Check) else ""
+        key = (id(guard.where), guard.name, type(guard), text)
+        if key not in self._numbers:
+            self._numbers[key] = len(self.guards)
+            self.guards.append(guard)
+        return self._numbers[key]
+
+    def own(self, text: str, where: Any, key: Any) -> Any:
+        """An entry of a dict that belongs to an object of the world."""
+        self._read(text, where, key, where[key])
+        return where[key]
+
+    def _read(self, name: str, where: Any, key: Any, value: Any) -> None:
+        """A name in a dict or a cell gave a value."""
+        kind = Equal if type(value) in EQUAL else Same
+        number = self.add(kind(name, where, key, value))
+        self._given(value, name, number)
+
+    def _given(self, value: Any, name: str, number: int) -> None:
+        known = self.has(value)
+        self.enter(value, name)
+        if is_a(value, torch.Tensor) and not known:
+            self._tensor(value, name, number)
+
+    def asked(self, name: str, thing: Any, ask: Callable[[Any], Any], value: Any) -> None:
+        """A function of an object gave a value; the guard calls it again."""
+        same = functools.partial(_answers, ask, value)
+        number = self.add(Check(name, {"of": thing}, "of", value, same))
+        self._given(value, name, number)
+
+
+def functions_behind(thing: Any) -> Sequence[Any]:
+    """The functions behind a class attribute.
+
+    >>> functions_behind(staticmethod(len)), functions_behind(3)
+    ([<built-in function len>], [])
+    """
+    if isinstance(thing, property):
+        return [each for each in (thing.fget, thing.fset, thing.fdel) if each is not None]
+    if isinstance(thing, (staticmethod, classmethod)):
+        return [thing.__func__]
+    if isinstance(thing, functools.cached_property):
+        return [thing.func]
+    return [thing] if is_a(thing, FunctionType) else []
+
+
+_WATCHED = (torch.Tensor, torch.nn.Parameter)
+
+
+def _may_be_patched(kind: type) -> bool:
+    """Whether programs replace methods of a library class. tzero itself does so with kernels."""
+    return not issubclass(kind, KERNELS)
+
+
+def _answers(ask: Callable[[Any], Any], value: Any, now: Any) -> bool:
+    """Whether a function still gives a value."""
+    found = ask(now)
+    if type(value) in EQUAL:
+        return type(found) is type(value) and bool(found == value)
+    return found is value

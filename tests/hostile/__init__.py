@@ -1,0 +1,1 @@
+"""A hostile world: changes between calls that replays must notice, known ones and random ones."""
