@@ -189,6 +189,24 @@ def a_slot(x):
     return scaled(x, SLOTTED.by)
 
 
+class Twice:
+    def factor(self):
+        return 2.0
+
+
+class Thrice:
+    def factor(self):
+        return 3.0
+
+
+FACTOR = Twice()
+
+
+@row(attribute(FACTOR, "__class__", Thrice))
+def the_class_of_an_object(x):
+    return scaled(x, FACTOR.factor())
+
+
 @dataclasses.dataclass
 class WithSlot:
     __slots__ = ("by", "more")
@@ -280,6 +298,11 @@ NUMBER, SAME_NUMBER = int("1000"), int("1000")
 NESTED = [ONE]
 
 
+@row(set_global("NUMBER", 5))
+def a_global_number(x):
+    return scaled(x, float(NUMBER))
+
+
 @row(set_global("OTHER", ONE))
 def two_globals_become_one_object(x):
     return scaled(x, 2.0 if ONE is OTHER else 3.0)
@@ -342,7 +365,7 @@ def last(*numbers):
     return numbers[-1]
 
 
-@row(added(Sequence, "__iter__", lambda self: iter((1.0, 5.0))), refused="a star before a Sequence")
+@row(added(Sequence, "__iter__", lambda self: iter((1.0, 5.0))))
 def a_class_that_gets_iter_used_by_a_star(x):
     return scaled(x, last(*SEQUENCE))
 

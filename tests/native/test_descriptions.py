@@ -162,9 +162,10 @@ def test_every_field_is_read_and_its_absence_named(
 WRONG: list[tuple[Path, Any, str]] = [
     (("guards",), [], r"PlanDescription\.guards must be a tuple, not \[\]"),
     (("guards", 0, "where"), 1, r"GuardDescription\.where must be a dict or a cell, not 1"),
-    (("guards", 0, "kind"), 11, r"GuardDescription\.kind must be from 0 to 10, not 11"),
+    (("guards", 0, "kind"), 12, r"GuardDescription\.kind must be from 0 to 11, not 12"),
     (("guards", 0, "kind"), native.GUARD_KINDS["code"], "must be a tuple of four"),
     (("guards", 0, "kind"), native.GUARD_KINDS["files"], "must be paths and times"),
+    (("guards", 0, "kind"), native.GUARD_KINDS["kept"], "must be an object in a dict, and a size"),
     (("slots", 0, "leaf"), 3, r"SlotDescription\.leaf must be from 0 to 2, not 3"),
     (("slots", 0, "leaf"), "x", r"SlotDescription\.leaf must be an int, not 'x'"),
     (("slots", 0, "guard"), 1, r"SlotDescription\.guard must be from 0 to 0, not 1"),

@@ -193,7 +193,10 @@ class Kept(Check):
         """The guard for a cache as it is now, with room for `most` entries; `is_same` says whether
         it has evicted nothing, once it is full."""
         entry = cache[key]
-        same: Callable[[Any], bool] = lambda now: now is entry and (len(cache) < most or is_same())
+
+        def same(now: Any) -> bool:
+            return now is entry and (len(cache) < most or is_same())
+
         return cls(text, cache, key, (entry, most), same)
 
 
