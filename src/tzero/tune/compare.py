@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from tzero.tune.closeness import EXACT, TOLERANCES, Leeway, limit, varied, wrong
+from tzero.tune.closeness import EXACT, TOLERANCES, Leeway, limit, scale_of, varied, wrong
 from tzero.tune.copying import held_by, sparse_parts
 from tzero.tune.fresh import Pattern, holding
 
@@ -47,6 +47,7 @@ def same(
     named: str = "result",
     leeways: Leeways = MappingProxyType({}),
     pattern: Pattern | None = None,
+    scales: dict[str, float] | None = None,
 ) -> Comparison:
     """Whether a candidate's results agree with those of the reference.
 
@@ -54,7 +55,8 @@ def same(
     tolerance of its dtype (`TOLERANCES`) or the given one; `tzero.tune.closeness` has the rule. NaN
     equals NaN, and infinities equal themselves. Lists, tuples, dicts and dataclasses are compared
     item by item. `named` is the name of the results in the message. `leeways` says which elements
-    do not count, and which vary; `pattern` what fresh memory was filled with.
+    do not count, and which vary; `pattern` what fresh memory was filled with. `scales` keeps the
+    scales of the reference's parts for the next comparison with it.
 
     >>> same([torch.tensor([1.0, 2.0])], [torch.tensor([1.0, 2.5])]).words
     'result[0] is 2.0 at (1,), and the reference 2.5; 1 of 2 elements differ'
@@ -62,7 +64,7 @@ def same(
     for pair in _pairs(results, reference, named):
         if isinstance(pair, str):
             return Comparison(pair)
-        found = _wrong(pair, tolerance, leeways.get(pair.at, EXACT))
+        found = _wrong(pair, tolerance, leeways.get(pair.at, EXACT), scales)
         if found is not None:
             return Comparison(_words(pair, found, pattern))
     return Comparison()
@@ -228,11 +230,23 @@ def _tolerance(pair: _Pair, tolerance: float | None) -> float:
     return TOLERANCES.get(dtype, 0.0)
 
 
-def _wrong(pair: _Pair, tolerance: float | None, leeway: Leeway) -> torch.Tensor | None:
+def _wrong(
+    pair: _Pair,
+    tolerance: float | None,
+    leeway: Leeway,
+    scales: dict[str, float] | None = None,
+) -> torch.Tensor | None:
     """Which elements differ too much, in a flat tensor; None where no element does."""
     tensors = _tensors(pair)
     if tensors is not None:
-        return wrong(*tensors, _tolerance(pair, tolerance), leeway)
+        kept = {} if scales is None else scales
+
+        def scale() -> float:
+            if pair.at not in kept:
+                kept[pair.at] = scale_of(tensors[1])
+            return kept[pair.at]
+
+        return wrong(*tensors, _tolerance(pair, tolerance), leeway, scale)
     alike = leeway.ignored is not None or _alike(pair.mine, pair.other)
     return None if alike else torch.ones(1, dtype=torch.bool, device="cpu")
 

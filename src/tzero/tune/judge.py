@@ -121,6 +121,8 @@ class Reference:
     args: tuple[Any, ...]
     judge: Judge
     leeways: Mapping[str, Leeway] = field(default_factory=dict)
+    scales: dict[str, float] = field(default_factory=dict, repr=False, compare=False)
+    """The scales of the parts that were compared so far."""
 
     def repeated(self, results: Any, args: tuple[Any, ...]) -> tuple[Reference, str]:
         """The reference, with what is learnt from the same run again; and why it cannot be one, if
@@ -169,6 +171,7 @@ class Reference:
                 named=named,
                 leeways=self.leeways,
                 pattern=pattern,
+                scales=self.scales,
             )
             if not found:
                 return found.words

@@ -11,18 +11,22 @@ rounds were disturbed. It must not know how a candidate is timed, nor which one 
 A machine may be slow for longer than one candidate is timed, so candidates are compared round by
 round. The slowdown of a round is what slows down at least half of its candidates, because other
 programs slow down some more than others, and speed up none.
+
+Where other programs disturb the rounds, times spread widely, but a disturbance hits the default
+config and the candidate of the same round alike. So a candidate's time is its shortest, and its
+interval is that of its ratios to the default config, round by round.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from statistics import median, median_low
 from typing import NamedTuple
 
 from tzero.config import Config
 from tzero.tune.outcome import MARGIN, Outcome
-from tzero.tune.timing import interval
+from tzero.tune.timing import CONFIDENCE, interval
 
 __all__ = ["FINALISTS", "WITHIN", "Estimate", "Rounds", "finalists"]
 
@@ -53,8 +57,18 @@ differ by this factor beyond that."""
 PART = 0.25
 """Rounds are disturbed if more than this part of their timings was."""
 
+PAIRED = 0.8
+"""The confidence of intervals by pairs. A candidate must also have a shorter shortest time than the
+default config, which is independent evidence."""
+
 EQUAL = 1.05
 """Two candidates are equally fast if all their times are within this factor."""
+
+
+def _enclosed(ordered: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float]:
+    """The interval of the median of some sorted numbers; all of them where they are too few."""
+    low, high = interval(ordered, confidence)
+    return max(low, ordered[0]), min(high, ordered[-1])
 
 
 class Estimate(NamedTuple):
@@ -174,19 +188,40 @@ class Rounds:
 
     def estimates(self) -> dict[Config, Estimate]:
         """The time of each candidate that took part in a round."""
+        defaults = [] if self._first is None else self._found.get(self._first, [])
+        if self._is_noisy() and all(each.median for each in defaults) and defaults:
+            return self._noisy_estimates(defaults)
+        return self._quiet_estimates()
+
+    def _quiet_estimates(self) -> dict[Config, Estimate]:
         slow = self._slow()
         made = {}
         for config, found in self._found.items():
             times = sorted(each.median / s for each, s in zip(found, slow, strict=False))
             if not times:
                 continue
-            low, high = interval(times)
-            low, high = max(low, times[0]), min(high, times[-1])  # where they are too few
+            low, high = _enclosed(times)
             middle = median(times)
             if self.count < SEVERAL and config not in self._known:
                 first = self._before[config].median
                 low, high = min(low, first), max(high, first)
             made[config] = Estimate(middle, low, high, sum(each.samples for each in found))
+        return made
+
+    def _noisy_estimates(self, defaults: Sequence[Outcome]) -> dict[Config, Estimate]:
+        """The shortest times, and intervals by pairs with the default config, which may drop out
+        before the others."""
+        unit = min(each.median for each in defaults)
+        made = {}
+        for config, found in self._found.items():
+            if not found:
+                continue
+            least = min(each.median for each in found)
+            pairs = zip(found, defaults, strict=False)
+            ratios = sorted(mine.median / first.median for mine, first in pairs)
+            low, high = (unit * each for each in _enclosed(ratios, PAIRED))
+            samples = sum(each.samples for each in found)
+            made[config] = Estimate(least, min(low, least), max(high, least), samples)
         return made
 
     def concluded(self, retries: int) -> dict[Config, Outcome]:
@@ -211,16 +246,17 @@ class Rounds:
 
     def disturbed(self) -> bool:
         """Whether other programs disturbed the rounds, so that others could show something else."""
-        noisy = [each.disturbed for found in self._found.values() for each in found]
-        if not noisy:
+        if not self.count:
             return any(self._before[config].disturbed for config in self.configs)
-        if sum(noisy) > PART * len(noisy):
-            return True
-        slow = self._slow()
-        if max(slow) > AGREE:
+        if self._is_noisy() or max(self._slow()) > AGREE:
             return True
         times = self.estimates()
         return any(times[each].high > AGREE * times[each].low for each in self._compared(times))
+
+    def _is_noisy(self) -> bool:
+        """Whether many timings were disturbed."""
+        noisy = [each.disturbed for found in self._found.values() for each in found]
+        return sum(noisy) > PART * len(noisy)
 
     def decided(self) -> bool:
         """Whether the fastest is faster than each of the others in the race beyond doubt, or equal

@@ -79,11 +79,14 @@ CALLS = 1 << 16
 WAITED = 0.02
 """A sample is disturbed if a thread waited for a core for more than this fraction of it."""
 
+SHORTER = 8
+"""How many times shorter samples are where most are disturbed."""
+
 LONGER = 3.0
 """How many times its budget a timing may take, where most samples are disturbed."""
 
 QUIET = 3
-"""The least number of undisturbed samples that count alone; with fewer, the least disturbed do."""
+"""The least number of undisturbed samples that count alone; with fewer, the shortest do."""
 
 WIDE = 0.2
 """A timing is disturbed, too, if the width of its interval is this fraction of its median."""
@@ -405,6 +408,7 @@ def measure(
         return taken.timing(1, "budget")
     if first[0] > 0:  # it may have become slower since
         calls = max(1, min(calls, int((end - clock.now()) / first[0])))
+    shortest = clock.shortest
     calls, cost = _calibrate(taken, call, clock, end, before, calls)
     while True:
         now = clock.now()
@@ -416,9 +420,12 @@ def measure(
         found = clock.samples(call, calls, max(count, 1), before)
         taken.add(found, clock.waits, calls)
         cost = (clock.now() - now) / len(found)
-        if calls * min(taken.seconds) < clock.shortest / 2 and calls < CALLS and clock.now() < end:
+        if taken.mostly_disturbed and shortest == clock.shortest and calls > 1:
+            # Shorter samples fit between two disturbances.
+            shortest, calls = shortest / SHORTER, max(1, calls // SHORTER)
+        elif calls * min(taken.seconds) < shortest / 2 and calls < CALLS and clock.now() < end:
             # The machine was busy during calibration: the sample needs more calls.
-            taken = _Samples()
+            taken, shortest = _Samples(), clock.shortest
             calls, cost = _calibrate(taken, call, clock, end, before, calls * 2)
 
 
@@ -428,13 +435,11 @@ class _Samples:
     def __init__(self) -> None:
         self.seconds: list[float] = []  # per call
         self.quiet: list[float] = []  # those that are not disturbed
-        self._waited: list[float] = []  # for each of `seconds`, the fraction of it
 
     def add(self, found: Sequence[float], waits: Sequence[float], calls: int) -> None:
         for k, taken in enumerate(found):
             waited = waits[k] / taken if k < len(waits) and taken > 0 else 0.0
             self.seconds.append(taken / calls)
-            self._waited.append(waited)
             if waited <= WAITED:
                 self.quiet.append(taken / calls)
 
@@ -443,12 +448,15 @@ class _Samples:
         """Whether there are enough undisturbed samples, so that it need not take longer."""
         return len(self.quiet) >= min(SURE, len(self.seconds))
 
+    @property
+    def mostly_disturbed(self) -> bool:
+        """Whether there are some samples, and fewer than half of them are undisturbed."""
+        return len(self.seconds) >= GLANCE and 2 * len(self.quiet) < len(self.seconds)
+
     def timing(self, calls: int, ended: Ended) -> Timing:
-        if len(self.quiet) >= min(QUIET, len(self.seconds)):
-            counted = self.quiet
-        else:
-            ordered = sorted(range(len(self.seconds)), key=self._waited.__getitem__)
-            counted = [self.seconds[k] for k in ordered[:QUIET]]
+        # Of disturbed samples the shortest are the least disturbed: other programs only add time.
+        quiet = len(self.quiet) >= min(QUIET, len(self.seconds))
+        counted = self.quiet if quiet else sorted(self.seconds)[:QUIET]
         return Timing.of(counted, calls=calls, ended=ended, disturbed=not self.enough)
 
 
