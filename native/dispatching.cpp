@@ -19,6 +19,7 @@
 #include "enums.h"
 #include "fallback.h"
 #include "fields.h"
+#include "given.h"
 #include "guards.h"
 #include "kernel.h"
 #include "leaves.h"
@@ -31,6 +32,7 @@ namespace {
 struct Dispatcher {
     State *state = nullptr;  // of the module, which the type keeps alive
     std::vector<Parameter> parameters;
+    Variadic variadic;
     std::vector<char> by_value;  // for each: whether the value of a number is in the key
     size_t mask = 0;             // how often `by_value` has changed
     Forms forms;
@@ -64,20 +66,9 @@ Dispatcher *dispatcher_of(PyObject *object) {
     return reinterpret_cast<Dispatching *>(object)->dispatcher;
 }
 
-// A call as CPython hands it over.
-struct Given {
-    PyObject *self;
-    PyObject *const *arguments;  // positional, then named
-    Py_ssize_t positional;
-    PyObject *names;
-
-    Py_ssize_t count() const {
-        return positional + (names == nullptr ? 0 : PyTuple_GET_SIZE(names));
-    }
-};
-
 // Python makes the call.
-PyObject *in_python(const Dispatcher &dispatcher, const Given &given) {
+PyObject *in_python(const Dispatcher &dispatcher, const Given &call) {
+    const Given &given = call.written == nullptr ? call : *call.written;
     Ref twin = Ref::steal(PyObject_GetAttr(reinterpret_cast<PyObject *>(Py_TYPE(given.self)),
                                            dispatcher.state->names.call.get()));
     if (!twin) return nullptr;
@@ -148,22 +139,6 @@ bool read_leaves(const Dispatcher &dispatcher, const Given &given, const Form &f
     for (size_t k = 0; k < parameters.size(); ++k) {
         PyObject *value = argument(dispatcher, given, form, k);
         if (!reader.read(value, dispatcher.by_value[k] != 0, parameters[k].constant)) return false;
-    }
-    return true;
-}
-
-// Positional arguments as a tuple, named ones as a dict.
-bool collect(const Given &given, Ref *args, Ref *kwargs) {
-    *args = Ref::steal(PyTuple_New(given.positional));
-    *kwargs = Ref::steal(PyDict_New());
-    if (!*args || !*kwargs) return false;
-    for (Py_ssize_t k = 0; k < given.positional; ++k) {
-        Py_INCREF(given.arguments[k]);
-        PyTuple_SET_ITEM(args->get(), k, given.arguments[k]);
-    }
-    for (Py_ssize_t k = given.positional; k < given.count(); ++k) {
-        PyObject *name = PyTuple_GET_ITEM(given.names, k - given.positional);
-        if (PyDict_SetItem(kwargs->get(), name, given.arguments[k]) < 0) return false;
     }
     return true;
 }
@@ -401,7 +376,14 @@ PyObject *dispatching_call(PyObject *object, PyObject *const *args, size_t nargs
     PyObject *result = nullptr;
     try {
         Unreplayed unreplayed;
-        result = replayed(dispatcher, given, &unreplayed);
+        if (!dispatcher.variadic.any()) {
+            result = replayed(dispatcher, given, &unreplayed);
+        } else {
+            Gathered gathered;
+            if (gather(dispatcher.parameters, dispatcher.variadic, given, &gathered)) {
+                result = replayed(dispatcher, gathered.given, &unreplayed);
+            }
+        }
         if (unreplayed.entry) result = run_unreplayed(dispatcher, object, unreplayed);
     } catch (const std::bad_alloc &) {
         PyErr_NoMemory();
@@ -480,6 +462,7 @@ PyObject *dispatching_prepare(PyObject *object, PyObject *args) {
     std::vector<Parameter> parameters;
     if (read_parameters(given, &parameters) < 0) return nullptr;
     dispatcher->parameters = std::move(parameters);
+    dispatcher->variadic = variadic_of(dispatcher->parameters);
     dispatcher->by_value.assign(dispatcher->parameters.size(), 0);
     dispatcher->most_entries = static_cast<size_t>(most > 0 ? most : 1);
     if (!widen(*dispatcher, by_value)) return nullptr;

@@ -243,7 +243,7 @@ class NativeCalls(Kernel[Any]):
 
 def _described(host: Host[Any]) -> Iterator[ParameterDescription]:
     """The parameters of a host function. Those that cannot be given by name have names that no
-    call can use; a call that gives ``*rest`` or ``**more`` something is left to Python."""
+    call can use."""
     for name, kind, constant in zip(host.parameters, host.kinds, host.constants, strict=True):
         yield ParameterDescription(
             f"{name}/" if kind is Parameter.POSITIONAL_ONLY else name,
