@@ -197,6 +197,23 @@ def test_a_search_leaves_globals_as_they_were(isolate: bool) -> None:
     assert torch.equal(TOTAL, 5 + X)
 
 
+class Uncopyable(Box):
+    def __copy__(self) -> Any:
+        raise TypeError("it cannot be copied")
+
+
+def test_objects_around_a_function_are_not_copied() -> None:
+    weights = torch.zeros(3)
+    state = Surroundings(lambda: [Uncopyable(weights)])
+    state.save()
+    assert len(state.tensors) == 1
+
+
+def test_a_result_that_cannot_be_copied_is_compared() -> None:
+    made = trying(lambda x, config: Uncopyable(x * (3 if config == OTHER else 2)), X)
+    assert "the reference 2.0" in tried(made, OTHER).problem
+
+
 def test_what_another_thread_changes_between_calls_stays() -> None:
     weights = torch.zeros(3)
     state = around(weights)

@@ -148,12 +148,17 @@ def tensors_in(value: Any) -> list[torch.Tensor]:
     2
     """
     found: list[torch.Tensor] = []
-
-    def gather(tensor: torch.Tensor) -> torch.Tensor:
-        found.append(tensor)
-        return tensor
-
-    walk(value, gather, {})
+    seen: dict[int, Any] = {}
+    waiting = [value]
+    while waiting:
+        each = waiting.pop()
+        if id(each) in seen:
+            continue
+        seen[id(each)] = each
+        if isinstance(each, torch.Tensor):
+            found.append(each)
+        elif not isinstance(each, _CALLABLES):
+            waiting += reversed(_inside(each, len(seen)))
     return found
 
 
@@ -213,7 +218,10 @@ def walk(
                 item = walk(getattr(value, field.name), visit, seen, kind)
                 object.__setattr__(made, field.name, item)  # it may be frozen
     elif not isinstance(value, _CALLABLES) and held_by(value, kind):
-        made = copy.copy(value)
+        try:
+            made = copy.copy(value)
+        except Exception:  # of its class: it cannot be copied, and stays the same object
+            return value
         seen[id(value)] = (value, made)
         for name, each in _attributes(value).items():
             item = walk(each, visit, seen, kind)
@@ -243,18 +251,24 @@ def held_by(value: Any, kind: type = torch.Tensor) -> dict[str, Any]:
 
 
 def _holds(value: Any, kind: type, looked_at: dict[int, Any]) -> bool:
-    if isinstance(value, kind):
-        return True
-    if id(value) in looked_at or len(looked_at) > _MOST_LOOKED_AT:
-        return False
-    looked_at[id(value)] = value
+    waiting = [value]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, kind):
+            return True
+        if id(each) not in looked_at:
+            looked_at[id(each)] = each
+            waiting += _inside(each, len(looked_at))
+    return False
+
+
+def _inside(value: Any, looked_at: int) -> list[Any]:
+    """The items of a collection, or the attributes of an object."""
     if isinstance(value, dict | MappingProxyType):
-        items = list(value.values())
-    elif isinstance(value, list | tuple | deque):
-        items = list(value)
-    else:
-        items = list(_attributes(value).values())
-    return any(_holds(each, kind, looked_at) for each in items)
+        return list(value.values())
+    if isinstance(value, list | tuple | deque):
+        return list(value)
+    return list(_attributes(value).values()) if looked_at < _MOST_LOOKED_AT else []
 
 
 _CALLABLES = (FunctionType, MethodType, functools.partial)
