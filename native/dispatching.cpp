@@ -39,6 +39,8 @@ struct Dispatcher {
     EntryTable entries;
     size_t most_entries = 1;
     uint64_t clock = 0;
+    uint64_t replays = 0;     // how many calls were replayed
+    uint64_t unkeyed = 0;     // how many fallbacks were of calls that have no key
     uint64_t generation = 0;  // how often Python has had plans forgotten
     bool prepared = false;
 
@@ -300,6 +302,7 @@ PyObject *run_unreplayed(Dispatcher &dispatcher, PyObject *self, const Unreplaye
     if (!call.entry || !call.args) return nullptr;
     const EntryUse &entry = *call.entry;
     entry->last_used = dispatcher.clock++;
+    if (PyTuple_GET_SIZE(entry->fallback->base.get()) == 0) ++dispatcher.unkeyed;
     Ref result = Ref::steal(
         fall_back(state, *entry->fallback, entry->bound.get(), call.args, entry->last_used));
     if (!result || entry->in_table) return result.release();
@@ -332,6 +335,7 @@ __attribute__((noinline)) PyObject *looked_up(Dispatcher &dispatcher, const Give
     switch (plan::replay(state, given.self, *entry->plan, leaves, &result)) {
     case plan::Replayed::done:
         entry->last_used = dispatcher.clock++;
+        ++dispatcher.replays;
         return result.release();
     case plan::Replayed::stale:
         dispatcher.entries.drop(entry);
@@ -484,6 +488,12 @@ PyObject *dispatching_generation(PyObject *object, PyObject *) {
     return PyLong_FromUnsignedLongLong(dispatcher_of(object)->generation);
 }
 
+PyObject *dispatching_made(PyObject *object, PyObject *) {
+    const Dispatcher &dispatcher = *dispatcher_of(object);
+    return Py_BuildValue("(KK)", static_cast<unsigned long long>(dispatcher.replays),
+                         static_cast<unsigned long long>(dispatcher.unkeyed));
+}
+
 PyObject *dispatching_count(PyObject *object, PyObject *) {
     return PyLong_FromSize_t(dispatcher_of(object)->entries.size());
 }
@@ -507,10 +517,11 @@ PyObject *dispatching_used(PyObject *object, PyObject *) {
     return made.release();
 }
 
-// _look(stage, *args): does the first stages of a call, for measurements: reads its arguments
-// (`reading`), finds its plan (`lookup`), checks its guards (`guards`). Whether all of them
-// succeeded.
-PyObject *dispatching_look(PyObject *object, PyObject *const *args, Py_ssize_t count) {
+// _look(stage, *args, **kwargs): does the first stages of a call, for measurements: reads its
+// arguments (`reading`), finds its plan (`lookup`), checks its guards (`guards`). Whether all of
+// them succeeded.
+PyObject *dispatching_look(PyObject *object, PyObject *const *args, Py_ssize_t count,
+                           PyObject *names) {
     Dispatcher &dispatcher = *dispatcher_of(object);
     State &state = *dispatcher.state;
     const long stage = count > 0 ? PyLong_AsLong(args[0]) : -1;
@@ -518,16 +529,16 @@ PyObject *dispatching_look(PyObject *object, PyObject *const *args, Py_ssize_t c
     if (count < 1 || !dispatcher.prepared || !state.torch.ready || !state.configured) {
         Py_RETURN_FALSE;
     }
-    const Given given{object, args + 1, count - 1, nullptr};
+    const Given given{object, args + 1, count - 1, names};
     const Modes modes = state.torch.modes();
     const Answer ours = is_ours(state, modes);
     if (ours == Answer::error) return nullptr;
     size_t number = 0;
     const char *reason = "";
-    const Form *form = dispatcher.forms.find(dispatcher.parameters, given.positional, nullptr,
+    const Form *form = dispatcher.forms.find(dispatcher.parameters, given.positional, names,
                                              Reserved::nothing, &number, &reason);
     Leaves leaves;
-    if (ours == Answer::no || form == nullptr ||
+    if (ours == Answer::no || form == nullptr || !form->options.empty() ||
         !read_leaves(dispatcher, given, *form, modes, &leaves)) {
         Py_RETURN_FALSE;
     }
@@ -551,14 +562,17 @@ PyMethodDef dispatching_methods[] = {
      PyDoc_STR("_forget($self, bound, /)\n--\n\nDrop the plans of a bound kernel; None: all.")},
     {"_generation", dispatching_generation, METH_NOARGS,
      PyDoc_STR("_generation($self, /)\n--\n\nHow often plans were dropped by _forget.")},
+    {"_made", dispatching_made, METH_NOARGS,
+     PyDoc_STR("_made($self, /)\n--\n\n"
+               "How many calls were replayed, and how many fallbacks had no key.")},
     {"_count", dispatching_count, METH_NOARGS,
      PyDoc_STR("_count($self, /)\n--\n\nThe number of plans.")},
     {"_used", dispatching_used, METH_NOARGS,
      PyDoc_STR("_used($self, /)\n--\n\n"
                "Bound kernels with plans, and the clock at the latest hit of each.")},
     {"_look", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(dispatching_look)),
-     METH_FASTCALL,
-     PyDoc_STR("_look($self, stage, /, *args)\n--\n\nDo the first stages of a call.")},
+     METH_FASTCALL | METH_KEYWORDS,
+     PyDoc_STR("_look($self, stage, /, *args, **kwargs)\n--\n\nDo the first stages of a call.")},
     {nullptr, nullptr, 0, nullptr},
 };
 

@@ -50,7 +50,7 @@ def _pair(count: int) -> tuple[tzero.Kernel[Tensor], Any, tuple[Tensor, ...]]:
 
     inputs = tuple(torch.randn(N) for _ in range(count))
     ours, theirs = tzero.kernel(_HOSTS[count]), SUMS[count]
-    ours.bind(inputs)
+    ours.bind(*inputs)
     theirs.bind(inputs)
     return ours, theirs, inputs
 
@@ -60,7 +60,7 @@ def _extract(count: int) -> Case:
 
     def check() -> None:
         changed = (*inputs[:-1], inputs[-1].double())
-        assert ours.extract(inputs) == ours.key(inputs) != ours.extract(changed)
+        assert ours.extract(inputs) == ours.key(*inputs) != ours.extract(changed)
 
     return Case(
         {
@@ -76,8 +76,8 @@ def _bind(count: int) -> Case:
 
     def check() -> None:
         changed = (*inputs[:-1], inputs[-1].double())
-        assert ours.bind(inputs) is ours.bind(tuple(inputs))
-        assert ours.bind(inputs) is not ours.bind(changed)
+        assert ours.bind(*inputs) is ours.bind(*inputs)
+        assert ours.bind(*inputs) is not ours.bind(*changed)
         assert theirs.bind(inputs) is theirs.bind(tuple(inputs))
 
     return Case(
@@ -112,7 +112,7 @@ def _filled(entries: int) -> tzero.Kernel[Tensor]:
     y = torch.randn(N)
     with settings.override(max_specializations=MANY + 1):
         for size in range(N, N + entries):
-            kernel.bind((storage.expand(size), y))
+            kernel.bind(storage.expand(size), y)
     return kernel
 
 
@@ -142,7 +142,7 @@ def _bytes_an_entry() -> float:
     try:
         before, _ = tracemalloc.get_traced_memory()
         for size in range(2 * N, 2 * N + 1000):
-            kernel.bind((storage.expand(size), y))
+            kernel.bind(storage.expand(size), y)
         gc.collect()
         after, _ = tracemalloc.get_traced_memory()
     finally:

@@ -208,7 +208,7 @@ def _tuning(device: str) -> Case:
             return out
 
         with settings.override(cache_dir=os.path.join(folder, str(next(_turns)))):
-            found = tzero.kernel(configs=configs)(product).autotune((a, b), effort="full")
+            found = tzero.kernel(configs=configs)(product).autotune(a, b, effort="full")
         assert len(found.steps) == len(configs), found
 
     def starting() -> None:

@@ -11,9 +11,9 @@ observers.
 
     >>> seen = []
     >>> with observe(seen.append):
-    ...     emit(Event("refusal", "matmul", "the host function reads a tensor's value"))
+    ...     emit(Event("fallback", "matmul", "not replayed: it reads a tensor's value"))
     >>> seen[0].kind, seen[0].kernel
-    ('refusal', 'matmul')
+    ('fallback', 'matmul')
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ from tzero import locks
 
 __all__ = ["Event", "Kind", "Observer", "emit", "hushed", "observe", "watched"]
 
-Kind = Literal["hit", "miss", "refusal", "compile", "launch", "cache", "tune"]
+Kind = Literal["hit", "miss", "fallback", "refusal", "compile", "launch", "cache", "tune"]
+"""A ``fallback`` is a call, a launch or a compile that takes a slower path; a ``refusal`` is a call
+that raises `InvalidArgument`."""
 
 _LEVELS: Mapping[Kind, int] = {
     "hit": logging.DEBUG,
@@ -40,7 +42,8 @@ _LEVELS: Mapping[Kind, int] = {
     "miss": logging.INFO,
     "compile": logging.INFO,
     "tune": logging.INFO,
-    "refusal": logging.WARNING,
+    "fallback": logging.WARNING,
+    "refusal": logging.DEBUG,
     "cache": logging.WARNING,
 }
 
@@ -113,22 +116,26 @@ def watched() -> bool:
     return _logger.isEnabledFor(logging.DEBUG) if known is None else known
 
 
-def emit(event: Event, level: int | None = None) -> None:
+def emit(event: Event, level: int | None = None, advice: str = "") -> None:
     """Pass an event to the log and to every observer. The log's level is that of the event's kind
-    if none is given. An observer's exception propagates to the caller, so that it is noticed.
+    if none is given; `advice` follows in the log. An observer's exception propagates to the caller,
+    so that it is noticed.
 
     >>> emit(Event("hit", "add"))
     """
     level = _LEVELS[event.kind] if level is None else level
     relay = _here.relay
     if relay is None:
-        _emit(event, level)
+        _emit(event, level, advice)
     elif _every or _logger.isEnabledFor(level):
-        relay(functools.partial(_emit, event, level))
+        relay(functools.partial(_emit, event, level, advice))
 
 
-def _emit(event: Event, level: int) -> None:
-    _logger.log(level, "%s", event)
+def _emit(event: Event, level: int, advice: str = "") -> None:
+    # Where logging is not set up, Python prints warnings as they are: they say whose they are.
+    named = level >= logging.WARNING and event.kernel != "tzero"
+    after = f". {advice.replace('%', '%%')}" if advice else ""
+    _logger.log(level, f"{'tzero: ' if named else ''}%s{after}", event)
     for observer in _every:
         observer(event)
 

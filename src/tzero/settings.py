@@ -193,6 +193,9 @@ class Settings:
     verify: bool = _setting("TZERO_VERIFY", default=False, kind=_SWITCH)
     """Record every call again, and compare it with its plan."""
 
+    quiet: bool = _setting("TZERO_QUIET", default=False, kind=_SWITCH)
+    """Log fallbacks as INFO, not as warnings."""
+
     output_pool: bool = _setting("TZERO_OUTPUT_POOL", default=False, kind=_SWITCH)
     """Let kernels without a ``pool=`` of their own reuse output tensors that are no longer
     referenced."""

@@ -53,7 +53,7 @@ def test_a_call_gets_the_fastest_right_variant(tier: int) -> None:
     made = tzero.multi_kernel([narrow, wide, wrong])
     for _ in range(3):
         assert torch.equal(made(X), X * 2)
-    choice = made.bind((X,)).choice
+    choice = made.bind(X).choice
     assert choice is not None
     assert choice.variant.variant in ("narrow", "wide")
     assert choice.how in ("tuned", "cached")
@@ -132,5 +132,5 @@ def test_a_parameter_may_have_any_name() -> None:
         return variant_0 + variant_0
 
     made = tzero.multi_kernel([one, other])
-    found = made.autotune((torch.ones(3),), force=True)
+    found = made.autotune(torch.ones(3), force=True)
     assert all(outcome.usable for outcome in found.outcomes.values())

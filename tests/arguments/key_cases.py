@@ -209,7 +209,7 @@ def call(kernel: Kernel[Any], args: Args) -> None:
 
 
 def assert_hashed_as_it_is(kernel: Kernel[Any], args: Args) -> None:
-    key, again = kernel.key(args), kernel.key(list(args))
+    key, again = kernel.key(*args), kernel.key(*args)
     assert type(key) is Key
     assert key == again == tuple(key)
     assert hash(key) == hash(again) == hash(tuple(key))
@@ -224,16 +224,16 @@ def assert_apart(make: Make, one: Args, other: Args) -> None:
         missed = kernel.explain(*second)
         assert not missed.hit and missed.difference
         call(kernel, second)
-        keys = [kernel.key(first), kernel.key(second)]
+        keys = [kernel.key(*first), kernel.key(*second)]
         assert keys[0] != keys[1]
-        bounds = [kernel.bind(first), kernel.bind(second)]
+        bounds = [kernel.bind(*first), kernel.bind(*second)]
         assert bounds[0] is not bounds[1]
         assert [bound.key for bound in bounds] == keys
         for args in (first, second):
             call(kernel, args)
             assert kernel.explain(*args).hit
             assert_hashed_as_it_is(kernel, args)
-        assert [kernel.bind(first), kernel.bind(second)] == bounds
+        assert [kernel.bind(*first), kernel.bind(*second)] == bounds
         assert kernel.stats()[:4] == (4, 2, 2, 0)
 
 
@@ -244,9 +244,9 @@ def assert_together(make: Make, one: Args, other: Args) -> None:
         call(kernel, first)
         assert kernel.explain(*second).hit
         call(kernel, second)
-        keys = [kernel.key(first), kernel.key(second)]
+        keys = [kernel.key(*first), kernel.key(*second)]
         assert keys[0] == keys[1] and hash(keys[0]) == hash(keys[1])
-        assert kernel.bind(first) is kernel.bind(second)
+        assert kernel.bind(*first) is kernel.bind(*second)
         for args in (first, second):
             call(kernel, args)
             assert_hashed_as_it_is(kernel, args)

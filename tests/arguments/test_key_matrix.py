@@ -233,7 +233,7 @@ def test_a_change_that_needs_other_code_gives_another_key(row: Row, under: str) 
     for place in PLACES.values():
         one, other = place.args(row.one), place.args(row.other)
         fresh = made(host(place.width), under)
-        assert fresh.key(one) != fresh.key(other)
+        assert fresh.key(*one) != fresh.key(*other)
         assert_apart(plain(place, under), one, other)
 
 
@@ -242,7 +242,7 @@ def test_a_change_that_needs_no_other_code_gives_the_same_key(row: Row, under: s
     for place in PLACES.values():
         one, other = place.args(row.one), place.args(row.other)
         fresh = made(host(place.width), under)
-        assert fresh.key(one) == fresh.key(other)
+        assert fresh.key(*one) == fresh.key(*other)
         assert_together(plain(place, under), one, other)
 
 
@@ -252,16 +252,16 @@ def test_changes_at_two_places_make_four_keys(row: Row, under: str) -> None:
     squares = list(itertools.product((row.one, row.other), repeat=2))
     for args in (*squares, *reversed(squares)):
         call(kernel, args)
-    assert len({kernel.key(args) for args in squares}) == 4
+    assert len({kernel.key(*args) for args in squares}) == 4
     assert kernel.stats()[:4] == (8, 4, 4, 0)
 
 
 def test_with_index_dtype_the_key_ignores_the_size_of_tensors() -> None:
     asking, given_ = (made(host(1), name) for name in ("dynamic", "dynamic, width given"))
     small, large = zeros(1).expand(4), zeros(1).expand(BIG + 8)
-    assert given_.bind((small,)) is given_.bind((large,))
-    assert asking.bind((small,)) is not asking.bind((large,))
-    assert given_.key((small,)) not in (asking.key((small,)), asking.key((large,)))
+    assert given_.bind(small) is given_.bind(large)
+    assert asking.bind(small) is not asking.bind(large)
+    assert given_.key(small) not in (asking.key(small), asking.key(large))
 
 
 @cells(apart=True)
@@ -289,8 +289,8 @@ def test_a_function_that_closes_over_itself_is_an_argument_like_others() -> None
 
     kernel = made(host(1), "static")
     one = recursive(1)
-    assert kernel.bind((one,)) is kernel.bind((one,))
-    assert kernel.bind((one,)) is not kernel.bind((recursive(2),))
+    assert kernel.bind(one) is kernel.bind(one)
+    assert kernel.bind(one) is not kernel.bind(recursive(2))
 
 
 def test_functions_that_close_over_each_other_are_arguments_like_others() -> None:
@@ -304,14 +304,14 @@ def test_functions_that_close_over_each_other_are_arguments_like_others() -> Non
         return one
 
     kernel = made(host(2), "static")
-    assert kernel.bind((T, mutual(1))) is kernel.bind((T, mutual(1)))
-    assert kernel.bind((T, mutual(1))) is not kernel.bind((T, mutual(2)))
+    assert kernel.bind(T, mutual(1)) is kernel.bind(T, mutual(1))
+    assert kernel.bind(T, mutual(1)) is not kernel.bind(T, mutual(2))
 
 
 def test_classes_of_dataclasses_are_arguments_like_others() -> None:
     kernel = made(host(1), "static")
-    assert kernel.bind(([Point],)) is kernel.bind(([Point],))
-    assert kernel.bind(([Point],)) is not kernel.bind(([Spot],))
+    assert kernel.bind([Point]) is kernel.bind([Point])
+    assert kernel.bind([Point]) is not kernel.bind([Spot])
 
 
 # -- devices --------------------------------------------------------------------------------------
@@ -352,12 +352,12 @@ def test_devices_count_by_type_and_capability(
 @EVERY_OPTION
 def test_the_cpu_is_one_device_however_it_is_written(under: str) -> None:
     kernel = made(host(2), under)
-    bound = kernel.bind((zeros(2, 3), zeros(2, 3)))
+    bound = kernel.bind(zeros(2, 3), zeros(2, 3))
     with FakeTensorMode():
         numbered = torch.empty(2, 3, device="cpu:0")
-    assert kernel.bind((numbered, numbered)) is bound
-    assert kernel.bind((zeros(2, 3), numbered)) is bound
-    assert kernel.bind((numbered, zeros(2, 3))) is bound
+    assert kernel.bind(numbered, numbered) is bound
+    assert kernel.bind(zeros(2, 3), numbered) is bound
+    assert kernel.bind(numbered, zeros(2, 3)) is bound
 
 
 def test_a_sparse_tensor_is_never_taken_for_a_dense_one() -> None:
@@ -365,8 +365,8 @@ def test_a_sparse_tensor_is_never_taken_for_a_dense_one() -> None:
     dense = zeros(1, 1).expand(3, 3)
     kernel(dense)
     try:
-        key = kernel.key((torch.eye(3).to_sparse(),))
+        key = kernel.key(torch.eye(3).to_sparse())
     except InvalidArgument as error:
         assert error.argument == "x"
     else:
-        assert key != kernel.key((dense,))
+        assert key != kernel.key(dense)

@@ -141,20 +141,21 @@ def test_a_refusal_after_hits_names_the_argument_and_the_next_good_call_hits(
     refusal: Refusal, under: str
 ) -> None:
     with pytest.raises(InvalidArgument) as first:
-        made(host(2), under).bind(refusal.bad)
+        made(host(2), under).bind(*refusal.bad)
     kernel = made(host(2), under)
     for _ in range(3):
         call(kernel, refusal.good)
-    bound, stats = kernel.bind(refusal.good), kernel.stats()
+    bound, stats = kernel.bind(*refusal.good), kernel.stats()
     ways: list[Callable[[], object]] = [
-        lambda: kernel.key(refusal.bad),
-        lambda: kernel.bind(refusal.bad),
+        lambda: kernel.key(*refusal.bad),
+        lambda: kernel.bind(*refusal.bad),
     ]
     for way in ways:
         if refusal.argument is not None:
             call(kernel, refusal.bad)
             assert first.value.problem in kernel.explain(*refusal.bad).refusal
-            stats = stats._replace(calls=stats.calls + 1)
+            plain, unkeyed = stats.plain_calls + 1, stats.unkeyed + 1
+            stats = stats._replace(calls=stats.calls + 1, plain_calls=plain, unkeyed=unkeyed)
         with pytest.raises(InvalidArgument, match=f"^pair: .*{refusal.words}") as raised:
             way()
         assert raised.value.kernel == "pair"
@@ -163,8 +164,9 @@ def test_a_refusal_after_hits_names_the_argument_and_the_next_good_call_hits(
             assert str(raised.value).startswith(f"pair: argument {refusal.argument!r} is")
         assert str(raised.value) == str(first.value)  # the same text as without hits
     call(kernel, refusal.good)
-    assert kernel.bind(refusal.good) is bound
-    assert kernel.stats() == stats._replace(calls=stats.calls + 1)
+    assert kernel.bind(*refusal.good) is bound
+    expected = stats._replace(calls=stats.calls + 1, plain_calls=stats.plain_calls + 1)
+    assert kernel.stats() == expected
 
 
 @EVERY_OPTION
@@ -203,7 +205,7 @@ def test_a_tensor_without_strides_is_refused_by_name_and_the_next_good_call_hits
     kernel = made(host(2), "static")
     kernel(T, 1)
     with pytest.raises(InvalidArgument, match=r"^pair: argument 'x' is"):
-        kernel.bind((bad, 1))
+        kernel.bind(bad, 1)
     assert kernel(bad, 1)[0] is bad
     kernel(T, 2)
     assert kernel.stats()[:4] == (3, 1, 1, 0)
@@ -227,7 +229,7 @@ def test_a_missing_device_is_named_in_the_error(
     monkeypatch.setattr(torch.cuda, "get_device_capability", missing)
     for _ in range(2):
         with pytest.raises(InvalidArgument, match=f"^pair: argument {name!r} is on cuda:0, which"):
-            kernel.bind(args)
+            kernel.bind(*args)
         call(kernel, args)
 
 
@@ -246,11 +248,12 @@ def test_exceptions_of_a_key_function_reach_the_caller() -> None:
 
 @pytest.mark.parametrize("args", [torch.zeros(2), 5, {1: 2}, "ab", None], ids=repr)
 @pytest.mark.parametrize("way", ["bind", "key"])
-def test_bind_and_key_take_a_tuple_or_list_of_arguments(way: str, args: Any) -> None:
+def test_bind_and_key_need_all_arguments(way: str, args: Any) -> None:
     kernel = made(host(2), "static")
-    with pytest.raises(InvalidArgument, match=f"^pair: .* one {type(args).__name__}. Pass a tup"):
+    with pytest.raises(InvalidArgument, match=r"^pair: missing a required .* It takes x, y"):
         getattr(kernel, way)(args)
-    assert getattr(kernel, way)([T, 1]) == getattr(kernel, way)((T, 1))
+    with pytest.warns(DeprecationWarning, match="^pair.* was given its arguments in a "):
+        assert getattr(kernel, way)([T, 1]) == getattr(kernel, way)((T, 1))
 
 
 WITHOUT_KEY = {name: each for name, each in REFUSED.items() if each.argument is not None}
@@ -261,12 +264,12 @@ MISFITS = {name: each for name, each in REFUSED.items() if each.argument is None
 def test_a_call_without_a_key_is_an_event_once(refusal: Refusal) -> None:
     kernel, seen = made(host(2), "static"), []
     with pytest.raises(InvalidArgument) as raised:
-        kernel.bind(refusal.bad)
+        kernel.bind(*refusal.bad)
     with events.observe(seen.append):
         for measured in (contextlib.nullcontext(), measure.recording()):
             with measured:
                 call(kernel, refusal.bad)
-    assert [event.kind for event in seen] == ["refusal"]
+    assert [event.kind for event in seen] == ["fallback"]
     assert seen[0].reason == f"not replayed: argument {raised.value.argument!r} " + (
         raised.value.problem
     )

@@ -75,7 +75,7 @@ def test_ways_to_write_one_call_have_one_key(under: str) -> None:
         assert kernel(*args, **kwargs) == (T, 2, "mean", None)
     assert kernel.stats()[:4] == (18, 1, 1, 0)
     assert len({kernel.explain(*args, **kwargs).key for args, kwargs in ways}) == 1
-    assert kernel.bind((T,)) is kernel.bind((T, 2, "mean", None))
+    assert kernel.bind(T) is kernel.bind(T, 2, "mean", None)
     for args, kwargs in (((T, 3), {}), ((T,), {"by": 2.0}), ((T,), {"how": "sum"})):
         assert not kernel.explain(*args, **kwargs).hit
 
@@ -132,10 +132,10 @@ def test_an_object_counts_by_its_present_contents(
         kernel, value = made(host(place.width), under), make()
         args = place.args(value)
         call(kernel, args)
-        before = kernel.bind(args)
+        before = kernel.bind(*args)
         change(value)
         call(kernel, args)
-        assert (kernel.bind(args) is not before) is (under in apart)
+        assert (kernel.bind(*args) is not before) is (under in apart)
         call(kernel, place.args(make()))
         entries = 2 if under in apart else 1
         assert kernel.stats()[:4] == (3, entries, entries, 0)
@@ -268,13 +268,13 @@ def test_calls_share_a_bound_kernel_exactly_if_their_reference_keys_are_equal(
         doubled = [args for each in calls for args in (each, tuple(map(twin, each)))]
         for args in (*doubled, *reversed(doubled)):
             wanted = slow(args, under)
-            assert kernel.key(args) == wanted
-            assert hash(kernel.key(args)) == hash(wanted)
+            assert kernel.key(*args) == wanted
+            assert hash(kernel.key(*args)) == hash(wanted)
             call(kernel, args)
-            bound = kernel.bind(args)
+            bound = kernel.bind(*args)
             assert bounds.setdefault(wanted, bound) is bound
             assert bound.key == wanted
-            assert kernel.key(args) == wanted
+            assert kernel.key(*args) == wanted
         assert len(set(bounds.values())) == len(bounds)
         assert kernel.stats()[:4] == (2 * len(doubled), len(bounds), len(bounds), 0)
         outcomes.update(slow(calls[0], under) == slow(args, under) for args in doubled[1:])
@@ -307,13 +307,13 @@ def test_alternating_types_never_share_an_entry(under: str, place: Place) -> Non
     dice = random.Random(20)
     for _ in range(200):
         args = place.args(dice.choice(values))
-        wanted = made(host(place.width), under).key(args)
+        wanted = made(host(place.width), under).key(*args)
         assert wanted == slow(args, under)
-        assert kernel.key(args) == wanted
-        bound = bounds.setdefault(wanted, kernel.bind(args))
+        assert kernel.key(*args) == wanted
+        bound = bounds.setdefault(wanted, kernel.bind(*args))
         assert bound.key == wanted
         call(kernel, args)
-        assert kernel.bind(args) is bound
+        assert kernel.bind(*args) is bound
     assert kernel.stats()[:4] == (200, len(bounds), len(bounds), 0)
     assert len(bounds) > 12
 
@@ -324,7 +324,7 @@ def test_many_combinations_of_types_each_have_their_own_entry() -> None:
     kernel = made(host(3), "static")
     for args in (*patterns, *patterns):
         call(kernel, args)
-        assert kernel.key(args) == slow(args, "static")
+        assert kernel.key(*args) == slow(args, "static")
     assert kernel.stats()[:4] == (2 * len(patterns), len(patterns), len(patterns), 0)
 
 
@@ -335,8 +335,8 @@ def test_a_class_that_is_gone_leaves_nothing_for_the_next() -> None:
         new: Any = dataclasses.make_dataclass("New", names) if k % 2 else namedtuple("New", names)
         value = new(*names)
         call(kernel, (T, value))
-        assert kernel.key((T, value))[1] == Key.of((value,), Options())[0]
-        assert kernel.bind((T, value)) is kernel.bind((T, new(*names)))
+        assert kernel.key(T, value)[1] == Key.of((value,), Options())[0]
+        assert kernel.bind(T, value) is kernel.bind(T, new(*names))
         kernel.reset()
         del new, value
         gc.collect()  # so that the next class may get the address of this one

@@ -47,7 +47,7 @@ def test_a_bind_is_a_use() -> None:
     with settings.override(max_specializations=2):
         kernel("a")
         kernel("b")
-        kernel.bind(("a",))
+        kernel.bind("a")
         with pytest.warns(UserWarning, match="more than 2"):
             kernel("c")
     assert [kernel.explain(how).hit for how in "abc"] == [True, False, True]
@@ -137,7 +137,7 @@ def test_the_warning_gives_advice_that_fits(
 
 def called(kernel: Kernel[Any], way: str, how: str) -> None:
     if way == "bind":
-        kernel.bind((how,))
+        kernel.bind(how)
     elif way == "measured":
         with tzero.measure.recording():
             kernel(how)

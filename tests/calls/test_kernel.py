@@ -65,7 +65,7 @@ def test_arguments_that_do_not_fit_are_refused_by_name(args: Any, kwargs: Any, w
 def test_an_argument_of_another_type_has_no_key_and_the_next_call_works(value: Any) -> None:
     kernel = tzero.kernel(weighted)
     with pytest.raises(InvalidArgument, match="weighted: argument 'y' is or holds a") as raised:
-        kernel.bind((X, value))
+        kernel.bind(X, value)
     assert kernel(X, value) == (X, value, "mean")
     assert isinstance(raised.value.__cause__, UnsupportedType)
     assert kernel(X) == (X, 2, "mean")
@@ -76,7 +76,7 @@ def test_tensors_on_two_devices_have_no_key() -> None:
     def pair(x: Any, y: Any) -> None: ...
 
     with pytest.raises(InvalidArgument, match="argument 'y' is a meta tensor"):
-        tzero.kernel(pair).bind((X, [X, X.to("meta")]))
+        tzero.kernel(pair).bind(X, [X, X.to("meta")])
 
 
 # -- configuration --------------------------------------------------------------------------------
@@ -86,8 +86,8 @@ def test_a_host_function_gets_its_config_by_name() -> None:
     config = Config(BLOCK=64)
     kernel = tzero.kernel(config=config)(with_config)
     assert kernel(X) == (X, config)
-    assert kernel.bind((X,)).config == config
-    kernel.bind((X,)).set_config(Config(BLOCK=128))
+    assert kernel.bind(X).config == config
+    kernel.bind(X).set_config(Config(BLOCK=128))
     assert kernel(X)[1] == Config(BLOCK=128)
     assert kernel(X.half())[1] == config
 
@@ -161,7 +161,7 @@ def test_a_specialized_argument_joins_the_key() -> None:
     for n, m in ((1, 1), (1, 2), (2, 3), (1, 4), (2, 5)):
         assert kernel(X, n, m) == (n, m)
     assert kernel.stats()[:3] == (5, 3, 2)  # misses: one before n joined the key, one for each n
-    assert kernel.bind((X, 1, 9)) is not kernel.bind((X, 2, 9))
+    assert kernel.bind(X, 1, 9) is not kernel.bind(X, 2, 9)
 
 
 def test_a_specialized_size_joins_the_key_of_dynamic_shapes() -> None:
@@ -256,12 +256,12 @@ def test_specialize_refuses_tensors() -> None:
 def test_hits_are_of_calls_and_misses_also_of_bind() -> None:
     kernel = tzero.kernel(weighted)
     for n in range(5):
-        kernel.bind((torch.zeros(n),))
-    assert kernel.stats() == (0, 5, 5, 0, 5) and kernel.stats().hits == 0
+        kernel.bind(torch.zeros(n))
+    assert kernel.stats() == (0, 5, 5, 0, 5, 0, 0, 0, 0, 0) and kernel.stats().hits == 0
     for n in range(6):
         kernel(torch.zeros(n))
-        kernel.bind((torch.zeros(n),))
-    assert kernel.stats() == (6, 6, 6, 0, 5) and kernel.stats().hits == 5
+        kernel.bind(torch.zeros(n))
+    assert kernel.stats() == (6, 6, 6, 0, 5, 0, 0, 6, 0, 0) and kernel.stats().hits == 5
 
 
 def test_a_value_that_cannot_be_shown_is_bound_at_once() -> None:
@@ -295,7 +295,7 @@ def test_a_kernel_is_copied_and_pickled_as_functions_are() -> None:
     assert copy.copy(at_the_top) is copy.deepcopy([at_the_top])[0] is at_the_top
     for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
         assert pickle.loads(pickle.dumps(at_the_top, protocol)) is at_the_top
-    bound = at_the_top.bind((X,))
+    bound = at_the_top.bind(X)
     assert copy.copy(bound) is copy.deepcopy(bound) is bound
     module = torch.nn.Module()
     module.kernel = at_the_top
@@ -308,7 +308,7 @@ def test_a_kernel_is_copied_and_pickled_as_functions_are() -> None:
         (lambda: tzero.kernel(weighted), "weighted: it cannot be pickled.*weighted is not this"),
         (lambda: tzero.kernel(lambda x: x), "<lambda>: it cannot be pickled"),
         (lambda: tzero.kernel(functools.partial(weighted, 1)), "weighted: it cannot be pickled"),
-        (lambda: at_the_top.bind((X,)), "at_the_top: a bound kernel cannot be pickled"),
+        (lambda: at_the_top.bind(X), "at_the_top: a bound kernel cannot be pickled"),
     ],
     ids=["another name", "lambda", "partial", "bound"],
 )
@@ -322,9 +322,9 @@ def test_what_cannot_be_pickled_says_so(make: Any, words: str) -> None:
 
 def test_reset_forgets() -> None:
     kernel = tzero.kernel(weighted)
-    first = kernel.bind((X,))
+    first = kernel.bind(X)
     kernel.reset()
-    assert kernel.bind((X,)) is not first
+    assert kernel.bind(X) is not first
     assert kernel.stats().entries == 1
 
 
@@ -376,14 +376,14 @@ def test_misses_and_hits_are_events_with_reasons() -> None:
         kernel(X)
         kernel(X)
         kernel(X.half())
-    assert [event.kind for event in seen] == ["miss", "refusal", "hit", "miss"]
+    assert [event.kind for event in seen] == ["miss", "fallback", "hit", "miss"]
     assert seen[1].reason == "not replayed: it launches no kernel"
     assert "dtype" in seen[3].reason
 
 
 def test_bound_kernels_have_functions_of_their_own() -> None:
     kernel = tzero.kernel(weighted)
-    one, two = kernel.bind((X,)), kernel.bind((X.half(),))
+    one, two = kernel.bind(X), kernel.bind(X.half())
     assert one.function is not two.function and one.function is not weighted
     assert "def weighted" in one.to_code() and "Key(" in one.to_code()
 
@@ -414,7 +414,7 @@ def test_threads_bind_reset_and_specialize_at_once() -> None:
             if k % 97 == 0:
                 kernel.reset()
             got = kernel(torch.zeros(2, dtype=dtype), n)
-            bound = kernel.bind((torch.zeros(2, dtype=dtype), n))
+            bound = kernel.bind(torch.zeros(2, dtype=dtype), n)
             if got != (dtype, n) or bound.key[0][0] is not dtype:  # type: ignore[index]
                 wrong.append((got, dtype, n, bound))
 

@@ -44,7 +44,7 @@ def kernel() -> Any:
 def test_a_plan_that_ends_before_native_code_adds_it_is_not_added(
     kernel: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bound, lasts = kernel.bind((X,)), type(kernel)._lasts
+    bound, lasts = kernel.bind(X), type(kernel)._lasts
     todo = [lambda: bound.set_config(tzero.Config(by=2))]
 
     def lasts_until_now(self: Any, planned: Any) -> bool:
@@ -63,7 +63,7 @@ def test_a_plan_that_ends_before_native_code_adds_it_is_not_added(
 
 
 def test_reset_drops_every_native_plan(kernel: Any) -> None:
-    kernel.bind((X,)).set_config(tzero.Config(by=2))
+    kernel.bind(X).set_config(tzero.Config(by=2))
     assert [value_of(kernel) for _ in range(3)] == [2, 2, 2]
     assert kernel._count() == 1
     kernel.reset()
@@ -72,7 +72,7 @@ def test_reset_drops_every_native_plan(kernel: Any) -> None:
 
 
 def test_a_bound_kernel_that_was_dropped_keeps_its_plans_for_who_holds_it(kernel: Any) -> None:
-    bound = kernel.bind((X,))
+    bound = kernel.bind(X)
     assert [int(bound(X)[0]) for _ in range(2)] == [1, 1]
     plans = bound.plans.plans()
     kernel.reset()
@@ -84,7 +84,7 @@ def test_calls_that_bind_refuses_are_not_counted() -> None:
     kernel = tzero.kernel(scaled)
     for _ in range(3):
         with pytest.raises(tzero.InvalidArgument):
-            kernel.bind(({1, 2}, 2.0))
+            kernel.bind({1, 2}, 2.0)
     assert kernel.stats().calls == 0
 
 

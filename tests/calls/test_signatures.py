@@ -137,10 +137,10 @@ def test_what_the_function_rejects_is_rejected(call: Any, tier: int) -> None:
 def test_a_call_can_be_bound_and_explained(call: Any) -> None:
     function, args, kwargs = call
     kernel = tzero.kernel(function)
-    bound = kernel.bind(args, kwargs)
+    bound = kernel.bind(*args, **kwargs)
     assert same(bound(*args, **kwargs), function(*args, **kwargs))
-    assert same(kernel.plain(args, kwargs)(), function(*args, **kwargs))
-    assert bound.key == kernel.key(args, kwargs) == kernel.explain(*args, **kwargs).key
+    assert same(kernel.plain(*args, **kwargs)(), function(*args, **kwargs))
+    assert bound.key == kernel.key(*args, **kwargs) == kernel.explain(*args, **kwargs).key
 
 
 def test_the_signature_is_that_of_the_function():

@@ -159,7 +159,7 @@ def _why(kernel: Any, call: Given) -> str:
     explained = kernel.explain(*call.args, **call.kwargs).refusal
 
     def note(event: Any) -> None:
-        if event.kind == "refusal":
+        if event.kind == "fallback":
             seen.append(event.reason.removeprefix("not replayed: "))
 
     with tzero.events.observe(note):

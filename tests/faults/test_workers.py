@@ -269,7 +269,7 @@ def test_a_request_whose_workers_are_killed_is_compiled_in_the_caller(
 ) -> None:
     with settings.override(start_method=method):
         assert_compiled_here(service, service.submit(request("killed", name)))
-        assert [event.kind for event in seen] == ["refusal", "refusal", "refusal", "compile"]
+        assert [event.kind for event in seen] == ["fallback", "fallback", "fallback", "compile"]
         assert f"killed by {name}" in seen[0].reason
         assert "attempt 1 failed, another worker compiles it" in seen[0].reason
         assert "attempt 3 failed, the caller does" in seen[2].reason

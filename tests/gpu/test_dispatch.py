@@ -18,9 +18,9 @@ def first(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 def test_the_gpu_and_the_cpu_have_keys_of_their_own() -> None:
     on_cpu = (torch.zeros(4), torch.zeros(4))
     on_gpu = tuple(tensor.cuda() for tensor in on_cpu)
-    assert first.key(on_cpu) != first.key(on_gpu)
-    assert first.key(on_gpu)[-1] == ("cuda", torch.cuda.get_device_capability())
-    assert first.bind(on_cpu) is not first.bind(on_gpu)
+    assert first.key(*on_cpu) != first.key(*on_gpu)
+    assert first.key(*on_gpu)[-1] == ("cuda", torch.cuda.get_device_capability())
+    assert first.bind(*on_cpu) is not first.bind(*on_gpu)
     assert first(*on_gpu) is on_gpu[0]
 
 
@@ -30,7 +30,7 @@ def test_tensors_on_two_devices_have_no_key_also_after_a_hit(order: tuple[str, s
         first(torch.zeros(4, device=device), torch.zeros(4, device=device))
     x, y = (torch.zeros(4, device=device) for device in order)
     with pytest.raises(tzero.InvalidArgument, match="'y' is on") as raised:
-        first.bind((x, y))
+        first.bind(x, y)
     assert "first" in str(raised.value)
     assert first(x, y) is x
 
@@ -41,5 +41,5 @@ def test_a_device_without_an_index_is_the_current_one() -> None:
         return torch.zeros(1, device=device)
 
     current = torch.cuda.current_device()
-    assert made.bind((torch.device("cuda"),)) is made.bind((torch.device("cuda", current),))
-    assert made.bind((torch.device("cuda"),)) is not made.bind((torch.device("cpu"),))
+    assert made.bind(torch.device("cuda")) is made.bind(torch.device("cuda", current))
+    assert made.bind(torch.device("cuda")) is not made.bind(torch.device("cpu"))

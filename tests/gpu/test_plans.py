@@ -82,7 +82,7 @@ def replayed(kernel: tzero.Kernel[Any], *args: Any) -> Any:
     seen: list[events.Event] = []
     with events.observe(seen.append):
         kernel(*args)
-    assert [event.reason for event in seen if event.kind == "refusal"] == []
+    assert [event.reason for event in seen if event.kind == "fallback"] == []
     kernel(*args)
     explanation = kernel.explain(*args)
     assert explanation.plan is not None and not explanation.refusal

@@ -75,14 +75,14 @@ def test_the_faster_of_two_is_found(tier: int) -> None:
     a, b = inputs(1024)
     for _ in range(3):
         check(made, a, b)
-    assert made.bind((a, b)).config == LARGE  # by far: it reads a quarter as much
+    assert made.bind(a, b).config == LARGE  # by far: it reads a quarter as much
 
 
 def test_a_config_that_asks_for_too_much_costs_only_itself() -> None:
     made = tzero.kernel(configs=[HUGE, SMALL])(product)
     a, b = inputs()
     check(made, a, b)
-    assert made.bind((a, b)).config == SMALL
+    assert made.bind(a, b).config == SMALL
     (found,) = made.tuning.searches.values()
     assert "OutOfResources" in found.outcomes[HUGE].problem
 
@@ -110,7 +110,7 @@ def test_nothing_is_timed_while_a_graph_is_captured() -> None:
     torch.testing.assert_close(c, a.float() @ b.float(), rtol=1e-2, atol=1e-1)
     assert made.tuning.searches == {}
     check(made, a, b)
-    assert made.bind((a, b)).choice.how == "tuned"  # type: ignore[union-attr]
+    assert made.bind(a, b).choice.how == "tuned"  # type: ignore[union-attr]
 
 
 def test_configs_are_chosen_by_size() -> None:

@@ -95,7 +95,7 @@ def test_each_config_is_compiled_at_once(made: Any) -> None:
     ahead = kernel.precompile(x, 2.0)
     ahead.wait()
     assert len(ahead) == 3 and compiles() == before + 3
-    kernel.bind((x, 2.0)).set_config(configs[2])
+    kernel.bind(x, 2.0).set_config(configs[2])
     assert torch.equal(kernel(x, 2.0), 2 * x) and compiles() == before + 3
 
 

@@ -193,7 +193,7 @@ def test_a_launch_that_triton_takes_over_says_why_and_once(fast_tier: int, devic
     with tzero.events.observe(seen.append):
         for _ in range(3):
             kernel[(1,)](out, 7)
-    assert [event.kind for event in seen] == ["refusal"]
+    assert [event.kind for event in seen] == ["fallback"]
     assert "pre-run hook" in seen[0].reason
 
 
@@ -211,7 +211,7 @@ def test_what_was_refused_is_remembered_in_bounded_memory(fast_tier: int, device
         said.append(0)
         with pytest.raises(LookupError):
             kernel[(1,)](Broken(), 7)
-    assert len(kernel._said) < 1000
+    assert 1 <= len(kernel.fallbacks) < 1000
 
 
 @pytest.mark.parametrize("options", [{}, {"num_warps": 2}], ids=["plain", "options"])

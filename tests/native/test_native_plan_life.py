@@ -32,6 +32,7 @@ from tests.native.native_plans import (
     warm,
     xy,
 )
+from tests.plans.tiers import logged
 from tzero import settings
 from tzero.calls import native as native_plan
 from tzero.launches.native import ParameterDescription
@@ -170,9 +171,9 @@ def test_a_plan_for_python_alone_goes_to_the_twin(add_kernel: Any, xy: Any) -> N
     guard = Same("a name", Odd(a=1), "a", 1)
     kernel = Stub(lambda x, y: x + y, lambda x, y: adding(add_kernel, guards=(guard,)))
     said: list[str] = []
-    kernel._tell_once = said.append
-    kernel(*xy)
-    assert said == ["a name is in a Odd"] and kernel._count() == 1
+    with logged(lambda event: said.append(event.reason)):
+        kernel(*xy)
+    assert said == ["replayed in Python: a name is in a Odd"] and kernel._count() == 1
     kernel(*xy)
     assert (kernel.misses, kernel.twins) == (1, 1)
 

@@ -261,7 +261,7 @@ def test_the_config_of_a_bound_kernel_counts_from_the_next_call_on(pair: Any) ->
     found: Pair = pair(configured, config=tzero.Config(factor=2.0))
     found.replays(lambda: (torch.randn(3),))
     for kernel in (found.kernel, found.plain):
-        kernel.bind((torch.randn(3),)).set_config(tzero.Config(factor=5.0))
+        kernel.bind(torch.randn(3)).set_config(tzero.Config(factor=5.0))
     found.replays(lambda: (torch.randn(3),))
     for kernel in (found.kernel, found.plain):
         kernel.reset()

@@ -299,7 +299,7 @@ def test_to_code_shows_what_runs(tier: int) -> None:
     kernel = of_tier(tier, plainly)
     x = torch.randn(3)
     kernel(x, x + 1)
-    code = kernel.bind((x, x)).to_code()
+    code = kernel.bind(x, x).to_code()
     assert "def plainly(x, y):" in code
     assert "# add[(1, 1, 1)]" in code
     compile(code, "the plan", "exec")

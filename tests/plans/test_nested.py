@@ -83,7 +83,7 @@ def test_the_config_of_an_inner_kernel_counts_from_the_next_call_on(
     outer, inner = nest(tier, inner_tier)
     x = torch.ones(3)
     assert [outer(x)[0].item() for _ in range(2)] == [3.0, 3.0]
-    inner.bind((x,)).set_config(tzero.Config(by=5.0))
+    inner.bind(x).set_config(tzero.Config(by=5.0))
     assert [outer(x)[0].item() for _ in range(2)] == [6.0, 6.0]
     inner.reset()
     assert [outer(x)[0].item() for _ in range(2)] == [3.0, 3.0]
@@ -97,7 +97,7 @@ def test_the_config_of_an_inner_kernel_that_was_bound_anew_counts(
     x = torch.ones(3)
     assert [outer(x)[0].item() for _ in range(2)] == [3.0, 3.0]
     inner.reset()
-    inner.bind((x,)).set_config(tzero.Config(by=7.0))
+    inner.bind(x).set_config(tzero.Config(by=7.0))
     assert [outer(x)[0].item() for _ in range(2)] == [8.0, 8.0]
 
 
@@ -110,7 +110,7 @@ def test_the_config_of_an_inner_kernel_that_launches_nothing_counts_too(tier: in
     kernel, x = of_tier(tier, outer), torch.ones(3)
     inner(x)
     assert [kernel(x)[0].item() for _ in range(2)] == [3.0, 3.0]
-    inner.bind((x,)).set_config(tzero.Config(by=5.0))
+    inner.bind(x).set_config(tzero.Config(by=5.0))
     assert [kernel(x)[0].item() for _ in range(2)] == [6.0, 6.0]
 
 

@@ -32,7 +32,7 @@ def seen():
 
 
 def reasons(seen: list[events.Event]) -> list[str]:
-    return [event.reason for event in seen if event.kind == "refusal"]
+    return [event.reason for event in seen if event.kind == "fallback"]
 
 
 @pytest.mark.parametrize(

@@ -162,7 +162,7 @@ def test_first_calls_at_once_are_right(tier: int) -> None:
 def test_plans_come_while_others_are_looked_through(tier: int) -> None:
     kernel, args = of_tier(tier, branching), (torch.ones(2, 2), 1, 1.0)
     kernel(*args)
-    bound = kernel.bind(args)
+    bound = kernel.bind(*args)
     [planned] = bound.plans.plans()
     elsewhere, refusal = copy.copy(planned), Refusal("it is one of many")
     done = threading.Event()
@@ -244,7 +244,7 @@ def test_a_recording_sees_nothing_of_other_threads(tier: int) -> None:
     increased(torch.zeros(3), 1.0)
     torch.ones(3).add_(1)
     recording.result()
-    plan = kernel.bind((x, 1, 1.0)).plans.plans()[0].plan
+    plan = kernel.bind(x, 1, 1.0).plans.plans()[0].plan
     alone = of_tier(tier, branching)
     alone(x, 1, 1.0)
-    assert str(plan) == str(alone.bind((x, 1, 1.0)).plans.plans()[0].plan)
+    assert str(plan) == str(alone.bind(x, 1, 1.0).plans.plans()[0].plan)

@@ -120,7 +120,7 @@ class Pair:
 
     def reasons(self) -> list[str]:
         """Why calls were not replayed."""
-        return [event.reason for event in self.seen if event.kind == "refusal"]
+        return [event.reason for event in self.seen if event.kind == "fallback"]
 
     def refuses(self, build: Build, words: str, *, times: int = 3) -> str:
         """Demand that calls are right, that each runs the host function, and that one event gives

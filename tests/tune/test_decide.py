@@ -23,7 +23,7 @@ def test_a_first_call_finds_a_config_and_later_calls_use_it(tier: int) -> None:
     made = kernel()
     for _ in range(4):
         torch.testing.assert_close(made(X), X * 2)
-    bound = made.bind((X,))
+    bound = made.bind(X)
     assert bound.choice is not None
     assert bound.choice.how == "tuned"
     assert bound.config == bound.choice.variant
@@ -44,7 +44,7 @@ def test_a_remembered_config_is_not_timed_again() -> None:
     found, watching = observed()
     with watching:
         made(X)
-    choice = made.bind((X,)).choice
+    choice = made.bind(X).choice
     assert choice is not None
     assert choice.how == "cached"
     assert made.tuning.searches == {}
@@ -53,7 +53,7 @@ def test_a_remembered_config_is_not_timed_again() -> None:
 
 def test_binding_times_nothing() -> None:
     made = kernel()
-    bound = made.bind((X,))
+    bound = made.bind(X)
     assert bound.choice is None
     assert made.tuning.searches == {}
     assert "to be chosen at the first call" in str(made.explain(X))
@@ -62,16 +62,16 @@ def test_binding_times_nothing() -> None:
 def test_one_config_is_pinned() -> None:
     made = tzero.kernel(config=SMALL)(double)
     made(X)
-    assert str(made.bind((X,)).choice) == f"{SMALL!r} (pinned: config= asks for it)"
+    assert str(made.bind(X).choice) == f"{SMALL!r} (pinned: config= asks for it)"
     assert "(pinned: config= asks for it)" in str(made.explain(X))
 
 
 def test_a_config_that_was_set_is_pinned_and_nothing_is_timed() -> None:
     made = kernel()
-    made.bind((X,)).set_config(LARGE)
+    made.bind(X).set_config(LARGE)
     made(X)
     assert made.tuning.searches == {}
-    assert made.bind((X,)).choice.how == "pinned"  # type: ignore[union-attr]
+    assert made.bind(X).choice.how == "pinned"  # type: ignore[union-attr]
 
 
 def test_concurrent_first_calls_share_one_search(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,7 +103,7 @@ def test_a_kernel_in_a_recorded_kernel_is_tuned_and_its_timing_is_not_recorded(t
 
     for _ in range(3):
         torch.testing.assert_close(outer(X), X * 4)
-    assert inner.bind((X,)).choice.how == "tuned"  # type: ignore[union-attr]
+    assert inner.bind(X).choice.how == "tuned"  # type: ignore[union-attr]
     plan = outer.explain(X).plan
     if tier:
         assert plan is not None
@@ -138,10 +138,10 @@ def test_where_nothing_can_be_timed_a_later_call_decides() -> None:
     with watching, Passing():
         torch.testing.assert_close(made(X), X * 2)
     assert any("not timed now: a torch dispatch mode is on" in each for each in found)
-    assert "nothing can be timed now" in str(made.bind((X,)).choice)
+    assert "nothing can be timed now" in str(made.bind(X).choice)
     assert made.tuning.searches == {}
     torch.testing.assert_close(made(X), X * 2)
-    assert made.bind((X,)).choice.how == "tuned"  # type: ignore[union-attr]
+    assert made.bind(X).choice.how == "tuned"  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("configs", [[], Space(BLOCK=[16], where=lambda config: False)])
@@ -159,10 +159,10 @@ def test_a_config_that_is_set_during_a_call_is_used_by_later_calls(
     def ask() -> None:
         if not asked:
             asked.append(1)
-            made.bind((X,)).set_config(WRONG)  # as another thread may
+            made.bind(X).set_config(WRONG)  # as another thread may
 
     made = kernel()
-    made.bind((X,)).set_config(SMALL)
+    made.bind(X).set_config(SMALL)
     planner = made.planner
     if planner is None:
         pytest.skip("tier 0 keeps nothing")
@@ -183,7 +183,7 @@ def test_a_config_that_is_set_during_a_call_is_used_by_later_calls(
 
 def test_a_config_that_is_set_during_a_search_is_kept() -> None:
     def setting(x: torch.Tensor, config: Config) -> torch.Tensor:
-        bound = made.bind((x,))
+        bound = made.bind(x)
         if bound.undecided:
             bound.set_config(WRONG)  # as another thread may
         return double(x, config)
@@ -191,11 +191,11 @@ def test_a_config_that_is_set_during_a_search_is_kept() -> None:
     made = tzero.kernel(configs=[SMALL, LARGE])(setting)
     real = X.clone()
     assert torch.equal(made(real), real * 3)
-    assert made.bind((real,)).choice.how == "pinned"  # type: ignore[union-attr]
+    assert made.bind(real).choice.how == "pinned"  # type: ignore[union-attr]
 
 
 def test_a_first_call_under_another_default_device_is_tuned() -> None:
     made = kernel()
     with torch.device("meta"):
         assert torch.equal(made(X), X * 2)
-    assert made.bind((X,)).choice.how == "tuned"  # type: ignore[union-attr]
+    assert made.bind(X).choice.how == "tuned"  # type: ignore[union-attr]

@@ -146,7 +146,7 @@ def test_a_first_config_that_the_machine_failed_is_tried_again(
     host, called = failing_once(MemoryError())
     first = tzero.kernel(configs=[LARGE, SMALL])(host)
     first(X)
-    assert first.bind((X,)).config == SMALL
+    assert first.bind(X).config == SMALL
     called.clear()
     called.append(LARGE)
     tzero.kernel(configs=[LARGE, SMALL])(host)(X)

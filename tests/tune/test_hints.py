@@ -247,9 +247,9 @@ def test_nearest_shipped_configs_compare_integers_too(
 
 def test_autotune_returns_the_search_of_the_nearest_hint(by_rows: Any) -> None:
     made = kernel({"x": {0: H}})
-    found = made.autotune((torch.randn(250, 256), W))
+    found = made.autotune(torch.randn(250, 256), W)
     assert found.best == LARGE
-    assert made.autotune((torch.randn(3, 256), W)).best == SMALL
+    assert made.autotune(torch.randn(3, 256), W).best == SMALL
     assert len(made.tuning.searches) == 3
 
 

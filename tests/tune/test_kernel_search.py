@@ -35,7 +35,7 @@ def test_a_config_with_other_results_than_the_first_is_out_and_an_event_says_why
     made = kernel([SMALL, WRONG])
     with watching:
         torch.testing.assert_close(made(X), X * 2)
-    assert made.bind((X,)).config == SMALL
+    assert made.bind(X).config == SMALL
     assert any("its results are wrong: result is 3.0 at (1,)" in each for each in found)
 
 
@@ -47,7 +47,7 @@ def test_a_config_that_raises_does_not_end_the_search() -> None:
 
     made = tzero.kernel(configs=[LARGE, SMALL])(double_or_not)
     torch.testing.assert_close(made(X), X * 2)
-    assert made.bind((X,)).config == SMALL
+    assert made.bind(X).config == SMALL
     (found,) = made.tuning.searches.values()
     assert "out of registers" in found.outcomes[LARGE].problem
 
@@ -58,7 +58,7 @@ def test_a_config_that_does_not_compile_does_not_end_the_search() -> None:
     torch.testing.assert_close(made(X), X * 2)
     (found,) = made.tuning.searches.values()
     assert not found.outcomes[bad].usable
-    assert made.bind((X,)).config == SMALL
+    assert made.bind(X).config == SMALL
 
 
 def test_where_every_config_fails_the_error_has_the_reason_of_each() -> None:
@@ -91,7 +91,7 @@ def test_a_choice_says_how_many_failed() -> None:
 
 def test_the_last_line_of_a_compiler_error_is_in_the_problem() -> None:
     made = kernel([SMALL, Config(BLOCK=1000, BY=2)])
-    found = made.autotune((X,))
+    found = made.autotune(X)
     assert "power of 2" in found.outcomes[Config(BLOCK=1000, BY=2)].problem
 
 
@@ -105,7 +105,7 @@ def test_ctrl_c_at_a_first_call_keeps_the_best_so_far(monkeypatch: pytest.Monkey
     with torch.no_grad(), settings.override(compile_workers=1):
         monkeypatch.setattr(KernelSearch, "_prepare", lambda *given: {c: [] for c in given[-1]})
         torch.testing.assert_close(made(X), X * 2)
-    assert made.bind((X,)).config == SMALL
+    assert made.bind(X).config == SMALL
     (found,) = made.tuning.searches.values()
     assert found.ended == "interrupted"
 
@@ -153,8 +153,8 @@ def test_new_outcomes_of_known_configs_are_remembered(
     kernel([LARGE, SMALL, third])(X)
     again = kernel([LARGE, SMALL, third])
     again(X)
-    assert again.bind((X,)).config == third
-    assert again.bind((X,)).choice.how == "cached"  # type: ignore[union-attr]
+    assert again.bind(X).config == third
+    assert again.bind(X).choice.how == "cached"  # type: ignore[union-attr]
 
 
 def later_process(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,7 +174,7 @@ def test_a_provisional_choice_says_so_and_is_timed_again_by_a_later_process(
     monkeypatch.setattr(Trial, "outcome", outcome)
     first = kernel()
     first(X)
-    choice = first.bind((X,)).choice
+    choice = first.bind(X).choice
     assert choice is not None and choice.provisional
     assert "; provisional: the machine was disturbed" in str(first.explain(X))
     found, watching = observed()
@@ -191,14 +191,14 @@ def test_a_provisional_choice_says_so_and_is_timed_again_by_a_later_process(
     later_process(monkeypatch)
     later = kernel()
     later(X)
-    choice = later.bind((X,)).choice
+    choice = later.bind(X).choice
     assert choice is not None and not choice.provisional
     assert (choice.variant, choice.how) == (SMALL, "cached")
     tried.clear()
     later_process(monkeypatch)
     last = kernel()
     last(X)
-    assert last.bind((X,)).config == SMALL
+    assert last.bind(X).config == SMALL
     assert tried == []
 
 
@@ -215,7 +215,7 @@ def test_with_effort_none_a_provisional_choice_is_used_as_it_is(
     made = kernel()
     with settings.override(tune="none"):
         made(X)
-    assert made.bind((X,)).choice.how == "cached"  # type: ignore[union-attr]
+    assert made.bind(X).choice.how == "cached"  # type: ignore[union-attr]
     assert made.tuning.searches == {}
 
 
@@ -230,14 +230,14 @@ def test_the_first_config_is_kept_where_others_are_as_fast(
     monkeypatch.setattr(Trial, "outcome", outcome)
     made = kernel([SMALL, LARGE])
     made(X)
-    assert made.bind((X,)).config == SMALL
+    assert made.bind(X).config == SMALL
     assert "no other is faster by more than the spread" in str(made.explain(X))
     again = kernel([SMALL, LARGE])
     again(X)
-    assert again.bind((X,)).config == SMALL
+    assert again.bind(X).config == SMALL
     other = kernel([LARGE, SMALL])
     other(X)
-    assert other.bind((X,)).config == LARGE
+    assert other.bind(X).config == LARGE
 
 
 def test_a_large_space_is_not_searched_again_by_each_process() -> None:
@@ -250,7 +250,7 @@ def test_a_large_space_is_not_searched_again_by_each_process() -> None:
     tzero.kernel(configs=space)(small)(X)
     made = tzero.kernel(configs=space)(small)
     made(X)
-    assert made.bind((X,)).choice.how == "cached"  # type: ignore[union-attr]
+    assert made.bind(X).choice.how == "cached"  # type: ignore[union-attr]
 
 
 def test_without_memory_for_copies_the_first_config_is_used_with_a_warning(
@@ -263,7 +263,7 @@ def test_without_memory_for_copies_the_first_config_is_used_with_a_warning(
     made = kernel()
     with pytest.warns(UserWarning, match="not timed, for lack of memory"):
         torch.testing.assert_close(made(X), X * 2)
-    assert made.bind((X,)).config == SMALL
+    assert made.bind(X).config == SMALL
 
 
 def test_a_host_function_that_waits_for_its_launch_is_not_run_without_launching() -> None:
@@ -329,7 +329,7 @@ def test_a_kernel_that_modifies_a_tensor_with_gradients_is_tuned() -> None:
     made = tzero.kernel(configs=[SMALL, LARGE])(halved)
     x = torch.ones(100, requires_grad=True) * 4
     assert made(x).tolist() == [2.0] * 100
-    assert made.bind((x,)).choice.how == "tuned"  # type: ignore[union-attr]
+    assert made.bind(x).choice.how == "tuned"  # type: ignore[union-attr]
 
 
 @dataclass
@@ -360,7 +360,7 @@ def test_a_kernel_that_works_in_place_is_tuned_on_copies(tier: int) -> None:
     torch.testing.assert_close(out, X + 1)
     made(X, out)
     torch.testing.assert_close(out, 2 * X + 1)
-    assert made.bind((X, out)).choice.how == "tuned"  # type: ignore[union-attr]
+    assert made.bind(X, out).choice.how == "tuned"  # type: ignore[union-attr]
 
 
 def test_of_a_changed_list_only_new_configs_are_timed() -> None:

@@ -21,26 +21,26 @@ def test_effort_none_uses_the_first_config_and_then_the_nearest() -> None:
     made = kernel([LARGE, SMALL])
     with settings.override(tune="none"):
         made(X)
-        assert made.bind((X,)).choice.how == "pinned"  # type: ignore[union-attr]
-        assert made.bind((X,)).config == LARGE
+        assert made.bind(X).choice.how == "pinned"  # type: ignore[union-attr]
+        assert made.bind(X).config == LARGE
     made.reset()
     near, far = X[:900], X[:2]
-    made.autotune((X,))
-    made.autotune((far,))
+    made.autotune(X)
+    made.autotune(far)
     with settings.override(tune="none"):
         made(near)
-    choice = made.bind((near,)).choice
+    choice = made.bind(near).choice
     assert choice is not None
     assert choice.how == "nearest"
     assert "tuned for (1000,)" in choice.why
-    assert choice.variant == made.bind((X,)).config
+    assert choice.variant == made.bind(X).config
 
 
 def test_a_lookup_table_comes_first() -> None:
-    words = kernel().arguments((X,))
+    words = kernel().arguments(X)
     made = kernel([SMALL, LARGE], lookup={words: LARGE})
     made(X)
-    assert str(made.bind((X,)).choice).endswith(
+    assert str(made.bind(X).choice).endswith(
         "(pretuned: the lookup table of double has it for this kind of hardware)"
     )
     assert made.tuning.searches == {}
@@ -70,10 +70,10 @@ def test_a_shipped_config_is_used_without_timing(tmp_path: Path) -> None:
     tzero.pretuned(file)
     other = kernel()
     other(X)
-    choice = other.bind((X,)).choice
+    choice = other.bind(X).choice
     assert choice is not None
     assert choice.how == "pretuned"
-    assert choice.variant == made.bind((X,)).config
+    assert choice.variant == made.bind(X).config
     assert other.tuning.searches == {}
 
 
@@ -95,7 +95,7 @@ def test_other_shapes_use_the_nearest_shipped_config(tmp_path: Path) -> None:
     other = kernel()
     with settings.override(tune="none"):
         other(X[:700])
-    choice = other.bind((X[:700],)).choice
+    choice = other.bind(X[:700]).choice
     assert choice is not None
     assert choice.how == "nearest"
     assert "(1000,), the nearest of 2" in choice.why
@@ -112,7 +112,7 @@ def test_a_file_for_other_hardware_gives_a_warning_and_no_config(tmp_path: Path)
     other = kernel()
     (tmp_path / "tuned").rename(tmp_path / "elsewhere")
     other(X)
-    assert other.bind((X,)).choice.how == "tuned"  # type: ignore[union-attr]
+    assert other.bind(X).choice.how == "tuned"  # type: ignore[union-attr]
 
 
 def test_a_shipped_config_that_the_kernel_does_not_list_is_not_used(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_a_damaged_file_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_kernel_without_a_choice_cannot_be_shipped(tmp_path: Path) -> None:
-    with pytest.raises(InvalidKernel, match=r"Call double.autotune\(args\)"):
+    with pytest.raises(InvalidKernel, match=r"Call double.autotune\(x, \.\.\.\)"):
         tzero.ship(tmp_path / "none.json", [kernel()])
     with pytest.raises(InvalidKernel, match="not a kernel of tzero"):
         tzero.ship(tmp_path / "none.json", [print])
@@ -158,7 +158,7 @@ def test_a_kernel_without_a_choice_cannot_be_shipped(tmp_path: Path) -> None:
 def test_kernels_of_one_function_share_an_entry(tmp_path: Path) -> None:
     one, other = kernel(), kernel([LARGE])
     one(X)
-    other.autotune((X,))
+    other.autotune(X)
     tzero.ship(tmp_path / "pretuned.json", [one, other])
     (entry,) = tzero.pretuned(tmp_path / "pretuned.json").entries
     assert entry.config == LARGE
@@ -172,4 +172,4 @@ def test_more_dimensions_than_can_be_compared_use_the_first_config() -> None:
     made([torch.ones(2, 2, 2)] * 90)
     with settings.override(tune="none"):
         made([torch.ones(2, 2, 3)] * 90)
-    assert made.bind(([torch.ones(2, 2, 3)] * 90,)).choice.how == "pinned"  # type: ignore[union-attr]
+    assert made.bind([torch.ones(2, 2, 3)] * 90).choice.how == "pinned"  # type: ignore[union-attr]

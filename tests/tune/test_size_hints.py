@@ -39,7 +39,7 @@ def test_each_size_keeps_plans_of_its_own(tier: int) -> None:
     made = by_size()
     small, large = torch.ones(64), torch.ones(65536)
     made(small)
-    bound = made.bind((small,))
+    bound = made.bind(small)
     assert bound.by_size is not None
     for hint, config in zip(bound.by_size.selector.hints, (SMALL, LARGE), strict=True):
         object.__setattr__(hint, "variant", config)
@@ -78,7 +78,7 @@ def test_of_equally_fast_configs_a_hint_uses_the_best_at_the_other_hints(
         assert len(made.tuning.searches) == (2 if how == "tuned" else 0)
     [words] = [each for each in said if "better at others" in each]
     assert words == f"for sizes 256 {SMALL!r}, as fast as {LARGE!r}, and better at others"
-    made.autotune((torch.ones(70),), force=True)
+    made.autotune(torch.ones(70), force=True)
     assert made.explain(torch.ones(300)).config == SMALL
     shipped = tzero.ship(tmp_path / "pretuned.json", [made])
     assert [entry.config for entry in shipped.entries] == [SMALL, SMALL]
@@ -116,7 +116,7 @@ def test_hints_are_not_used_where_an_integer_may_be_an_unknown_size() -> None:
     made = tzero.kernel(configs=[SMALL, LARGE], static_shapes=False, size_hints=[64])(first)
     with pytest.warns(UserWarning, match="argument 'n' is 500, which is the size of no tensor"):
         assert torch.equal(made(X, 500), X[:500] * 2)
-    assert made.bind((X, 500)).choice.how == "tuned"  # type: ignore[union-attr]
+    assert made.bind(X, 500).choice.how == "tuned"  # type: ignore[union-attr]
 
 
 def test_an_event_says_that_only_sizes_of_arguments_are_compared() -> None:
@@ -157,10 +157,10 @@ def test_usual_tuning_gives_no_warning() -> None:
 
 def test_autotune_of_a_kernel_with_size_hints_tunes_each_of_them() -> None:
     made = by_size()
-    found = made.autotune((torch.ones(70),))
+    found = made.autotune(torch.ones(70))
     assert set(found.outcomes) == {SMALL, LARGE}
     assert len(made.tuning.searches) == 2
-    bound = made.bind((torch.ones(70),))
+    bound = made.bind(torch.ones(70))
     assert bound.by_size is not None
     x = torch.arange(100_000.0)
     torch.testing.assert_close(made(x), x * 2)
@@ -175,8 +175,8 @@ def test_autotune_returns_the_search_of_the_nearest_hint(
 
     monkeypatch.setattr(Trial, "outcome", outcome)
     made = by_size()
-    assert made.autotune((torch.ones(60_000),)).outcomes[SMALL].median == 65536 * 1e-5
-    assert made.autotune((torch.ones(70),)).outcomes[SMALL].median == 64 * 1e-5
+    assert made.autotune(torch.ones(60_000)).outcomes[SMALL].median == 65536 * 1e-5
+    assert made.autotune(torch.ones(70)).outcomes[SMALL].median == 64 * 1e-5
 
 
 def test_a_hint_at_which_nothing_works_is_left_out_with_a_warning() -> None:
@@ -193,7 +193,7 @@ def test_a_hint_at_which_nothing_works_is_left_out_with_a_warning() -> None:
 
 
 def test_a_lookup_table_may_name_arguments_without_sizes() -> None:
-    words = by_size().arguments((X,))
+    words = by_size().arguments(X)
     made = by_size(lookup={words: LARGE})
     made(X)
     assert made.explain(X).config == LARGE

@@ -46,7 +46,9 @@ def test_an_observers_exception_propagates_and_its_block_removes_it() -> None:
         ("launch", logging.DEBUG),
         ("miss", logging.INFO),
         ("compile", logging.INFO),
-        ("refusal", logging.WARNING),
+        ("refusal", logging.DEBUG),
+        ("fallback", logging.WARNING),
+        ("cache", logging.WARNING),
     ],
 )
 def test_every_kind_is_logged_at_its_level(
@@ -56,7 +58,8 @@ def test_every_kind_is_logged_at_its_level(
         emit(Event(kind, "add", "because"))  # type: ignore[arg-type]
     (record,) = caplog.records
     assert (record.name, record.levelno) == ("tzero", level)
-    assert record.getMessage() == f"add: {kind}: because"
+    prefix = "tzero: " if level == logging.WARNING else ""
+    assert record.getMessage() == f"{prefix}add: {kind}: because"
 
 
 def test_watched_is_true_with_an_observer_or_debug_logging(

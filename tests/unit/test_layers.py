@@ -20,6 +20,7 @@ SOURCE = Path(tzero.__file__).parent
 LAYERS = """
 errors  locks
 settings  events  measure  config  moved  versions  ownership  _native
+counts  fallbacks
 processes  scratch
 cpu  cache
 compile

@@ -132,6 +132,6 @@ def test_recordings_of_many_threads_leave_none_open() -> None:
 
 def test_a_bind_is_counted_as_one() -> None:
     with measure.recording() as record:
-        same.bind((X,))
-        same.bind((X,))
+        same.bind(X)
+        same.bind(X)
     assert record.count("bind", "same") == 2 and record.count("call", "same") == 0

@@ -48,6 +48,7 @@ def test_an_empty_environment_gives_the_defaults() -> None:
         ({"TZERO_COMPILE_TIMEOUT": "0"}, "compile_timeout", 0),
         ({"TZERO_COMPILE_MEMORY": "512"}, "compile_memory", 512),
         ({"TZERO_QUIESCE": "1"}, "quiesce", 1),
+        ({"TZERO_QUIET": "1"}, "quiet", True),
         ({"TZERO_CACHE": "0"}, "cache", False),
         ({"TZERO_CACHE": ""}, "cache", True),
         ({"TZERO_CACHE_DIR": "/tmp/a b"}, "cache_dir", "/tmp/a b"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar, overload
+from typing import Any, ParamSpec, TypeVar, overload
 
 import torch
 
@@ -38,12 +38,25 @@ from tzero.tune.space import Space
 
 __all__ = ["jit", "kernel", "replayed"]
 
+P = ParamSpec("P")
 R = TypeVar("R")
 
 
 @overload
-def kernel(function: Callable[..., R], /) -> Kernel[R]: ...
+def kernel(function: Callable[P, R], /) -> Kernel[P, R]: ...
 @overload
+def kernel(
+    *,
+    key: Callable[..., Hashable] | None = None,
+    static_shapes: bool = True,
+    index_dtype: torch.dtype | None = None,
+    pool: bool | None = None,
+    size_hints: Sequence[int] | None = None,
+    lookup: Mapping[str, Config] | None = None,
+    tolerance: float | None = None,
+    check: Callable[[Any, Any], object] | None = None,
+) -> Callable[[Callable[P, R]], Kernel[P, R]]: ...
+@overload  # tzero passes `config`, and a type cannot say that a parameter is left out
 def kernel(
     *,
     config: Config | None = None,
@@ -56,7 +69,7 @@ def kernel(
     lookup: Mapping[str, Config] | None = None,
     tolerance: float | None = None,
     check: Callable[[Any, Any], object] | None = None,
-) -> Callable[[Callable[..., R]], Kernel[R]]: ...
+) -> Callable[[Callable[..., R]], Kernel[..., R]]: ...
 def kernel(
     function: Callable[..., R] | None = None,
     /,
@@ -71,7 +84,7 @@ def kernel(
     lookup: Mapping[str, Config] | None = None,
     tolerance: float | None = None,
     check: Callable[[Any, Any], object] | None = None,
-) -> Kernel[R] | Callable[[Callable[..., R]], Kernel[R]]:
+) -> Kernel[..., R] | Callable[[Callable[..., R]], Kernel[..., R]]:
     """Put a dispatcher in front of a host function, which launches Triton kernels.
 
     ::
@@ -118,10 +131,10 @@ def kernel(
     return _kernel_of(function, given)
 
 
-def _kernel_of(function: Callable[..., R], given: Given) -> Kernel[R]:
+def _kernel_of(function: Callable[..., R], given: Given) -> Kernel[..., R]:
     method: Any = function
     if isinstance(method, classmethod):
-        made: Kernel[R] = _kernel_of(method.__func__, given)
+        made: Kernel[..., R] = _kernel_of(method.__func__, given)
         made.of_class = True
         return made
     name = getattr(function, "__name__", type(function).__name__)
@@ -168,7 +181,7 @@ def replayed(host: Host[R], config: Config) -> Callable[..., R]:
     if host.config_at is None:
         return host.configured(host.function, config)
     made = kernel(config=config)(host.function)
-    made.candidate = True
+    made.candidate = made.fallbacks.is_quiet = True
     if host.by_position:
         return made
 
@@ -193,13 +206,13 @@ def _native_missing() -> str:
     return f"native code cannot make calls here: {why_not}" if why_not else ""
 
 
-def _class_of(chosen: int) -> type[Kernel[Any]]:
+def _class_of(chosen: int) -> type[Kernel[..., Any]]:
     """The class of kernels of a tier."""
     if chosen < 2:
         return Kernel
     from tzero.calls.native import NativeKernel  # not there where the extension is not built
 
-    found: type[Kernel[Any]] = NativeKernel
+    found: type[Kernel[..., Any]] = NativeKernel
     return found
 
 

@@ -215,7 +215,7 @@ def checked_lookup(name: str, lookup: Any, space: Space | None) -> dict[str, Con
         raise InvalidKernel(
             kernel=name,
             problem=f"lookup= is {lookup!r}",
-            advice="Pass a mapping of kernel.arguments(args) to tzero.Configs.",
+            advice="Pass a mapping of kernel.arguments(x, ...) to tzero.Configs.",
         )
     for config in lookup.values():
         Space.of([config]).check_names(list(space.parameters), kernel=name)

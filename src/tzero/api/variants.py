@@ -18,7 +18,7 @@ import linecache
 from collections.abc import Callable, Sequence
 from inspect import Parameter
 from types import FunctionType
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 
 from tzero.api.decorators import kernel
 from tzero.arguments.host import Host, read_host
@@ -28,14 +28,15 @@ from tzero.errors import InvalidKernel
 
 __all__ = ["multi_kernel"]
 
+P = ParamSpec("P")
 R = TypeVar("R")
 
 _numbers = itertools.count()
 
 
 def multi_kernel(
-    variants: Sequence[Callable[..., R]], /, *, name: str | None = None, **options: Any
-) -> Kernel[R]:
+    variants: Sequence[Callable[P, R]], /, *, name: str | None = None, **options: Any
+) -> Kernel[P, R]:
     """A kernel that is each call's fastest of several functions. They take the same arguments and
     return the same; the first is the one that the results of the others are compared with.
 
@@ -65,8 +66,8 @@ def multi_kernel(
     title = name or next(iter(functions))
     host = _written(title, functions)
     configs = [Config(variant=each) for each in functions]
-    made: Kernel[R] = kernel(configs=configs, **options)(host)
-    return made
+    made: Kernel[..., R] = kernel(configs=configs, **options)(host)
+    return cast("Kernel[P, R]", made)
 
 
 def _by_name(variants: Sequence[Callable[..., R]]) -> dict[str, Callable[..., R]]:

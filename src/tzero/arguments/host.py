@@ -288,7 +288,7 @@ def _resolved(
         if "ConstExp" not in str(parameter.annotation):
             reason = f"the annotation {parameter.annotation!r} of {parameter.name!r} cannot be "
             reason += f"resolved ({error}), so it is taken for an ordinary argument"
-            events.emit(events.Event("refusal", kernel, reason), logging.INFO)
+            events.emit(events.Event("fallback", kernel, reason), logging.INFO)
             return None
         raise InvalidKernel(
             kernel=kernel,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import textwrap
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping
 from types import FunctionType, MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, Protocol, TypeVar, cast
 
@@ -16,6 +16,7 @@ from tzero import locks, settings
 from tzero.adapters.torch_modes import untraced
 from tzero.arguments.host import Host, underlying
 from tzero.arguments.key import Key
+from tzero.calls.given import AS_SET, given_options
 from tzero.config import Config
 from tzero.errors import InvalidArgument
 from tzero.plans.plan import Refusal
@@ -62,13 +63,9 @@ class Owner(Protocol[R]):
     def autotune_bound(
         self,
         bound: BoundKernel[R],
-        args: Sequence[Any] | None,
-        effort: Effort | None,
-        budget: float | None,
-        isolate: bool | None,
-        force: bool,
-        tolerance: float | None,
-        check: Callable[[Any, Any], object] | None,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        options: Mapping[str, Any],
         /,
     ) -> Search:
         """Find the fastest config for a bound kernel."""
@@ -87,7 +84,7 @@ class BoundKernel(Generic[R]):
 
     ::
 
-        bound = add.bind((x, y))
+        bound = add.bind(x, y)
         bound.set_config(tzero.Config(BLOCK=256))
         out = bound(x, y)
 
@@ -207,31 +204,40 @@ class BoundKernel(Generic[R]):
 
     def autotune(
         self,
-        args: Sequence[Any] | None = None,
-        *,
-        effort: Effort | None = None,
-        budget: float | None = None,
-        isolate: bool | None = None,
-        force: bool = False,
-        tolerance: float | None = None,
-        check: Callable[[Any, Any], object] | None = None,
+        /,
+        *args: Any,
+        effort: Effort | None = AS_SET,
+        budget: float | None = AS_SET,
+        isolate: bool | None = AS_SET,
+        force: bool = AS_SET,
+        tolerance: float | None = AS_SET,
+        check: Callable[[Any, Any], object] | None = AS_SET,
+        **kwargs: Any,
     ) -> Search:
         """Find the fastest of the kernel's configs, use it from now on, and remember it.
 
         ::
 
-            found = add.bind((x, y)).autotune(effort="full")
+            found = add.bind(x, y).autotune(effort="full")
             print(found)
 
         Without arguments it is timed with random tensors like those it was bound with; pass
-        arguments if their contents matter. They are not changed, because it runs on copies. Without
-        `force`, results from this machine and the same source are reused. `effort`, `budget` in
-        seconds, and `isolate` default to the settings (``TZERO_TUNE``, ``TZERO_TUNE_BUDGET``,
-        ``TZERO_TUNE_ISOLATE``); `tolerance` and `check` to the kernel's options of these names.
+        arguments, as in a call, if their contents matter. They are not changed, because it runs on
+        copies. Without `force`, results from this machine and the same source are reused. `effort`,
+        `budget` in seconds, and `isolate` default to the settings (``TZERO_TUNE``,
+        ``TZERO_TUNE_BUDGET``, ``TZERO_TUNE_ISOLATE``); `tolerance` and `check` to the kernel's
+        options of these names. These names are always options here: pass an argument whose
+        parameter has one of them by position.
         """
-        return self._owner.autotune_bound(
-            self, args, effort, budget, isolate, force, tolerance, check
+        options = given_options(
+            effort=effort,
+            budget=budget,
+            isolate=isolate,
+            force=force,
+            tolerance=tolerance,
+            check=check,
         )
+        return self._owner.autotune_bound(self, args, kwargs, options)
 
     def _set(self, config: Config | None) -> None:
         self._config = config

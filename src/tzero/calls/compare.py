@@ -76,7 +76,7 @@ def watch(script: str, arguments: Sequence[str]) -> list[tuple[Any, Any]]:
 
     def note(event: events.Event) -> None:
         kernel = event.facts.get("kernel")
-        if event.kind not in ("miss", "refusal") or kernel is None:
+        if event.kind not in ("miss", "fallback") or kernel is None:
             return
         if isinstance(kernel, Kernel) and kernel.candidate:  # made by a search
             return
@@ -124,7 +124,7 @@ def compare(seen: Sequence[tuple[Any, Any]]) -> list[Row]:
         if isinstance(facts, UnsupportedType):
             rows.append(Row(name, None, None, None, f"not timed: {facts}"))
         elif isinstance(kernel, Kernel):
-            calls = kernel.stats().calls or None  # calls left to Helion are not counted
+            calls = kernel.stats().calls or None
             take = functools.partial(_of_kernel, kernel, facts["args"])
             rows.append(_row(name, calls, take))
         elif isinstance(kernel, PythonJit):
@@ -141,10 +141,10 @@ def _row(name: str, calls: int | None, take: Callable[[], tuple[float, float, st
         return Row(name, calls, None, None, f"a call fails: {type(error).__name__}: {words}")
 
 
-def _of_kernel(kernel: Kernel[Any], args: tuple[Any, ...]) -> tuple[float, float, str]:
+def _of_kernel(kernel: Kernel[..., Any], args: tuple[Any, ...]) -> tuple[float, float, str]:
     given, named = kernel.ordered.spread(args)
     called = functools.partial(kernel, *given, **named)
-    before, after = _times(kernel.plain(given, named), called)
+    before, after = _times(kernel.plain(*given, **named), called)
     found = kernel.explain(*given, **named)
     how = found.refusal or str(found).splitlines()[0].partition(", ")[2].partition(" (")[0]
     return before, after, how

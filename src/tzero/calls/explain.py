@@ -6,7 +6,9 @@ keys and checks guards.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
 
 from tzero import measure
@@ -19,10 +21,10 @@ if TYPE_CHECKING:
     from tzero.calls.bound import BoundKernel
     from tzero.calls.kernel import Kernel
 
-__all__ = ["explanation", "stages"]
+__all__ = ["explanation", "frames", "stages"]
 
 
-def explanation(kernel: Kernel[Any], args: tuple[Any, ...]) -> Explanation:
+def explanation(kernel: Kernel[..., Any], args: tuple[Any, ...]) -> Explanation:
     """Explain a call with these arguments.
 
     ::
@@ -37,6 +39,7 @@ def explanation(kernel: Kernel[Any], args: tuple[Any, ...]) -> Explanation:
         why = f"argument {error.argument!r} {error.problem}"
         config = kernel.host.config
         return Explanation(kernel.name, Key(()), False, config, "", tier=kernel.tier, refusal=why)
+    kernel.note_uses()
     entries = kernel.table.bound_kernels()
     here = next((each for each in entries if each.key == key), None)
     others = [each.key for each in entries if each is not here]
@@ -48,6 +51,7 @@ def explanation(kernel: Kernel[Any], args: tuple[Any, ...]) -> Explanation:
         refusal = kernel.unplanned
     elif here is not None:
         plan, refusal = kernel.planner.look(here.variant(given), given)
+    replay = None if plan is None or refusal else kernel.replaying(plan, args)
     return Explanation(
         kernel.name,
         key,
@@ -60,17 +64,39 @@ def explanation(kernel: Kernel[Any], args: tuple[Any, ...]) -> Explanation:
         since="" if last in (None, here) else difference(last.key, key, parameters),
         stages=kernel.stages(args, here),
         choice=_choice(kernel, here, given),
+        replay=replay,
     )
 
 
+def frames(call: Callable[[], object]) -> tuple[str, ...]:
+    """The Python functions that a call runs, in order, each once.
+
+    >>> frames(tuple), frames(lambda: None)
+    ((), ('<lambda>',))
+    """
+    found: dict[CodeType, str] = {}
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        if event == "call":
+            found.setdefault(frame.f_code, frame.f_code.co_qualname)
+
+    outer = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        call()
+    finally:
+        sys.setprofile(outer)
+    return tuple(dict.fromkeys(found.values()))
+
+
 def stages(
-    kernel: Kernel[Any], args: tuple[Any, ...], here: BoundKernel[Any] | None
+    kernel: Kernel[..., Any], args: tuple[Any, ...], here: BoundKernel[Any] | None
 ) -> dict[str, float]:
     """The cost of each stage of a hit in Python, in nanoseconds.
 
     ::
 
-        stages(add, (x, y), add.bind((x, y)))  # {"key": 800.0, "lookup": 60.0, ...}
+        stages(add, (x, y), add.bind(x, y))  # {"key": 800.0, "lookup": 60.0, ...}
     """
     base = kernel.extract(args)
     found: dict[str, Callable[[], object]] = {
@@ -83,7 +109,7 @@ def stages(
     return {name: measure.nanoseconds(call) for name, call in found.items()}
 
 
-def _choice(kernel: Kernel[Any], here: BoundKernel[Any] | None, args: tuple[Any, ...]) -> str:
+def _choice(kernel: Kernel[..., Any], here: BoundKernel[Any] | None, args: tuple[Any, ...]) -> str:
     """Why a call uses its config."""
     if here is None or here.undecided or kernel.host.config_at is None:
         return "to be chosen at the first call" if kernel.has_choice else ""

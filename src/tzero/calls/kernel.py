@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from types import FunctionType, MappingProxyType, MethodType
-from typing import Any, TypeVar
+from types import FunctionType, MethodType
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
 import torch
 
@@ -20,22 +20,25 @@ from tzero.arguments.key import Key
 from tzero.calls import explain
 from tzero.calls.bound import BoundKernel
 from tzero.calls.by_name import ByName
-from tzero.calls.reports import Explanation, Stats
+from tzero.calls.given import AS_SET, as_in_call, given_options
+from tzero.calls.reports import Explanation, Made, Replay, Stats
 from tzero.calls.stages import Stages
 from tzero.config import Config
 from tzero.launches.ahead import Precompiled, precompile_host
 from tzero.launches.current_call import current
+from tzero.plans.plan import Plan
 from tzero.tune.by_size import imagined
 from tzero.tune.search import QUICK, Effort
 from tzero.tune.tuner import Search
 
 __all__ = ["Explanation", "Kernel", "Stats"]
 
+P = ParamSpec("P")
+Q = ParamSpec("Q")
 R = TypeVar("R")
-_NO_NAMES: Mapping[str, Any] = MappingProxyType({})
 
 
-class Kernel(ByName, Stages[R]):
+class Kernel(ByName, Stages[R], Generic[P, R]):
     """A host function behind a dispatcher; made by `kernel`.
 
     ::
@@ -49,16 +52,24 @@ class Kernel(ByName, Stages[R]):
         add(x, y)
         print(add.explain(x, y))
 
-    Defined in a class it is a method, with the instance as its first argument.
+    Defined in a class it is a method, with the instance as its first argument. `bind`, `key`,
+    `explain`, `plain`, `arguments`, `autotune` and `precompile` take the arguments of a call as the
+    call does: ``add.bind(x, y=y)``. ``Kernel[P, R]`` has the parameters and the result of the host
+    function, for type checkers.
     """
 
     of_class = False
     """Whether it is a class method: its first argument is the class."""
 
+    def __class_getitem__(cls, types: Any) -> Any:
+        """`Kernel[R]`, as it was written before there were parameters, is `Kernel[..., R]`."""
+        given = types if isinstance(types, tuple) else (..., types)
+        return super().__class_getitem__(given)  # type: ignore[misc]
+
     # -- calling -------------------------------------------------------------------------------
 
     @torch_modes.untraced
-    def __call__(self, /, *args: Any, **kwargs: Any) -> R:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the host function through the bound kernel for these arguments."""
         if torch.compiler.is_compiling():
             return self._configured(*unwrapped(self.ordered(args, kwargs)))
@@ -83,29 +94,42 @@ class Kernel(ByName, Stages[R]):
         with record.stage("call", self.name), record.stage("run", self.name):
             return self._run(self._noting.alone, *found)[0]
 
+    @overload
+    def __get__(self, instance: None, owner: type | None = None) -> Self: ...
+    @overload
+    def __get__(
+        self: Kernel[Concatenate[Any, Q], R], instance: object, owner: type | None = None
+    ) -> Callable[Q, R]: ...
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         if self.of_class:
             return MethodType(self, type(instance) if owner is None else owner)
         method = instance is not None and isinstance(self.function, FunctionType)
         return MethodType(self, instance) if method else self
 
-    def plain(self, args: Sequence[Any], kwargs: Mapping[str, Any] = _NO_NAMES) -> Callable[[], R]:
-        """A function that makes a call with these arguments, a tuple or list, without tzero.
+    def plain(self, /, *args: P.args, **kwargs: P.kwargs) -> Callable[[], R]:
+        """A function that makes a call with these arguments without tzero.
 
         ::
 
-            add.plain((x, y))()
+            add.plain(x, y)()
         """
-        bound = self.bind(args, kwargs)
-        given = unwrapped(self.ordered.listed(args, kwargs))
-        return functools.partial(bound.variant(given).call, *given)
+        given, named = as_in_call(self.ordered, "plain", args, kwargs)
+        bound = self._bound(given, named)
+        normal = unwrapped(self.ordered(given, named))
+        return functools.partial(bound.variant(normal).call, *normal)
 
     # -- binding and tuning --------------------------------------------------------------------
 
-    def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any] = _NO_NAMES) -> BoundKernel[R]:
-        """The bound kernel that a call with these arguments, a tuple or list, uses."""
-        if type(args) is not tuple:
-            args = self.ordered.positional(args)
+    def bind(self, /, *args: P.args, **kwargs: P.kwargs) -> BoundKernel[R]:
+        """The bound kernel that a call with these arguments uses.
+
+        ::
+
+            add.bind(x, y).set_config(tzero.Config(BLOCK=256))
+        """
+        return self._bound(*as_in_call(self.ordered, "bind", args, kwargs))
+
+    def _bound(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> BoundKernel[R]:
         record = measure.active()
         if record is None:
             bound = self._find(args, kwargs, ahead=True)[1]
@@ -143,58 +167,59 @@ class Kernel(ByName, Stages[R]):
             current.is_trial = outer
         return ahead
 
-    @property
-    def configs(self) -> tuple[Config, ...]:
-        """The listed configs; empty if ranges define them (see `tzero.Space`)."""
-        space = self.tuning.space
-        return () if space is None else space.listed or ()
-
-    @property
-    def has_choice(self) -> bool:
-        """Whether there are several configs to choose from."""
-        return self.tuning.has_choice
-
     def autotune(
         self,
-        args: Sequence[Any],
-        *,
-        effort: Effort | None = None,
-        budget: float | None = None,
-        isolate: bool | None = None,
-        force: bool = False,
-        tolerance: float | None = None,
-        check: Callable[[Any, Any], object] | None = None,
+        /,
+        *args: Any,
+        effort: Effort | None = AS_SET,
+        budget: float | None = AS_SET,
+        isolate: bool | None = AS_SET,
+        force: bool = AS_SET,
+        tolerance: float | None = AS_SET,
+        check: Callable[[Any, Any], object] | None = AS_SET,
+        **kwargs: Any,
     ) -> Search:
-        """Find the fastest config for calls with these arguments, a tuple or list, use it from now
-        on, and store it (see `BoundKernel.autotune`).
+        """Find the fastest config for calls with these arguments, use it from now on, and store it
+        (see `BoundKernel.autotune`).
 
         ::
 
-            print(matmul.autotune((a, b), effort="full", budget=60))
+            print(matmul.autotune(a, b, effort="full", budget=60))
+
+        If the host function has a parameter with the name of an option, the name is that
+        parameter's, as in a call. Give the option to the bound kernel then:
+        ``scale.bind(x, tolerance=0.1).autotune(tolerance=1e-3)``.
         """
-        bound = self.bind(args)
-        return self.autotune_bound(bound, args, effort, budget, isolate, force, tolerance, check)
+        options = given_options(
+            effort=effort,
+            budget=budget,
+            isolate=isolate,
+            force=force,
+            tolerance=tolerance,
+            check=check,
+        )
+        for name in self.ordered.names.intersection(options):
+            kwargs[name] = options.pop(name)
+        given, named = as_in_call(self.ordered, "autotune", args, kwargs)
+        bound = self._bound(given, named)
+        return self.tuning.autotune(bound, unwrapped(self.ordered(given, named)), **options)
 
     def autotune_bound(
         self,
         bound: BoundKernel[R],
-        args: Sequence[Any] | None,
-        effort: Effort | None,
-        budget: float | None,
-        isolate: bool | None,
-        force: bool,
-        tolerance: float | None,
-        check: Callable[[Any, Any], object] | None,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        options: Mapping[str, Any],
         /,
     ) -> Search:
         """Tune a bound kernel, by default with arguments like those it was bound with."""
-        if args is None:
+        if not args and not kwargs:
             given = imagined(bound.example)
         else:
-            normal = self.ordered.listed(args)
+            normal = self.ordered(*as_in_call(self.ordered, "bind(...).autotune", args, kwargs))
             self._check_bound(bound, self.extract(normal), normal)
             given = unwrapped(normal)
-        return self.tuning.autotune(bound, given, effort, budget, isolate, force, tolerance, check)
+        return self.tuning.autotune(bound, given, **options)
 
     def changed(self) -> None:
         """Note that a bound kernel has another config, so that plans of other kernels that call
@@ -211,25 +236,41 @@ class Kernel(ByName, Stages[R]):
 
     # -- questions -----------------------------------------------------------------------------
 
-    def arguments(self, args: Sequence[Any]) -> str:
-        """The name of a call with these arguments, a tuple or list, in a lookup table: its key
-        without the device, as text.
+    def arguments(self, /, *args: P.args, **kwargs: P.kwargs) -> str:
+        """The name of a call with these arguments in a lookup table: its key without the device, as
+        text.
 
         ::
 
-            add.arguments((x, y))
+            add.arguments(x, y)
             # '((torch.float32, (4096,), (1,)), (torch.float32, (4096,), (1,)))'
         """
-        return self.tuning.arguments(self.key(args))
+        given, named = as_in_call(self.ordered, "arguments", args, kwargs)
+        return self.tuning.arguments(self._key(given, named))
 
-    def key(self, args: Sequence[Any], kwargs: Mapping[str, Any] = _NO_NAMES) -> Key:
-        """The key of a call with these arguments, a tuple or list."""
-        normal = self.ordered.listed(args, kwargs)
+    def key(self, /, *args: P.args, **kwargs: P.kwargs) -> Key:
+        """The key of a call with these arguments.
+
+        ::
+
+            assert add.key(x, y) == add.key(y=y, x=x)
+        """
+        return self._key(*as_in_call(self.ordered, "key", args, kwargs))
+
+    def _key(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Key:
+        normal = self.ordered(args, kwargs)
         return self.table.key(self.extract(normal), normal)
 
-    def explain(self, /, *args: Any, **kwargs: Any) -> Explanation:
-        """Whether a call would hit, and whether it would be replayed. Only keys and guards are
-        evaluated."""
+    def explain(self, /, *args: P.args, **kwargs: P.kwargs) -> Explanation:
+        """Whether a call would hit, whether and how it would be replayed, and why not. Only keys
+        and guards are evaluated.
+
+        ::
+
+            print(add.explain(x, y))
+            # add: hit, replayed natively (tier 2)
+            #   ...
+        """
         return explain.explanation(self, self.ordered(args, kwargs))
 
     @property
@@ -241,14 +282,42 @@ class Kernel(ByName, Stages[R]):
         """The cost of each stage of a hit, in nanoseconds, measured now."""
         return explain.stages(self, args, bound)
 
+    def replaying(self, plan: Plan, args: tuple[Any, ...]) -> Replay:
+        """How a plan would be replayed for a call with these arguments, in order."""
+        return Replay("in Python")
+
+    def _made_so_far(self) -> Made:
+        """How calls were made."""
+        python = 0 if self.planner is None else self.planner.replays.value()
+        return Made(0, python, self._unkeyed.value())
+
     def stats(self) -> Stats:
-        """Counts of calls, misses, bound kernels and evictions."""
+        """Counts of calls, misses, bound kernels and evictions, and of how calls were made.
+
+        ::
+
+            print(add.stats())
+            # 100 calls: 99 replayed natively, 0 replayed in Python, 1 plain (1 of them recorded)
+            #   99 hits, 1 miss, 1 bound kernel, 0 evicted
+        """
         with self.table.lock:
+            made = self._made_so_far()
             # `count()` cannot be peeked; reading advances both, so they cancel.
             binds = next(self._binds)
             calls = self._tick() - binds
-            live, tally = len(self.table.bound_kernels()), self.tally
-            return Stats(calls, tally.misses, live, tally.evictions, tally.bound_ahead)
+            live, tally, planner = len(self.table.bound_kernels()), self.tally, self.planner
+            return Stats(
+                calls,
+                tally.misses,
+                live,
+                tally.evictions,
+                tally.bound_ahead,
+                made.native,
+                made.python,
+                calls - made.native - made.python,
+                0 if planner is None else planner.recorded,
+                made.unkeyed,
+            )
 
     def __repr__(self) -> str:
         return f"<Kernel {self.name}{self.signature}>"

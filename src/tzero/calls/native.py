@@ -26,15 +26,18 @@ from tzero.adapters.torch_layout import configure, in_a_new_thread
 from tzero.arguments.extract import unwrapped
 from tzero.arguments.host import Host
 from tzero.arguments.situation import leaves, unsupported
+from tzero.calls import explain
 from tzero.calls.bound import BoundKernel
 from tzero.calls.bound_table import Raw
 from tzero.calls.kernel import Kernel
+from tzero.calls.reports import Made, Replay
 from tzero.calls.specialize import by_value_in, close_sites, found_by_words
+from tzero.counts import Count
 from tzero.launches import beside
 from tzero.launches import native as native_launch
 from tzero.launches.native import NotNative, ParameterDescription
 from tzero.plans import outputs
-from tzero.plans.describe import describe
+from tzero.plans.describe import describe, python_functions
 from tzero.plans.plan import Call, Plan, View
 from tzero.plans.planner import drifted
 from tzero.plans.table import Planned
@@ -63,7 +66,7 @@ class FallbackDescription:
         return self.bound.call is self.call and self.bound.is_settled()
 
 
-class NativeCalls(Kernel[Any]):
+class NativeCalls(Kernel[..., Any]):
     """The Python side of a native kernel. `make` combines it with the base class of the extension,
     whose methods are declared below."""
 
@@ -75,18 +78,21 @@ class NativeCalls(Kernel[Any]):
         _prepare: Callable[..., None]
         _forget: Callable[[Any], None]
         _count: Callable[[], int]
+        _made: Callable[[], tuple[int, int]]
         _generation: Callable[[], int]
         _used: Callable[[], list[tuple[BoundKernel[Any], int]]]
         _look: Callable[..., bool]
 
     def __init__(self, function: Callable[..., Any], **options: Any) -> None:
+        self._resumed = Count()  # replays that native code began and Python ended
         super().__init__(function, **options)
         self.__dict__.pop("_tick", None)  # the native one counts native hits too
-        self._told: set[str] = set()
+        self._always_in_python = self.unavailable
         if self.unavailable or self.planner is None:
             return
         if options.get("key") is not None:
-            self._tell_once("its key= function must run on each call")
+            self._always_in_python = "its key= function must run on each call"
+            self.fallbacks.lasting(f"replayed in Python: {self._always_in_python}")
             return
         parameters = tuple(_described(self.host))
         most = _ENTRIES_PER_BOUND_KERNEL * settings.current().max_specializations
@@ -142,7 +148,7 @@ class NativeCalls(Kernel[Any]):
         try:
             description = describe(self.native, plan, self._ring)
         except NotNative as reason:
-            self._tell_once(str(reason))
+            self.fallbacks.lasting(f"replayed in Python: {reason}")
             return planned.bound, None, None, by_value, generation
         if description is None:  # Triton has dropped what was launched: record again
             planned.bound.plans.forget(planned)
@@ -183,6 +189,7 @@ class NativeCalls(Kernel[Any]):
     @torch_modes.untraced
     def _resume(self, plan: Plan, start: int, held: Sequence[Any], given: Any) -> Any:
         """Run the rest of a plan that native code cannot finish, because a guard failed midway."""
+        self._resumed.add()
         return resume(plan, start, held, given, self._drifted)
 
     def _drifted(self, plan: Plan, said: Any, result: Any = None) -> NoReturn:
@@ -212,18 +219,61 @@ class NativeCalls(Kernel[Any]):
         """How calls can be replayed."""
         return super().tier if self.unavailable or self.planner is None else 2
 
+    def replaying(self, plan: Plan, args: tuple[Any, ...]) -> Replay:
+        """How a plan would be replayed, as far as is known without running it."""
+        given, named = self.ordered.spread(args)
+        why = self._why_in_python(plan, given, named)
+        if why:
+            return Replay("in Python", why)
+        look = functools.partial(self._look, self.native.STAGES["guards"], *given, **named)
+        description = describe(self.native, plan)
+        steps = () if description is None else python_functions(description)
+        ran = tuple(dict.fromkeys((*explain.frames(look), *steps)))
+        return Replay("partly in Python", ", ".join(ran)) if ran else Replay("natively")
+
+    def _why_in_python(self, plan: Plan, given: tuple[Any, ...], named: Mapping[str, Any]) -> str:
+        """Why native code would leave the replay of a plan to Python; empty if it would not."""
+        if self._always_in_python:
+            return self._always_in_python
+        stages = self.native.STAGES
+        if self._look(stages["guards"], *given, **named):
+            return ""
+        if events.watched() or measure.active() is not None:
+            return "an observer, a debug log or a measurement sees each call"
+        try:
+            if describe(self.native, plan) is None:
+                return "Triton has dropped a binary, so the next call is recorded again"
+        except NotNative as reason:
+            return str(reason)
+        if not self._look(stages["reading"], *given, **named):
+            return "native code cannot read the arguments"
+        if not self._look(stages["lookup"], *given, **named):
+            return "native code does not have the plan yet; it gets it in the next call"
+        return "a guard fails that only concerns native code, such as a hook on a kernel"
+
+    def _made_so_far(self) -> Made:
+        (native, unkeyed), python, resumed = (
+            self._made(),
+            super()._made_so_far(),
+            self._resumed.value(),
+        )
+        return Made(native - resumed, python.python + resumed, python.unkeyed + unkeyed)
+
     def stages(self, args: tuple[Any, ...], bound: Any) -> dict[str, float]:
         """The cost of each stage of a native hit, in nanoseconds, measured now."""
         stages = self.native.STAGES
-        if not self._look(stages["guards"], *args):
+        given, named = self.ordered.spread(args)
+        if not self._look(stages["guards"], *given, **named):
             return super().stages(args, bound)
         times = [measure.nanoseconds(self._count)]  # a call that does nothing
         for stage in stages.values():
-            times.append(measure.nanoseconds(functools.partial(self._look, stage, *args)))
+            look = functools.partial(self._look, stage, *given, **named)
+            times.append(measure.nanoseconds(look))
         pairs = itertools.pairwise(times)
         return {name: max(b - a, 0.0) for name, (a, b) in zip(stages, pairs, strict=True)}
 
-    def _note_uses(self) -> None:
+    def note_uses(self) -> None:
+        """Update `last_used` of bound kernels from native code's hits."""
         for bound, used in self._used():
             bound.family.last_used = max(bound.family.last_used, used)
 
@@ -234,11 +284,6 @@ class NativeCalls(Kernel[Any]):
         if not self.native.rings():
             raise NotNative("in this torch native code cannot count references, as pool=True needs")
         return outputs.added(self.native.Ring())
-
-    def _tell_once(self, reason: str) -> None:
-        if reason not in self._told:
-            self._told.add(reason)
-            events.emit(events.Event("refusal", self.name, f"replayed in Python: {reason}"))
 
 
 def _described(host: Host[Any]) -> Iterator[ParameterDescription]:
@@ -260,7 +305,7 @@ def make(native: ModuleType) -> type[NativeCalls]:
     why_not = in_a_new_thread(functools.partial(configure, native))
     if why_not:
         reason = f"replayed in Python: {why_not}"
-        events.emit(events.Event("refusal", "tzero", reason))
+        events.emit(events.Event("fallback", "tzero", reason))
     contents = {
         "__module__": __name__,
         "__doc__": "A kernel whose plans are replayed natively; `tzero.kernel` makes it.",

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from inspect import Parameter
-from types import MappingProxyType
 from typing import Any
 
 from tzero.arguments.host import Host
@@ -16,7 +15,6 @@ from tzero.errors import InvalidArgument
 
 __all__ = ["Ordering"]
 
-_NO_NAMES: Mapping[str, Any] = MappingProxyType({})
 _POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 
 
@@ -30,14 +28,15 @@ class Ordering:
 
     def __init__(self, host: Host[Any]) -> None:
         self._host = host
-        self._parameters, self._defaults = host.parameters, host.defaults
+        self.name, self.parameters = host.name, host.parameters
+        self._defaults = host.defaults
         self._arity = len(host.parameters)
         self._by_position = host.by_position
         positional = [kind in _POSITIONAL for kind in host.kinds]
         self._positional = sum(positional)
         self._has_rest = Parameter.VAR_POSITIONAL in host.kinds
         self._has_more = Parameter.VAR_KEYWORD in host.kinds
-        self._names = frozenset(
+        self.names = frozenset(
             name
             for name, kind in zip(host.parameters, host.kinds, strict=True)
             if kind in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
@@ -48,14 +47,14 @@ class Ordering:
         if not kwargs and len(args) == self._arity and self._by_position:
             return args
         found, named = list(args[: self._positional]), 0
-        for name in self._parameters[len(found) :]:
-            if name in kwargs and name in self._names:
+        for name in self.parameters[len(found) :]:
+            if name in kwargs and name in self.names:
                 found.append(kwargs[name])
                 named += 1
             elif self._has_rest and name[:1] == "*" and name[:2] != "**":
                 found.append(args[self._positional :])
             elif self._has_more and name[:2] == "**":
-                more = {key: kwargs[key] for key in kwargs if key not in self._names}
+                more = {key: kwargs[key] for key in kwargs if key not in self.names}
                 named += len(more)
                 found.append(more)
             elif name in self._defaults:
@@ -67,25 +66,11 @@ class Ordering:
             raise self._misfit(args, kwargs)
         return tuple(found)
 
-    def listed(self, args: Any, kwargs: Mapping[str, Any] = _NO_NAMES) -> tuple[Any, ...]:
-        """Arguments given as one tuple or list, and others by name, in order."""
-        return self(self.positional(args), kwargs)
-
-    def positional(self, args: Any) -> tuple[Any, ...]:
-        """Positional arguments that were given as one tuple or list."""
-        if not isinstance(args, (tuple, list)):
-            raise InvalidArgument(
-                kernel=self._host.name,
-                problem=f"its arguments are given as one {type(args).__name__}",
-                advice="Pass a tuple or list of them.",
-            )
-        return tuple(args)
-
     def spread(self, args: tuple[Any, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Positional and keyword arguments of a call from its arguments in order."""
         positional = list(args[: self._positional])
         named: dict[str, Any] = {}
-        rest = zip(self._parameters[self._positional :], args[self._positional :], strict=True)
+        rest = zip(self.parameters[self._positional :], args[self._positional :], strict=True)
         for name, value in rest:
             if name.startswith("**"):
                 named |= value
@@ -102,7 +87,7 @@ class Ordering:
             self._host.signature.bind(*args, **kwargs)
         except TypeError as error:
             message = str(error)
-        taken = ", ".join(self._parameters) or "no arguments"
+        taken = ", ".join(self.parameters) or "no arguments"
         return InvalidArgument(
             kernel=self._host.name,
             problem=f"{message}: {len(args)} positional and {sorted(kwargs)} by name",

@@ -7,21 +7,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from tzero.arguments.key import Key
 from tzero.config import Config
 from tzero.plans.plan import Plan
+from tzero.plans.planner import UNRECORDED
 
-__all__ = ["Explanation", "Stats"]
+__all__ = ["Explanation", "Made", "Replay", "Stats"]
 
 
 class Stats(NamedTuple):
     """Counts of a kernel's calls. `misses` are of calls and of `bind`; `bound_ahead` are those of
-    `bind` alone.
+    `bind` alone. Each call is one of three: `native_replays` were made by native code,
+    `python_replays` by Python, and in `plain_calls` the host function ran. Of these, `recordings`
+    left a plan behind, and `unkeyed` had an argument that cannot be part of a key. Calls inside
+    another kernel's replay are not counted: they are part of it.
 
-    >>> Stats(calls=3, misses=2, entries=2, evictions=0, bound_ahead=1).hits
+    >>> stats = Stats(3, 2, 2, 0, bound_ahead=1, native_replays=2, plain_calls=1, recordings=1)
+    >>> stats.hits
     2
+    >>> print(stats)
+    3 calls: 2 replayed natively, 0 replayed in Python, 1 plain (1 of them recorded)
+      2 hits, 1 miss, 2 bound kernels, 0 evicted
     """
 
     calls: int
@@ -29,11 +37,56 @@ class Stats(NamedTuple):
     entries: int
     evictions: int
     bound_ahead: int
+    native_replays: int = 0
+    python_replays: int = 0
+    plain_calls: int = 0
+    recordings: int = 0
+    unkeyed: int = 0
 
     @property
     def hits(self) -> int:
         """Calls that found their bound kernel."""
-        return self.calls - (self.misses - self.bound_ahead)
+        return self.calls - self.unkeyed - (self.misses - self.bound_ahead)
+
+    def __str__(self) -> str:
+        missed = self.misses - self.bound_ahead
+        unkeyed = f", {self.unkeyed} without a key" if self.unkeyed else ""
+        return (
+            f"{_counted(self.calls, 'call')}: {self.native_replays} replayed natively, "
+            f"{self.python_replays} replayed in Python, {self.plain_calls} plain "
+            f"({self.recordings} of them recorded)\n"
+            f"  {_counted(self.hits, 'hit')}, {_counted(missed, 'miss', 'misses')}{unkeyed}, "
+            f"{_counted(self.entries, 'bound kernel')}, {self.evictions} evicted"
+        )
+
+
+def _counted(number: int, one: str, several: str = "") -> str:
+    return f"{number} {one if number == 1 else several or one + 's'}"
+
+
+class Made(NamedTuple):
+    """How many calls were replayed by native code and by Python, and how many had no key.
+
+    >>> Made(native=2, python=0, unkeyed=0).native
+    2
+    """
+
+    native: int
+    python: int
+    unkeyed: int
+
+
+class Replay(NamedTuple):
+    """How a plan would be replayed. ``natively`` means that no Python code runs at all; ``partly in
+    Python`` that native code calls the Python functions that `why` names; ``in Python`` that Python
+    replays the plan, because of `why`.
+
+    >>> Replay("in Python", "an observer is on").how
+    'in Python'
+    """
+
+    how: Literal["natively", "partly in Python", "in Python"]
+    why: str = ""
 
 
 class Explanation(NamedTuple):
@@ -42,7 +95,8 @@ class Explanation(NamedTuple):
     `tier` is how the kernel's calls can be replayed. `plan` is the plan of the call, and `refusal`
     why it would not be replayed, such as a guard that fails. `since` is the first difference from
     the last call that hit. `stages` are nanoseconds, measured by `explain`. `choice` is why the
-    call has its config: pinned, cached, pretuned, nearest or tuned.
+    call has its config: pinned, cached, pretuned, nearest or tuned. `replay` says how the plan
+    would be replayed; None if the call would not be.
 
     >>> print(Explanation("add", Key((int,)), True, None, "", tier=0))
     add: hit, the host function runs (tier 0)
@@ -60,27 +114,32 @@ class Explanation(NamedTuple):
     since: str = ""
     stages: Mapping[str, float] = MappingProxyType({})
     choice: str = ""
+    replay: Replay | None = None
 
     def __str__(self) -> str:
         served = "the host function runs"
-        if self.plan is not None and not self.refusal:
-            served = f"replayed {'natively' if self.tier == 2 else 'in Python'}"
-        elif not self.hit and self.tier and not self.refusal:
+        if self.replay is not None:
+            served = f"replayed {self.replay.how}"
+        elif self.tier and self.refusal in ("", UNRECORDED):
             served = "to be recorded"
-        hit = "hit" if self.hit else "miss"
-        lines = [f"{self.kernel}: {hit}, {served} (tier {self.tier})", f"  key: {self.key!r}"]
+        hit = "hit" if self.hit else "miss" if self.key else "no key"
+        lines = [f"{self.kernel}: {hit}, {served} (tier {self.tier})"]
+        if self.key:
+            lines.append(f"  key: {self.key!r}")
         if self.config is not None:
             why = f" ({self.choice})" if self.choice else ""
             lines.append(f"  config: {self.config!r}{why}")
         if self.refusal:
             lines.append(f"  not replayed: {self.refusal}")
+        if self.replay is not None and self.replay.why:
+            lines.append(f"  {self.replay.how}: {self.replay.why}")
         if self.plan is not None:
             lines += [f"  {line}" for line in str(self.plan).splitlines()]
         if self.since:
             lines.append(f"  unlike the last call that hit: {self.since}")
         if self.difference:
             lines.append(f"  unlike the nearest other entry: {self.difference}")
-        if self.stages:
+        if self.stages and (self.replay is not None or not self.refusal):
             words = [f"{name} {time:.0f} ns" for name, time in self.stages.items()]
             lines.append(f"  costs: {', '.join(words)}")
         return "\n".join(lines)

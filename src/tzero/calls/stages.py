@@ -29,7 +29,9 @@ from tzero.calls.ordering import Ordering
 from tzero.calls.specialize import close_sites
 from tzero.calls.tally import Tally
 from tzero.config import Config
+from tzero.counts import Count
 from tzero.errors import InvalidArgument, InvalidKernel
+from tzero.fallbacks import Fallbacks
 from tzero.launches.current_call import current
 from tzero.plans.plan import Refusal
 from tzero.plans.planner import Planner, run_host
@@ -43,7 +45,6 @@ from tzero.tune.space import Space
 __all__ = ["Found", "Stages"]
 
 R = TypeVar("R")
-_MOST_REASONS = 16
 Found = tuple[Raw, BoundKernel[R], tuple[Any, ...], int]
 """The raw key of a call, its bound kernel, its arguments in order, and its number. A plain tuple,
 because every call makes one."""
@@ -85,6 +86,7 @@ class Stages(Generic[R]):
         self.function, self.name, self.signature = function, host.name, host.signature
         self.tuning: Tuning[R] = Tuning(host, space, lookup, size_hints, replayed, judge)
         self.options, self.pool = options, pool
+        self.fallbacks = Fallbacks(host.name)
         check_key(host.name, key, host.parameters)
         self.ordered = Ordering(host)
         self.extract = Extractor(host.name, host.parameters, host.constants, options, key)
@@ -93,7 +95,7 @@ class Stages(Generic[R]):
         )
         self.tally = Tally(host.name, host.parameters, options.static_shapes, self.table.lock)
         self.planner: Planner[R] | None = (
-            Planner(host, options.static_shapes, pool) if plans else None
+            Planner(host, options.static_shapes, pool, self.fallbacks) if plans else None
         )
         if self.planner is not None:  # an integer that chooses the config must select the plan too
             self.planner.by_value = size_hints.integers(host.parameters)
@@ -103,8 +105,8 @@ class Stages(Generic[R]):
         """How often a bound kernel got another config, or all were dropped. Plans of other kernels
         that call this one have a guard on it."""
         self._noting = Noting(self.table, self.tally)
-        self._unkeyed_told: set[str] = set()
         self._configured = host.configured(function, host.config)
+        self._unkeyed = Count()  # calls without a key that Python made
         self._tick = itertools.count().__next__  # the number of each use
         self._binds = itertools.count()  # uses by `bind`, which are not calls
 
@@ -119,7 +121,18 @@ class Stages(Generic[R]):
                 advice="Make a plain function the kernel, and call that from it.",
             )
         if self.planner is not None:
-            events.emit(events.Event("refusal", self.name, f"not replayed: {what}"))
+            self.fallbacks.lasting(f"not replayed: {what}")
+
+    @property
+    def configs(self) -> tuple[Config, ...]:
+        """The listed configs; empty if ranges define them (see `tzero.Space`)."""
+        space = self.tuning.space
+        return () if space is None else space.listed or ()
+
+    @property
+    def has_choice(self) -> bool:
+        """Whether there are several configs to choose from."""
+        return self.tuning.has_choice
 
     # -- the order of the stages -----------------------------------------------------------------
 
@@ -163,13 +176,14 @@ class Stages(Generic[R]):
                 raise
             if any(map(torch_modes.is_proxy, args)):  # a trace without the launches would be wrong
                 raise
-            self._tell_unkeyed(error)
+            self.fallbacks.lasting(f"not replayed: argument {error.argument!r} {error.problem}")
             return unwrapped(args), ()
 
     def _look_up(
         self, base: Raw, args: tuple[Any, ...], given: BoundKernel[R] | None, ahead: bool
     ) -> Found[R]:
         if not base:
+            self._unkeyed.add()
             return base, self.unkeyed, args, self._tick()
         if given is not None:
             self._check_bound(given, base, args)
@@ -192,12 +206,6 @@ class Stages(Generic[R]):
         made.plans.refusal = Refusal("an argument cannot be part of a key")
         return made
 
-    def _tell_unkeyed(self, error: InvalidArgument) -> None:
-        reason = f"not replayed: argument {error.argument!r} {error.problem}"
-        if reason not in self._unkeyed_told and len(self._unkeyed_told) < _MOST_REASONS:
-            self._unkeyed_told.add(reason)
-            events.emit(events.Event("refusal", self.name, reason))
-
     def _bind(self, base: Raw, args: tuple[Any, ...], number: int, ahead: bool) -> BoundKernel[R]:
         """Create the bound kernel, unless another thread just has."""
         most = settings.current().max_specializations
@@ -213,7 +221,7 @@ class Stages(Generic[R]):
             if bound.undecided:
                 bound.example = described(unwrapped(args))
             if len(self.table.table) >= most:
-                self._note_uses()
+                self.note_uses()
             gone = self.table.add(base, bound, most)
         self.tally.missed(self, key, args, gone, ahead)
         return bound
@@ -272,8 +280,8 @@ class Stages(Generic[R]):
         if recorder is not None:
             recorder.nested(self)
 
-    def _note_uses(self) -> None:
-        """Before eviction: update `last_used` of bound kernels from native code's hits."""
+    def note_uses(self) -> None:
+        """Update `last_used` of bound kernels from native code's hits."""
 
     def plans_ended(self, bound: BoundKernel[R] | None, /) -> None:
         """Do nothing: Python keeps nothing else of plans that have ended."""

@@ -170,7 +170,7 @@ class Compilers:
                 try:
                     self._slots.start_all()
                 except RuntimeError as error:  # requests start workers again
-                    emit(Event("refusal", "warm_pool", f"no thread can be started: {error}"))
+                    emit(Event("fallback", "warm_pool", f"no thread can be started: {error}"))
         finally:
             self._slots.end_announcement()
 
@@ -181,11 +181,11 @@ class Compilers:
             try:
                 problems = slot.warm(settings.now(), names())
             except Exception as error:  # reported here; the next request starts a worker again
-                emit(Event("refusal", "warm_pool", f"a worker did not start: {error}"))
+                emit(Event("fallback", "warm_pool", f"a worker did not start: {error}"))
                 return
             for name, problem in problems:
                 reason = f"warm_pool: the backend could not be imported: {problem}"
-                emit(Event("refusal", name, reason), logging.INFO)
+                emit(Event("fallback", name, reason), logging.INFO)
 
     # Compiling.
 
@@ -229,7 +229,7 @@ class Compilers:
                 then = "another worker compiles it" if losses < ATTEMPTS else "the caller does"
                 why = f"{lost.error}".partition("\n")[0]
                 reason = f"attempt {crashes + losses} failed, {then}: {why}"
-                emit(Event("refusal", job.request.name, reason))
+                emit(Event("fallback", job.request.name, reason))
             time.sleep(PAUSE * (crashes + losses))
         return f"{ATTEMPTS} workers were lost"
 
@@ -275,7 +275,7 @@ def _compile_patiently(request: Request) -> bytes:
             if error.errno not in SHORT or attempt == ATTEMPTS:
                 raise
             reason = f"attempt {attempt} of {ATTEMPTS} to compile failed, tried again: {error}"
-            emit(Event("refusal", request.name, reason))
+            emit(Event("fallback", request.name, reason))
         time.sleep(PAUSE * attempt)
     raise AssertionError("the last attempt returns or raises")
 

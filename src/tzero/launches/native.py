@@ -64,6 +64,8 @@ _TYPES = {
 }
 _POINTER = ("pointer", "P")
 
+_HOOKED = "a launch hook is attached"  # as native/launch.cpp says it
+
 
 # -- descriptions: native code reads them by the names of their fields -----------------------------
 
@@ -182,7 +184,7 @@ def make(native: ModuleType) -> type[PythonJit]:
             try:
                 return kernel, None if kernel is None else described(native, self, kernel)
             except NotNative as reason:
-                self.say_once(f"Python launches: {reason}")
+                self.fallbacks.lasting(f"Python launches: {reason}")
                 return kernel, None
 
         @untraced
@@ -192,7 +194,9 @@ def make(native: ModuleType) -> type[PythonJit]:
             """Launch in Python because native code cannot, for `reason`; an empty one is not
             reported."""
             if reason:
-                self.say_once(f"Python launches: {reason}")
+                passes = reason == _HOOKED
+                tell = self.fallbacks.passing if passes else self.fallbacks.lasting
+                tell(f"Python launches: {reason}")
             return Launching(self, grid)(*args, **kwargs)
 
         @untraced

@@ -27,6 +27,7 @@ from tzero.arguments.launch_facts import Reader
 from tzero.backends.triton import compiled
 from tzero.cpu.launcher import Launcher
 from tzero.cpu.pool import DONE
+from tzero.fallbacks import Fallbacks
 from tzero.launches.ahead import Precompiled, precompile_launch
 
 __all__ = ["Launching", "PythonJit", "finish", "over"]
@@ -156,7 +157,7 @@ class PythonJit(JITFunction):
         self.specs: dict[Any, Compiled] = {}
         self.readers: dict[Any, Reader] = {}
         self._grids: dict[Any, Launching] = {}
-        self._said: set[str] = set()
+        self.fallbacks = Fallbacks(self.__name__)
 
     @classmethod
     def of(cls, kernel: Any) -> PythonJit:
@@ -269,15 +270,9 @@ class PythonJit(JITFunction):
     def hand_to_triton(
         self, grid: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], reason: str
     ) -> Any:
-        """Let Triton launch; one event per reason says why."""
-        self.say_once(f"Triton launches: {reason}")
+        """Let Triton launch, for as long as the reason holds; one event per reason says why."""
+        self.fallbacks.passing(f"Triton launches: {reason}")
         return self.plain_run(grid, args, kwargs)
-
-    def say_once(self, reason: str) -> None:
-        """Emit an event for a launch that is slower than it could be; once per reason."""
-        if reason not in self._said:
-            self._said.add(reason)
-            events.emit(events.Event("refusal", self.__name__, reason))
 
 
 class _Wrapper(PythonJit):
@@ -289,7 +284,7 @@ class _Wrapper(PythonJit):
         self.specs = {}
         self.readers = {}
         self._grids = {}
-        self._said = set()
+        self.fallbacks = Fallbacks(kernel.__name__)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["kernel"], name)

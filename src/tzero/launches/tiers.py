@@ -63,7 +63,7 @@ def _native() -> type[PythonJit] | None:
 @functools.cache
 def _say_once() -> None:
     reason = f"{NativeMissing()} Until then host functions run as written."
-    events.emit(events.Event("refusal", "tzero", reason))
+    events.emit(events.Event("fallback", "tzero", reason))
 
 
 def made(fn: Any, options: dict[str, Any]) -> Any:
@@ -103,7 +103,7 @@ def _from_triton(kernel: Any, chosen: int) -> Any:
         )
     odd = unsupported(kernel)
     if odd:
-        events.emit(events.Event("refusal", kernel.__name__, f"Triton launches: {odd}"))
+        events.emit(events.Event("fallback", kernel.__name__, f"Triton launches: {odd}"))
         return kernel
     native = _native()
     if chosen < 2 or native is None:
@@ -111,6 +111,6 @@ def _from_triton(kernel: Any, chosen: int) -> Any:
     most: int = native.most_parameters
     if len(kernel.params) > most:
         reason = f"Python launches: it has {len(kernel.params)} parameters, more than {most}"
-        events.emit(events.Event("refusal", kernel.__name__, reason))
+        events.emit(events.Event("fallback", kernel.__name__, reason))
         return PythonJit.of(kernel)
     return native.of(kernel)

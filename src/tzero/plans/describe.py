@@ -15,7 +15,14 @@ import inspect
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import CellType, ModuleType
+from types import (
+    BuiltinFunctionType,
+    CellType,
+    MethodDescriptorType,
+    MethodWrapperType,
+    ModuleType,
+    WrapperDescriptorType,
+)
 from typing import Any
 
 import torch
@@ -56,7 +63,9 @@ from tzero.reading.guards import (
     Same,
 )
 
-__all__ = ["PlanDescription", "describe"]
+__all__ = ["PlanDescription", "describe", "python_functions"]
+
+_IN_C = (BuiltinFunctionType, MethodDescriptorType, MethodWrapperType, WrapperDescriptorType)
 
 # As in `_native.GUARD_KINDS`.
 _GUARD_KINDS: dict[type, str] = {
@@ -234,6 +243,21 @@ def describe(
     if len(plan.slots) > native.MOST_SLOTS:
         raise NotNative(f"its plan has {len(plan.slots)} tensors, more than {native.MOST_SLOTS}")
     return _Describer(native, plan, ring).description()
+
+
+def python_functions(description: PlanDescription) -> tuple[str, ...]:
+    """The Python functions that the steps of a plan call, by name.
+
+    ::
+
+        python_functions(describe(native, plan))  # ("functional.softmax",)
+    """
+    called = [each.details for each in description.steps]
+    return tuple(
+        each.name
+        for each in called
+        if isinstance(each, CallDescription) and not isinstance(each.function, _IN_C)
+    )
 
 
 class _Describer:

@@ -14,18 +14,19 @@ more often than it replays, a call is recorded only when its situation is repeat
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Callable, Hashable, Sequence
 from types import FunctionType, MethodType
 from typing import Any, Generic, NoReturn, TypeVar
 
-from tzero import events, locks, settings
+from tzero import locks, settings
 from tzero.adapters import intercept, torch_modes, triton_launch
 from tzero.adapters.python_frames import is_supported
 from tzero.arguments.host import Host
 from tzero.arguments.situation import leaves, situation
+from tzero.counts import Count
 from tzero.errors import InvalidArgument, PlanDrift, UnsupportedType
+from tzero.fallbacks import Fallbacks
 from tzero.launches.current_call import current
 from tzero.plans import record
 from tzero.plans.capture import capture
@@ -37,7 +38,7 @@ from tzero.reading.dependencies import Dependencies, Unreplayable, read_dependen
 from tzero.reading.forwarded import Passing, read_passing
 from tzero.reading.guards import Check
 
-__all__ = ["AS_OPERATOR", "Planner", "drifted", "run_host"]
+__all__ = ["AS_OPERATOR", "UNRECORDED", "Planner", "drifted", "run_host"]
 
 R = TypeVar("R")
 Key = tuple[Hashable, ...] | None
@@ -51,6 +52,8 @@ class OperatorDrift(PlanDrift, RuntimeError):
     the middle of a replay. Also a `RuntimeError`, because torch would raise one there."""
 
 
+UNRECORDED = "no such call was recorded yet"
+
 AS_OPERATOR = "Make it an operator with torch.library.custom_op, as in docs/pytorch.md."
 """The advice for tracers that do not see launches."""
 
@@ -61,7 +64,7 @@ def run_host(bound: Bound[R], args: tuple[Any, ...]) -> R:
 
     ::
 
-        run_host(add.bind((x, y)), (x, y))
+        run_host(add.bind(x, y), (x, y))
     """
     who = torch_modes.follower()
     if who:
@@ -113,8 +116,11 @@ def _prevents_following(made: Plan | Refusal, again: bool) -> bool:
 class Planner(Generic[R]):
     """Replays and records the calls of one kernel."""
 
-    def __init__(self, host: Host[R], exact: bool, pool: bool) -> None:
+    def __init__(
+        self, host: Host[R], exact: bool, pool: bool, fallbacks: Fallbacks | None = None
+    ) -> None:
         self._host = host
+        self.fallbacks = Fallbacks(host.name) if fallbacks is None else fallbacks
         self._pool = pool
         self._exact = exact  # whether keys have sizes and strides in full
         self._passing: Passing | None = None
@@ -122,9 +128,10 @@ class Planner(Generic[R]):
         self._follows = False  # whether calls are followed, because the source could not be read
         self._by_source = False  # whether they are not, because following was refused
         self._interrupted = False  # whether something else interrupted the call recorded last
-        self._said: set[str] = set()
         self._seen: set[int] = set()  # hashes of situations that occurred once, unrecorded
-        self.recorded, self.replayed, self._in_vain = 0, 0, 0
+        self.recorded, self._in_vain = 0, 0
+        self.replays = Count()
+        """How often a plan was replayed in Python."""
         self._growing = locks.lock()  # protects adding to `by_value`
         self.by_value: frozenset[int] = frozenset()
         """The places of parameters whose numbers are compared by value: those that choose the
@@ -151,7 +158,7 @@ class Planner(Generic[R]):
         why = torch_modes.obstacle() or triton_launch.interpreting()
         if why:
             if not current.is_check:
-                self._say(f"not replayed: {why}", logging.INFO)
+                self.fallbacks.passing(f"not replayed: {why}")
             return run_host(bound, args), None
         return self._record(bound, args, key)
 
@@ -166,18 +173,23 @@ class Planner(Generic[R]):
 
     def _replay(self, found: Planned, args: tuple[Any, ...]) -> tuple[R, Planned | None]:
         given = self._given(args)
-        if found.held and any(id(value) in found.held for value in given):
-            self._say(f"not replayed: {record.HELD}")
+        entangled = self._entangled(found, args, given)
+        if entangled:
+            self.fallbacks.passing(f"not replayed: {entangled}")
             return found.bound.call(*args), None
-        if given is not args and shared(args, found.plan.guards):
-            self._say(f"not replayed: {record.SHARED}")
-            return found.bound.call(*args), None
-        self.replayed += 1
+        self.replays.add()
         try:
             return found.wrapper.call(*given), found
         except OperatorDrift:
             found.bound.plans.forget(found)
             raise
+
+    def _entangled(self, found: Planned, args: tuple[Any, ...], given: Sequence[Any]) -> str:
+        """Why a plan is not for these arguments, though it is for such arguments: one is also in a
+        global or a closure. Usually empty."""
+        if found.held and any(id(value) in found.held for value in given):
+            return record.HELD
+        return record.SHARED if given is not args and shared(args, found.plan.guards) else ""
 
     def _given(self, args: tuple[Any, ...]) -> Sequence[Any]:
         """The leaves of the arguments."""
@@ -237,7 +249,7 @@ class Planner(Generic[R]):
         return frozenset(k for k, name in enumerate(parameters) if name in names)
 
     def _worth(self, key: Key) -> bool:
-        if self.recorded < _FREE or self.replayed >= self.recorded:
+        if self.recorded < _FREE or self.replays.value() >= self.recorded:
             return True
         known = hash(key)
         if known in self._seen:
@@ -245,7 +257,9 @@ class Planner(Generic[R]):
         if len(self._seen) > 64 * _FREE:
             self._seen.clear()
         self._seen.add(known)
-        self._say("its arguments change so often that a call is recorded only when it is repeated")
+        self.fallbacks.lasting(
+            "its arguments change so often that a call is recorded only when it is repeated"
+        )
         return False
 
     def _can_follow(self, bound: Bound[R]) -> bool:
@@ -293,11 +307,15 @@ class Planner(Generic[R]):
         why = torch_modes.obstacle() or triton_launch.interpreting()
         if why:
             return None, why
-        found = bound.plans.get(self._key(args))
+        key = self._key(args)
+        found = bound.plans.get(key)
         if found is None:
-            return None, "no such call was recorded yet"
+            return None, str(bound.plans.last_try(key) or UNRECORDED)
         if isinstance(found, Refusal):
             return None, str(found)
+        entangled = self._entangled(found, args, self._given(args))
+        if entangled:
+            return found.plan, entangled
         changed = [guard.text for guard in found.plan.guards if not guard.holds()]
         return found.plan, f"{', '.join(changed)} changed" if changed else ""
 
@@ -317,37 +335,36 @@ class Planner(Generic[R]):
         most = settings.current().max_specializations
         why_not = table.keep(key, planned, most=most, stale=stale)
         if why_not:
-            self._say(f"not replayed: {why_not}")
+            self.fallbacks.lasting(f"not replayed: {why_not}")
             table.keep_refusal(key, Refusal(why_not))
 
     def _keep_refusal(self, bound: Bound[R], key: Key, refusal: Refusal) -> None:
-        quiet = refusal.reason == record.NO_LAUNCH
-        self._say(f"not replayed: {refusal}", logging.DEBUG if quiet else None)
-        if quiet:
+        words = f"not replayed: {refusal}"
+        if refusal.reason == record.NO_LAUNCH:
             bound.plans.refusal = refusal
-        elif (refusal.lasting and key is not None) or self._tried_in_vain(bound, key):
+            self.fallbacks.unimportant(words)
+        elif (refusal.lasting and key is not None) or self._tried_in_vain(bound, key, refusal):
             bound.plans.keep_refusal(key, refusal)
+            self.fallbacks.lasting(words)
+        elif refusal.lasting:
+            self.fallbacks.lasting(words)
+        else:
+            self.fallbacks.passing(words)
 
-    def _tried_in_vain(self, bound: Bound[R], key: Key) -> bool:
+    def _tried_in_vain(self, bound: Bound[R], key: Key, refusal: Refusal) -> bool:
         """Count a recording that may succeed next time. Returns whether there were so many, in this
         situation or in the kernel as a whole without a success, that it is not tried again."""
         self._in_vain += 1
         hopeless = self.recorded == 0 and self._in_vain > _FREE
-        return bound.plans.tried_in_vain(key) or hopeless
+        return bound.plans.tried_in_vain(key, refusal) or hopeless
 
     def _refused(self, bound: Bound[R], args: tuple[Any, ...], refusal: Refusal) -> tuple[R, None]:
         """Run a call of a host function none of whose calls can be recorded."""
         bound.plans.refusal = refusal
-        self._say(f"not replayed: {refusal}")
+        self.fallbacks.lasting(f"not replayed: {refusal}")
         return bound.call(*args), None
 
     def _verify(self, before: Plan, now: Plan | Refusal) -> None:
         fact = drift(before, now)
         if fact is not None:
             raise PlanDrift(kernel=before.kernel, fact=fact.words, before=fact.before, now=fact.now)
-
-    def _say(self, reason: str, level: int | None = None) -> None:
-        """Emit an event for a fallback, once for each reason."""
-        if reason not in self._said:
-            self._said.add(reason)
-            events.emit(events.Event("refusal", self._host.name, reason), level)

@@ -79,7 +79,7 @@ class Table:
         self._ended = ended
         self._found: dict[Hashable, Planned | Refusal] = {}
         self._stale: dict[Hashable, int] = {}
-        self._in_vain: dict[Hashable, int] = {}
+        self._in_vain: dict[Hashable, tuple[int, Refusal]] = {}
         self._is_over = False
         self.refusal: Refusal | None = None
         """Why no call at all can be recorded."""
@@ -120,11 +120,18 @@ class Table:
         if not self._is_over:
             self._found[key] = refusal
 
-    def tried_in_vain(self, key: Hashable) -> bool:
+    def tried_in_vain(self, key: Hashable, refusal: Refusal) -> bool:
         """Count a recording that something prevented which may pass; returns whether that happened
         so often that calls with this key are no longer recorded."""
-        self._in_vain[key] = times = self._in_vain.get(key, 0) + 1
+        before = self._in_vain.get(key)
+        times = 1 if before is None else before[0] + 1
+        self._in_vain[key] = times, refusal
         return times >= _MOST_IN_VAIN
+
+    def last_try(self, key: Hashable) -> Refusal | None:
+        """What prevented the latest recording of a call with this key, if it was in vain."""
+        found = self._in_vain.get(key)
+        return None if found is None else found[1]
 
     def drop_refusal(self, key: Hashable) -> None:
         """Drop a refusal, so that the next call with this key is recorded again."""

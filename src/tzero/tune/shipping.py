@@ -65,7 +65,7 @@ def ship(path: str | os.PathLike[str], kernels: Iterable[Any]) -> Pretuned:
 
     ::
 
-        matmul.autotune((a, b), effort="full")
+        matmul.autotune(a, b, effort="full")
         tzero.ship("pretuned.json", [matmul])
     """
     entries: list[Entry] = []
@@ -92,6 +92,6 @@ def _chosen_by(kernel: Any) -> list[Entry]:
         raise InvalidKernel(
             kernel=kernel.name,
             problem="ship was given it, and no config was chosen for it yet",
-            advice=f"Call {kernel.name}.autotune(args) for each shape that matters.",
+            advice=f"Call {kernel.name}.autotune(x, ...) for each shape that matters.",
         )
     return found

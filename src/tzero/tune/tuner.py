@@ -154,7 +154,7 @@ class Search:
 
         ::
 
-            matmul.autotune((a, b)).plot("search.svg", "matmul, 512 x 512")
+            matmul.autotune(a, b).plot("search.svg", "matmul, 512 x 512")
         """
         Path(path).write_text(svg(title, self.steps, self.best), encoding="utf-8")
 

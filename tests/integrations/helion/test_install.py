@@ -105,7 +105,7 @@ def test_what_is_left_to_helion_is_an_event() -> None:
     kernel = wrapped(again(kernels_calls.takes_closure.kernel))
     with events.observe(seen.append):
         settled(kernel, kernels_calls.takes_closure)
-    reasons = [event.reason for event in seen if event.kind == "refusal"]
+    reasons = [event.reason for event in seen if event.kind == "fallback"]
     assert reasons == ["left to Helion: an argument is of a class that plans do not support"]
 
 
@@ -160,3 +160,52 @@ def test_threads_may_install_and_call_at_once() -> None:
     for thread in threads:
         thread.join()
     assert not wrong and "_tzero_twin" not in vars(kernel)
+
+
+def test_installed_kernels_explain_and_count_their_calls(kernel: Any) -> None:
+    with installed():
+        settled(kernel, ROW, 2)  # Helion compiles, and the second call is recorded
+        said = kernel.explain(*ROW.fresh())
+        assert said.replay is not None and said.replay.how == "natively", said
+        before = kernel.stats()
+        settled(kernel, ROW, 3)
+        after = kernel.stats()
+        assert after.native_replays == before.native_replays + 3
+        assert after.calls == after.native_replays + after.python_replays + after.plain_calls
+        assert kernel.explain(ROW.fresh()[0].double(), ROW.fresh()[1].double()).plan is None
+    kind = compat.kernel_class()
+    assert not hasattr(kind, "explain") and not hasattr(kind, "stats")
+
+
+@pytest.mark.parametrize("off", [{"disable": True}, {"tier": 1}], ids=str)
+def test_kernels_whose_calls_helion_makes_say_so_and_count_them(
+    kernel: Any, off: dict[str, Any]
+) -> None:
+    with tzero.settings.override(**off), installed():
+        settled(kernel, ROW, 3)
+        assert kernel.explain(*ROW.fresh()).refusal.startswith("left to Helion: ")
+        assert "left to Helion" in str(kernel.explain(*ROW.fresh()))
+        assert kernel.stats().calls == kernel.stats().plain_calls == 3
+
+
+def test_a_call_that_is_left_to_helion_is_counted_and_explained() -> None:
+    kernel = again(kernels_calls.takes_closure.kernel)
+    with installed():
+        settled(kernel, kernels_calls.takes_closure, 3)
+        args = kernels_calls.takes_closure.fresh()
+        assert (
+            "an argument is of a class that plans do not support" in kernel.explain(*args).refusal
+        )
+        assert kernel.stats().calls == kernel.stats().plain_calls == 3
+        assert kernel.stats().hits == 0
+
+
+def test_methods_of_helions_own_are_not_replaced(
+    kernel: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compat.kernel_class(), "stats", lambda self: "its own", raising=False)
+    with installed():
+        assert kernel.stats() == "its own"
+        settled(kernel, ROW, 2)
+        assert kernel.explain(*ROW.fresh()).plan is not None
+    assert kernel.stats() == "its own"

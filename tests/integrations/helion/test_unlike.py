@@ -70,7 +70,7 @@ def test_nothing_of_tzeros_is_called_where_it_is_off_or_would_be_slower(
     seen: list[events.Event] = []
     with settings.override(**off), events.observe(seen.append):
         settled(again(ROW.kernel), ROW)
-    reasons = [event.reason for event in seen if event.kind == "refusal"]
+    reasons = [event.reason for event in seen if event.kind == "fallback"]
     slower = "left to Helion: a replay in Python (tier 1) takes longer"
     assert [reason.startswith(slower) for reason in reasons] == [True] * (off == {"tier": 1})
 
@@ -84,7 +84,7 @@ def test_parameters_may_be_positional_only() -> None:
             torch.testing.assert_close(first_by_place(x, 3.0, plus=2.0), x * 3 + 2)
     with pytest.raises(TypeError, match="positional"):
         first_by_place(x, times=3.0)
-    assert [event.reason for event in seen if event.kind == "refusal"] == []
+    assert [event.reason for event in seen if event.kind == "fallback"] == []
 
 
 @pytest.mark.parametrize("tier", [1, 2], ids=["python", "native"])

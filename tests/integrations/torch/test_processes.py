@@ -37,7 +37,7 @@ def test_neither_recording_nor_tuning_imports_torch_compile(tmp_path: Path) -> N
         "from tests.integrations.torch.hosts import chosen, doubled\n"
         "x = torch.ones(70)\n"
         "assert torch.equal(doubled(x), doubled(x))\n"
-        "assert len(chosen.autotune((x,)).steps) == 2\n"
+        "assert len(chosen.autotune(x).steps) == 2\n"
         "assert torch.equal(chosen(x), doubled(x))\n"
         "assert 'replayed' in str(chosen.explain(x)) and 'replayed' in str(doubled.explain(x))\n"
         "print('torch._dynamo' in sys.modules)\n"

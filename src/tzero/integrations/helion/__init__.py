@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import functools
 import weakref
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from tzero import events, locks, settings
+from tzero.arguments.key import Key
 from tzero.calls.kernel import Kernel
+from tzero.calls.reports import Explanation, Stats
+from tzero.counts import Count
 from tzero.errors import InvalidKernel
 from tzero.integrations.helion import calls, compat
 from tzero.launches.tiers import tier
@@ -44,7 +47,7 @@ def is_kernel(value: object) -> bool:
     return compat.is_kernel(value)
 
 
-def wrap(kernel: Any, *, pool: bool | None = None) -> Kernel[Any]:
+def wrap(kernel: Any, *, pool: bool | None = None) -> Kernel[..., Any]:
     """Wrap a Helion kernel in a tzero kernel; `tzero.kernel` calls this.
 
     ::
@@ -94,6 +97,11 @@ def install() -> None:
         tzero.helion.install()
         add(x, y)  # a @helion.kernel
 
+    Meanwhile each Helion kernel has `explain` and `stats`, as tzero's kernels have::
+
+        print(add.explain(x, y))
+        print(add.stats())
+
     Helion still makes the calls of kernels on backends other than Triton, in reference mode, of
     distributed kernels, and under torch.compile. Without tzero's native extension it makes all
     calls, with an event, because a replay in Python takes longer than Helion's own call. A second
@@ -117,6 +125,25 @@ def install() -> None:
             return twin(*args, **kwargs)
 
         _original, kind.__call__ = original, call
+        for name, method in _ADDED.items():
+            if name not in dir(kind):  # Helion's own come first
+                setattr(kind, name, method)
+
+
+def _explain(self: Any, /, *args: Any, **kwargs: Any) -> Explanation:
+    """How tzero would make a call of this Helion kernel, and why."""
+    explained: Explanation = _twin_of(self).explain(*args, **kwargs)
+    return explained
+
+
+def _stats(self: Any, /) -> Stats:
+    """How calls of this Helion kernel were made since `tzero.helion.install`."""
+    counted: Stats = _twin_of(self).stats()
+    return counted
+
+
+_ADDED = {"explain": _explain, "stats": _stats}
+"""The methods that Helion kernels have while installed."""
 
 
 def _twin_of(kernel: Any) -> Any:
@@ -128,29 +155,43 @@ def _twin_of(kernel: Any) -> Any:
         if twin is not None and twin.helion is kernel:
             return twin
         if _original is None:
-            return _Plain(kernel)
-        twin, chosen = _Plain(kernel), tier()
+            return _Plain(kernel, "tzero.helion is not installed")
+        chosen = tier()
         if chosen == 1:
             why = "a replay in Python (tier 1) takes longer than Helion's own call"
         try:
-            twin = wrap(kernel) if chosen > 1 else twin
-        except InvalidKernel as error:  # Helion allows positional-only parameters
+            twin = wrap(kernel) if chosen > 1 else _Plain(kernel, why or "tzero is at tier 0")
+        except InvalidKernel as error:  # a signature that tzero does not support
             why = error.problem
+            twin = _Plain(kernel, why)
         kernel.__dict__[_TWIN] = twin
         _known.add(kernel)
     if why:  # observers are not called under the lock: they may call kernels
-        events.emit(events.Event("refusal", kernel.name, f"left to Helion: {why}"))
+        events.emit(events.Event("fallback", kernel.name, f"left to Helion: {why}"))
     return twin
 
 
 @dataclass(frozen=True, slots=True)
 class _Plain:
-    """The twin of a kernel whose calls Helion makes."""
+    """The twin of a kernel whose calls Helion makes, and why."""
 
     helion: Any
+    why: str
+    calls: Count = field(default_factory=Count)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        self.calls.add()
         return _call_plainly(self.helion, *args, **kwargs)
+
+    def explain(self, /, *args: Any, **kwargs: Any) -> Explanation:
+        """That Helion makes the call, whatever the arguments."""
+        refusal = f"left to Helion: {self.why}"
+        return Explanation(self.helion.name, Key(()), False, None, "", tier(), refusal=refusal)
+
+    def stats(self) -> Stats:
+        """How many calls Helion made."""
+        calls = self.calls.value()
+        return Stats(calls, 0, 0, 0, 0, plain_calls=calls, unkeyed=calls)
 
 
 def uninstall() -> None:
@@ -165,7 +206,11 @@ def uninstall() -> None:
     with _change:
         if _original is None:
             return
-        compat.kernel_class().__call__ = _original
+        kind = compat.kernel_class()
+        kind.__call__ = _original
+        for name, method in _ADDED.items():
+            if vars(kind).get(name) is method:
+                delattr(kind, name)
         _original = None
         for kernel in _known:
             kernel.__dict__.pop(_TWIN, None)

@@ -15,21 +15,24 @@ arguments. There is a separate tzero kernel, a part, for each of their values.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping
 from types import CodeType, FunctionType, MappingProxyType
 from typing import Any, NamedTuple, NoReturn
 
 import torch
 
-from tzero import events, measure, settings
+from tzero import measure, settings
 from tzero.adapters import intercept, torch_modes
 from tzero.arguments.extract import ConstExpr
 from tzero.arguments.key import Options
 from tzero.calls.bound import BoundKernel
+from tzero.calls.given import as_in_call
 from tzero.calls.kernel import Kernel
 from tzero.calls.reports import Explanation, Stats
 from tzero.calls.stages import Found
+from tzero.counts import Count
 from tzero.errors import InvalidArgument
+from tzero.fallbacks import Fallbacks
 from tzero.integrations.helion import compat
 from tzero.integrations.helion.planner import HelionPlanner, whole
 from tzero.launches.tiers import tier
@@ -55,7 +58,7 @@ Fixed = Mapping[int, FunctionType]
 _NONE: Fixed = MappingProxyType({})
 
 
-def make(kernel: Any, call: Callable[..., Any], pool: bool) -> Kernel[Any]:
+def make(kernel: Any, call: Callable[..., Any], pool: bool) -> Kernel[..., Any]:
     """Make a tzero kernel for a Helion kernel; `call` is Helion's own call of it.
 
     ::
@@ -101,7 +104,7 @@ class _Part(NamedTuple):
     args: tuple[Any, ...]
 
 
-class HelionKernel(Kernel[Any]):
+class HelionKernel(Kernel[..., Any]):
     """A Helion kernel whose calls tzero makes; created by `tzero.kernel`. `helion` is the Helion
     kernel, which is tuned, configured and reset as usual.
 
@@ -129,9 +132,9 @@ class HelionKernel(Kernel[Any]):
             pool=pool,
         )
         if chosen > 0:
-            self.planner = HelionPlanner(kernel, self.host, fixed, pool)
+            self.planner = HelionPlanner(kernel, self.host, fixed, pool, self.fallbacks)
         self._epoch = compat.epoch(kernel)
-        self._said: set[str] = set()
+        self._left = Count()  # calls that were left to Helion before they had a key
         self._in_vain, self._gave_up = 0, False
         self._parts: dict[Hashable, HelionKernel] = {}
 
@@ -178,11 +181,10 @@ class HelionKernel(Kernel[Any]):
                 advice=AS_OPERATOR,
             )
 
-    def plain(
-        self, args: Sequence[Any], kwargs: Mapping[str, Any] = MappingProxyType({})
-    ) -> Callable[[], Any]:
+    def plain(self, /, *args: Any, **kwargs: Any) -> Callable[[], Any]:
         """Helion's own call with these arguments."""
-        return functools.partial(self._plain, *args, **kwargs)
+        given, named = as_in_call(self.ordered, "plain", args, kwargs)
+        return functools.partial(self._plain, *given, **named)
 
     def _found_or_left(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -212,12 +214,11 @@ class HelionKernel(Kernel[Any]):
 
     def _leave(self, why: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         self._tell_left(why, {})
+        self._left.add()
         return self._plain(*args, **kwargs)
 
     def _tell_left(self, why: str, facts: Mapping[str, Any]) -> None:
-        if why not in self._said:
-            self._said.add(why)
-            events.emit(events.Event("refusal", self.name, f"left to Helion: {why}", facts))
+        self.fallbacks.lasting(f"left to Helion: {why}", facts)
 
     def _count_refusal(self, bound: BoundKernel[Any]) -> None:
         """Give up on a kernel if no call could be recorded: trying costs time in each call."""
@@ -249,8 +250,15 @@ class HelionKernel(Kernel[Any]):
             if len(self._parts) >= settings.current().max_specializations:
                 self._parts.clear()
             made = _class_of(self._chosen)(self.helion, call, self._chosen, self.pool, fixed)
+            made.share(self.fallbacks)
             part = self._parts.setdefault(key, made)
         return part
+
+    def share(self, fallbacks: Fallbacks) -> None:
+        """Report fallbacks as those of the kernel that this one is a part of."""
+        self.fallbacks = fallbacks
+        if self.planner is not None:
+            self.planner.fallbacks = fallbacks
 
     # -- looking -------------------------------------------------------------------------------
 
@@ -259,16 +267,17 @@ class HelionKernel(Kernel[Any]):
         normal = self.ordered(args, kwargs)
         functions = _functions(normal)
         if functions:
-            part = self._part_with(functions, normal)
-            explained: Explanation = part.kernel.explain(*part.args)
-            return explained
+            part, rest = self._part_with(functions, normal)
+            return part.explain(*rest)
         found = super().explain(*normal)
         why = self._left_alone(normal)
         return found._replace(refusal=f"left to Helion: {why}") if why else found
 
     def stats(self) -> Stats:
-        """Counts of calls, misses, live entries and evictions."""
-        every = [super().stats(), *(part.stats() for part in list(self._parts.values()))]
+        """Counts of calls, those that were left to Helion included."""
+        left = self._left.value()
+        own = Stats(left, 0, 0, 0, 0, plain_calls=left, unkeyed=left)
+        every = [own, super().stats(), *(part.stats() for part in list(self._parts.values()))]
         return Stats(*map(sum, zip(*every, strict=True)))
 
     def reset(self) -> None:
@@ -317,10 +326,10 @@ class _Keyed(HelionKernel):
         normal = self.ordered(args, kwargs)
         return self._answering(normal).explain(*normal)
 
-    def bind(self, args: Any, kwargs: Mapping[str, Any] = MappingProxyType({})) -> BoundKernel[Any]:
+    def bind(self, /, *args: Any, **kwargs: Any) -> BoundKernel[Any]:
         """The bound kernel that a call with these arguments uses."""
-        normal = self.ordered.listed(args, kwargs)
-        return self._answering(normal).bind(normal)
+        normal = self.ordered(*as_in_call(self.ordered, "bind", args, kwargs))
+        return self._answering(normal).bind(*normal)
 
 
 def _functions(args: tuple[Any, ...]) -> dict[int, FunctionType]:

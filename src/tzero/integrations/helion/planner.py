@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from tzero.arguments.host import Host
+from tzero.fallbacks import Fallbacks
 from tzero.integrations.helion import compat
 from tzero.plans import record
 from tzero.plans.plan import Refusal
@@ -62,8 +63,15 @@ class HelionPlanner(Planner[R]):
         HelionPlanner(add, host, fixed={}, pool=False)
     """
 
-    def __init__(self, kernel: Any, host: Host[R], fixed: Mapping[int, Any], pool: bool) -> None:
-        super().__init__(host, exact=True, pool=pool)
+    def __init__(
+        self,
+        kernel: Any,
+        host: Host[R],
+        fixed: Mapping[int, Any],
+        pool: bool,
+        fallbacks: Fallbacks | None = None,
+    ) -> None:
+        super().__init__(host, True, pool, fallbacks)
         self._kernel, self._fixed = kernel, fixed
         self._read: dict[Callable[..., Any], Read] = {}
         self._said_of: weakref.WeakKeyDictionary[Bound[R], dict[Any, tuple[Guard, ...]]] = (
@@ -81,7 +89,9 @@ class HelionPlanner(Planner[R]):
     def run(self, bound: Bound[R], args: tuple[Any, ...]) -> tuple[R, Planned | Refusal | None]:
         """Make a call; returns its result and its plan, or why such calls are not replayed."""
         if compat.distributed():
-            self._say("left to Helion: there is a process group, and tensors may be in its memory")
+            self.fallbacks.lasting(
+                "left to Helion: there is a process group, and tensors may be in its memory"
+            )
             return bound.call(*args), None
         if bound in self._said_of:
             self._look_again(bound)
@@ -112,7 +122,7 @@ class HelionPlanner(Planner[R]):
 
     def _refused(self, bound: Bound[R], args: tuple[Any, ...], refusal: Refusal) -> tuple[R, None]:
         self.refused += 1
-        self._say(f"not replayed: {refusal}")
+        self.fallbacks.lasting(f"not replayed: {refusal}")
         return bound.call(*args), None
 
     def _can_follow(self, bound: Bound[R]) -> bool:
