@@ -211,7 +211,7 @@ def test_a_config_that_crashes_each_worker_is_given_up_and_not_remembered(
         for searches in (1, 2):
             made = kernel()
             torch.testing.assert_close(made(X), X * 2)
-            assert made.bind((X,)).config == SMALL
+            assert made.bind(X).config == SMALL
             (found,) = made.tuning.searches.values()
             assert found.outcomes[LARGE].problem.startswith("WorkerDied: ")
             assert found.outcomes[LARGE].passing

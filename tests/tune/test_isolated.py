@@ -343,7 +343,7 @@ ANNOTATED = """
 
     if __name__ == "__main__":
         kernel = tzero.kernel(configs=[Config(B=1), Config(B=2)])(scaled)
-        found = kernel.autotune((torch.ones(10), 3), isolate=True, force=True)
+        found = kernel.autotune(torch.ones(10), 3, isolate=True, force=True)
         print([outcome.problem for outcome in found.outcomes.values()])
 """
 

@@ -190,7 +190,7 @@ def count(x: torch.Tensor, config: Config) -> torch.Tensor:
 def test_a_search_leaves_globals_as_they_were(isolate: bool) -> None:
     TOTAL.fill_(5)
     kernel = tzero.kernel(configs=[RIGHT, OTHER])(count)
-    kernel.autotune((X,), isolate=isolate)
+    kernel.autotune(X, isolate=isolate)
     assert TOTAL.eq(5).all()
     with settings.override(tune_isolate=isolate):
         assert torch.equal(kernel(X), X * 2)
