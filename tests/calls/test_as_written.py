@@ -123,7 +123,7 @@ def test_configs_are_used() -> None:
         return x * config.BY + plus
 
     assert [host(3), host(3, plus=1), host(3, 1), host(plus=1, x=3)] == [6, 7, 7, 7]
-    host.bind((3,)).set_config(tzero.Config(BY=3))
+    host.bind(3).set_config(tzero.Config(BY=3))
     assert [host(3), host(3, plus=1), host(3.0)] == [9, 10, 6.0]
     host.reset()
     assert host(3) == 6

@@ -194,7 +194,7 @@ def test_a_config_of_one_object_is_not_used_for_another() -> None:
 
     for _ in range(3):
         assert given(X, Color.RED) == given(X, Color.BLUE) == 6.0
-    given.bind((X, Color.BLUE)).set_config(tzero.Config(BY=2.0))
+    given.bind(X, Color.BLUE).set_config(tzero.Config(BY=2.0))
     for _ in range(3):
         assert (given(X, Color.RED), given(X, Color.BLUE)) == (6.0, 12.0)
 

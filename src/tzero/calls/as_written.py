@@ -33,7 +33,7 @@ __all__ = ["AsWritten"]
 R = TypeVar("R")
 
 
-class AsWritten(Kernel[R]):
+class AsWritten(Kernel[..., R]):
     """A kernel whose calls run the host function.
 
     ::

@@ -63,7 +63,8 @@ class Kernel(ByName, Stages[R], Generic[P, R]):
 
     def __class_getitem__(cls, types: Any) -> Any:
         """`Kernel[R]`, as it was written before there were parameters, is `Kernel[..., R]`."""
-        given = types if isinstance(types, tuple) else (..., types)
+        one = not isinstance(types, tuple) and cls is Kernel
+        given = (..., types) if one else types
         return super().__class_getitem__(given)  # type: ignore[misc]
 
     # -- calling -------------------------------------------------------------------------------
