@@ -142,7 +142,8 @@ def with_class(x):
 
 
 def of_values(x):
-    return scaled(x) if x.sum() > 0 else x
+    out = scaled(x)
+    return out if out.sum() > 0 else x
 
 
 def of_nothing(x):

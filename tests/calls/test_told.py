@@ -42,7 +42,8 @@ def scaled(x, thing=None):
 
 
 def reads_values(x):
-    return scaled(x) if x.sum() > 0 else x
+    out = scaled(x)
+    return out if out.sum() > 0 else x
 
 
 def tuned_by_triton(x):
@@ -103,7 +104,7 @@ def test_a_lasting_fallback_is_one_warning_with_its_place(
         for x in (X, X, X.double(), X[:2]):
             kernel(x)
     (told,) = [each for each in caplog.records if each.levelno == logging.WARNING]
-    line = reads_values.__code__.co_firstlineno + 1
+    line = reads_values.__code__.co_firstlineno + 2
     assert told.getMessage() == (
         "tzero: reads_values: fallback: not replayed: it reads the value of a tensor "
         f"(Tensor.__bool__), at {__file__}:{line}. Told once per kernel; silence it with "

@@ -125,7 +125,7 @@ def test_without_any_named_argument_the_call_itself_is_tuned(by_rows: Any) -> No
     made, x = kernel({"bias": {0: H}}, maybe), torch.randn(3)
     made(x, None)
     assert set(by_rows) == {((3,), None)}
-    assert made.bind((x, None)).choice.how == "tuned"  # type: ignore[union-attr]
+    assert made.bind(x, None).choice.how == "tuned"  # type: ignore[union-attr]
 
 
 # -- integers --------------------------------------------------------------------------------------
