@@ -52,6 +52,9 @@ class Fallbacks:
     def __len__(self) -> int:
         return len(self._told)
 
+    def __contains__(self, reason: str) -> bool:
+        return reason in self._told
+
     def lasting(self, reason: str, facts: Mapping[str, Any] = _NO_FACTS) -> None:
         """Tell why such calls always take a slower path; the first reason is a warning."""
         if self._told.get(reason) or len(self._told) >= _MOST_REASONS:

@@ -187,7 +187,7 @@ class PythonJit(JITFunction):
 
     @untraced
     def __getitem__(self, grid: Any) -> Any:
-        if self.pre_run_hooks and f"Triton launches: {_HOOKED}" in self._said:
+        if self.pre_run_hooks and f"Triton launches: {_HOOKED}" in self.fallbacks:
             return _hooked(self, grid)
         if type(grid) is not tuple:
             return Launching(self, grid)
