@@ -529,13 +529,19 @@ PyObject *dispatching_look(PyObject *object, PyObject *const *args, Py_ssize_t c
     if (count < 1 || !dispatcher.prepared || !state.torch.ready || !state.configured) {
         Py_RETURN_FALSE;
     }
-    const Given given{object, args + 1, count - 1, names};
+    const Given written{object, args + 1, count - 1, names};
+    Gathered gathered;
+    const bool gathers = dispatcher.variadic.any();
+    if (gathers && !gather(dispatcher.parameters, dispatcher.variadic, written, &gathered)) {
+        return nullptr;
+    }
+    const Given &given = gathers ? gathered.given : written;
     const Modes modes = state.torch.modes();
     const Answer ours = is_ours(state, modes);
     if (ours == Answer::error) return nullptr;
     size_t number = 0;
     const char *reason = "";
-    const Form *form = dispatcher.forms.find(dispatcher.parameters, given.positional, names,
+    const Form *form = dispatcher.forms.find(dispatcher.parameters, given.positional, given.names,
                                              Reserved::nothing, &number, &reason);
     Leaves leaves;
     if (ours == Answer::no || form == nullptr || !form->options.empty() ||
