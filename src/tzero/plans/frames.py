@@ -62,9 +62,11 @@ class Stack:
         return None
 
     def launching(self) -> FrameType | None:
-        """The host function's frame, if it launches directly and not through a helper."""
+        """The host function's frame, if it launches directly: neither through a helper, nor in a
+        call of itself, whose arguments are others."""
         frame = next((f for f in _frames() if f.f_globals.get("__name__") not in _LAUNCHING), None)
-        return frame if frame is not None and frame.f_code is self._code else None
+        own = [each for each in _frames() if each.f_code is self._code]
+        return frame if frame is not None and own == [frame] else None
 
     def stranger(self) -> str:
         """The name of code on the stack that the host function did not call: a finalizer, a signal
