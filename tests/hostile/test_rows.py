@@ -14,9 +14,10 @@ from tests.rows import by_row
 ROWS = (*rows_known.ROWS, *rows_calls.ROWS)
 
 
-def run(row: Row, tier: int) -> Pair:
-    """Call before the change, after it, and after it is undone."""
+def run(row: Row, tier: int, watched: bool = False) -> Pair:
+    """Call before the change, after it, and after it is undone; `watched`: and see all events."""
     found = Pair(tier, row.host)
+    found._watched = watched
     for _ in range(3):
         found(*row.build())
     with pytest.MonkeyPatch.context() as patch, row.changed(patch):
@@ -41,7 +42,7 @@ def test_a_row_fails_without_guards(row: Row, monkeypatch: pytest.MonkeyPatch) -
     follow_all(monkeypatch)
     every_guard_holds(monkeypatch)
     if row.refused:
-        found = run(row, 1)
+        found = run(row, 1, watched=True)
         assert row.refused in "; ".join(found.reasons())
         return
     with pytest.raises(AssertionError) as failed:
