@@ -47,7 +47,8 @@ class NameReader:
             return
         self._seen.add(id(function))
         caller = self._found.line
-        if function.__builtins__ is not vars(builtins):  # type: ignore[attr-defined]
+        own: Any = function  # not every version of mypy knows the attribute
+        if own.__builtins__ is not vars(builtins):
             raise self._found.refuse(f"{function.__name__} has builtins of its own")
         cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
         self._code(function.__code__, function.__globals__, dict(cells))
