@@ -160,7 +160,7 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = {
     "rest": (rest, (X, 1.0, 2.0), {}),
     "more": (more, (X,), {"by": 2.0}),
     **{
-        f"of {type(each).__name__} {each}": (of_option, (X, each), {})
+        f"of {type(each).__name__} {getattr(each, '__name__', each)}": (of_option, (X, each), {})
         for each in (
             *(None, True, 3, 3.5, 1 + 2j, "text", b"bytes", torch.float32, torch.device("cpu")),
             *(torch.strided, torch.contiguous_format, torch.Size([2, 3]), [1, 2], (1, "a")),
