@@ -40,14 +40,18 @@ struct Frame {
     }
 };
 
+uint64_t bits_of(PyObject *number) {
+    const double value = PyFloat_AS_DOUBLE(number);
+    uint64_t bits;
+    std::memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
 // Whether two results are the same number: 0.0 and -0.0 are not, and NaN is itself.
 bool is_same_number(PyObject *now, PyObject *before) {
     if (now == before) return true;
     if (Py_TYPE(now) != Py_TYPE(before)) return false;
-    if (PyFloat_CheckExact(now)) {
-        const double one = PyFloat_AS_DOUBLE(now), other = PyFloat_AS_DOUBLE(before);
-        return std::memcmp(&one, &other, sizeof one) == 0;
-    }
+    if (PyFloat_CheckExact(now)) return bits_of(now) == bits_of(before);
     return PyLong_CheckExact(now) && PyObject_RichCompareBool(now, before, Py_EQ) == 1;
 }
 
