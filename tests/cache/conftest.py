@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tzero.cache import Found
 from tzero.events import Event, observe
 
 
@@ -27,6 +28,11 @@ def events() -> Iterator[list[Event]]:
 
 def digest_of(text: object) -> str:
     return hashlib.sha256(str(text).encode()).hexdigest()
+
+
+def where(found: Found | None) -> tuple[bytes, str] | None:
+    """A payload and the layer that had it."""
+    return None if found is None else (found.payload, found.layer)
 
 
 @dataclass

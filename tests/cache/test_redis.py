@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.cache.conftest import Server, digest_of, start_redis
+from tests.cache.conftest import Server, digest_of, start_redis, where
 from tzero.cache.disk import Disk
 from tzero.cache.entry import derived, seal
 from tzero.cache.remote import Remote
-from tzero.cache.store import Found, Layers
+from tzero.cache.store import Layers
 from tzero.events import Event
 
 MINE, OTHER = digest_of("mine"), digest_of("other")
@@ -88,9 +88,9 @@ def test_a_remote_hit_is_put_on_disk(redis_server: Server, tmp_path: Path) -> No
     other.put(MINE, b"code")
     assert other.flush(HANG)
     layers = Layers(Disk(tmp_path / "cache"), at(redis_server))
-    assert layers.get(MINE) == Found(b"code", "remote")
+    assert where(layers.get(MINE)) == (b"code", "remote")
     redis_server.stop()
-    assert layers.get(MINE) == Found(b"code", "disk")
+    assert where(layers.get(MINE)) == (b"code", "disk")
 
 
 def test_a_server_that_stops_is_one_event_and_is_used_again(

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cache.conftest import digest_of
-from tzero.cache import Found, Layers, stores
+from tests.cache.conftest import digest_of, where
+from tzero.cache import Layers, stores
 from tzero.cache.disk import Disk
 from tzero.cache.remote import Remote
 from tzero.cache.store import location
@@ -24,11 +24,11 @@ def test_the_disk_is_read_first(tmp_path: Path) -> None:
     assert layers.get(MINE) is None
     layers.put(MINE, b"code")
     assert layers.flush(60)
-    assert layers.get(MINE) == Found(b"code", "disk")
+    assert where(layers.get(MINE)) == (b"code", "disk")
     assert layers.disk is not None and layers.remote is not None
     layers.disk.clear()
-    assert layers.get(MINE) == Found(b"code", "remote")
-    assert layers.get(MINE) == Found(b"code", "disk")
+    assert where(layers.get(MINE)) == (b"code", "remote")
+    assert where(layers.get(MINE)) == (b"code", "disk")
 
 
 def test_what_was_fetched_is_used_only_with_the_key_it_was_verified_with(tmp_path: Path) -> None:
@@ -40,8 +40,8 @@ def test_what_was_fetched_is_used_only_with_the_key_it_was_verified_with(tmp_pat
     attacker = Remote(url, None)
     attacker.put(MINE, b"attack")
     assert attacker.flush(60)
-    assert layers(None).get(MINE) == Found(b"attack", "remote")
-    assert layers(None).get(MINE) == Found(b"attack", "disk")
+    assert where(layers(None).get(MINE)) == (b"attack", "remote")
+    assert where(layers(None).get(MINE)) == (b"attack", "disk")
     assert layers("key").get(MINE) is None  # a key was set
     assert layers(None, f"memory://{tmp_path}/other").get(MINE) is None  # another remote is used
     assert Layers(disk, None).get(MINE) is None  # no remote is used
@@ -49,10 +49,10 @@ def test_what_was_fetched_is_used_only_with_the_key_it_was_verified_with(tmp_pat
     first.put(MINE, b"code")
     assert first.flush(60)
     disk.clear()
-    assert layers("key").get(MINE) == Found(b"code", "remote")
-    assert layers("key").get(MINE) == Found(b"code", "disk")
+    assert where(layers("key").get(MINE)) == (b"code", "remote")
+    assert where(layers("key").get(MINE)) == (b"code", "disk")
     assert layers("another key").get(MINE) is None  # the key was changed
-    assert layers(None).get(MINE) == Found(b"attack", "remote")
+    assert where(layers(None).get(MINE)) == (b"attack", "remote")
     assert [each.problem for each in disk.verify()] == [None, None]
 
 
@@ -60,14 +60,17 @@ def test_what_was_compiled_here_needs_no_remote_and_no_key(tmp_path: Path) -> No
     disk = Disk(tmp_path / "disk")
     Layers(disk, None).put(MINE, b"code")
     for key in ("key", None):
-        assert Layers(disk, Remote(f"memory://{tmp_path}", key)).get(MINE) == Found(b"code", "disk")
+        assert where(Layers(disk, Remote(f"memory://{tmp_path}", key)).get(MINE)) == (
+            b"code",
+            "disk",
+        )
 
 
 def test_without_a_disk_the_remote_is_used(tmp_path: Path) -> None:
     layers = Layers(None, Remote(f"memory://{tmp_path}", "key"))
     layers.put(MINE, b"code")
     assert layers.flush(60)
-    assert layers.get(MINE) == Found(b"code", "remote")
+    assert where(layers.get(MINE)) == (b"code", "remote")
 
 
 def test_a_broken_disk_does_not_hide_the_remote(tmp_path: Path) -> None:
@@ -75,7 +78,7 @@ def test_a_broken_disk_does_not_hide_the_remote(tmp_path: Path) -> None:
     layers = Layers(Disk(tmp_path / "cache"), Remote(f"memory://{tmp_path}", "key"))
     layers.put(MINE, b"code")
     assert layers.flush(60)
-    assert layers.get(MINE) == Found(b"code", "remote")
+    assert where(layers.get(MINE)) == (b"code", "remote")
 
 
 def test_settings_decide_the_layers(tmp_path: Path) -> None:

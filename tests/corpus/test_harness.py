@@ -35,7 +35,8 @@ def doubled(x: torch.Tensor) -> torch.Tensor:
 
 
 def doubled_unless_negative(x: torch.Tensor) -> torch.Tensor:
-    return doubled(x) if x.sum() > 0 else x
+    y = doubled(x)
+    return y if y.sum() > 0 else x
 
 
 def copied(x: torch.Tensor) -> torch.Tensor:

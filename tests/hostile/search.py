@@ -87,7 +87,7 @@ class World:
         for kernel in self.hosts.values():
             if isinstance(kernel, tzero.Kernel):
                 assert kernel.planner is not None
-                counts.replayed += kernel.planner.replayed
+                counts.replayed += kernel.planner.replays.value()
                 counts.recorded += kernel.planner.recorded
 
 

@@ -21,8 +21,9 @@ class Stats(NamedTuple):
     """Counts of a kernel's calls. `misses` are of calls and of `bind`; `bound_ahead` are those of
     `bind` alone. Each call is one of three: `native_replays` were made by native code,
     `python_replays` by Python, and in `plain_calls` the host function ran. Of these, `recordings`
-    left a plan behind, and `unkeyed` had an argument that cannot be part of a key. Calls inside
-    another kernel's replay are not counted: they are part of it.
+    left a plan behind, and `unkeyed` had an argument that cannot be part of a key; native code goes
+    by the type of such an argument, and counts others of that type alike. Calls inside another
+    kernel's replay are not counted: they are part of it.
 
     >>> stats = Stats(3, 2, 2, 0, bound_ahead=1, native_replays=2, plain_calls=1, recordings=1)
     >>> stats.hits
