@@ -351,7 +351,7 @@ def from_memory_kernel(table_ptr, out_ptr):
 def test_pointer_of_unknown_origin_is_used_with_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(triton.knobs.cache, "dir", str(tmp_path))  # it warns when it compiles
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))  # it warns when it compiles
     tensors = [torch.full((1,), float(i)) for i in range(4)]
     table = torch.tensor([t.data_ptr() for t in tensors])
     out = torch.zeros(4)

@@ -218,7 +218,7 @@ def static_kernel(out_ptr, BLOCK: tl.constexpr):
 def test_static_print_and_assert_speak_at_compile_time(
     capfd: pytest.CaptureFixture[str], tmp_path: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(triton.knobs.cache, "dir", str(tmp_path))
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     out = torch.zeros(8)
     static_kernel[(1,)](out, BLOCK=8)
     assert "the block is" in capfd.readouterr().out

@@ -118,9 +118,9 @@ def doubled(x, out, BLOCK: tl.constexpr):
 def test_kernels_run_when_triton_stores_only_binaries(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(triton.knobs.cache, "dir", str(tmp_path))
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     for only in (True, False, True, False):
-        monkeypatch.setattr(triton.knobs.compilation, "store_binary_only", only)
+        monkeypatch.setenv("TRITON_STORE_BINARY_ONLY", str(int(only)))
         x, out = torch.ones(16), torch.empty(16)
         compiled = triton.jit(doubled)[(1,)](x, out, BLOCK=16)  # a new function, found on disk
         assert out.tolist() == [2.0] * 16

@@ -100,7 +100,7 @@ def no_compiler_kernel(x_ptr, SALT: tl.constexpr):
 @pytest.fixture
 def fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An empty cache on disk, so that kernels are compiled again."""
-    monkeypatch.setattr(triton.knobs.cache, "dir", str(tmp_path / "triton_cache"))
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton_cache"))
 
 
 def script(path: Path, text: str) -> str:

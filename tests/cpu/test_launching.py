@@ -178,7 +178,7 @@ def test_forked_child_launches_after_its_parent_did(threads: Callable[[int], Non
 def test_forked_child_compiles_after_its_parent_did(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(triton.knobs.cache, "dir", str(tmp_path))
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     add = LargeAdd()
     add()
 
@@ -465,7 +465,7 @@ def test_second_process_compiles_nothing(tmp_path: Path) -> None:
 def test_compiled_kernels_are_keyed_by_compiler_flags_and_checks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(triton.knobs.cache, "dir", str(tmp_path / "triton_cache"))
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton_cache"))
     compiler, other = LoggedCompiler(tmp_path), LoggedCompiler(tmp_path, "other-cc")
 
     def built(*command: str | Path, **more: Any) -> int:
