@@ -194,6 +194,7 @@ bool is_steady(Dispatcher &dispatcher, const Given &given, const Form &form) {
 
 void note_fallback(Dispatcher &dispatcher, const Given &given, const Form &form, Entry *entry) {
     if (++dispatcher.fallbacks < steady_after || !entry->fallback->keyless) return;
+    const EntryUse use(entry);  // releasing another may run code that drops this one
     dispatcher.steady.reset();
     dispatcher.steady.emplace(entry);
     dispatcher.steady_types.clear();
@@ -261,12 +262,17 @@ PyObject *missed(Dispatcher &dispatcher, const Given &given, const Form &form, c
     if (dispatcher.generation != generation) return result.release();
     entry->bound = Ref::borrow(bound);
     entry->last_used = dispatcher.clock == 0 ? 0 : dispatcher.clock - 1;  // this call's number
-    Entry *added = entry.get();
+    const bool is_fallback = entry->fallback != nullptr;
     dispatcher.entries.add(std::move(entry), dispatcher.most_entries);
-    if (added->fallback != nullptr) {
-        note_fallback(dispatcher, given, form, added);
-    } else {
+    if (!is_fallback) {
         end_fallbacks(dispatcher);
+        return result.release();
+    }
+    // Found again, because adding it may run code that drops it.
+    Entry *added = nullptr;
+    if (dispatcher.entries.find(leaves.view(), &added) < 0) return nullptr;
+    if (added != nullptr && added->fallback != nullptr) {
+        note_fallback(dispatcher, given, form, added);
     }
     return result.release();
 }
@@ -322,8 +328,8 @@ __attribute__((noinline)) PyObject *looked_up(Dispatcher &dispatcher, const Give
     Entry *entry = nullptr;
     if (dispatcher.entries.find(leaves.view(), &entry) < 0) return nullptr;
     if (entry != nullptr && entry->fallback != nullptr) {
-        note_fallback(dispatcher, given, form, entry);
         unreplayed->entry.emplace(entry);
+        note_fallback(dispatcher, given, form, entry);
         unreplayed->args = ordered(dispatcher, given, form);
         return nullptr;
     }
