@@ -17,8 +17,12 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-__all__ = ["Call", "Comparison", "Effort", "Loop", "Spread", "Tick", "compare", "spread"]
+__all__ = [
+    *("Call", "Comparison", "Effort", "Loop", "Spread", "Tick"),
+    *("calls_of", "compare", "spread"),
+]
 
 Call = Callable[[], object]
 
@@ -31,6 +35,22 @@ class Loop:
 
     def __call__(self) -> None:
         self.run(1)
+
+
+def calls_of(function: Callable[..., object], sets: Sequence[Sequence[object]]) -> Loop:
+    """Calls as a program makes them: in a loop, arguments as local variables, the sets of arguments
+    in turn."""
+    world: dict[str, Any] = {"f": function}
+    lines = []
+    for k, given in enumerate(sets):
+        names = [f"a{k}_{j}" for j in range(len(given))]
+        world |= dict(zip(names, given, strict=True))
+        lines.append(f"  f({', '.join(names)})")
+    local = ", ".join(f"{name}={name}" for name in world)
+    turns = f"max(1, times // {len(sets)})"
+    source = [f"def run(times, {local}):", f" for _ in range({turns}):", *lines]
+    exec("\n".join(source), world)
+    return Loop(world["run"])
 
 
 Clock = Callable[[], float]

@@ -6,14 +6,12 @@ Both call the same kernel with the same configuration and the same binary.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
 
 import tzero
-from bench.measure import Call, Loop
+from bench.measure import Call, calls_of
 from bench.record import Target
 from bench.rows.row import Case, Row
 from tzero import settings
@@ -38,16 +36,6 @@ def _kernel(count: int) -> Any:
     return helion.kernel(config=config)(SUMS[count].fn)
 
 
-def _calls(function: Callable[..., object], tensors: list[Tensor]) -> Loop:
-    """Calls as a program makes them: in a loop, with every argument a local variable."""
-    names = [f"t{k}" for k in range(len(tensors))]
-    world: dict[str, Any] = {"f": function, **dict(zip(names, tensors, strict=True))}
-    local = ", ".join(f"{name}={name}" for name in world)
-    lines = [f"def run(times, {local}):", " for _ in range(times):", f"  f({', '.join(names)})"]
-    exec("\n".join(lines), world)
-    return Loop(world["run"])
-
-
 def _case(count: int, device: str) -> Case:
     tensors = [torch.randn(N, device=device) for _ in range(count)]
     with settings.override(tier=2):
@@ -62,8 +50,8 @@ def _case(count: int, device: str) -> Case:
         assert ours.explain(*tensors).plan is not None, ours.explain(*tensors)
 
     contenders: dict[str, Call] = {
-        "tzero": _calls(ours, tensors),
-        "helion": _calls(plain, tensors),
+        "tzero": calls_of(ours, [tensors]),
+        "helion": calls_of(plain, [tensors]),
     }
     settle = torch.cuda.synchronize if device == "cuda" else lambda: None
     return Case(contenders, check, settle=settle)

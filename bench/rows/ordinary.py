@@ -17,7 +17,7 @@ from torch import Tensor
 
 import tzero
 from bench import kernels, ordinary_kernels
-from bench.measure import Call, Loop
+from bench.measure import Call, calls_of
 from bench.record import Target
 from bench.rows.row import Case, Row
 from tzero import settings
@@ -35,16 +35,6 @@ SIDE = 1024
 def _replaying(function: Callable[..., Any]) -> Any:
     with settings.override(tier=2):
         return tzero.kernel(function)
-
-
-def _calls(function: Callable[..., Any], args: tuple[Any, ...]) -> Loop:
-    """Calls as a program makes them: in a loop, with every argument a local variable."""
-    names = [f"a{k}" for k in range(len(args))]
-    world: dict[str, Any] = {"f": function, **dict(zip(names, args, strict=True))}
-    local = ", ".join(f"{name}={name}" for name in world)
-    lines = [f"def run(times, {local}):", " for _ in range(times):", f"  f({', '.join(names)})"]
-    exec("\n".join(lines), world)
-    return Loop(world["run"])
 
 
 def _checked(function: Callable[..., Any], mine: Any, args: tuple[Any, ...], native: bool) -> None:
@@ -75,8 +65,8 @@ def _against_plain(
     function, args = make(device)
     mine = _replaying(function)
     contenders: dict[str, Call] = {
-        "tzero": _calls(mine, args),
-        "plain call": _calls(function, args),
+        "tzero": calls_of(mine, [args]),
+        "plain call": calls_of(function, [args]),
     }
     if waiting:
         wait = torch.cuda.synchronize
@@ -95,9 +85,9 @@ def _more_than_without(function: Callable[..., Tensor], device: str = "cpu") -> 
         _checked(kernels.add2, without, args, native=True)
 
     contenders = {
-        "native": _calls(mine, args),
-        "without": _calls(without, args),
-        "triton": _calls(function, args),
+        "native": calls_of(mine, [args]),
+        "without": calls_of(without, [args]),
+        "triton": calls_of(function, [args]),
     }
     return Case(contenders, check, settle=_settle(device))
 

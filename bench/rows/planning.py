@@ -20,7 +20,7 @@ from torch import Tensor
 
 import tzero
 from bench import floor, kernels
-from bench.measure import Call, Loop
+from bench.measure import Call, Loop, calls_of
 from bench.record import Target
 from bench.rows.row import Case, Row
 from tzero import settings
@@ -46,21 +46,6 @@ def _host(count: int) -> Callable[..., Tensor]:
 def _kernel(count: int, tier: str, pool: bool = False) -> tzero.Kernel[Tensor]:
     with settings.override(tier=TIERS[tier], max_specializations=2 * MANY):
         return tzero.kernel(pool=pool)(_host(count))
-
-
-def _calls(function: Callable[..., object], sets: Sequence[Sequence[Tensor]]) -> Loop:
-    """Calls as a program makes them: in a loop, arguments as local variables, the sets in turn."""
-    world: dict[str, Any] = {"f": function}
-    lines = []
-    for k, tensors in enumerate(sets):
-        names = [f"t{k}_{j}" for j in range(len(tensors))]
-        world |= dict(zip(names, tensors, strict=True))
-        lines.append(f"  f({', '.join(names)})")
-    local = ", ".join(f"{name}={name}" for name in world)
-    turns = f"max(1, times // {len(sets)})"
-    source = [f"def run(times, {local}):", f" for _ in range({turns}):", *lines]
-    exec("\n".join(source), world)
-    return Loop(world["run"])
 
 
 def _inputs(count: int, sets: int, device: str) -> list[list[Tensor]]:
@@ -98,7 +83,7 @@ def _case(count: int, only: Sequence[str], sets: int = 1, device: str = "cpu") -
     inputs = _inputs(count, sets, device)
     functions = _functions(count, device, only)
     contenders: dict[str, Call] = {
-        name: _calls(function, inputs) for name, function in functions.items()
+        name: calls_of(function, inputs) for name, function in functions.items()
     }
     wanted = [torch.stack(tensors).sum(0) for tensors in inputs]
 
@@ -157,8 +142,8 @@ def _five(device: str) -> Case:
 
     return Case(
         {
-            "native": _calls(native, [[x, y]]),
-            "triton": _calls(kernels.add_five, [[x, y]]),
+            "native": calls_of(native, [[x, y]]),
+            "triton": calls_of(kernels.add_five, [[x, y]]),
             "floor": Loop(launches_and_allocations),
         },
         check,
@@ -188,7 +173,7 @@ def _entries() -> Case:
         for kernel in (many, one):
             torch.testing.assert_close(kernel(x, y), x + y)
 
-    return Case({"10,000": _calls(many, [[x, y]]), "one": _calls(one, [[x, y]])}, check)
+    return Case({"10,000": calls_of(many, [[x, y]]), "one": calls_of(one, [[x, y]])}, check)
 
 
 def _miss() -> Case:
