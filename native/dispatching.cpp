@@ -24,6 +24,7 @@
 #include "kernel.h"
 #include "leaves.h"
 #include "plan.h"
+#include "steady.h"
 
 namespace tzero {
 
@@ -43,12 +44,7 @@ struct Dispatcher {
     uint64_t unkeyed = 0;     // how many fallbacks were of calls that have no key
     uint64_t generation = 0;  // how often Python has had plans forgotten
     bool prepared = false;
-
-    // The latest calls were all fallbacks: their number, the entry of the last if any other would
-    // do as well, and the types of its arguments.
-    size_t fallbacks = 0;
-    std::optional<EntryUse> steady;
-    std::vector<PyTypeObject *> steady_types;  // only compared
+    Steady steady;
 };
 
 // The stages of a call that `_look` does.
@@ -126,12 +122,6 @@ Answer is_ours(State &state, const Modes &modes) {
     return off(Guard::plan_unwatched) ? Answer::yes : unwatched(state);
 }
 
-// The argument of a parameter.
-PyObject *argument(const Dispatcher &dispatcher, const Given &given, const Form &form, size_t k) {
-    const Py_ssize_t place = form.place[k];
-    return place < 0 ? dispatcher.parameters[k].fallback.get() : given.arguments[place];
-}
-
 bool read_leaves(const Dispatcher &dispatcher, const Given &given, const Form &form,
                  const Modes &modes, Leaves *out) {
     const State &state = *dispatcher.state;
@@ -139,7 +129,7 @@ bool read_leaves(const Dispatcher &dispatcher, const Given &given, const Form &f
     if (!reader.start(modes)) return false;
     const auto &parameters = dispatcher.parameters;
     for (size_t k = 0; k < parameters.size(); ++k) {
-        PyObject *value = argument(dispatcher, given, form, k);
+        PyObject *value = argument_of(parameters, given, form, k);
         if (!reader.read(value, dispatcher.by_value[k] != 0, parameters[k].constant)) return false;
     }
     return true;
@@ -173,39 +163,6 @@ void remember_words(const Leaves &leaves, Entry *entry) {
     for (size_t k = 0; k < leaves.constant_count; ++k) {
         entry->constants.push_back(Ref::borrow(leaves.constants[k]));
     }
-}
-
-// After this many fallbacks in a row, only every so many calls are looked up: running a host
-// function as written is never wrong, and reading eight tensors costs more than the rest.
-constexpr size_t steady_after = 64;
-constexpr size_t looked_up_every = 8;
-
-// Whether a call may be made like the latest ones, without looking it up.
-bool is_steady(Dispatcher &dispatcher, const Given &given, const Form &form) {
-    if (!dispatcher.steady || !(*dispatcher.steady)->in_table ||
-        ++dispatcher.fallbacks % looked_up_every == 0) {
-        return false;
-    }
-    for (size_t k = 0; k < dispatcher.parameters.size(); ++k) {
-        if (Py_TYPE(argument(dispatcher, given, form, k)) != dispatcher.steady_types[k]) return false;
-    }
-    return true;
-}
-
-void note_fallback(Dispatcher &dispatcher, const Given &given, const Form &form, Entry *entry) {
-    if (++dispatcher.fallbacks < steady_after || !entry->fallback->keyless) return;
-    const EntryUse use(entry);  // releasing another may run code that drops this one
-    dispatcher.steady.reset();
-    dispatcher.steady.emplace(entry);
-    dispatcher.steady_types.clear();
-    for (size_t k = 0; k < dispatcher.parameters.size(); ++k) {
-        dispatcher.steady_types.push_back(Py_TYPE(argument(dispatcher, given, form, k)));
-    }
-}
-
-void end_fallbacks(Dispatcher &dispatcher) {
-    dispatcher.fallbacks = 0;
-    dispatcher.steady.reset();
 }
 
 // Cache miss: Python makes the call, and describes how to replay the next one like it. The key is
@@ -265,14 +222,14 @@ PyObject *missed(Dispatcher &dispatcher, const Given &given, const Form &form, c
     const bool is_fallback = entry->fallback != nullptr;
     dispatcher.entries.add(std::move(entry), dispatcher.most_entries);
     if (!is_fallback) {
-        end_fallbacks(dispatcher);
+        dispatcher.steady.end();
         return result.release();
     }
     // Found again, because adding it may run code that drops it.
     Entry *added = nullptr;
     if (dispatcher.entries.find(leaves.view(), &added) < 0) return nullptr;
     if (added != nullptr && added->fallback != nullptr) {
-        note_fallback(dispatcher, given, form, added);
+        dispatcher.steady.note(dispatcher.parameters, given, form, added);
     }
     return result.release();
 }
@@ -283,7 +240,7 @@ Ref ordered(const Dispatcher &dispatcher, const Given &given, const Form &form) 
     const LeafTypes &types = dispatcher.state->leaf_types;
     Ref made = Ref::steal(PyTuple_New(static_cast<Py_ssize_t>(parameters.size())));
     for (size_t k = 0; made && k < parameters.size(); ++k) {
-        PyObject *value = argument(dispatcher, given, form, k);
+        PyObject *value = argument_of(parameters, given, form, k);
         if (Py_TYPE(value) == types.constant) {
             value = PyObject_GetAttr(value, types.value);
             if (value == nullptr) return {};
@@ -329,13 +286,13 @@ __attribute__((noinline)) PyObject *looked_up(Dispatcher &dispatcher, const Give
     if (dispatcher.entries.find(leaves.view(), &entry) < 0) return nullptr;
     if (entry != nullptr && entry->fallback != nullptr) {
         unreplayed->entry.emplace(entry);
-        note_fallback(dispatcher, given, form, entry);
+        dispatcher.steady.note(dispatcher.parameters, given, form, entry);
         unreplayed->args = ordered(dispatcher, given, form);
         return nullptr;
     }
     if (entry == nullptr) return missed(dispatcher, given, form, modes, leaves);
     EntryUse use(entry);
-    if (dispatcher.fallbacks != 0) end_fallbacks(dispatcher);
+    dispatcher.steady.end();
     if (entry->plan == nullptr) return in_python(dispatcher, given);  // only Python can replay it
     Ref result;
     switch (plan::replay(state, given.self, *entry->plan, leaves, &result)) {
@@ -370,8 +327,8 @@ PyObject *replayed(Dispatcher &dispatcher, const Given &given, Unreplayed *unrep
             : dispatcher.forms.find(dispatcher.parameters, given.positional, given.names,
                                     Reserved::nothing, &number, &reason);
     if (form == nullptr || !form->options.empty()) return in_python(dispatcher, given);
-    if (dispatcher.steady && is_steady(dispatcher, given, *form)) {
-        unreplayed->entry.emplace(&**dispatcher.steady);
+    if (Entry *entry = dispatcher.steady.entry_for(dispatcher.parameters, given, *form)) {
+        unreplayed->entry.emplace(entry);
         unreplayed->args = ordered(dispatcher, given, *form);
         return nullptr;
     }
@@ -428,19 +385,15 @@ int dispatching_traverse(PyObject *object, visitproc visit, void *arg) {
     const Dispatcher *dispatcher = dispatcher_of(object);
     if (dispatcher == nullptr) return 0;
     for (const Parameter &parameter : dispatcher->parameters) Py_VISIT(parameter.fallback.get());
-    if (dispatcher->steady && !(*dispatcher->steady)->in_table) {
-        Py_VISIT((*dispatcher->steady)->bound.get());
-        const int result = (*dispatcher->steady)->fallback->visit(visit, arg);
-        if (result != 0) return result;
-    }
-    return dispatcher->entries.visit(visit, arg);
+    const int result = dispatcher->steady.visit(visit, arg);
+    return result != 0 ? result : dispatcher->entries.visit(visit, arg);
 }
 
 int dispatching_clear(PyObject *object) {
     Dispatcher *dispatcher = dispatcher_of(object);
     if (dispatcher == nullptr) return 0;
     dispatcher->prepared = false;
-    dispatcher->steady.reset();
+    dispatcher->steady.clear();
     dispatcher->entries.forget(nullptr);
     std::vector<Parameter> parameters;
     parameters.swap(dispatcher->parameters);

@@ -21,6 +21,13 @@ struct Given {
     }
 };
 
+// The argument of a parameter.
+inline PyObject *argument_of(const std::vector<Parameter> &parameters, const Given &given,
+                             const Form &form, size_t k) {
+    const Py_ssize_t place = form.place[k];
+    return place < 0 ? parameters[k].fallback.get() : given.arguments[place];
+}
+
 // Positional arguments as a tuple, named ones as a dict. False with the Python error set.
 bool collect(const Given &given, Ref *args, Ref *kwargs);
 
