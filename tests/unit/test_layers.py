@@ -25,7 +25,7 @@ processes  scratch
 cpu  cache
 compile
 adapters
-arguments
+arguments  sizes
 backends
 launches
 reading
