@@ -25,7 +25,7 @@ processes  scratch
 cpu  cache
 compile
 adapters
-arguments  sizes
+arguments  symbolic
 backends
 launches
 reading

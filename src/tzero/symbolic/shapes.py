@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from tzero.sizes.formulas import Formulas
+from tzero.symbolic.formulas import Formulas
 
 __all__ = ["VIEWS", "NoRule", "Shape", "contiguous", "require_contiguous"]
 
