@@ -16,6 +16,7 @@
 #include "guards.h"
 #include "plan.h"
 #include "ring.h"
+#include "sizes.h"
 #include "spec.h"
 #include "state.h"
 
@@ -355,6 +356,7 @@ int exec(PyObject *module) {
     State *state = new (state_of(module)) State();
     state->version = Ref::steal(PyUnicode_FromString(TZERO_VERSION));
     if (!state->version || intern_all(state->names) < 0 || add_constants(module) < 0) return -1;
+    if (plan::add_sizes(module) < 0) return -1;
     if (add_types(module, state) < 0) return -1;
     if (add_dispatching(module, state) < 0) return -1;
     if (add_nearest(module) < 0 || add_run(module) < 0) return -1;

@@ -92,6 +92,7 @@ struct View {
     size_t slot, base;
     Py_ssize_t offset;  // bytes
     bool is_empty;
+    int64_t itemsize;
 };
 
 struct Call {

@@ -23,6 +23,7 @@ class Maker {
 
     std::unique_ptr<Plan> make(const Fields &plan) {
         plan_->object = plan.any("plan");
+        if (plan.optional("sizes")) throw Outdated{};
         plan.for_each("guards", [&](PyObject *each) { guard(Fields(each)); });
         plan.for_each("slots", [&](PyObject *each) { slot(Fields(each)); });
         if (plan_->slots.size() > most_slots) plan.wrong("slots", "a tuple of fewer items");
@@ -190,6 +191,7 @@ class Maker {
         made.base = slot_in(fields, "base");
         made.offset = fields.integer("offset", INT64_MIN, INT64_MAX);
         made.is_empty = fields.flag("is_empty");
+        made.itemsize = fields.integer("itemsize", 1, INT32_MAX);
         return made;
     }
 

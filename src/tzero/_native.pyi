@@ -4,6 +4,7 @@ from typing import Any, Final, Self, final
 # Limits
 MOST_ARGUMENTS: Final[int]  # of a launch, or of a call of torch in a plan
 MOST_SLOTS: Final[int]  # tensors in a plan
+MOST_FORMULAS: Final[int]  # of a plan over sizes
 MOST_HINTS: Final[int]  # of Nearest
 MOST_DIMS: Final[int]  # of a hint, all tensors together
 STEPS_PER_DOUBLING: Final[int]  # in which Nearest counts log2 of a size
@@ -16,6 +17,9 @@ PARAMETER_TYPES: Final[MappingProxyType[str, int]]
 VALUE_KINDS: Final[MappingProxyType[str, int]]
 GUARD_KINDS: Final[MappingProxyType[str, int]]
 STEP_KINDS: Final[MappingProxyType[str, int]]
+SIZE_OPERATIONS: Final[MappingProxyType[str, int]]
+SIZE_COMPARISONS: Final[MappingProxyType[str, int]]
+SIZE_SOURCES: Final[MappingProxyType[str, int]]
 STAGES: Final[MappingProxyType[str, int]]
 
 def version() -> str: ...
@@ -73,6 +77,13 @@ def frame_operands(
     frame: FrameType, depth: int, count: int, empty: object, /
 ) -> tuple[Any, ...]: ...
 def frame_function(frame: FrameType, /) -> Any: ...
+def size_class(value: int, /) -> int: ...
+def computed_sizes(
+    inputs: tuple[int, ...],
+    nodes: tuple[tuple[int, int, int], ...],
+    conditions: tuple[tuple[int, int, int, bool], ...],
+    /,
+) -> tuple[int, ...] | None: ...
 def enable_calls(type: type, /) -> None: ...
 
 @final

@@ -46,6 +46,7 @@ from tzero.plans.plan import (
     Value,
     View,
 )
+from tzero.plans.sized_description import SizesDescription
 from tzero.plans.wrapper import filling, wanted
 from tzero.reading.guards import (
     Absent,
@@ -161,6 +162,7 @@ class ViewDescription:
     base: int
     offset: int
     is_empty: bool
+    itemsize: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +224,8 @@ class StepDescription:
 
 @dataclass(frozen=True, slots=True)
 class PlanDescription:
-    """A whole plan, beside the plan itself, which Python resumes where native code cannot go on."""
+    """A whole plan, beside the plan itself, which Python resumes where native code cannot go on.
+    `sizes` is None for a plan whose calls all have the same sizes."""
 
     plan: Plan
     guards: tuple[GuardDescription, ...]
@@ -230,6 +233,7 @@ class PlanDescription:
     functions: tuple[Any, ...]
     steps: tuple[StepDescription, ...]
     result: ValueDescription
+    sizes: SizesDescription | None = None
 
 
 # -- describing ------------------------------------------------------------------------------------
@@ -324,8 +328,9 @@ class _Describer:
             return "fill", self._fill(at, value, self.versions[at])
         if isinstance(step, View) and step.slot not in self.tensors:
             slot = self.plan.slots[step.slot]
-            offset = step.offset * slot.dtype.itemsize
-            return "view", ViewDescription(step.slot, step.base, offset, 0 in slot.size)
+            itemsize, is_empty = slot.dtype.itemsize, 0 in slot.size
+            view = ViewDescription(step.slot, step.base, step.offset * itemsize, is_empty, itemsize)
+            return "view", view
         if isinstance(step, View):
             return "call", self._call(step.call)
         if isinstance(step, Call):
