@@ -25,6 +25,7 @@ __all__ = [
     "call_in",
     "decoded",
     "function_of",
+    "handlers",
     "is_supported",
     "operands",
     "start_tracing",
@@ -83,6 +84,24 @@ def _decode(code: CodeType) -> Mapping[int, Instruction]:
         if each.name == "EXTENDED_ARG":  # traced instead of the instruction that it belongs to
             made[each.place] = made[each.after]
     return made
+
+
+_handlers: weakref.WeakKeyDictionary[CodeType, Mapping[int, int]]
+_handlers = weakref.WeakKeyDictionary()
+
+
+def handlers(code: CodeType) -> Mapping[int, int]:
+    """The offsets of the instructions that exceptions lead to, and nothing else. For each: how many
+    values stay on the stack below what the exception adds.
+
+    >>> handlers((lambda x: x.a).__code__)
+    {}
+    """
+    found = _handlers.get(code)
+    if found is None:
+        table = dis._parse_exception_table(code)  # type: ignore[attr-defined]
+        found = _handlers[code] = {entry.target: entry.depth for entry in table}
+    return found
 
 
 _ENDS = frozenset(

@@ -30,6 +30,7 @@ from tzero.reading.attributes import is_generated
 from tzero.reading.called import Judge
 from tzero.reading.dependencies import code_guard
 from tzero.reading.findings import Unreplayable
+from tzero.reading.integers import Integers
 from tzero.reading.known import is_program_class
 from tzero.reading.purity import LIBRARIES
 from tzero.reading.special import Callee
@@ -44,10 +45,18 @@ Refuse = Callable[[str, str, int, bool], None]
 class Path:
     """Follows the calls that one thread makes while it is entered. `callee` is the function that is
     called first. `refuse` gets the reason why the call cannot be replayed, its file and line, and
-    whether that lasts."""
+    whether that lasts. `integers` follows the call's integers along, if it is given."""
 
-    def __init__(self, callee: Callee, args: Sequence[Any], world: World, refuse: Refuse) -> None:
+    def __init__(
+        self,
+        callee: Callee,
+        args: Sequence[Any],
+        world: World,
+        refuse: Refuse,
+        integers: Integers | None = None,
+    ) -> None:
         function: FunctionType = callee.function
+        self.integers = integers
         self.world = world
         self._refuse = refuse
         self._judge = Judge(world)
@@ -86,6 +95,8 @@ class Path:
     def finish(self) -> None:
         """Guard the code of the helpers that ran, once the call is over."""
         self.world.finish()
+        if self.integers is not None:
+            self.integers.finish()
         for function in self._helpers:
             self.world.add(code_guard(function))
 
@@ -169,6 +180,8 @@ class Path:
 
     def _follow(self, frame: FrameType) -> Any:
         self._steps.frames += 1
+        if self.integers is not None:
+            self.integers.enter(frame, frame.f_code is self._host.__code__)
         return trace_instructions(frame, self._step)
 
     def _stop(self, reason: str, frame: FrameType, lasting: bool, line: int = 0) -> None:
@@ -182,6 +195,8 @@ class Path:
         if self._is_over:
             return None
         if event != "opcode":
+            if event == "return" and self.integers is not None:
+                self.integers.leave(frame)
             return self._step
         instruction = decoded(frame.f_code).get(frame.f_lasti)
         if instruction is None:
@@ -193,6 +208,8 @@ class Path:
             self._prefixed[id(frame)] = instruction.place
         try:
             self._steps.take(frame, instruction)
+            if self.integers is not None:
+                self.integers.before(frame, instruction)
         except Unreplayable as error:
             self._stop(error.reason, frame, True, instruction.line)
             return None

@@ -1,0 +1,353 @@
+"""Follows the integers that come from sizes through the instructions of one call.
+
+    x.size(0) ──► a mark on the stack ── BINARY_OP ──► the mark of a formula ──► an argument
+                                      └─ COMPARE_OP ──► a condition
+
+Enters: each instruction of a followed frame before it runs, and the geometry of tensors. Leaves:
+formulas and conditions in `Formulas`, and for each call which of its arguments are formulas. It
+must not know what calls do with them.
+
+An integer has no identity, so its mark has a place: on the stack of a frame, in a variable or a
+cell, or in a container. An instruction or a call that is not understood pins the marked integers
+that it is given: the plan is then for these values alone. The value of each mark is compared with
+the integer that is in its place whenever an instruction uses it.
+"""
+
+from __future__ import annotations
+
+import dis
+import inspect
+from collections.abc import Callable
+from types import FrameType, FunctionType
+from typing import Any
+
+import torch
+
+from tzero.adapters.python_frames import Instruction, function_of, handlers, operands
+from tzero.reading.integers_containers import Step
+from tzero.reading.integers_marks import Geometry, Items, Lost, Mark, Marks, Offer, Ratio
+from tzero.reading.integers_steps import HANDLERS, MOVE_NOTHING, is_second_half
+from tzero.symbolic.formulas import Formulas
+
+__all__ = ["Call", "Geometry", "Integers", "Lost", "Mark", "Offer", "Ratio", "Shadow"]
+
+
+class Box:
+    """A variable that inner functions share."""
+
+    __slots__ = ("mark",)
+
+    def __init__(self, mark: Mark = None) -> None:
+        self.mark = mark
+
+
+class Call:
+    """A call of a function of the program that is under way."""
+
+    __slots__ = ("function", "is_entered", "offer", "result")
+
+    def __init__(self, offer: Offer, function: FunctionType) -> None:
+        self.offer, self.function = offer, function
+        self.is_entered = False
+        self.result: Mark = None
+
+
+class Shadow:
+    """The marks of one frame."""
+
+    __slots__ = (
+        *("after", "boxes", "call", "frame", "is_answer", "is_host", "is_open", "local"),
+        *("names", "packed", "stack"),
+    )
+
+    def __init__(self, frame: FrameType) -> None:
+        self.frame = frame
+        self.stack: list[Mark] = []
+        self.local: dict[str, Mark] = {}
+        self.packed: dict[str, Items] = {}  # the marks in *args and **kwargs, until they are read
+        self.boxes: dict[str, Box] = {}
+        # What happens when the instruction has run: a place on the stack, counted from the top, and
+        # what gets the value there and gives its mark; or what needs no value.
+        self.after: tuple[int | None, Callable[[Any], Mark]] | None = None
+        self.is_open = False  # whether the next depth depends on where it jumps
+        self.call: Call | None = None
+        self.names: tuple[str, ...] = ()  # keywords of the next call
+        self.is_host = self.is_answer = False
+
+
+class Integers(Marks):
+    """Follows the integers of one call."""
+
+    def __init__(self, formulas: Formulas, geometry: Geometry) -> None:
+        super().__init__(formulas)
+        self.geometry = geometry
+        self.arguments: dict[str, Mark] = {}
+        """The marks of the host function's arguments, by the name of the parameter."""
+        self.offer: Offer | None = None
+        """The call that is about to be made, if some of its arguments are marked."""
+        self.reading: torch.Tensor | None = None
+        """The tensor whose geometry the instruction reads that runs now; its marks are known."""
+        self.result: Mark = None
+        """The mark of what the host function returned."""
+        self.lost = ""
+        """Why nothing is followed any more; all inputs are pinned then."""
+        self.has_answered = False
+        """Whether a function was followed that got a marked container from who took an offer."""
+        self._has_begun = False
+        self._taken: tuple[Offer, Shadow] | None = None
+        self._offering: Shadow | None = None
+        self._shadows: dict[int, Shadow] = {}
+        self._cells: dict[int, tuple[Any, Box]] = {}
+        self._launchers: dict[int, tuple[Any, tuple[Any, Any]]] = {}
+
+    # -- who records ---------------------------------------------------------------------------
+
+    def take(self, offer: Offer) -> None:
+        """Take the offer of the call that runs now; its arguments are not pinned."""
+        if offer is not self.offer or self._offering is None:
+            raise ValueError("this offer is over: take it while its call runs")
+        self._taken = offer, self._offering
+        self.offer, self.has_answered = None, False
+
+    def finish(self) -> None:
+        """The call is over: what was offered last is pinned."""
+        self._expire()
+        for shadow in list(self._shadows.values()):
+            self._abandon(shadow)
+        self._shadows.clear()
+
+    # -- frames --------------------------------------------------------------------------------
+
+    def enter(self, frame: FrameType, is_host: bool) -> None:
+        """A followed frame begins, or a generator goes on."""
+        if not self.lost:
+            self._safely(self._enter, frame, is_host)
+
+    def before(self, frame: FrameType, at: Instruction) -> None:
+        """An instruction is about to run."""
+        if not self.lost and not is_second_half(at):
+            self._safely(self._before, frame, at)
+
+    def leave(self, frame: FrameType) -> None:
+        """A followed frame is left, or a generator yields."""
+        if not frame.f_code.co_flags & GENERATES:
+            shadow = self._shadows.pop(id(frame), None)
+            if shadow is not None:
+                self._abandon(shadow)
+
+    def _safely(self, follow: Callable[..., None], *args: Any) -> None:
+        """An error of the tracker must not reach the program: the plan is for this call alone."""
+        try:
+            follow(*args)
+        except Lost as error:
+            self.lose(str(error))
+        except Exception as error:
+            self.lose(f"{type(error).__name__}: {error}")
+
+    def lose(self, reason: str) -> None:
+        """Follow nothing any more, and pin all inputs."""
+        self.lost = self.lost or reason
+        self.formulas.pin_inputs()
+        self.offer = self.reading = self._taken = None
+        for held in (self._shadows, self._items, self._iterators, self._cells, self._launchers):
+            held.clear()
+
+    def _enter(self, frame: FrameType, is_host: bool) -> None:
+        found = self._shadows.get(id(frame))
+        if found is not None and found.frame is frame:
+            return
+        shadow = self._shadows[id(frame)] = Shadow(frame)
+        caller = None if frame.f_back is None else self._shadows.get(id(frame.f_back))
+        call = None if caller is None else caller.call
+        if call is not None and not call.is_entered and function_of(frame) is call.function:
+            call.is_entered = True
+            self._bind(shadow, call.offer)
+        elif not self._has_begun:
+            if not is_host:
+                raise Lost("the host function is not followed")
+            self._has_begun = shadow.is_host = True
+            shadow.local.update(self.arguments)
+        elif self._taken is not None:
+            # Code that is not followed calls it, with what it was given in the call.
+            shadow.is_answer = any(
+                self.items_of(value) is not None for value in list(frame.f_locals.values())
+            )
+            self.has_answered |= shadow.is_answer
+            if not shadow.is_answer:
+                self._pin_call(self._taken[0])
+
+    def _bind(self, shadow: Shadow, offer: Offer) -> None:
+        """Give the parameters of a function the marks of its arguments."""
+        code, names = shadow.frame.f_code, offer.names
+        count, most = len(offer.args) - len(names), code.co_argcount
+        every = code.co_varnames[: most + code.co_kwonlyargcount]
+        rest: list[Mark] = []
+        named: dict[Any, Mark] = {}
+        for k, mark in enumerate(offer.marks):
+            if k < count and k < most:
+                shadow.local[every[k]] = mark
+            elif k < count:
+                rest.append(mark)
+            elif names[k - count] in every[code.co_posonlyargcount :]:
+                shadow.local[names[k - count]] = mark
+            else:
+                named[names[k - count]] = mark
+        further = list(code.co_varnames[len(every) :])
+        if code.co_flags & inspect.CO_VARARGS:
+            shadow.packed[further.pop(0)] = rest
+        if code.co_flags & inspect.CO_VARKEYWORDS:
+            shadow.packed[further.pop(0)] = named
+
+    def _shadow(self, frame: FrameType) -> Shadow:
+        shadow = self._shadows.get(id(frame))
+        if shadow is None or shadow.frame is not frame:
+            raise Lost("a frame was not seen to begin")
+        return shadow
+
+    def returning(self, shadow: Shadow, value: Any, mark: Mark) -> None:
+        """A frame is about to return a value."""
+        back = shadow.frame.f_back
+        caller = None if back is None else self._shadows.get(id(back))
+        call = None if caller is None else caller.call
+        if call is not None and call.is_entered and call.function is function_of(shadow.frame):
+            call.result = mark
+        elif shadow.is_host:
+            self.result = mark
+        elif shadow.is_answer and mark is None:
+            return  # who called it asks for the marks of its items
+        else:
+            self.pin(value, mark)
+
+    # -- instructions --------------------------------------------------------------------------
+
+    def _before(self, frame: FrameType, at: Instruction) -> None:
+        shadow = self._shadow(frame)
+        self._settle(shadow, at)
+        handler = HANDLERS.get(at.name)
+        if handler is None:
+            if at.name not in MOVE_NOTHING:
+                self._unknown(shadow, at)
+            return
+        count = handler.takes if isinstance(handler.takes, int) else handler.takes(at)
+        values = operands(frame, at, count) if count else ()
+        base = len(shadow.stack) - count
+        marks = shadow.stack[base:]
+        for mark, value in zip(marks, values, strict=True):
+            self.checked(mark, value)
+        del shadow.stack[base:]
+        pushed = handler.run(Step(self, shadow, at, values, marks))
+        shadow.stack += pushed
+
+    def _settle(self, shadow: Shadow, at: Instruction) -> None:
+        """The instruction before has run: mark its result, and agree on the depth."""
+        stack, after, call = shadow.stack, shadow.after, shadow.call
+        self._expire(shadow)
+        kept = handlers(shadow.frame.f_code).get(shadow.frame.f_lasti)
+        if kept is not None:  # an exception was raised
+            self._abandon(shadow)
+            if len(stack) < kept:
+                raise Lost(f"{kept} values are below an exception, and not {len(stack)}")
+            stack[kept:] = [None] * (at.depth - kept)
+        elif len(stack) == at.depth:
+            if call is not None:
+                if not call.is_entered:
+                    self._pin_call(call.offer)
+                stack[-1] = call.result
+            elif after is not None and after[0] is None:
+                after[1](None)
+            elif after is not None and after[0] is not None:
+                place = after[0] + 1
+                stack[-place] = after[1](operands(shadow.frame, at, place)[0])
+        elif shadow.is_open:
+            del stack[at.depth :]
+        if len(stack) != at.depth:
+            raise Lost(f"{at.name} finds {at.depth} values and not {len(stack)}")
+        shadow.after = shadow.call = None
+        shadow.is_open = False
+
+    def _expire(self, shadow: Shadow | None = None) -> None:
+        """An instruction comes next: an offer that was not taken is over."""
+        offer, self.offer, self.reading = self.offer, None, None
+        if offer is not None:
+            self._pin_call(offer)
+        if self._taken is not None and shadow is self._taken[1]:
+            self._taken = None
+
+    def _abandon(self, shadow: Shadow) -> None:
+        """A frame is left, or an exception was raised in it."""
+        if shadow.call is not None and not shadow.call.is_entered:
+            self._pin_call(shadow.call.offer)
+        shadow.call = shadow.after = None
+
+    def _unknown(self, shadow: Shadow, at: Instruction) -> None:
+        """An instruction that is not understood may use all that is on the stack."""
+        self.pin_values(operands(shadow.frame, at, at.depth), shadow.stack)
+        shadow.stack[:] = [None] * len(shadow.stack)
+        opcode = dis.opmap[at.name]
+        arg = at.arg if opcode >= dis.HAVE_ARGUMENT else None
+        effect = dis.stack_effect(opcode, arg, jump=False)
+        shadow.is_open = opcode in dis.hasjrel or opcode in dis.hasjabs
+        if effect < 0:
+            del shadow.stack[effect:]
+        shadow.stack += [None] * effect
+
+    # -- variables -----------------------------------------------------------------------------
+
+    def box(self, shadow: Shadow, name: str) -> Box:
+        """The box of a variable that inner functions share."""
+        box = shadow.boxes.get(name)
+        if box is not None:
+            return box
+        code = shadow.frame.f_code
+        if name in code.co_freevars:
+            closure = function_of(shadow.frame).__closure__
+            box = self._box_of(closure[code.co_freevars.index(name)])
+        else:
+            packed = shadow.packed.pop(name, [])
+            for mark in packed.values() if isinstance(packed, dict) else packed:
+                self.pin(None, mark)
+            box = Box(shadow.local.pop(name, None))
+        shadow.boxes[name] = box
+        return box
+
+    def _box_of(self, cell: Any) -> Box:
+        found = self._cells.get(id(cell))
+        if found is None or found[0] is not cell:
+            found = self._cells[id(cell)] = cell, Box()
+        return found[1]
+
+    def share(self, shadow: Shadow, names: tuple[str, ...], cells: tuple[Any, ...]) -> None:
+        """A function is made that has these cells of a frame's variables."""
+        for name, cell in zip(names, cells, strict=True):
+            self._cells[id(cell)] = cell, self.box(shadow, name)
+
+    # -- calls ---------------------------------------------------------------------------------
+
+    def follow(self, shadow: Shadow, offer: Offer, function: FunctionType) -> None:
+        """A function of the program is called: its frame comes next, and its result may be
+        marked."""
+        shadow.call = Call(offer, function)
+
+    def make_offer(self, shadow: Shadow, offer: Offer) -> None:
+        """Offer a call to who understands it, if it has anything marked."""
+        values = (offer.function, *offer.args, offer.subscript)
+        if any(mark is not None for mark in offer.marks) or any(map(self.holds_marks, values)):
+            self.offer, self._offering = offer, shadow
+        else:
+            self.pin_values(values)  # it may hold a list, and see what is put into it later
+
+    def _pin_call(self, offer: Offer) -> None:
+        self.pin_values((offer.function, *offer.args, offer.subscript), offer.marks)
+
+    def launcher(self, made: Any, kernel: Any, grid: Any) -> None:
+        """A kernel was given its grid."""
+        self._launchers[id(made)] = made, (kernel, grid)
+
+    def subscript_of(self, function: Any) -> tuple[Any, Any] | None:
+        """The kernel and the grid of a function that launches; None for others."""
+        found = self._launchers.get(id(function))
+        return found[1] if found is not None and found[0] is function else None
+
+
+GENERATES = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+"""Flags of functions whose frames are left and go on."""

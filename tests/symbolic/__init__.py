@@ -1,0 +1,1 @@
+"""Formulas over sizes, and the geometry of tensors in formulas."""
