@@ -12,6 +12,7 @@ from bench.rows import (
     ordinary,
     planning,
     running,
+    sizes,
     tuning,
 )
 from bench.rows.row import Case, Row
@@ -24,6 +25,7 @@ ROWS: tuple[Row, ...] = (
     *keying.ROWS,
     *launching.ROWS,
     *planning.ROWS,
+    *sizes.ROWS,
     *ordinary.ROWS,
     *helion.ROWS,
     *building.ROWS,

@@ -313,6 +313,14 @@ def test_ids_are_the_ones_that_were_published() -> None:
         *(f"cuda.plan.{count}" for count in (2, 8, 16)),
         *(f"cuda.plan.{what}.{n}" for what in ("pooled", "cycling") for n in (2, 8, 16)),
         "cuda.plan.launches.5",
+        *(
+            f"{device}sizes.{what}.{count}{five}"
+            for what in ("new", "same")
+            for device in ("", "cuda.")
+            for five in ("", ".launches.5")
+            for count in (2, 8, 16)
+        ),
+        *("sizes.class", "cuda.sizes.class", "sizes.memory.10000", "sizes.memory.1000000"),
         *("fallback.empty.1", "fallback.empty.8", "fallback.launch"),
         *("plan.helper", "plan.table", "plan.heuristic"),
         *(f"{device}liger.{name}" for device in ("", "cuda.") for name in LIGER),
@@ -347,6 +355,9 @@ def test_ids_are_the_ones_that_were_published() -> None:
         *(1.15, 1.5, 1.8),
         *(1.6, 2.2, 2.6),
         1.25,
+        *[1.3] * 12,
+        *[1.1] * 12,
+        *(1e-3, 1e-3, 20e6, 20e6),
         *(0.3e-6, 1.0, *[0.3e-6] * 3),
         *[1 / 4] * 8,
         *[0.15] * 3,

@@ -12,6 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGES = [
     "docs/how-a-call-works.md",
+    "docs/sizes.md",
     "docs/fallbacks.md",
     "docs/launching.md",
     "docs/pytorch.md",

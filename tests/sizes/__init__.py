@@ -1,0 +1,1 @@
+"""Plans over sizes: formulas, shapes, and generated programs against the plain function."""
