@@ -2,6 +2,7 @@
 //
 //     add(x, y) ─► leaves and key ─► entry ── a plan ──► replayed
 //                                     ├ a fallback ──► the host function runs as written
+//                                     ├ none: a plan over sizes, if one applies ──► replayed
 //                                     └ none: Python's `_missed` makes the call and describes the
 //                                       entry, which is kept under the key read before the call
 //
@@ -15,6 +16,7 @@
 #include <optional>
 #include <unordered_map>
 
+#include "classes.h"
 #include "entries.h"
 #include "enums.h"
 #include "fallback.h"
@@ -24,6 +26,7 @@
 #include "kernel.h"
 #include "leaves.h"
 #include "plan.h"
+#include "quiet.h"
 #include "steady.h"
 
 namespace tzero {
@@ -38,6 +41,8 @@ struct Dispatcher {
     size_t mask = 0;             // how often `by_value` has changed
     Forms forms;
     EntryTable entries;
+    Classes classes;              // the plans over sizes
+    bool found_in_class = false;  // whether the latest plan was one of these
     size_t most_entries = 1;
     uint64_t clock = 0;
     uint64_t replays = 0;     // how many calls were replayed
@@ -78,50 +83,6 @@ PyObject *in_python(const Dispatcher &dispatcher, const Given &call) {
                                static_cast<size_t>(given.positional) + 1, given.names);
 }
 
-// Whether verify mode is off in the settings in force.
-Answer is_unverified(State &state) {
-    PyObject *now = PyDict_GetItemWithError(state.settings.get(), state.names.in_force.get());
-    if (now == nullptr) return PyErr_Occurred() ? Answer::error : Answer::no;
-    if (now == state.plain_settings.get()) return Answer::yes;
-    if (now == Py_None) return Answer::no;  // not read yet: Python reads them
-    Ref keep = Ref::borrow(now);
-    Ref verify = Ref::steal(PyObject_GetAttr(now, state.names.verify.get()));
-    if (!verify) return Answer::error;
-    if (verify.get() != Py_False) return Answer::no;
-    state.plain_settings = std::move(keep);
-    return Answer::yes;
-}
-
-// Whether nothing is measured or verified.
-Answer is_quiet(State &state) {
-    PyObject *open = PyDict_GetItemWithError(state.measure.get(), state.names.open.get());
-    if (open == nullptr) return PyErr_Occurred() ? Answer::error : Answer::no;
-    if (!PyTuple_CheckExact(open) || PyTuple_GET_SIZE(open) != 1) return Answer::no;
-    return is_unverified(state);
-}
-
-// Whether calls may be replayed natively now: there is no observer, measurement or recording, and
-// no mode of torch that changes what calls do.
-Answer is_ours(State &state, const Modes &modes) {
-    if (state.recorders != 0 && !off(Guard::plan_recorders)) return Answer::no;
-    const uint64_t strange = (modes.included & ~state.torch.plain_included) |
-                             (modes.excluded & ~state.torch.plain_excluded);
-    if (strange != 0 && !off(Guard::plan_keys_on)) return Answer::no;
-    if (state.torch.function_modes() != 0 && !off(Guard::plan_functions_on)) return Answer::no;
-    const bool unchanged =
-        off(Guard::plan_quiet) ||
-        (state.quiet[0].is(state.measure.get()) && state.quiet[1].is(state.settings.get()));
-    if (!unchanged) {
-        const uint64_t measure = version_of(state.measure.get());
-        const uint64_t settings = version_of(state.settings.get());
-        const Answer answer = is_quiet(state);
-        if (answer != Answer::yes) return answer;
-        state.quiet[0].set(measure);
-        state.quiet[1].set(settings);
-    }
-    return off(Guard::plan_unwatched) ? Answer::yes : unwatched(state);
-}
-
 bool read_leaves(const Dispatcher &dispatcher, const Given &given, const Form &form,
                  const Modes &modes, Leaves *out) {
     const State &state = *dispatcher.state;
@@ -153,6 +114,7 @@ bool widen(Dispatcher &dispatcher, PyObject *by_value) {
     if (grew) {
         ++dispatcher.mask;
         dispatcher.entries.forget(nullptr);
+        dispatcher.classes.forget(nullptr);
     }
     return true;
 }
@@ -197,13 +159,13 @@ PyObject *missed(Dispatcher &dispatcher, const Given &given, const Form &form, c
         return nullptr;
     }
     if (!widen(dispatcher, by_value)) return nullptr;
-    size_t count = leaves.count;
+    std::unique_ptr<Leaves> again;
     if (dispatcher.mask != mask) {
-        auto again = std::make_unique<Leaves>();
+        again = std::make_unique<Leaves>();
         if (!read_leaves(dispatcher, given, form, modes, again.get())) return result.release();
         remember_words(*again, entry.get());
-        count = again->count;
     }
+    const Leaves &read = again ? *again : leaves;
     if (fallback != Py_None) {
         entry->fallback = std::make_unique<Fallback>(fallback_from(fallback));
     }
@@ -212,7 +174,7 @@ PyObject *missed(Dispatcher &dispatcher, const Given &given, const Form &form, c
         const Answer same = same_environment(before, after);
         if (same == Answer::error) return nullptr;
         if (same == Answer::no) return result.release();
-        entry->plan = plan::plan_from(state, plan, count);
+        entry->plan = plan::plan_from(state, plan, read.count);
         if (entry->plan == nullptr) return PyErr_Occurred() ? nullptr : result.release();
     }
     // Another thread may have ended the plan since Python found that it lasts.
@@ -220,7 +182,16 @@ PyObject *missed(Dispatcher &dispatcher, const Given &given, const Form &form, c
     entry->bound = Ref::borrow(bound);
     entry->last_used = dispatcher.clock == 0 ? 0 : dispatcher.clock - 1;  // this call's number
     const bool is_fallback = entry->fallback != nullptr;
-    dispatcher.entries.add(std::move(entry), dispatcher.most_entries);
+    if (entry->plan != nullptr && entry->plan->sized != nullptr) {
+        if (!dispatcher.classes.add(std::move(entry), read, dispatcher.most_entries)) {
+            PyErr_SetString(PyExc_ValueError,
+                            "SizesDescription.inputs must be sizes, strides and integers of the "
+                            "call that was recorded");
+            return nullptr;
+        }
+    } else {
+        dispatcher.entries.add(std::move(entry), dispatcher.most_entries);
+    }
     if (!is_fallback) {
         dispatcher.steady.end();
         return result.release();
@@ -274,6 +245,21 @@ PyObject *run_unreplayed(Dispatcher &dispatcher, PyObject *self, const Unreplaye
     return settled ? result.release() : nullptr;
 }
 
+// Finds how a call is made: 0, or -1 with the Python error set. Any plan that applies is right, so
+// the table that had the latest one is asked first.
+int find(Dispatcher &dispatcher, const Leaves &leaves, Found *out) {
+    if (dispatcher.found_in_class) {
+        if (dispatcher.classes.find_latest(leaves, out) < 0) return -1;
+        if (out->entry != nullptr) return 0;
+    }
+    dispatcher.found_in_class = false;
+    if (dispatcher.entries.find(leaves.view(), &out->entry) < 0) return -1;
+    if (out->entry != nullptr || dispatcher.classes.size() == 0) return 0;
+    if (dispatcher.classes.find(leaves, out) < 0) return -1;
+    dispatcher.found_in_class = out->entry != nullptr;
+    return 0;
+}
+
 // The rest of `replayed`: finds the entry of a call. A function of its own, because the leaves fill
 // 20 KB of stack, which nested host functions must not add up.
 __attribute__((noinline)) PyObject *looked_up(Dispatcher &dispatcher, const Given &given,
@@ -282,8 +268,9 @@ __attribute__((noinline)) PyObject *looked_up(Dispatcher &dispatcher, const Give
     State &state = *dispatcher.state;
     Leaves leaves;
     if (!read_leaves(dispatcher, given, form, modes, &leaves)) return in_python(dispatcher, given);
-    Entry *entry = nullptr;
-    if (dispatcher.entries.find(leaves.view(), &entry) < 0) return nullptr;
+    Found found;
+    if (find(dispatcher, leaves, &found) < 0) return nullptr;
+    Entry *entry = found.entry;
     if (entry != nullptr && entry->fallback != nullptr) {
         unreplayed->entry.emplace(entry);
         dispatcher.steady.note(dispatcher.parameters, given, form, entry);
@@ -295,13 +282,17 @@ __attribute__((noinline)) PyObject *looked_up(Dispatcher &dispatcher, const Give
     dispatcher.steady.end();
     if (entry->plan == nullptr) return in_python(dispatcher, given);  // only Python can replay it
     Ref result;
-    switch (plan::replay(state, given.self, *entry->plan, leaves, &result)) {
+    switch (plan::replay(state, given.self, *entry->plan, leaves, found.applied.get(), &result)) {
     case plan::Replayed::done:
         entry->last_used = dispatcher.clock++;
         ++dispatcher.replays;
         return result.release();
     case plan::Replayed::stale:
-        dispatcher.entries.drop(entry);
+        if (found.applied) {
+            dispatcher.classes.drop(entry);
+        } else {
+            dispatcher.entries.drop(entry);
+        }
         return missed(dispatcher, given, form, modes, leaves);
     case plan::Replayed::elsewhere:
         return in_python(dispatcher, given);
@@ -386,7 +377,9 @@ int dispatching_traverse(PyObject *object, visitproc visit, void *arg) {
     if (dispatcher == nullptr) return 0;
     for (const Parameter &parameter : dispatcher->parameters) Py_VISIT(parameter.fallback.get());
     const int result = dispatcher->steady.visit(visit, arg);
-    return result != 0 ? result : dispatcher->entries.visit(visit, arg);
+    if (result != 0) return result;
+    const int exact = dispatcher->entries.visit(visit, arg);
+    return exact != 0 ? exact : dispatcher->classes.visit(visit, arg);
 }
 
 int dispatching_clear(PyObject *object) {
@@ -395,6 +388,7 @@ int dispatching_clear(PyObject *object) {
     dispatcher->prepared = false;
     dispatcher->steady.clear();
     dispatcher->entries.forget(nullptr);
+    dispatcher->classes.forget(nullptr);
     std::vector<Parameter> parameters;
     parameters.swap(dispatcher->parameters);
     return 0;
@@ -438,8 +432,11 @@ PyObject *dispatching_tick(PyObject *object, PyObject *) {
 }
 
 PyObject *dispatching_forget(PyObject *object, PyObject *bound) {
-    ++dispatcher_of(object)->generation;
-    dispatcher_of(object)->entries.forget(bound == Py_None ? nullptr : bound);
+    Dispatcher &dispatcher = *dispatcher_of(object);
+    ++dispatcher.generation;
+    PyObject *which = bound == Py_None ? nullptr : bound;
+    dispatcher.entries.forget(which);
+    dispatcher.classes.forget(which);
     Py_RETURN_NONE;
 }
 
@@ -454,19 +451,22 @@ PyObject *dispatching_made(PyObject *object, PyObject *) {
 }
 
 PyObject *dispatching_count(PyObject *object, PyObject *) {
-    return PyLong_FromSize_t(dispatcher_of(object)->entries.size());
+    const Dispatcher &dispatcher = *dispatcher_of(object);
+    return PyLong_FromSize_t(dispatcher.entries.size() + dispatcher.classes.size());
 }
 
 PyObject *dispatching_used(PyObject *object, PyObject *) {
     // Collected first: creating objects may run the garbage collector, and it other code.
     std::vector<std::pair<Ref, uint64_t>> latest;
     std::unordered_map<PyObject *, size_t> where;
-    dispatcher_of(object)->entries.each([&](const Entry &entry) {
+    const auto note = [&](const Entry &entry) {
         const auto [at, is_new] = where.emplace(entry.bound.get(), latest.size());
         if (is_new) latest.emplace_back(entry.bound, 0);
         uint64_t &used = latest[at->second].second;
         used = std::max(used, entry.last_used);
-    });
+    };
+    dispatcher_of(object)->entries.each(note);
+    dispatcher_of(object)->classes.each(note);
     Ref made = Ref::steal(PyList_New(0));
     for (const auto &[bound, used] : latest) {
         Ref pair =
@@ -508,12 +508,14 @@ PyObject *dispatching_look(PyObject *object, PyObject *const *args, Py_ssize_t c
         Py_RETURN_FALSE;
     }
     if (stage == Stage::reading) Py_RETURN_TRUE;
-    Entry *entry = nullptr;
-    if (dispatcher.entries.find(leaves.view(), &entry) < 0) return nullptr;
+    Found found;
+    if (find(dispatcher, leaves, &found) < 0) return nullptr;
+    Entry *entry = found.entry;
     if (entry == nullptr || entry->plan == nullptr) Py_RETURN_FALSE;
     if (stage == Stage::lookup) Py_RETURN_TRUE;
     EntryUse use(entry);
-    const plan::Replayed can = plan::may_replay(state, object, *entry->plan, leaves);
+    const plan::Replayed can = plan::may_replay(state, object, *entry->plan, leaves,
+                                                 found.applied.get());
     return can == plan::Replayed::error ? nullptr : PyBool_FromLong(can == plan::Replayed::done);
 }
 

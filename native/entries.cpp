@@ -4,13 +4,11 @@
 
 namespace tzero {
 
-namespace {
-
-void release(Entry *entry) {
-    if (--entry->uses == 0) delete entry;
+int Entry::visit(visitproc visit, void *arg) const {
+    Py_VISIT(bound.get());
+    const int result = plan == nullptr ? 0 : plan->visit(visit, arg);
+    return result != 0 || fallback == nullptr ? result : fallback->visit(visit, arg);
 }
-
-}  // namespace
 
 int EntryTable::find(const View &view, Entry **out) {
     *out = nullptr;
@@ -91,9 +89,7 @@ void EntryTable::forget(PyObject *bound) {
 
 int EntryTable::visit(visitproc visit, void *arg) const {
     for (const auto &[hash, entry] : by_hash_) {
-        Py_VISIT(entry->bound.get());
-        int result = entry->plan == nullptr ? 0 : entry->plan->visit(visit, arg);
-        if (result == 0 && entry->fallback != nullptr) result = entry->fallback->visit(visit, arg);
+        const int result = entry->visit(visit, arg);
         if (result != 0) return result;
     }
     return 0;

@@ -4,6 +4,7 @@
 #include "python.h"
 
 #include <cstdint>
+#include <list>
 #include <memory>
 #include <unordered_map>
 #include <vector>
@@ -13,6 +14,8 @@
 #include "spec.h"
 
 namespace tzero {
+
+struct Mask;
 
 struct Entry {
     std::vector<uint64_t> words;
@@ -24,9 +27,20 @@ struct Entry {
     std::unique_ptr<Fallback> fallback;
     uint64_t last_used = 0;
 
+    // Of a plan over sizes, which `Classes` keeps.
+    Mask *mask = nullptr;
+    std::list<Entry *>::iterator place;
+
     size_t uses = 1;        // references: the table's, and those of running calls
     bool in_table = false;  // false while a running call uses a dropped entry
+
+    int visit(visitproc visit, void *arg) const;
 };
+
+// Ends one reference.
+inline void release(Entry *entry) {
+    if (--entry->uses == 0) delete entry;
+}
 
 // A reference to an entry during a call, since the table may drop it meanwhile.
 class EntryUse {
@@ -34,9 +48,7 @@ class EntryUse {
     explicit EntryUse(Entry *entry) : entry_(entry) { ++entry_->uses; }
     EntryUse(const EntryUse &) = delete;
     EntryUse &operator=(const EntryUse &) = delete;
-    ~EntryUse() {
-        if (--entry_->uses == 0) delete entry_;
-    }
+    ~EntryUse() { release(entry_); }
 
     Entry &operator*() const { return *entry_; }
     Entry *operator->() const { return entry_; }

@@ -5,6 +5,7 @@
 // and costs nothing.
 #pragma once
 
+#include <bitset>
 #include <cstdint>
 
 #include "enums.h"
@@ -12,8 +13,8 @@
 namespace tzero {
 
 // In this order: guards of a launch; of a plan, on its arguments, on the modes of torch and tzero,
-// on the names that the host function reads, on what its kernels were compiled with, and on the
-// results of its steps; of a ring of outputs.
+// on the names that the host function reads, on what its kernels were compiled with, on the sizes of
+// a call, and on the results of its steps; of a ring of outputs.
 #define TZERO_GUARDS(EACH)                                                                        \
     EACH(alignment) EACH(integer_one) EACH(integer_16) EACH(integer_width) EACH(dtype)            \
     EACH(tensor_type) EACH(constants) EACH(options) EACH(defaults) EACH(globals)                  \
@@ -30,18 +31,18 @@ namespace tzero {
     EACH(plan_global_containers)                                                                  \
     EACH(plan_knobs) EACH(plan_attributes) EACH(plan_run_hooks) EACH(plan_globals)                \
     EACH(plan_cache)                                                                              \
+    EACH(plan_others_fixed) EACH(plan_other_sizes) EACH(plan_conditions) EACH(plan_variants)       \
     EACH(plan_asked_again) EACH(plan_addresses) EACH(plan_aligned) EACH(plan_result)              \
     EACH(plan_read)                                                                               \
     EACH(pool_names) EACH(pool_uses) EACH(pool_words) EACH(pool_version) EACH(pool_weak)          \
-    EACH(pool_attributes) EACH(pool_deterministic)
+    EACH(pool_attributes) EACH(pool_deterministic) EACH(pool_geometry)
 
 enum class Guard : uint32_t { TZERO_GUARDS(TZERO_ENUMERATOR) count };
 constexpr const char *guard_names[] = {TZERO_GUARDS(TZERO_ENUMERATOR_NAME)};
-static_assert(static_cast<uint32_t>(Guard::count) <= 64, "guards_off has a bit for each guard");
-
 #ifdef TZERO_MUTABLE
-inline uint64_t guards_off = 0;  // the one mutable global, in this build only
-inline bool off(Guard guard) { return (guards_off >> static_cast<uint32_t>(guard)) & 1; }
+// The one mutable global, in this build only.
+inline std::bitset<static_cast<size_t>(Guard::count)> guards_off;
+inline bool off(Guard guard) { return guards_off[static_cast<size_t>(guard)]; }
 #else
 constexpr bool off(Guard) { return false; }
 #endif

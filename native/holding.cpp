@@ -81,7 +81,8 @@ const Attributes *known_attributes(const Function &function) {
     return same ? &function.own : nullptr;
 }
 
-bool unchanged(const State &state, const Plan &plan, const Function &function) {
+bool unchanged(const State &state, const Plan &plan, const Applied *applied,
+               const Function &function) {
     if (function.generation != state.knobs_seen.generation) return false;
     const Attributes *attributes = known_attributes(function);
     if (attributes == nullptr) return false;
@@ -92,7 +93,7 @@ bool unchanged(const State &state, const Plan &plan, const Function &function) {
     }
     if (attributes->debug == nullptr || attributes->debug != function.debug.get()) return false;
     for (const size_t at : function.launches) {
-        if (!is_kept_still(*attributes, *plan.launches[at].spec) && !off(Guard::plan_cache)) {
+        if (!is_kept_still(*attributes, *plan.launched(at, applied).spec) && !off(Guard::plan_cache)) {
             return false;
         }
     }
@@ -100,7 +101,7 @@ bool unchanged(const State &state, const Plan &plan, const Function &function) {
 }
 
 // Checks everything, and keeps the versions of what was read.
-Answer holds(State &state, const Plan &plan, const Function &function) {
+Answer holds(State &state, const Plan &plan, const Applied *applied, const Function &function) {
     function.generation = 0;
     const uint64_t generation = state.knobs_seen.generation;
     SeenObject seen;
@@ -114,7 +115,7 @@ Answer holds(State &state, const Plan &plan, const Function &function) {
     const Answer environment = environment_holds(state, attributes, function.environment);
     if (environment != Answer::yes) return environment;
     for (const size_t at : function.launches) {
-        const Answer kept = is_kept(attributes, *plan.launches[at].spec);
+        const Answer kept = is_kept(attributes, *plan.launched(at, applied).spec);
         if (kept == Answer::no) plan.outdated = true;
         if (kept != Answer::yes) return kept;
     }
@@ -155,15 +156,15 @@ int AttributesOf::read(const State &state, const Function &function) {
     return 0;
 }
 
-Answer may_launch(State &state, const Plan &plan) {
+Answer may_launch(State &state, const Plan &plan, const Applied *applied) {
     if (plan.launches.empty()) return Answer::yes;
     bool all_known =
         knobs_unchanged(state) || (off(Guard::plan_knobs) && state.knobs_seen.generation != 0);
     if (!all_known && look_at_knobs(state) < 0) return Answer::error;
     for (const Function &function : plan.functions) {
-        if (all_known && unchanged(state, plan, function)) continue;
+        if (all_known && unchanged(state, plan, applied, function)) continue;
         all_known = false;  // because `holds` may run Python code
-        const Answer answer = holds(state, plan, function);
+        const Answer answer = holds(state, plan, applied, function);
         if (answer != Answer::yes) return answer;
     }
     if (!all_known) {

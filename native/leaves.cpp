@@ -49,6 +49,7 @@ bool LeafReader::start(const Modes &modes) {
 
 Leaf *LeafReader::next(PyObject *value) {
     if (out_.count >= most_leaves) return nullptr;
+    out_.word_of[out_.count] = static_cast<uint16_t>(out_.word_count);
     Leaf *leaf = &out_.leaf[out_.count++];
     leaf->object = value;
     leaf->value.kind = Kind::constant_object;  // until it is read

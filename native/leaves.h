@@ -19,6 +19,7 @@ namespace tzero {
 
 constexpr size_t most_leaves = 128;
 constexpr size_t most_words = 1024;
+static_assert(most_words <= UINT16_MAX, "word_of has 16 bits");
 
 inline bool is_container(PyObject *value) {
     return PyList_CheckExact(value) || PyTuple_CheckExact(value) || PyDict_CheckExact(value);
@@ -32,6 +33,7 @@ struct Leaf {
 // On the stack of a call; only the items below each count are initialized.
 struct Leaves {
     Leaf leaf[most_leaves];
+    uint16_t word_of[most_leaves];  // the first word of each leaf
     uint64_t words[most_words];
     PyObject *constants[most_leaves];  // compared as objects; borrowed from the call
     size_t count = 0, word_count = 0, constant_count = 0;

@@ -270,13 +270,13 @@ PyObject *enable_calls(PyObject *module, PyObject *type) {
 
 #ifdef TZERO_MUTABLE
 PyObject *set_guards_off(PyObject *, PyObject *names) {
-    uint64_t chosen = 0;
+    decltype(guards_off) chosen;
     for (uint32_t k = 0; k < static_cast<uint32_t>(Guard::count); ++k) {
         Ref name = Ref::steal(PyUnicode_FromString(guard_names[k]));
         if (!name) return nullptr;
         const int is_in = PySequence_Contains(names, name.get());
         if (is_in < 0) return nullptr;
-        if (is_in) chosen |= uint64_t{1} << k;
+        chosen[k] = is_in != 0;
     }
     guards_off = chosen;
     Py_RETURN_NONE;

@@ -14,6 +14,7 @@
 #include "enums.h"
 #include "kernel.h"
 #include "leaves.h"
+#include "sized.h"
 #include "spec.h"
 #include "tensors.h"
 #include "watching.h"
@@ -24,15 +25,16 @@ constexpr size_t most_slots = 256;
 constexpr size_t most_namespaces = 64;  // whose versions are kept
 
 // What a step is given, or a call returns. A `sequence` is a tuple of another type, which is made
-// by calling `object` with one tuple of the items.
+// by calling `object` with one tuple of the items; a `formula` is an integer of a plan over sizes.
 #define TZERO_VALUE_KINDS(EACH) \
-    EACH(tensor) EACH(scalar) EACH(constant) EACH(tuple) EACH(list) EACH(dict) EACH(sequence)
+    EACH(tensor) EACH(scalar) EACH(constant) EACH(tuple) EACH(list) EACH(dict) EACH(sequence)  \
+    EACH(formula) EACH(slice)
 constexpr const char *value_kind_names[] = {TZERO_VALUE_KINDS(TZERO_ENUMERATOR_NAME)};
 
 struct Value {
     enum Kind : int { TZERO_VALUE_KINDS(TZERO_ENUMERATOR) count };
     Kind kind = constant;
-    size_t index = 0;  // of a slot or a leaf
+    size_t index = 0;  // of a slot, a leaf or a formula
     Ref object;        // a constant, or what makes a sequence
     std::vector<Value> items;
     std::vector<Ref> names;  // of a dict's items
@@ -58,7 +60,7 @@ struct Function {
     Ref object;
     bool is_launchable = false;  // its attributes are fields
     Environment environment;
-    std::vector<size_t> launches;
+    std::vector<size_t> launches;  // the launch steps
 
     mutable uint64_t generation = 0;  // of the knobs
     mutable SeenObject attributes;    // the kernel and its dict, from which `own` is borrowed
@@ -113,14 +115,20 @@ struct Number {
     Type type;
 };
 
+struct Computed {
+    size_t formula, offset;
+    Type type;
+};
+
 struct Launch {
     size_t function;
     std::unique_ptr<Spec> spec;
     std::string block;  // the parameters, with gaps for pointers and numbers
     std::vector<Pointer> pointers;
     std::vector<Number> numbers;
+    std::vector<Computed> computed;
     std::vector<Value> args;  // for errors
-    int32_t grid[3];
+    int32_t grid[3] = {0, 0, 0};  // not of a plan over sizes
 };
 
 // A `read` is a call whose result must be the recorded one, for the plan to apply.
@@ -153,6 +161,12 @@ struct Plan {
     std::vector<Call> calls;
     std::vector<Launch> launches;
     Value result;
+    std::unique_ptr<Sized> sized;  // of a plan over sizes, or null
+
+    // What a launch step launches.
+    const Launch &launched(size_t step, const Applied *applied) const {
+        return launches[applied == nullptr ? step : applied->launches[step]];
+    }
 
     int visit(visitproc visit, void *arg) const;
 };
@@ -171,11 +185,14 @@ enum class Replayed {
     error,
 };
 
-// Checks all guards without running a step: `done` if they hold.
-Replayed may_replay(State &state, PyObject *self, const Plan &plan, const Leaves &leaves);
+// Checks all guards without running a step: `done` if they hold. `applied` is a plan over sizes in
+// this call; null for other plans.
+Replayed may_replay(State &state, PyObject *self, const Plan &plan, const Leaves &leaves,
+                    const Applied *applied);
 
 // Replays the plan. `self` is the kernel, whose `_resume` continues in Python where this cannot.
-Replayed replay(State &state, PyObject *self, const Plan &plan, const Leaves &leaves, Ref *result);
+Replayed replay(State &state, PyObject *self, const Plan &plan, const Leaves &leaves,
+                const Applied *applied, Ref *result);
 
 // The attributes of a Triton kernel that its launches read, kept alive while they are used.
 class AttributesOf {
@@ -192,6 +209,6 @@ class AttributesOf {
 
 // Whether the guards of all kernels of a plan hold, except those on arguments; launch.cpp has the
 // same guards for a single launch.
-Answer may_launch(State &state, const Plan &plan);
+Answer may_launch(State &state, const Plan &plan, const Applied *applied);
 
 }  // namespace tzero::plan

@@ -5,6 +5,7 @@
 
 #include <exception>
 #include <initializer_list>
+#include <tuple>
 
 #include "binary.h"
 #include "fields.h"
@@ -23,12 +24,15 @@ class Maker {
 
     std::unique_ptr<Plan> make(const Fields &plan) {
         plan_->object = plan.any("plan");
-        if (plan.optional("sizes")) throw Outdated{};
         plan.for_each("guards", [&](PyObject *each) { guard(Fields(each)); });
         plan.for_each("slots", [&](PyObject *each) { slot(Fields(each)); });
         if (plan_->slots.size() > most_slots) plan.wrong("slots", "a tuple of fewer items");
         plan.for_each("functions", [&](PyObject *each) { function(each); });
+        if (const Ref found = plan.optional("sizes")) sizes(Fields(found.get()));
         plan.for_each("steps", [&](PyObject *each) { step(Fields(each)); });
+        if (plan_->sized && launch_steps_ != plan_->sized->launches.size()) {
+            plan.wrong("sizes", "sizes with a launch for each launch step");
+        }
         plan_->result = value(plan, "result");
         return std::move(plan_);
     }
@@ -139,15 +143,162 @@ class Maker {
         }
         default: break;
         }
+        const size_t number = launch_steps_++;
+        if (plan_->sized) {
+            if (number >= plan_->sized->launches.size()) return number;  // an error, see `make`
+            const size_t first = plan_->sized->launches[number].variants.front().launch;
+            plan_->functions[plan_->launches[first].function].launches.push_back(number);
+            return number;
+        }
         Launch made = launch(details);
-        if (!made.spec->on_cpu) plan_->device = made.spec->device_id;
-        plan_->functions[made.function].launches.push_back(plan_->launches.size());
+        read_grid(details, made.grid);
+        plan_->functions[made.function].launches.push_back(number);
         return kept(plan_->launches, std::move(made));
     }
 
+    // ---- plans over sizes -------------------------------------------------------------------
+
+    void sizes(const Fields &fields) {
+        plan_->sized = std::make_unique<Sized>();
+        Sized &sized = *plan_->sized;
+        const Ref free = fields.tuple("free");
+        fields.for_each("inputs", [&](PyObject *each) {
+            const auto at = static_cast<Py_ssize_t>(sized.inputs.size());
+            const auto [source, leaf, dim] = three(fields, "inputs", each);
+            if (source >= Input::count || leaf >= leaves_ || dim >= most_dimensions ||
+                at >= PyTuple_GET_SIZE(free.get())) {
+                fields.wrong("inputs", "sources among the leaves, with a flag in free for each");
+            }
+            sized.inputs.push_back({static_cast<Input::Source>(source), leaf, dim,
+                                    PyTuple_GET_ITEM(free.get(), at) == Py_True});
+        });
+        sized.formulas = formulas_from(sized.inputs.size(), fields.tuple("nodes").get(),
+                                       fields.tuple("conditions").get());
+        fields.for_each("slots", [&](PyObject *each) {
+            sized.slots.push_back(sized_slot(fields, each, sized.slots.size()));
+        });
+        if (sized.slots.size() != plan_->slots.size()) {
+            fields.wrong("slots", "a tuple with an item for each slot of the plan");
+        }
+        fields.for_each("launches",
+                        [&](PyObject *each) { sized.launches.push_back(sized_launch(Fields(each))); });
+    }
+
+    // A tuple of three integers, none negative.
+    static std::tuple<size_t, size_t, size_t> three(const Fields &fields, const char *name,
+                                                    PyObject *item) {
+        long long a = 0, b = 0, c = 0;
+        if (!PyTuple_CheckExact(item) || !PyArg_ParseTuple(item, "LLL", &a, &b, &c) || a < 0 ||
+            b < 0 || c < 0) {
+            PyErr_Clear();
+            fields.wrong(name, "tuples of three integers, none negative");
+        }
+        return {static_cast<size_t>(a), static_cast<size_t>(b), static_cast<size_t>(c)};
+    }
+
+    size_t formula(const Fields &fields, const char *name, size_t number) const {
+        if (!plan_->sized || number >= plan_->sized->formulas.size()) {
+            fields.wrong(name, "formulas of the plan");
+        }
+        return number;
+    }
+
+    size_t formula(const Fields &fields, const char *name, PyObject *number) const {
+        return formula(fields, name, static_cast<size_t>(integer_from(number)));
+    }
+
+    SizedSlot sized_slot(const Fields &fields, PyObject *item, size_t at) const {
+        SizedSlot made;
+        if (item == Py_None) return made;
+        made.known = true;
+        PyObject *sizes = nullptr, *strides = nullptr, *offset = nullptr;
+        if (!PyTuple_CheckExact(item) ||
+            !PyArg_ParseTuple(item, "O!O!O", &PyTuple_Type, &sizes, &PyTuple_Type, &strides,
+                              &offset)) {
+            PyErr_Clear();
+            fields.wrong("slots", "None or (sizes, strides, offset) for each slot");
+        }
+        for (PyObject *each : {sizes, strides}) {
+            for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(each); ++k) {
+                made.sizes_and_strides.push_back(
+                    formula(fields, "slots", PyTuple_GET_ITEM(each, k)));
+            }
+        }
+        made.offset = formula(fields, "slots", offset);
+        if (at >= plan_->slots.size() || PyTuple_GET_SIZE(sizes) != PyTuple_GET_SIZE(strides) ||
+            made.sizes_and_strides.size() !=
+                plan_->slots[at].geometry.sizes_and_strides.size()) {
+            fields.wrong("slots", "as many sizes and strides as each slot of the plan has");
+        }
+        return made;
+    }
+
+    SizedLaunch sized_launch(const Fields &fields) {
+        SizedLaunch made{};
+        size_t axis = 0;
+        fields.for_each("grid", [&](PyObject *each) {
+            if (axis == 3) fields.wrong("grid", "three formulas");
+            made.grid[axis++] = formula(fields, "grid", each);
+        });
+        if (axis != 3) fields.wrong("grid", "three formulas");
+        fields.for_each("selectors", [&](PyObject *each) {
+            long long number = 0;
+            int by_value = 0;
+            if (!PyTuple_CheckExact(each) || !PyArg_ParseTuple(each, "Lp", &number, &by_value)) {
+                PyErr_Clear();
+                fields.wrong("selectors", "tuples of a formula and a bool");
+            }
+            made.selectors.push_back(
+                {formula(fields, "selectors", static_cast<size_t>(number)), by_value != 0});
+        });
+        fields.for_each("variants", [&](PyObject *each) {
+            made.variants.push_back(variant(Fields(each), made.selectors.size()));
+        });
+        if (made.variants.empty()) fields.wrong("variants", "a tuple with at least one item");
+        const size_t function = plan_->launches[made.variants.front().launch].function;
+        for (const Variant &each : made.variants) {
+            if (plan_->launches[each.launch].function != function) {
+                fields.wrong("variants", "binaries of one kernel");
+            }
+        }
+        return made;
+    }
+
+    Variant variant(const Fields &fields, size_t selectors) {
+        Variant made{};
+        fields.for_each("selected",
+                        [&](PyObject *each) { made.selected.push_back(integer_from(each)); });
+        if (made.selected.size() != selectors) {
+            fields.wrong("selected", "a tuple with an item for each selector");
+        }
+        Launch found = launch(Fields(fields.any("launch").get()));
+        fields.for_each("numbers", [&](PyObject *each) {
+            const auto [number, type, offset] = three(fields, "numbers", each);
+            if (type >= static_cast<size_t>(Type::count) ||
+                offset > found.block.size() - parameter_bytes) {
+                fields.wrong("numbers", "tuples of a formula, a type and an offset in the block");
+            }
+            found.computed.push_back(
+                {formula(fields, "numbers", number), offset, static_cast<Type>(type)});
+        });
+        made.launch = kept(plan_->launches, std::move(found));
+        return made;
+    }
+
+    // The slot of a step that needs its geometry.
+    size_t known_slot(const Fields &fields) const {
+        const size_t slot = slot_in(fields, "slot");
+        if (plan_->sized && !plan_->sized->slots[slot].known) {
+            fields.wrong("slot", "a slot whose geometry is in the sizes");
+        }
+        return slot;
+    }
+
+    // ---- steps ------------------------------------------------------------------------------
+
     Allocate allocate(const Fields &fields) {
         Allocate made;
-        made.slot = slot_in(fields, "slot");
+        made.slot = known_slot(fields);
         made.device = device(fields);
         made.changes = fields.integer("changes", 0, INT64_MAX);
         made.quick = fields.optional("quick");
@@ -172,7 +323,7 @@ class Maker {
 
     Fill fill(const Fields &fields) {
         Fill made;
-        made.slot = slot_in(fields, "slot");
+        made.slot = known_slot(fields);
         made.device = device(fields);
         made.pattern = string(fields, "pattern");
         made.bytes = static_cast<size_t>(fields.integer("bytes", 0, INT64_MAX));
@@ -187,7 +338,7 @@ class Maker {
 
     View view(const Fields &fields) {
         View made;
-        made.slot = slot_in(fields, "slot");
+        made.slot = known_slot(fields);
         made.base = slot_in(fields, "base");
         made.offset = fields.integer("offset", INT64_MIN, INT64_MAX);
         made.is_empty = fields.flag("is_empty");
@@ -229,14 +380,18 @@ class Maker {
                                     static_cast<Type>(type)});
         });
         made.args = values(fields, "args");
+        if (!made.spec->on_cpu) plan_->device = made.spec->device_id;
+        return made;
+    }
+
+    static void read_grid(const Fields &fields, int32_t grid[3]) {
         size_t axis = 0;
         fields.for_each("grid", [&](PyObject *each) {
             const int64_t size = integer_from(each);
             if (axis == 3 || size < 0 || size > INT32_MAX) fields.wrong("grid", "three sizes");
-            made.grid[axis++] = static_cast<int32_t>(size);
+            grid[axis++] = static_cast<int32_t>(size);
         });
         if (axis != 3) fields.wrong("grid", "three sizes");
-        return made;
     }
 
     Value value(const Fields &from, const char *name) { return read_value(from.any(name).get()); }
@@ -253,10 +408,16 @@ class Maker {
         made.kind = static_cast<Value::Kind>(fields.index("kind", Value::count));
         if (made.kind == Value::tensor) made.index = slot_in(fields, "index");
         if (made.kind == Value::scalar) made.index = fields.index("index", leaves_);
+        if (made.kind == Value::formula) {
+            made.index = fields.index("index", plan_->sized ? plan_->sized->formulas.size() : 0);
+        }
         made.object = fields.any("object");
         made.items = values(fields, "items");
         fields.for_each("names",
                         [&](PyObject *each) { made.names.push_back(Ref::borrow(each)); });
+        if (made.kind == Value::slice && made.items.size() != 3) {
+            fields.wrong("items", "a tuple of start, stop and step");
+        }
         if (made.kind == Value::dict && made.names.size() != made.items.size()) {
             fields.wrong("names", "a tuple with a key for each item");
         }
@@ -291,6 +452,7 @@ class Maker {
 
     State &state_;
     size_t leaves_;
+    size_t launch_steps_ = 0;
     std::unique_ptr<Plan> plan_ = std::make_unique<Plan>();
 };
 
@@ -364,6 +526,7 @@ int Plan::visit(visitproc visit, void *arg) const {
             return inner != 0 ? inner : values(each.args);
         });
     }
+    if (found == 0 && sized) found = sized->visit(visit, arg);
     return found != 0 ? found : visit_value(visit, arg, result);
 }
 

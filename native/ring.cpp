@@ -74,6 +74,15 @@ bool is_free(const State &state, const Kept &kept, void *stream, int64_t changes
     return version == 0 || version == changes;
 }
 
+// Whether a tensor has these sizes and strides; as many as it has, since an allocation always makes
+// tensors of as many dimensions.
+bool has_geometry(const Kept &kept, const int64_t *wanted) {
+    constexpr size_t first = 2;  // the sizes come after two other words
+    const size_t count = kept.words.size() - first;
+    return off(Guard::pool_geometry) || count == 0 ||
+           std::memcmp(kept.words.data() + first, wanted, count * sizeof wanted[0]) == 0;
+}
+
 PyObject *ring_new(PyTypeObject *type, PyObject *, PyObject *) {
     PyObject *object = type->tp_alloc(type, 0);
     if (object == nullptr) return nullptr;
@@ -163,12 +172,13 @@ int add_ring(PyObject *module, State *state) {
 }
 
 PyObject *take_from_ring(const State &state, PyObject *object, void *stream, int64_t changes,
-                         const void **address) {
+                         const int64_t *wanted, const void **address) {
     Ring *ring = ring_of(object);
     const size_t count = ring->kept->size();
     for (size_t k = 0; k < count; ++k) {
         const size_t at = (ring->next + k) % count;
         const Kept &kept = (*ring->kept)[at];
+        if (wanted != nullptr && !has_geometry(kept, wanted)) continue;
         if (!is_free(state, kept, stream, changes)) continue;
         ring->next = at + 1;
         ++ring->reused;

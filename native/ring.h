@@ -18,9 +18,10 @@ namespace tzero {
 int add_ring(PyObject *module, State *state);
 
 // A free tensor of the ring, and its address; null if there is none. `stream` is that of its next
-// work; `changes` is how often the plan changes the tensor in place.
+// work; `changes` is how often the plan changes the tensor in place; `wanted` are the sizes and
+// strides that it must have, or null if all tensors of the ring have the same.
 PyObject *take_from_ring(const State &state, PyObject *ring, void *stream, int64_t changes,
-                         const void **address);
+                         const int64_t *wanted, const void **address);
 
 // Adds a new tensor that nobody else holds yet; 0, or -1 with the Python error set.
 int add_to_ring(const State &state, PyObject *ring, PyObject *tensor, void *stream);

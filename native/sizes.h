@@ -1,6 +1,6 @@
 // Integers of a call as formulas of the sizes and numbers among its arguments.
 //
-// src/tzero/sizes/formulas.py has the same nouns and explains them. A formula means what Python's
+// src/tzero/symbolic/formulas.py has the same nouns and explains them. A formula means what Python's
 // integers mean; where 64 bits cannot hold that, or Python raises, there is no value, and the plan
 // does not apply to the call.
 #pragma once

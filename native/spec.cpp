@@ -84,10 +84,15 @@ uint64_t hash_of(const uint64_t *words, size_t count) {
 
 int is_view(const std::vector<uint64_t> &words, const std::vector<Ref> &constants,
             const View &view) {
-    if (words.size() != view.word_count || constants.size() != view.constant_count ||
+    if (words.size() != view.word_count ||
         std::memcmp(words.data(), view.words, view.word_count * sizeof(uint64_t)) != 0) {
         return 0;
     }
+    return same_constants(constants, view);
+}
+
+int same_constants(const std::vector<Ref> &constants, const View &view) {
+    if (constants.size() != view.constant_count) return 0;
     for (size_t k = 0; k < view.constant_count; ++k) {
         PyObject *mine = constants[k].get();
         if (mine == view.constants[k]) continue;

@@ -48,6 +48,9 @@ uint64_t hash_of(const uint64_t *words, size_t count);
 int is_view(const std::vector<uint64_t> &words, const std::vector<Ref> &constants,
             const View &view);
 
+// The same, of the constants alone.
+int same_constants(const std::vector<Ref> &constants, const View &view);
+
 struct Spec {
     std::vector<uint64_t> words;
     std::vector<Ref> constants;  // compared as objects, in order

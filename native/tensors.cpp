@@ -140,7 +140,8 @@ Uses read_uses(const Tensors &tensors, const Torch &torch, PyObject *value) {
     return uses;
 }
 
-bool Geometry::fits(const Tensors &tensors, const Torch &torch, PyObject *value) const {
+bool Geometry::fits(const Tensors &tensors, const Torch &torch, PyObject *value,
+                    const int64_t *now) const {
     uint64_t words[most_tensor_words];
     size_t count = 0;
     const void *address = nullptr;
@@ -152,8 +153,8 @@ bool Geometry::fits(const Tensors &tensors, const Torch &torch, PyObject *value)
     return type == device_type && (words[0] >> 8 & 0xff) == static_cast<uint64_t>(dtype) &&
            (words[0] >> 16 & 0xff) == static_cast<uint64_t>(device_index) &&
            count == 2 + sizes_and_strides.size() &&
-           (count == 2 ||
-            std::memcmp(words + 2, sizes_and_strides.data(), (count - 2) * sizeof(int64_t)) == 0);
+           (count == 2 || now == nullptr ||
+            std::memcmp(words + 2, now, (count - 2) * sizeof(int64_t)) == 0);
 }
 
 }  // namespace tzero

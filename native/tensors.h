@@ -68,6 +68,9 @@ class Torch {
 constexpr size_t most_dimensions = 32;
 constexpr size_t most_tensor_words = 2 + 2 * most_dimensions;
 
+// The number of dimensions in the first word of a tensor's key.
+inline size_t dimensions_in(uint64_t word) { return word >> 24 & 0xff; }
+
 // Reads the key of a tensor of exactly torch.Tensor or torch.nn.Parameter. The first word has its
 // type, requires_grad, address modulo 16, dtype, device index and number of dimensions; the upper
 // 32 bits are free. The other words are its dispatch keys, sizes and strides. `not_ours` for other
@@ -106,7 +109,13 @@ struct Geometry {
     std::vector<int64_t> sizes_and_strides;  // the sizes, then as many strides
 
     // Whether a plain tensor has this geometry.
-    bool fits(const Tensors &tensors, const Torch &torch, PyObject *value) const;
+    bool fits(const Tensors &tensors, const Torch &torch, PyObject *value) const {
+        return fits(tensors, torch, value, sizes_and_strides.data());
+    }
+
+    // Whether it has other sizes and strides, as many; or just any, if these are null.
+    bool fits(const Tensors &tensors, const Torch &torch, PyObject *value,
+              const int64_t *now) const;
 };
 
 }  // namespace tzero

@@ -202,7 +202,7 @@ WRONG: list[tuple[Path, Any, str]] = [
         r"MoveDescription\.type must be from 0 to 13, not 14",
     ),
     (("steps", 6, "details", "keywords"), ("a", "b", "c"), "the names of the last of args"),
-    (("result", "kind"), -1, r"ValueDescription\.kind must be from 0 to 6, not -1"),
+    (("result", "kind"), -1, r"ValueDescription\.kind must be from 0 to 8, not -1"),
     (("result", "names"), (), r"ValueDescription\.names must be a tuple with a key for each item"),
 ]
 

@@ -1,0 +1,85 @@
+// What a plan over sizes has besides its steps, and what it is in one call.
+//
+//     sizes and numbers of a call ──► formulas ──► grids, arguments, geometry of new tensors
+//                                        └ a condition fails, no value, no binary: not applicable
+#pragma once
+
+#include "python.h"
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "leaves.h"
+#include "sizes.h"
+
+namespace tzero::plan {
+
+struct Plan;
+
+// An integer among the arguments of a call.
+struct Input {
+    enum Source : int { TZERO_SIZE_SOURCES(TZERO_FIRST_OF_PAIR) count };
+    Source source;
+    size_t leaf, dim;
+    bool is_free;     // calls of the plan may differ in it
+    size_t word = 0;  // of the key, set by `resolve`
+};
+
+// The geometry of a slot, in formulas.
+struct SizedSlot {
+    bool known = false;  // false if nothing depends on it
+    std::vector<size_t> sizes_and_strides;
+    size_t offset = 0;  // from its base, in elements
+};
+
+struct Selector {
+    size_t formula;
+    bool by_value;
+};
+
+struct Variant {
+    std::vector<int64_t> selected;  // for each selector: the class of its value, or the value
+    size_t launch;                  // of the plan
+};
+
+struct SizedLaunch {
+    size_t grid[3];
+    std::vector<Selector> selectors;
+    std::vector<Variant> variants;
+};
+
+// A plan in one call. It is kept for the next call, which often has the same sizes.
+struct Applied {
+    std::vector<int64_t> values;           // of all formulas
+    std::vector<size_t> launches;          // which launch of the plan each launch step makes
+    mutable std::vector<Ref> allocations;  // the arguments of each, made when they are first used
+
+    int64_t operator[](size_t formula) const { return values[formula]; }
+};
+
+struct Sized {
+    std::vector<Input> inputs;
+    Formulas formulas;
+    std::vector<SizedSlot> slots;
+    std::vector<SizedLaunch> launches;
+    mutable std::shared_ptr<Applied> latest;
+
+    // Finds the words of the inputs in the keys of calls. False if a call has no such size or
+    // number.
+    bool resolve(const Leaves &leaves);
+
+    // The plan in this call; null if it does not apply.
+    std::shared_ptr<const Applied> applied(const Plan &plan, const Leaves &leaves) const;
+
+    int visit(visitproc visit, void *arg) const;
+
+  private:
+    bool read(const Leaves &leaves, int64_t *out) const;
+    bool compute(const Plan &plan, int64_t *values, size_t *chosen) const;
+};
+
+// The number of elements of a slot; false if 64 bits cannot hold it, or a size is negative.
+bool elements_of(const SizedSlot &slot, const int64_t *values, int64_t *out);
+
+}  // namespace tzero::plan

@@ -1,0 +1,303 @@
+// The steps of a replay.
+
+#include "replay.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "binary.h"
+#include "filling.h"
+#include "guards.h"
+#include "ring.h"
+
+namespace tzero::plan {
+
+namespace {
+
+uint64_t bits_of(PyObject *number) {
+    const double value = PyFloat_AS_DOUBLE(number);
+    uint64_t bits;
+    std::memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+// Whether two results are the same number: 0.0 and -0.0 are not, and NaN is itself.
+bool is_same_number(PyObject *now, PyObject *before) {
+    if (now == before) return true;
+    if (Py_TYPE(now) != Py_TYPE(before)) return false;
+    if (PyFloat_CheckExact(now)) return bits_of(now) == bits_of(before);
+    return PyLong_CheckExact(now) && PyObject_RichCompareBool(now, before, Py_EQ) == 1;
+}
+
+// Formulas as a tuple of integers; null with the Python error set.
+PyObject *tuple_of(const Applied &applied, const size_t *formulas, size_t count) {
+    Ref made = Ref::steal(PyTuple_New(static_cast<Py_ssize_t>(count)));
+    for (size_t k = 0; made && k < count; ++k) {
+        PyObject *each = PyLong_FromLongLong(applied[formulas[k]]);
+        if (each == nullptr) return nullptr;
+        PyTuple_SET_ITEM(made.get(), static_cast<Py_ssize_t>(k), each);
+    }
+    return made.release();
+}
+
+}  // namespace
+
+// Whether a device is the current one. The plan's was when the guards were checked, unless Python
+// code has run since.
+bool Replay::is_current(int device) const {
+    if (!ran_python_ && device == plan_.device) return true;
+    return state_.cuda.current_device() == device;
+}
+
+// The arguments of an allocation in a plan over sizes: size, stride, and dtype for the quick function.
+// Borrowed from `applied_`; null with the Python error set.
+PyObject *Replay::sized_arguments(const Allocate &step) const {
+    Ref &made = applied_->allocations[static_cast<size_t>(&step - plan_.allocates.data())];
+    if (made) return made.get();
+    const auto &formulas = plan_.sized->slots[step.slot].sizes_and_strides;
+    const size_t dimensions = formulas.size() / 2;
+    Ref size = Ref::steal(tuple_of(*applied_, formulas.data(), dimensions));
+    Ref stride = Ref::steal(tuple_of(*applied_, formulas.data() + dimensions, dimensions));
+    if (!size || !stride) return nullptr;
+    made = step.quick ? Ref::steal(PyTuple_Pack(3, size.get(), stride.get(),
+                                                PyTuple_GET_ITEM(step.quick_args.get(), 2)))
+                      : Ref::steal(PyTuple_Pack(2, size.get(), stride.get()));
+    return made.get();
+}
+
+PyObject *Replay::allocated(const Allocate &step) const {
+    PyObject *sized = applied_ == nullptr ? nullptr : sized_arguments(step);
+    if (applied_ != nullptr && sized == nullptr) return nullptr;
+    if (!step.quick || (step.device >= 0 && !is_current(step.device))) {
+        Ref two = sized == nullptr ? step.plain_args : Ref::steal(PyTuple_GetSlice(sized, 0, 2));
+        if (!two) return nullptr;
+        return PyObject_Call(step.plain.get(), two.get(), step.plain_kwargs.get());
+    }
+    PyObject *args = sized == nullptr ? step.quick_args.get() : sized;
+    if (step.direct == nullptr) return PyObject_Call(step.quick.get(), args, nullptr);
+    return step.direct(PyCFunction_GET_SELF(step.quick.get()), args);
+}
+
+// Whether an output may come from a ring and go into it: not while a CUDA graph is captured, whose
+// replays would write to it. `queue` is the stream of its work.
+Answer Replay::may_use_again(const Allocate &step, void **queue) {
+    // In deterministic mode, torch fills new memory with a known value.
+    if (!step.ring) return Answer::no;
+    if (state_.torch.is_deterministic() && !off(Guard::pool_deterministic)) return Answer::no;
+    if (step.device < 0) return Answer::yes;
+    if (!is_current(step.device)) return Answer::no;
+    if (!stream(step.device, queue)) return Answer::error;
+    // The default stream cannot be captured.
+    return *queue != nullptr && state_.cuda.is_capturing(*queue) ? Answer::no : Answer::yes;
+}
+
+Replay::Done Replay::allocate(const Allocate &step) {
+    void *queue = nullptr;
+    const Answer again = may_use_again(step, &queue);
+    if (again == Answer::error) return Done::error;
+    if (again == Answer::yes) {
+        const void *address = nullptr;
+        int64_t wanted[2 * most_dimensions];
+        const bool is_sized = applied_ != nullptr && geometry(step.slot, wanted);
+        PyObject *used = take_from_ring(state_, step.ring.get(), queue, step.changes,
+                                        is_sized ? wanted : nullptr, &address);
+        if (used != nullptr) {
+            frame_.set(step.slot, used, address);
+            return Done::yes;
+        }
+    }
+    Ref made = Ref::steal(allocated(step));
+    if (!made) return Done::error;
+    const void *address = nullptr;
+    if (Py_TYPE(made.get()) != state_.tensors.tensor ||
+        !read_address(state_.tensors, made.get(), &address)) {
+        PyErr_SetString(PyExc_RuntimeError,
+                        "torch.empty_strided returned something else than a plain torch.Tensor");
+        return Done::error;
+    }
+    if (again == Answer::yes && add_to_ring(state_, step.ring.get(), made.get(), queue) < 0) {
+        return Done::error;
+    }
+    frame_.set(step.slot, made.release(), address);
+    return Done::yes;
+}
+
+// Fills a tensor, and increments its version if the host function's fill does. A tensor from a ring
+// may have that version already: nobody has seen the tensor since.
+Replay::Done Replay::fill(const Fill &step) {
+    size_t bytes = step.bytes;
+    if (applied_ != nullptr) {
+        int64_t elements = 0;  // known to fit
+        elements_of(plan_.sized->slots[step.slot], applied_->values.data(), &elements);
+        bytes = static_cast<size_t>(elements) * step.pattern.size();
+    }
+    const Done done = bytes == 0 ? Done::yes : put_in(step, bytes);
+    if (step.version == 0 || done != Done::yes) return done;
+    PyObject *tensor = frame_.objects[step.slot];
+    if (read_version(state_.tensors, state_.torch, tensor) < step.version) {
+        bump_version(state_.tensors, state_.torch, tensor);
+    }
+    return done;
+}
+
+Replay::Done Replay::put_in(const Fill &step, size_t bytes) {
+    auto *at = const_cast<char *>(frame_.addresses[step.slot]);
+    if (step.device < 0 && bytes <= most_filled_here) {
+        fill_memory(at, bytes, step.pattern);
+        return Done::yes;
+    }
+    if (step.device >= 0 && state_.cuda.can_fill(step.pattern) &&
+        is_current(step.device)) {
+        void *queue = nullptr;
+        if (!stream(step.device, &queue)) return Done::error;
+        cuda::Result result = 0;
+        Py_BEGIN_ALLOW_THREADS
+        result = state_.cuda.fill(at, bytes, step.pattern, queue);
+        Py_END_ALLOW_THREADS
+        if (result == 0) return Done::yes;
+        PyErr_Format(PyExc_RuntimeError, "CUDA could not fill a tensor: %s (%s)",
+                     state_.cuda.name_of(result), state_.cuda.text_of(result));
+        return Done::error;
+    }
+    // Through `data`, so that torch does not count it; `fill` does.
+    Ref data = Ref::steal(PyObject_GetAttr(frame_.objects[step.slot], state_.names.data.get()));
+    if (!data) return Done::error;
+    Ref done = Ref::steal(PyObject_CallFunctionObjArgs(step.function.get(), data.get(),
+                                                       step.number.get(), nullptr));
+    return done ? Done::yes : Done::error;
+}
+
+Replay::Done Replay::view(const View &step) {
+    bool is_empty = step.is_empty;
+    Py_ssize_t offset = step.offset;
+    if (applied_ != nullptr) {
+        const SizedSlot &slot = plan_.sized->slots[step.slot];
+        int64_t elements = 0;
+        is_empty = elements_of(slot, applied_->values.data(), &elements) && elements == 0;
+        offset = (*applied_)[slot.offset] * step.itemsize;  // known to fit
+    }
+    frame_.addresses[step.slot] = is_empty ? nullptr : frame_.addresses[step.base] + offset;
+    return Done::yes;
+}
+
+// Writes the parameters of a launch; false if Python must make it.
+bool Replay::packed(const Launch &step, char *block) const {
+    std::copy_n(step.block.data(), step.block.size(), block);
+    for (const Pointer &pointer : step.pointers) {
+        const char *address = frame_.addresses[pointer.slot];
+        if (pointer.aligned && (reinterpret_cast<uintptr_t>(address) & 15) != 0 &&
+            !off(Guard::plan_aligned)) {
+            return false;
+        }
+        std::memcpy(block + pointer.offset, &address, sizeof address);
+    }
+    for (const Number &number : step.numbers) {
+        const Argument &value = leaves_.leaf[number.leaf].value;
+        if (!put_one(block + number.offset, number.type, value)) return false;
+    }
+    for (const Computed &each : step.computed) {
+        Argument value = {};
+        value.kind = Kind::integer;
+        value.integer = (*applied_)[each.formula];
+        if (!put_one(block + each.offset, each.type, value)) return false;
+    }
+    return true;
+}
+
+// Raises the error of a launch on the CPU.
+Replay::Done Replay::failed(const Launch &step, const int32_t grid[3], int outcome) const {
+    Ref values = Ref::steal(PyTuple_New(static_cast<Py_ssize_t>(step.args.size())));
+    for (size_t k = 0; values && k < step.args.size(); ++k) {
+        Ref each = value(step.args[k]);
+        if (!each) return Done::error;
+        PyTuple_SET_ITEM(values.get(), static_cast<Py_ssize_t>(k), each.release());
+    }
+    if (values) raise_from_cpu(*step.spec, outcome, grid, values.get());
+    return Done::error;
+}
+
+Replay::Done Replay::launch(size_t number) {
+    if (ran_python_) {
+        const Answer answer =
+            off(Guard::plan_asked_again) ? Answer::yes : may_launch(state_, plan_, applied_);
+        if (answer == Answer::error) return Done::error;
+        if (answer == Answer::no || !refresh()) return Done::resume;
+        ran_python_ = false;
+    }
+    const Launch &step = plan_.launched(number, applied_);
+    const Spec &spec = *step.spec;
+    alignas(16) char block[stack_bytes];
+    if (!packed(step, block)) return Done::resume;
+    const int32_t *grid = step.grid;
+    int32_t sized[3];
+    if (applied_ != nullptr) {
+        for (size_t k = 0; k < 3; ++k) {  // known to fit
+            sized[k] = static_cast<int32_t>((*applied_)[plan_.sized->launches[number].grid[k]]);
+        }
+        grid = sized;
+    }
+    if (!spec.on_cpu) {
+        void *queue = nullptr;
+        if (!stream(spec.device_id, &queue)) return Done::error;
+        return run_on_cuda(state_, spec, grid, queue, block) < 0 ? Done::error : Done::yes;
+    }
+    int outcome = 0;
+    if (run_on_cpu(state_, spec, grid, block, &outcome) < 0) return Done::error;
+    return outcome == 0 ? Done::yes : failed(step, grid, outcome);
+}
+
+// Calls a function of torch; null with the Python error set.
+Ref Replay::called(const Call &step) {
+    Ref kept[most_arguments];
+    PyObject *args[most_arguments + 1] = {nullptr};  // CPython may use the first
+    const size_t count = step.args.size();
+    for (size_t k = 0; k < count; ++k) {
+        kept[k] = value(step.args[k]);
+        if (!kept[k]) return Ref();
+        args[k + 1] = kept[k].get();
+    }
+    const size_t named =
+        step.keywords ? static_cast<size_t>(PyTuple_GET_SIZE(step.keywords.get())) : 0;
+    ran_python_ = true;
+    knows_stream_ = false;
+    return Ref::steal(PyObject_Vectorcall(step.function.get(), args + 1,
+                                          (count - named) | PY_VECTORCALL_ARGUMENTS_OFFSET,
+                                          step.keywords.get()));
+}
+
+// Reads the value of a tensor, and compares it with the one that the plan is for.
+Replay::Done Replay::read(const Call &step) {
+    const Ref given = called(step);
+    if (!given) return Done::error;
+    const bool is_same =
+        off(Guard::plan_read) || is_same_number(given.get(), step.result.object.get());
+    return is_same ? Done::yes : Done::differs;
+}
+
+Replay::Done Replay::call(const Call &step, Py_ssize_t number) {
+    Ref given = called(step);
+    if (!given) return Done::error;
+    if (destructure(step.result, given.get())) return Done::yes;
+    if (PyErr_Occurred()) return Done::error;
+    // It is too late to make the call in Python instead: `_drifted` raises.
+    Ref at = Ref::steal(PyLong_FromSsize_t(number));
+    if (!at) return Done::error;
+    Ref said = Ref::steal(PyObject_CallMethodObjArgs(self_, state_.names.drifted.get(),
+                                                     plan_.object.get(), at.get(), given.get(),
+                                                     nullptr));
+    if (said) PyErr_SetString(PyExc_RuntimeError, "_drifted must raise");
+    return Done::error;
+}
+
+Replay::Done Replay::step(const Step &step) {
+    switch (step.kind) {
+    case Step::allocate: return allocate(plan_.allocates[step.at]);
+    case Step::fill: return fill(plan_.fills[step.at]);
+    case Step::view: return view(plan_.views[step.at]);
+    case Step::call: return call(plan_.calls[step.at], step.number);
+    case Step::read: return read(plan_.calls[step.at]);
+    default: return launch(step.at);
+    }
+}
+
+}  // namespace tzero::plan
