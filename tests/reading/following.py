@@ -172,13 +172,17 @@ def follow(
             integers.mark_items(value, marks)
     codes = set().union(*(_codes(each.__code__) for each in (host, *helpers)))
 
+    prefixed: dict[int, int] = {}
+
     def step(frame: FrameType, event: str, arg: Any) -> Any:
         if event == "return":
             integers.leave(frame)
         elif event == "opcode":
             at = decoded(frame.f_code)[frame.f_lasti]
-            if at.place == frame.f_lasti:
+            if prefixed.pop(id(frame), None) != frame.f_lasti:
                 integers.before(frame, at)
+                if at.place != frame.f_lasti:  # its EXTENDED_ARG
+                    prefixed[id(frame)] = at.place
         return step
 
     def enter(frame: FrameType, event: str, arg: Any) -> Any:

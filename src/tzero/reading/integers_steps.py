@@ -433,7 +433,7 @@ HANDLERS: dict[str, Handler] = {
     **_of("LIST_TO_TUPLE CALL_INTRINSIC_1", 1, containers.intrinsic),
     **_of("LOAD_ATTR LOAD_METHOD", 1, _attribute),
     **_of(f"{_CALL} CALL_KW", arity, _called),
-    **_of("CALL_FUNCTION_EX", arity, _called_with_all),
+    **_of("CALL_FUNCTION_EX", lambda at: 3 + (at.arg & 1), _called_with_all),
     **_of("MAKE_FUNCTION", lambda at: 1 + (at.arg & 15).bit_count(), _made_function),
     **_of("SET_FUNCTION_ATTRIBUTE", 2, _set_attribute),
     **_of("RETURN_VALUE", 1, _returned),

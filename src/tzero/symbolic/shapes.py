@@ -47,10 +47,22 @@ def contiguous(formulas: Formulas, sizes: Sequence[int]) -> tuple[int, ...]:
 
 
 def require_contiguous(formulas: Formulas, shape: Shape) -> None:
-    """Let a tensor be contiguous in each call of the plan."""
+    """Let a tensor have the strides of a new contiguous one in each call of the plan.
+
+    >>> these = Formulas()
+    >>> n = these.constant(3)
+    >>> require_contiguous(these, Shape((n, n), (n, these.constant(1)), these.constant(0)))
+    """
+    if not _is_contiguous(formulas, shape):
+        raise NoRule
     for stride, wanted in zip(shape.strides, contiguous(formulas, shape.sizes), strict=True):
-        if not formulas.compare("==", stride, wanted):
-            raise NoRule
+        formulas.compare("==", stride, wanted)
+
+
+def _is_contiguous(formulas: Formulas, shape: Shape) -> bool:
+    """Whether the strides are, in the recorded call, those of a new contiguous tensor."""
+    wanted = contiguous(formulas, shape.sizes)
+    return list(map(formulas.value, shape.strides)) == list(map(formulas.value, wanted))
 
 
 def _place(dim: int, count: int) -> int:
@@ -89,24 +101,71 @@ def product(formulas: Formulas, sizes: Sequence[int]) -> int:
 
 
 def view(formulas: Formulas, shape: Shape, *args: Any) -> Shape:
-    """Tensor.view, Tensor.reshape, of a contiguous tensor."""
-    require_contiguous(formulas, shape)
-    sizes = _listed(args)
-    minus_one = formulas.constant(-1)
+    """Tensor.view; Tensor.reshape where it makes a view"""
+    sizes = _inferred(formulas, shape, _listed(args))
+    if _is_contiguous(formulas, shape):
+        require_contiguous(formulas, shape)
+        strides = contiguous(formulas, sizes)
+    else:
+        strides = _view_strides(formulas, shape, sizes)
+    return Shape(tuple(sizes), strides, formulas.constant(0))
+
+
+def _inferred(formulas: Formulas, shape: Shape, sizes: list[int]) -> list[int]:
+    """The sizes of a view; one of them may be -1."""
+    minus_one, zero = formulas.constant(-1), formulas.constant(0)
     open_ = [k for k, each in enumerate(sizes) if formulas.compare("==", each, minus_one)]
     every = product(formulas, shape.sizes)
+    others = [each for k, each in enumerate(sizes) if k not in open_]
+    if len(open_) > 1 or not all(formulas.compare(">=", each, zero) for each in others):
+        raise NoRule
     if open_:
-        others = product(formulas, [each for k, each in enumerate(sizes) if k != open_[0]])
-        if len(open_) > 1 or formulas.compare("==", others, formulas.constant(0)):
+        known = product(formulas, others)
+        if formulas.compare("==", known, zero):
             raise NoRule
-        sizes[open_[0]] = formulas.apply("//", every, others)
+        sizes[open_[0]] = formulas.apply("//", every, known)
     if not formulas.compare("==", product(formulas, sizes), every):
         raise NoRule
-    return Shape(tuple(sizes), contiguous(formulas, sizes), formulas.constant(0))
+    return sizes
+
+
+def _view_strides(formulas: Formulas, shape: Shape, sizes: Sequence[int]) -> tuple[int, ...]:
+    """The strides of a view of a tensor that is not contiguous. Dimensions whose elements lie at
+    one distance in memory are one run, and each run must be cut into whole dimensions."""
+    one, every = formulas.constant(1), product(formulas, shape.sizes)
+    if formulas.compare("==", every, formulas.constant(0)):
+        is_same = len(sizes) == len(shape.sizes) and all(
+            formulas.compare("==", *pair) for pair in zip(sizes, shape.sizes, strict=True)
+        )
+        return shape.strides if is_same else contiguous(formulas, sizes)
+    strides: list[int] = []
+    left, base, length = list(sizes), shape.strides[-1], one
+    for k in reversed(range(len(shape.sizes))):
+        length = formulas.apply("*", length, shape.sizes[k])
+        if k and _goes_on(formulas, shape, k - 1, formulas.apply("*", length, base)):
+            continue
+        done = one
+        while left and (
+            formulas.compare("<", done, length) or formulas.compare("==", left[-1], one)
+        ):
+            strides.append(formulas.apply("*", done, base))
+            done = formulas.apply("*", done, left.pop())
+        if not formulas.compare("==", done, length):
+            raise NoRule
+        if k:
+            base, length = shape.strides[k - 1], one
+    return tuple(reversed(strides))
+
+
+def _goes_on(formulas: Formulas, shape: Shape, k: int, distance: int) -> bool:
+    """Whether a dimension is in one run with those after it."""
+    return formulas.compare("==", shape.strides[k], distance) or formulas.compare(
+        "==", shape.sizes[k], formulas.constant(1)
+    )
 
 
 def flatten(formulas: Formulas, shape: Shape, start: Any = None, end: Any = None) -> Shape:
-    """Tensor.flatten, of a contiguous tensor."""
+    """Tensor.flatten where it makes a view"""
     count = len(shape.sizes)
     if not count:
         raise NoRule
@@ -114,6 +173,8 @@ def flatten(formulas: Formulas, shape: Shape, start: Any = None, end: Any = None
     last = count - 1 if end is None else _place(_fixed(formulas, end), count)
     if last < first:
         raise NoRule
+    if last == first:
+        return shape._replace(offset=formulas.constant(0))
     merged = product(formulas, shape.sizes[first : last + 1])
     return view(formulas, shape, [*shape.sizes[:first], merged, *shape.sizes[last + 1 :]])
 
@@ -269,13 +330,23 @@ def expand(formulas: Formulas, shape: Shape, *args: Any) -> Shape:
     if new < 0:
         raise NoRule
     zero, one, keep = formulas.constant(0), formulas.constant(1), formulas.constant(-1)
-    sizes, strides = list(wanted[:new]), [zero] * new
-    for size, stride, target in zip(shape.sizes, shape.strides, wanted[new:], strict=True):
-        same = formulas.compare("==", target, keep) or formulas.compare("==", target, size)
-        if not same and not formulas.compare("==", size, one):
+    sizes: list[int] = []
+    strides: list[int] = []
+    for k in reversed(range(len(wanted))):
+        target, is_new = wanted[k], k < new
+        if not is_new and formulas.compare("==", target, keep):
+            target = shape.sizes[k - new]
+        elif not formulas.compare(">=", target, zero):
             raise NoRule
-        sizes.append(size if same else target)
-        strides.append(stride if same else zero)
+        size = one if is_new else shape.sizes[k - new]
+        if formulas.compare("==", size, target):
+            whole = formulas.apply("*", sizes[0], strides[0]) if sizes else one
+            strides.insert(0, whole if is_new else shape.strides[k - new])
+        elif formulas.compare("==", size, one):
+            strides.insert(0, zero)
+        else:
+            raise NoRule
+        sizes.insert(0, target)
     return Shape(tuple(sizes), tuple(strides), zero)
 
 
