@@ -16,8 +16,6 @@ from tzero.symbolic.formulas import Condition, Formulas, Source, computed, holds
 
 __all__ = ["Followed", "follow", "inputs_of"]
 
-READS = ("size", "stride", "numel", "nelement", "__len__", "__get__")
-
 
 class Known:
     """The geometry of the arguments."""
@@ -57,10 +55,11 @@ class Reads(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         tensor = args[0] if args else None
         offer = self.integers.offer
+        is_read = isinstance(tensor, torch.Tensor) and self.integers.reading is not tensor
         if offer is not None and func in self.takes:
             self.integers.take(offer)
             self.taken.append(offer)
-        is_read = isinstance(tensor, torch.Tensor) and self.integers.reading is not tensor
+            is_read = False
         result = func(*args, **(kwargs or {}))
         if is_read and id(tensor) in self.known.shapes:
             for each in [*self.known.shapes[id(tensor)][0], *self.known.shapes[id(tensor)][1]]:
@@ -95,6 +94,7 @@ class Followed(NamedTuple):
 
     @property
     def shown(self) -> Any:
+        """The result, with the text of formulas."""
         return self.marks(self.result, self.integers.result)
 
     @property
@@ -111,6 +111,7 @@ class Followed(NamedTuple):
 
     @property
     def pinned(self) -> set[str]:
+        """The formulas that are pinned, as text."""
         return {each.partition(" = ")[0] for each in self.conditions if " = " in each}
 
     def predicted(self, args: tuple[Any, ...]) -> Any:

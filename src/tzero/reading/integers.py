@@ -25,7 +25,7 @@ import torch
 
 from tzero.adapters.python_frames import Instruction, function_of, handlers, operands
 from tzero.reading.integers_containers import Step
-from tzero.reading.integers_marks import Geometry, Items, Lost, Mark, Marks, Offer, Ratio
+from tzero.reading.integers_marks import Geometry, Lost, Mark, Marks, Offer, Ratio
 from tzero.reading.integers_steps import HANDLERS, MOVE_NOTHING, is_second_half
 from tzero.symbolic.formulas import Formulas
 
@@ -64,7 +64,9 @@ class Shadow:
         self.frame = frame
         self.stack: list[Mark] = []
         self.local: dict[str, Mark] = {}
-        self.packed: dict[str, Items] = {}  # the marks in *args and **kwargs, until they are read
+        self.packed: dict[
+            str, list[Mark] | dict[Any, Mark]
+        ] = {}  # the marks in *args and **kwargs, until they are read
         self.boxes: dict[str, Box] = {}
         # What happens when the instruction has run: a place on the stack, counted from the top, and
         # what gets the value there and gives its mark; or what needs no value.
@@ -87,7 +89,7 @@ class Integers(Marks):
         """The call that is about to be made, if some of its arguments are marked."""
         self.reading: torch.Tensor | None = None
         """The tensor whose geometry the instruction reads that runs now; its marks are known."""
-        self.result: Mark = None
+        self.result: int | None = None
         """The mark of what the host function returned."""
         self.lost = ""
         """Why nothing is followed any more; all inputs are pinned then."""
@@ -212,7 +214,7 @@ class Integers(Marks):
         if call is not None and call.is_entered and call.function is function_of(shadow.frame):
             call.result = mark
         elif shadow.is_host:
-            self.result = mark
+            self.result = self.whole(mark)
         elif shadow.is_answer and mark is None:
             return  # who called it asks for the marks of its items
         else:
@@ -330,6 +332,7 @@ class Integers(Marks):
 
     def make_offer(self, shadow: Shadow, offer: Offer) -> None:
         """Offer a call to who understands it, if it has anything marked."""
+        offer = offer._replace(marks=[self.whole(mark) for mark in offer.marks])
         values = (offer.function, *offer.args, offer.subscript)
         if any(mark is not None for mark in offer.marks) or any(map(self.holds_marks, values)):
             self.offer, self._offering = offer, shadow

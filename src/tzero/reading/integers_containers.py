@@ -152,7 +152,7 @@ def item(step: Step) -> list[Mark]:
     if isinstance(items, dict) and _is_plain_key(key):
         return [items.get(key)]
     if isinstance(items, list) and type(key) is slice and _is_plain_slice(key):
-        holding(integers, shadow, items[key])
+        holding(integers, shadow, [*items[key]])
         return [None]
     integers.pin(container)
     return [None]

@@ -38,8 +38,8 @@ class Ratio(NamedTuple):
 Mark = int | Ratio | None
 """The number of a formula, or a quotient of two; None if a value does not depend on sizes."""
 
-Items = list[Mark] | dict[Any, Mark]
-"""The marks of what a tuple, list, slice or dict contains."""
+Items = list[int | None] | dict[Any, int | None]
+"""The formulas of what a tuple, list, slice or dict contains."""
 
 SEQUENCES = (tuple, list, torch.Size)
 _CONTAINERS = (*SEQUENCES, dict, slice)
@@ -84,11 +84,11 @@ class Marks:
     def mark_items(self, container: Any, items: Sequence[Mark] | Mapping[Any, Mark]) -> None:
         """Mark what a container contains."""
         if isinstance(items, Mapping):
-            of_dict = {key: self._reduced(mark) for key, mark in items.items()}
+            of_dict = {key: self.whole(mark) for key, mark in items.items()}
             made: Items = of_dict
             pairs = [(dict.get(container, key), mark) for key, mark in of_dict.items()]
         else:
-            of_list = [self._reduced(mark) for mark in items]
+            of_list = [self.whole(mark) for mark in items]
             made = of_list
             held = _parts(container) if type(container) is slice else container
             if len(held) != len(of_list):
@@ -110,7 +110,7 @@ class Marks:
     def each(self, sequence: Any) -> list[Mark]:
         """The mark of each item of a sequence."""
         found = self.items_of(sequence)
-        return list(found) if isinstance(found, list) else [None] * len(sequence)
+        return [*found] if isinstance(found, list) else [None] * len(sequence)
 
     def iterate(self, iterator: Any, sequence: Any) -> None:
         """An iterator over a sequence was made."""
@@ -191,8 +191,12 @@ class Marks:
 
     # -- formulas ------------------------------------------------------------------------------
 
-    def _reduced(self, mark: Mark) -> Mark:
-        return None if type(mark) is int and self.formulas.is_constant(mark) else mark
+    def whole(self, mark: Mark) -> int | None:
+        """The mark of an integer; a quotient, which only some functions understand, is pinned."""
+        if isinstance(mark, Ratio):
+            self._pin(mark)
+            return None
+        return None if mark is None or self.formulas.is_constant(mark) else mark
 
     def checked(self, mark: Mark, value: Any) -> Mark:
         """A mark that is about to be used; its value must be the one that is there."""
@@ -213,7 +217,7 @@ class Marks:
         """The mark of the result of an operation. Where that is no integer of 64 bits, the operands
         are pinned: the host function gets Python's own result."""
         try:
-            return self._reduced(self.formulas.apply(operation, *args))
+            return self.whole(self.formulas.apply(operation, *args))
         except ArithmeticError:
             for each in args:
                 self.formulas.pin(each)
