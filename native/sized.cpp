@@ -107,25 +107,29 @@ bool Sized::compute(const Plan &plan, int64_t *values, size_t *launch) const {
 }
 
 std::shared_ptr<const Applied> Sized::applied(const Plan &plan, const Leaves &leaves) const {
-    int64_t values[most_formulas];
+    if (spare.use_count() != 1) {  // there is none, or a call uses it
+        spare = std::make_shared<Applied>();
+        spare->values.resize(formulas.size());
+        spare->launches.resize(launches.size());
+        spare->allocations.resize(plan.allocates.size());
+    }
+    int64_t *values = spare->values.data();
     if (!read(leaves, values)) return nullptr;
     if (latest && (off(Guard::plan_other_sizes) ||
                    std::equal(values, values + inputs.size(), latest->values.begin()))) {
         return latest;
     }
-    std::vector<size_t> few(launches.size());
-    if (!compute(plan, values, few.data())) return nullptr;
-    if (latest.use_count() != 1) latest = std::make_shared<Applied>();
-    latest->values.assign(values, values + formulas.size());
-    latest->launches.swap(few);
-    latest->allocations.clear();
-    latest->allocations.resize(plan.allocates.size());
+    if (!compute(plan, values, spare->launches.data())) return nullptr;
+    for (Arguments &each : spare->allocations) each.are_current = false;
+    latest.swap(spare);
     return latest;
 }
 
 int Sized::visit(visitproc visit, void *arg) const {
-    if (!latest) return 0;
-    for (const Ref &each : latest->allocations) Py_VISIT(each.get());
+    for (const std::shared_ptr<Applied> *kept : {&latest, &spare}) {
+        if (!*kept) continue;
+        for (const Arguments &each : (*kept)->allocations) Py_VISIT(each.tuple.get());
+    }
     return 0;
 }
 

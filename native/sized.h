@@ -49,11 +49,18 @@ struct SizedLaunch {
     std::vector<Variant> variants;
 };
 
-// A plan in one call. It is kept for the next call, which often has the same sizes.
+// The arguments of an allocation. They are made when it is first done, and may be of another call
+// until then.
+struct Arguments {
+    Ref tuple;  // size, stride, and dtype for torch's quick function
+    bool are_current = false;
+};
+
+// A plan in one call. That of the latest call is kept for the next, which often has the same sizes.
 struct Applied {
-    std::vector<int64_t> values;           // of all formulas
-    std::vector<size_t> launches;          // which launch of the plan each launch step makes
-    mutable std::vector<Ref> allocations;  // the arguments of each, made when they are first used
+    std::vector<int64_t> values;   // of all formulas
+    std::vector<size_t> launches;  // which launch of the plan each launch step makes
+    mutable std::vector<Arguments> allocations;
 
     int64_t operator[](size_t formula) const { return values[formula]; }
 };
@@ -63,7 +70,7 @@ struct Sized {
     Formulas formulas;
     std::vector<SizedSlot> slots;
     std::vector<SizedLaunch> launches;
-    mutable std::shared_ptr<Applied> latest;
+    mutable std::shared_ptr<Applied> latest, spare;
 
     // Finds the words of the inputs in the keys of calls. False if a call has no such size or
     // number.

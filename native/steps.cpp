@@ -29,15 +29,22 @@ bool is_same_number(PyObject *now, PyObject *before) {
     return PyLong_CheckExact(now) && PyObject_RichCompareBool(now, before, Py_EQ) == 1;
 }
 
-// Formulas as a tuple of integers; null with the Python error set.
-PyObject *tuple_of(const Applied &applied, const size_t *formulas, size_t count) {
-    Ref made = Ref::steal(PyTuple_New(static_cast<Py_ssize_t>(count)));
-    for (size_t k = 0; made && k < count; ++k) {
+// Puts formulas into a tuple that nobody else refers to; false with the Python error set.
+bool put_into(PyObject *tuple, const Applied &applied, const size_t *formulas) {
+    for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(tuple); ++k) {
         PyObject *each = PyLong_FromLongLong(applied[formulas[k]]);
-        if (each == nullptr) return nullptr;
-        PyTuple_SET_ITEM(made.get(), static_cast<Py_ssize_t>(k), each);
+        if (each == nullptr) return false;
+        PyObject *old = PyTuple_GET_ITEM(tuple, k);
+        PyTuple_SET_ITEM(tuple, k, each);
+        Py_XDECREF(old);
     }
-    return made.release();
+    return true;
+}
+
+// Whether nobody else refers to the arguments of an allocation, nor to its sizes and strides.
+bool is_unshared(PyObject *arguments) {
+    return Py_REFCNT(arguments) == 1 && Py_REFCNT(PyTuple_GET_ITEM(arguments, 0)) == 1 &&
+           Py_REFCNT(PyTuple_GET_ITEM(arguments, 1)) == 1;
 }
 
 }  // namespace
@@ -52,17 +59,24 @@ bool Replay::is_current(int device) const {
 // The arguments of an allocation in a plan over sizes: size, stride, and dtype for the quick function.
 // Borrowed from `applied_`; null with the Python error set.
 PyObject *Replay::sized_arguments(const Allocate &step) const {
-    Ref &made = applied_->allocations[static_cast<size_t>(&step - plan_.allocates.data())];
-    if (made) return made.get();
+    Arguments &made = applied_->allocations[static_cast<size_t>(&step - plan_.allocates.data())];
+    if (made.are_current) return made.tuple.get();
     const auto &formulas = plan_.sized->slots[step.slot].sizes_and_strides;
     const size_t dimensions = formulas.size() / 2;
-    Ref size = Ref::steal(tuple_of(*applied_, formulas.data(), dimensions));
-    Ref stride = Ref::steal(tuple_of(*applied_, formulas.data() + dimensions, dimensions));
-    if (!size || !stride) return nullptr;
-    made = step.quick ? Ref::steal(PyTuple_Pack(3, size.get(), stride.get(),
-                                                PyTuple_GET_ITEM(step.quick_args.get(), 2)))
-                      : Ref::steal(PyTuple_Pack(2, size.get(), stride.get()));
-    return made.get();
+    if (!made.tuple || !is_unshared(made.tuple.get())) {
+        const Ref size = Ref::steal(PyTuple_New(static_cast<Py_ssize_t>(dimensions)));
+        const Ref stride = Ref::steal(PyTuple_New(static_cast<Py_ssize_t>(dimensions)));
+        if (!size || !stride) return nullptr;
+        made.tuple = step.quick ? Ref::steal(PyTuple_Pack(3, size.get(), stride.get(),
+                                                          PyTuple_GET_ITEM(step.quick_args.get(), 2)))
+                                : Ref::steal(PyTuple_Pack(2, size.get(), stride.get()));
+        if (!made.tuple) return nullptr;
+    }
+    PyObject *tuple = made.tuple.get();
+    made.are_current =
+        put_into(PyTuple_GET_ITEM(tuple, 0), *applied_, formulas.data()) &&
+        put_into(PyTuple_GET_ITEM(tuple, 1), *applied_, formulas.data() + dimensions);
+    return made.are_current ? tuple : nullptr;
 }
 
 PyObject *Replay::allocated(const Allocate &step) const {
