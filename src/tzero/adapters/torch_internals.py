@@ -9,6 +9,7 @@ in `tzero.adapters`.
 
 from __future__ import annotations
 
+import dis
 import functools
 import inspect
 from collections.abc import Callable, Iterator
@@ -33,12 +34,14 @@ __all__ = [
     "cuda_sleep",
     "current_cuda_stream",
     "disable_current_modes",
+    "dynamic_dims",
     "fake_tensor",
     "filled_by_torch",
     "has_fake_kernel",
     "hooks_of",
     "in_c",
     "is_higher_order",
+    "is_straight",
     "is_thin",
     "is_wrapped_launch",
     "is_zero_tensor",
@@ -164,6 +167,18 @@ def static_dims(tensor: torch.Tensor) -> frozenset[int]:
     return frozenset(k % dims for k in marked if -dims <= k < dims)
 
 
+def dynamic_dims(tensor: torch.Tensor) -> frozenset[int]:
+    """The dimensions that `torch._dynamo.mark_dynamic` has marked, counted from the first.
+
+    >>> dynamic_dims(torch.empty(2, 3))
+    frozenset()
+    """
+    dims = tensor.dim()
+    names = ("_dynamo_dynamic_indices", "_dynamo_weak_dynamic_indices")
+    marked = [k for name in names for k in getattr(tensor, name, None) or ()]
+    return frozenset(k % dims for k in marked if -dims <= k < dims)
+
+
 def name_of(operator: OpOverload) -> str:
     """An operator's name with its overload.
 
@@ -209,6 +224,18 @@ def is_thin(function: Any) -> bool:
     (True, False, False)
     """
     return isinstance(function, FunctionType) and _is_thin(function)
+
+
+def is_straight(function: FunctionType) -> bool:
+    """Whether a thin function does the same in every call: its code has no jumps.
+
+    >>> is_straight(torch.Tensor.__rdiv__)
+    True
+    """
+    inner = inspect.unwrap(function)
+    assert isinstance(inner, FunctionType)
+    jumps = {*dis.hasjrel, *dis.hasjabs}
+    return not any(each.opcode in jumps for each in dis.get_instructions(inner.__code__))
 
 
 def names_in(function: FunctionType) -> tuple[str, ...]:

@@ -33,6 +33,7 @@ from tzero.errors import InvalidKernel, NativeMissing
 from tzero.integrations import helion
 from tzero.launches.tiers import made as made_jit
 from tzero.launches.tiers import tier
+from tzero.plans.varied import Free
 from tzero.tune.hints import Option
 from tzero.tune.space import Space
 
@@ -48,7 +49,7 @@ def kernel(function: Callable[P, R], /) -> Kernel[P, R]: ...
 def kernel(
     *,
     key: Callable[..., Hashable] | None = None,
-    static_shapes: bool = True,
+    static_shapes: bool | None = None,
     index_dtype: torch.dtype | None = None,
     pool: bool | None = None,
     size_hints: Sequence[int] | None = None,
@@ -62,7 +63,7 @@ def kernel(
     config: Config | None = None,
     configs: Sequence[Config] | Space | None = None,
     key: Callable[..., Hashable] | None = None,
-    static_shapes: bool = True,
+    static_shapes: bool | None = None,
     index_dtype: torch.dtype | None = None,
     pool: bool | None = None,
     size_hints: Option | None = None,
@@ -77,7 +78,7 @@ def kernel(
     config: Config | None = None,
     configs: Sequence[Config] | Space | None = None,
     key: Callable[..., Hashable] | None = None,
-    static_shapes: bool = True,
+    static_shapes: bool | None = None,
     index_dtype: torch.dtype | None = None,
     pool: bool | None = None,
     size_hints: Option | None = None,
@@ -109,23 +110,16 @@ def kernel(
     of a config and those of the first, and rejects the config by an AssertionError or by False:
     ``check=torch.testing.assert_close``. `docs/tuning.md` says what is compared.
 
-    The result of `key` joins the key. With ``static_shapes=False`` sizes above one share code;
-    `index_dtype` then fixes the width of indices. With ``pool=True`` replayed calls reuse output
-    tensors that nobody holds (see `tzero.pool`); ``TZERO_OUTPUT_POOL=1`` makes that the default.
-    The tier is the one in force now (see `tzero.launches.tiers`).
+    A plan is for the sizes of its call. When a size, a stride or an integer varies, the next plan
+    is for all values of it that take the same path. With ``static_shapes=True`` each plan is for
+    one size. With ``static_shapes=False`` the first one is for all sizes above one, which share
+    code; `index_dtype` then fixes the width of indices. The result of `key` joins the key. With
+    ``pool=True`` replayed calls reuse output tensors that nobody holds (see `tzero.pool`);
+    ``TZERO_OUTPUT_POOL=1`` makes that the default. The tier is the one in force now (see
+    `tzero.launches.tiers`).
     """
-    given = Given(
-        config,
-        configs,
-        key,
-        static_shapes,
-        index_dtype,
-        pool,
-        size_hints,
-        lookup,
-        tolerance,
-        check,
-    )
+    shapes = (static_shapes, index_dtype)
+    given = Given(config, configs, key, *shapes, pool, size_hints, lookup, tolerance, check)
     if function is None:
         return functools.partial(_kernel_of, given=given)
     return _kernel_of(function, given)
@@ -159,15 +153,24 @@ def _kernel_of(function: Callable[..., R], given: Given) -> Kernel[..., R]:
         function,
         config=config,
         space=space,
-        size_hints=checked_hints(name, given.size_hints, given.static_shapes, space),
+        size_hints=checked_hints(name, given.size_hints, given.static_shapes is not False, space),
         lookup=checked_lookup(name, given.lookup, space),
         judge=checked_judge(name, given),
         key=given.key,
-        options=Options(static_shapes=given.static_shapes, index_dtype=given.index_dtype),
+        options=Options(given.static_shapes is not False, given.index_dtype),
+        free=_FREE[given.static_shapes],
         plans=chosen > 0 and not why_not,
         pool=settings.current().output_pool if given.pool is None else given.pool,
         replayed=replayed,
     )
+
+
+_FREE: Mapping[bool | None, Free] = {
+    None: "what varies",
+    True: "nothing",
+    False: "everything",
+}
+"""What plans leave open, by `static_shapes`."""
 
 
 def replayed(host: Host[R], config: Config) -> Callable[..., R]:

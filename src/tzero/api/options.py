@@ -48,9 +48,11 @@ def check_options(name: str, given: Given) -> None:
     """Check the types of the plain options."""
     if given.pool not in (None, False, True):
         raise InvalidKernel(kernel=name, problem=f"pool= is {given.pool!r}", advice="Pass a bool.")
-    if not isinstance(given.static_shapes, bool):
+    if given.static_shapes is not None and not isinstance(given.static_shapes, bool):
         raise InvalidKernel(
-            kernel=name, problem=f"static_shapes= is {given.static_shapes!r}", advice="Pass a bool."
+            kernel=name,
+            problem=f"static_shapes= is {given.static_shapes!r}",
+            advice="Pass a bool, or leave it out.",
         )
     if given.index_dtype not in (None, torch.int32, torch.int64):
         raise InvalidKernel(
@@ -63,7 +65,7 @@ def check_options(name: str, given: Given) -> None:
 def check_helion(name: str, given: Given) -> None:
     """A kernel of Helion's takes no option of tzero's but `pool`."""
     owned = given._replace(static_shapes=None, pool=None)
-    if any(option is not None for option in owned) or not given.static_shapes:
+    if any(option is not None for option in owned) or given.static_shapes is False:
         raise InvalidKernel(
             kernel=name,
             problem="it is a kernel of Helion's, which has its own configs, keys and shapes",

@@ -21,9 +21,10 @@ from tzero.arguments.scalars import NUMBERS, SCALARS
 from tzero.arguments.tensor_facts import TENSORS, reader
 from tzero.errors import UnsupportedType
 
-__all__ = ["NUMBERS", "TENSORS", "containers", "leaves", "situation", "unsupported"]
+__all__ = ["NUMBERS", "TENSORS", "alike", "containers", "leaves", "situation", "unsupported"]
 
 _facts = reader("situation")
+_facts_besides_sizes = reader("situation", without=("sizes", "strides", "address modulo 16"))
 _facts_besides_key = reader("situation", without=("dtype", "sizes", "strides"))
 
 
@@ -96,6 +97,29 @@ def situation(args: Sequence[Any], by_value: Collection[int], exact: bool = Fals
         else:
             found.append(_assumed(value, seen))
     return tuple(found)
+
+
+def alike(args: Sequence[Any]) -> Hashable:
+    """What calls have in common that one plan over sizes may serve: everything but sizes, strides,
+    addresses and integers.
+
+    >>> alike((1, [2])) == alike((3, [4])), alike((1,)) == alike((1.0,))
+    (True, False)
+    """
+    seen: dict[int, int] = {}
+
+    def assumed(value: Any) -> Hashable:
+        kind = type(value)
+        if kind in TENSORS:
+            facts = _facts_besides_sizes(value)
+            return (*facts, value.dim(), seen.setdefault(id(value), len(seen)))
+        if kind is list or kind is tuple:
+            return (cast("Hashable", kind), *map(assumed, value))
+        if kind is dict:
+            return (dict, *((constant(key), assumed(item)) for key, item in value.items()))
+        return cast("Hashable", kind) if kind in NUMBERS else constant(value)
+
+    return tuple(map(assumed, args))
 
 
 def _class(value: int) -> tuple[Any, ...]:

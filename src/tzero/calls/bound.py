@@ -57,6 +57,9 @@ class Owner(Protocol[R]):
     def changed(self) -> None:
         """Note that a bound kernel has another config."""
 
+    def chosen_apart(self) -> None:
+        """Note that a bound kernel has a config of its own."""
+
     def plans_ended(self, bound: BoundKernel[R] | None, /) -> None:
         """Drop what is kept elsewhere of the plans of a bound kernel, which have ended."""
 
@@ -154,6 +157,7 @@ class BoundKernel(Generic[R]):
         self.by_size, self._variants = None, {}
         if choice.variant != self._config or by_size is not None:
             self._set(choice.variant)
+            self._owner.chosen_apart()
         self._end(others, was_chosen)
 
     def choose_by_size(self, by_size: BySize) -> None:
@@ -162,6 +166,7 @@ class BoundKernel(Generic[R]):
         self.choice, self._variants = None, {}
         self.by_size, self.undecided = by_size, False
         self._set(self._config)
+        self._owner.chosen_apart()
         self._end(others, was_chosen)
 
     def _was_chosen(self) -> bool:

@@ -7,7 +7,7 @@ keys and checks guards.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ from tzero.errors import InvalidArgument
 if TYPE_CHECKING:
     from tzero.calls.bound import BoundKernel
     from tzero.calls.kernel import Kernel
+    from tzero.plans.planner import Planner
 
 __all__ = ["explanation", "frames", "stages"]
 
@@ -42,6 +43,8 @@ def explanation(kernel: Kernel[..., Any], args: tuple[Any, ...]) -> Explanation:
     kernel.note_uses()
     entries = kernel.table.bound_kernels()
     here = next((each for each in entries if each.key == key), None)
+    if here is None and kernel.planner is not None:
+        here = _serving(kernel.planner, entries, unwrapped(args))
     others = [each.key for each in entries if each is not here]
     nearest = max(others, key=lambda other: _equal_parts(other, key), default=None)
     last = max(entries, key=lambda each: each.last_used, default=None)
@@ -66,6 +69,14 @@ def explanation(kernel: Kernel[..., Any], args: tuple[Any, ...]) -> Explanation:
         choice=_choice(kernel, here, given),
         replay=replay,
     )
+
+
+def _serving(
+    planner: Planner[Any], entries: Sequence[BoundKernel[Any]], args: tuple[Any, ...]
+) -> BoundKernel[Any] | None:
+    """The bound kernel whose plan over sizes serves a call, if there is one."""
+    planned = planner.varied.find(args)
+    return None if planned is None else next((e for e in entries if e is planned.bound), None)
 
 
 def frames(call: Callable[[], object]) -> tuple[str, ...]:

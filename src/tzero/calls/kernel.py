@@ -227,6 +227,13 @@ class Kernel(ByName, Stages[R], Generic[P, R]):
         this one become invalid."""
         self.changes += 1
 
+    def chosen_apart(self) -> None:
+        """Note that a bound kernel has a config of its own, so that no plan serves the sizes of
+        several."""
+        if self.planner is not None and not self.planner.varied.why_not:
+            self.planner.varied.disable("a bound kernel has a config of its own")
+            self.plans_ended(None)
+
     def reset(self) -> None:
         """Drop all bound kernels; the next calls bind again."""
         with self.table.lock:
@@ -234,6 +241,8 @@ class Kernel(ByName, Stages[R], Generic[P, R]):
             self.plans_ended(None)
             self.changes += 1
             self.tally.reset()
+            if self.planner is not None:
+                self.planner.varied.reset()
 
     # -- questions -----------------------------------------------------------------------------
 

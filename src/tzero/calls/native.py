@@ -40,6 +40,7 @@ from tzero.plans import outputs
 from tzero.plans.describe import describe, python_functions
 from tzero.plans.plan import Call, Plan, View
 from tzero.plans.planner import drifted
+from tzero.plans.sized import concrete
 from tzero.plans.table import Planned
 from tzero.plans.wrapper import drift_in, resume
 
@@ -71,6 +72,7 @@ class NativeCalls(Kernel[..., Any]):
     whose methods are declared below."""
 
     native: ModuleType
+    replays_sizes = True
     unavailable: str
     """Why plans cannot be replayed natively; empty if they can."""
 
@@ -146,7 +148,7 @@ class NativeCalls(Kernel[..., Any]):
         names = {plan.leaves[leaf] for leaf in plan.by_value}
         by_value = tuple(name in names for name in self.host.parameters)
         try:
-            description = describe(self.native, plan, self._ring)
+            description = describe(self.native, plan, self._ring, planned.variants)
         except NotNative as reason:
             self.fallbacks.lasting(f"replayed in Python: {reason}")
             return planned.bound, None, None, by_value, generation
@@ -190,7 +192,9 @@ class NativeCalls(Kernel[..., Any]):
     def _resume(self, plan: Plan, start: int, held: Sequence[Any], given: Any) -> Any:
         """Run the rest of a plan that native code cannot finish, because a guard failed midway."""
         self._resumed.add()
-        return resume(plan, start, held, given, self._drifted)
+        made = concrete(plan, given)
+        assert made is not None, "native code has checked that the plan is for these sizes"
+        return resume(made, start, held, given, self._drifted)
 
     def _drifted(self, plan: Plan, said: Any, result: Any = None) -> NoReturn:
         """End a plan and raise `PlanDrift`: a torch function returned something else than when the

@@ -36,6 +36,7 @@ from tzero.launches.current_call import current
 from tzero.plans.plan import Refusal
 from tzero.plans.planner import Planner, run_host
 from tzero.plans.table import Planned
+from tzero.plans.varied import Free
 from tzero.tune.by_size import described
 from tzero.tune.decide import Tuning
 from tzero.tune.hints import NO_HINTS, SizeHints
@@ -62,6 +63,9 @@ class Stages(Generic[R]):
     unplanned = "tzero is at tier 0"
     """Why calls are not replayed if there is no planner."""
 
+    replays_sizes = False
+    """Whether a plan over sizes can be replayed for sizes that were not recorded."""
+
     candidate = False
     """Whether a search created it, to time one config of another kernel."""
 
@@ -78,6 +82,7 @@ class Stages(Generic[R]):
         options: Options,
         plans: bool = True,
         pool: bool = False,
+        free: Free = "nothing",
         replayed: Callable[[Host[R], Config], Callable[..., R]] | None = None,
     ) -> None:
         # Without the function's own attributes, whose names may be in use here.
@@ -95,7 +100,9 @@ class Stages(Generic[R]):
         )
         self.tally = Tally(host.name, host.parameters, options.static_shapes, self.table.lock)
         self.planner: Planner[R] | None = (
-            Planner(host, options.static_shapes, pool, self.fallbacks) if plans else None
+            Planner(host, options.static_shapes, pool, self.fallbacks, self._left_free(free, key))
+            if plans
+            else None
         )
         if self.planner is not None:  # an integer that chooses the config must select the plan too
             self.planner.by_value = size_hints.integers(host.parameters)
@@ -109,6 +116,13 @@ class Stages(Generic[R]):
         self._unkeyed = Count()  # calls without a key that Python made
         self._tick = itertools.count().__next__  # the number of each use
         self._binds = itertools.count()  # uses by `bind`, which are not calls
+
+    def _left_free(self, free: Free, key: Callable[..., Hashable] | None) -> Free:
+        """What of its sizes plans leave open: nothing, if the config may depend on them, or if only
+        Python could compute others."""
+        if not self.replays_sizes or key is not None or self.has_choice:
+            return "nothing"
+        return free
 
     def _check_runs_later(self) -> None:
         """Tell that a host function whose body runs after its calls is not replayed; raise if it is

@@ -13,7 +13,7 @@ import dataclasses
 import functools
 import inspect
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import (
     BuiltinFunctionType,
@@ -31,11 +31,13 @@ from tzero.adapters.torch_internals import quick_empty_strided
 from tzero.adapters.torch_layout import dtype_in
 from tzero.launches import native as native_launch
 from tzero.launches.native import BinaryDescription, NotNative
+from tzero.plans.describe_sizes import describe_sizes
 from tzero.plans.plan import (
     Allocate,
     Call,
     Constant,
     Fill,
+    Formula,
     Launch,
     Nest,
     Plan,
@@ -240,13 +242,17 @@ class PlanDescription:
 
 
 def describe(
-    native: ModuleType, plan: Plan, ring: Callable[[], Any] = lambda: None
+    native: ModuleType,
+    plan: Plan,
+    ring: Callable[[], Any] = lambda: None,
+    variants: Sequence[Plan] = (),
 ) -> PlanDescription | None:
     """Describe a plan. None if Triton has dropped one of its binaries; `NotNative` if only Python
-    can replay it. `ring` makes the pool of an allocation's tensors, or None for no pool."""
+    can replay it. `ring` makes the pool of an allocation's tensors, or None for no pool. `variants`
+    are plans over sizes that do the same with other binaries."""
     if len(plan.slots) > native.MOST_SLOTS:
         raise NotNative(f"its plan has {len(plan.slots)} tensors, more than {native.MOST_SLOTS}")
-    return _Describer(native, plan, ring).description()
+    return _Describer(native, plan, ring, variants).description()
 
 
 def python_functions(description: PlanDescription) -> tuple[str, ...]:
@@ -265,10 +271,17 @@ def python_functions(description: PlanDescription) -> tuple[str, ...]:
 
 
 class _Describer:
-    def __init__(self, native: ModuleType, plan: Plan, ring: Callable[[], Any]) -> None:
+    def __init__(
+        self,
+        native: ModuleType,
+        plan: Plan,
+        ring: Callable[[], Any],
+        variants: Sequence[Plan],
+    ) -> None:
         self.native = native
         self.plan = plan
         self.ring = ring
+        self.variants = variants
         self.functions: list[Any] = []
         self.made = {step.slot for step in plan.steps if isinstance(step, Allocate)}
         # How often each tensor was changed in place. In inference mode torch does not count that.
@@ -290,9 +303,10 @@ class _Describer:
             if details is None:
                 return None
             steps.append(StepDescription(self.native.STEP_KINDS[kind], number, details))
+        sizes = describe_sizes(self.native, (plan, *self.variants), self._launch)
         functions = tuple(self.functions)
         result = self._value(plan.result)
-        return PlanDescription(plan, guards, slots, functions, tuple(steps), result)
+        return PlanDescription(plan, guards, slots, functions, tuple(steps), result, sizes)
 
     def _guard(self, guard: Guard) -> GuardDescription:
         where = guard.where
@@ -407,7 +421,7 @@ class _Describer:
                 pointers.append(PointerDescription(slot, offset, aligned))
             elif isinstance(value, Scalar):
                 scalars.append(ScalarDescription(value.leaf, move.type, offset))
-            else:
+            elif not isinstance(value, Formula):  # `describe_sizes` has these
                 packed = self._packed(name, move.type, value)
                 block[offset : offset + len(packed)] = packed
         return LaunchDescription(
@@ -417,7 +431,7 @@ class _Describer:
             pointers=tuple(pointers),
             scalars=tuple(scalars),
             args=tuple(map(self._value, step.args)),
-            grid=tuple(step.grid),
+            grid=tuple(size if isinstance(size, int) else 0 for size in step.grid),
         )
 
     def _check_count(self, name: str, count: int, what: str) -> None:
@@ -470,6 +484,8 @@ class _Describer:
             return ValueDescription(kinds["scalar"], index=value.leaf)
         if isinstance(value, Constant):
             return ValueDescription(kinds["constant"], object=value.value)
+        if isinstance(value, Formula):
+            return ValueDescription(kinds["formula"], index=value.number)
         return ValueDescription(
             kinds[_nest_kind(value)],
             object=_named(value.kind),
@@ -507,8 +523,10 @@ def _named(kind: type) -> Any:
 
 def _nest_kind(nest: Nest) -> str:
     kind = nest.kind
-    if kind in (tuple, list, dict):
+    if kind in (tuple, list, dict, slice):
         return kind.__name__
+    if kind is torch.Size:
+        return "sequence"
     if issubclass(kind, tuple) and (hasattr(kind, "_fields") or hasattr(kind, "n_sequence_fields")):
         return "sequence"
     raise NotNative(f"it makes a {kind.__name__}")

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 
+from tzero.plans.sizing import Sizing
 from tzero.reading.guards import Guard, same_value
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "Call",
     "Constant",
     "Fill",
+    "Formula",
     "Launch",
     "Nest",
     "Plan",
@@ -70,6 +72,18 @@ class Scalar:
     leaf: int
 
 
+@dataclass(frozen=True, slots=True)
+class Formula:
+    """An integer that a plan over sizes computes for each call: the number of a formula in its
+    `Sizing`.
+
+    >>> Formula(3)
+    Formula(number=3)
+    """
+
+    number: int
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Constant:
     """A value that is the same in every call of the plan.
@@ -89,7 +103,8 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class Nest:
-    """A list, tuple, named tuple or dict of values; `names` are the keys of a dict.
+    """A list, tuple, named tuple or dict of values; `names` are the keys of a dict. Of formulas it
+    may be a torch.Size or a slice too.
 
     >>> Nest(tuple, (Tensor(0), Constant(None))).items[1]
     Constant(value=None)
@@ -100,7 +115,7 @@ class Nest:
     names: tuple[Any, ...] = ()
 
 
-Value = Tensor | Scalar | Constant | Nest
+Value = Tensor | Scalar | Formula | Constant | Nest
 
 
 def is_sequence_type(kind: type) -> bool:
@@ -134,13 +149,30 @@ def replaced(thing: Any, by: Mapping[Any, Any]) -> Any:
     """
     if not by:
         return thing
-    if isinstance(thing, (Scalar, Tensor)):
+    if isinstance(thing, (Scalar, Tensor, Formula)):
         return by.get(thing, thing)
     if isinstance(thing, Nest):
-        return dataclasses.replace(thing, items=tuple(replaced(i, by) for i in thing.items))
+        items = tuple(replaced(item, by) for item in thing.items)
+        known = [item.value for item in items if isinstance(item, Constant)]
+        if thing.kind in (slice, torch.Size) and len(known) == len(items):
+            return Constant(slice(*known) if thing.kind is slice else torch.Size(known))
+        return dataclasses.replace(thing, items=items)
     if isinstance(thing, Launch):
-        return dataclasses.replace(thing, args=tuple(replaced(a, by) for a in thing.args))
+        grid = tuple(_size(replaced(each, by)) for each in thing.grid)
+        args = tuple(replaced(each, by) for each in thing.args)
+        return dataclasses.replace(thing, args=args, grid=grid)
+    if isinstance(thing, Call):
+        named = tuple((name, replaced(each, by)) for name, each in thing.kwargs)
+        args = tuple(replaced(each, by) for each in thing.args)
+        return dataclasses.replace(thing, args=args, kwargs=named)
+    if isinstance(thing, (View, Read)):
+        return dataclasses.replace(thing, call=replaced(thing.call, by))
     return thing
+
+
+def _size(value: Any) -> Any:
+    """An item of a grid, which is a formula or a plain integer."""
+    return value.value if isinstance(value, Constant) else value
 
 
 # -- slots ----------------------------------------------------------------------------------------
@@ -149,7 +181,8 @@ def replaced(thing: Any, by: Mapping[Any, Any]) -> Any:
 @dataclass(frozen=True, slots=True)
 class Slot:
     """A tensor of the call: where it comes from, and its geometry. `leaf` is set for an argument,
-    `guard` for a tensor in a global or a closure; a step makes the others.
+    `guard` for a tensor in a global or a closure; a step makes the others. `opaque`: another call
+    of a plan over sizes may have another geometry there, which no step depends on.
 
     >>> Slot("x", torch.float32, torch.device("cpu"), (4,), (1,), leaf=0).name
     'x'
@@ -162,6 +195,7 @@ class Slot:
     stride: tuple[int, ...]
     leaf: int | None = None
     guard: int | None = None
+    opaque: bool = False
 
 
 # -- steps ----------------------------------------------------------------------------------------
@@ -232,7 +266,7 @@ class Launch:
     """
 
     function: Any
-    grid: tuple[int, int, int]
+    grid: tuple[int | Formula, int | Formula, int | Formula]
     args: tuple[Value, ...]
     options: tuple[tuple[str, Constant], ...]
     compiled: Any
@@ -258,7 +292,9 @@ class Plan:
     """What one call of a host function did.
 
     `leaves` are the names of the arguments' leaves; `by_value` are the numbers of the leaves whose
-    values the host function used: the plan is for one value of each.
+    values the host function used: the plan is for one value of each. With a `sizing` it is for
+    other sizes too; what its slots and views say of their geometry is that of the recorded call.
+    `unsized` says why a call that was followed for that has none.
     """
 
     kernel: str
@@ -269,6 +305,8 @@ class Plan:
     steps: tuple[Step, ...]
     result: Value
     file: str = ""
+    sizing: Sizing | None = None
+    unsized: str = ""
 
     def __str__(self) -> str:
         return "\n".join(page(self))
@@ -319,7 +357,14 @@ def drift(before: Plan, now: Plan | Refusal) -> Drift | None:
     if before.by_value != now.by_value:
         looked = [str([plan.leaves[k] for k in sorted(plan.by_value)]) for plan in (before, now)]
         return Drift("the set of arguments used by value", *looked)
-    if before.slots != now.slots:
+    if before.sizing != now.sizing:
+        return Drift("what it computes of sizes", str(before.sizing), str(now.sizing))
+    return steps_drift(before, now)
+
+
+def steps_drift(before: Plan, now: Plan) -> Drift | None:
+    """The first difference between what two plans do; None if there is none."""
+    if len(before.slots) != len(now.slots) or not all(map(_is_same, before.slots, now.slots)):
         return Drift("the tensors", str(before.slots), str(now.slots))
     for k, pair in enumerate(itertools.zip_longest(before.steps, now.steps)):
         if _comparable(pair[0]) != _comparable(pair[1]):
@@ -329,6 +374,13 @@ def drift(before: Plan, now: Plan | Refusal) -> Drift | None:
     if before.result != now.result:
         return Drift("its result", shown(before, before.result), shown(now, now.result))
     return None
+
+
+def _is_same(one: Slot, other: Slot) -> bool:
+    """Whether two slots are of the same tensor; of an opaque one the geometry may differ."""
+    if one.opaque or other.opaque:
+        one, other = (dataclasses.replace(s, size=(), stride=(), opaque=True) for s in (one, other))
+    return dataclasses.replace(one, guard=None) == dataclasses.replace(other, guard=None)
 
 
 def _reads_otherwise(before: Plan, now: Plan | Refusal) -> bool:
@@ -358,11 +410,17 @@ def _comparable(step: Step | None) -> Any:
 def page(plan: Plan) -> Iterator[str]:
     """The lines of a plan as text: what it assumes, then its steps."""
     yield f"{plan.kernel}({', '.join(plan.leaves)})"
-    for slot in plan.slots:
+    for k, slot in enumerate(plan.slots):
         if slot.leaf is not None or slot.guard is not None:
-            yield f"  assumes {slot.name}: {geometry(slot)}"
+            yield f"  assumes {slot.name}: {geometry(slot, plan, k)}"
+    sizing = plan.sizing
+    free = () if sizing is None else [each.leaf for each in sizing.free if each.what == "number"]
     for leaf in sorted(plan.by_value):
-        yield f"  assumes the value of {plan.leaves[leaf]}"
+        if leaf not in free:
+            yield f"  assumes the value of {plan.leaves[leaf]}"
+    if sizing is not None:
+        for condition in sizing.conditioned(plan.leaves):
+            yield f"  assumes {condition}"
     for guard in plan.guards:
         if not isinstance(guard.value, torch.Tensor):
             yield f"  assumes {guard.text}: {_short(guard.value)}"
@@ -370,18 +428,32 @@ def page(plan: Plan) -> Iterator[str]:
         place = f"  # line {step.line}" if step.line else ""
         yield f"  {said(plan, step)}{place}"
     yield f"  return {shown(plan, plan.result)}"
+    yield from _sizes(plan)
+
+
+def _sizes(plan: Plan) -> Iterator[str]:
+    """What of its sizes a plan leaves open, and what not and why, in one line."""
+    if plan.sizing is not None:
+        free = [plan.sizing.text(k, plan.leaves) for k in range(len(plan.sizing.free))]
+        words = [f"sizes: any {', '.join(free)}", *plan.sizing.pinned]
+        yield f"  {'; '.join(words)}"
+    elif plan.unsized:
+        yield f"  sizes: only these: {plan.unsized}"
 
 
 def said(plan: Plan, step: Step) -> str:
     """A step as one line of text."""
     if isinstance(step, Allocate):
-        return f"{plan.slots[step.slot].name} = empty {geometry(plan.slots[step.slot])}"
+        slot = plan.slots[step.slot]
+        return f"{slot.name} = empty {geometry(slot, plan, step.slot)}"
     if isinstance(step, Fill):
         return f"fill {plan.slots[step.slot].name} with {step.value!r}"
     if isinstance(step, View):
         slot, base = plan.slots[step.slot], plan.slots[step.base].name
-        start = f" from {step.offset}" if step.offset else ""
-        return f"{slot.name} = {base} as {geometry(slot)}{start}"
+        shape = None if plan.sizing is None else plan.sizing.slots[step.slot]
+        offset = str(step.offset) if shape is None else shown(plan, Formula(shape.offset))
+        start = f" from {offset}" if offset != "0" else ""
+        return f"{slot.name} = {base} as {geometry(slot, plan, step.slot)}{start}"
     if isinstance(step, Read):
         return f"{said(plan, step.call)} is {step.value!r}"
     if isinstance(step, Call):
@@ -391,7 +463,16 @@ def said(plan: Plan, step: Step) -> str:
         return f"{made + ' = ' if made else ''}{step.name}({', '.join(given)})"
     given = [shown(plan, arg) for arg in step.args]
     given += [f"{name}={value.value!r}" for name, value in step.options]
-    return f"launch {step.function.__name__}[{step.grid}]({', '.join(given)})"
+    return f"launch {step.function.__name__}[{grid_of(plan, step)}]({', '.join(given)})"
+
+
+def grid_of(plan: Plan, step: Launch) -> str:
+    """The grid of a launch as text."""
+    return f"({', '.join(shown(plan, _value(size)) for size in step.grid)})"
+
+
+def _value(size: int | Formula) -> Value:
+    return Constant(size) if isinstance(size, int) else size
 
 
 def shown(plan: Plan, value: Value) -> str:
@@ -402,6 +483,8 @@ def shown(plan: Plan, value: Value) -> str:
         return plan.leaves[value.leaf]
     if isinstance(value, Constant):
         return _short(value.value)
+    if isinstance(value, Formula):
+        return "?" if plan.sizing is None else plan.sizing.text(value.number, plan.leaves)
     items = [shown(plan, item) for item in value.items]
     if value.kind is list:
         return f"[{', '.join(items)}]"
@@ -413,10 +496,20 @@ def shown(plan: Plan, value: Value) -> str:
     return f"{value.kind.__name__}({', '.join(items)})"
 
 
-def geometry(slot: Slot) -> str:
-    """A slot's dtype, sizes, strides and device as text."""
+def geometry(slot: Slot, plan: Plan | None = None, number: int = 0) -> str:
+    """A slot's dtype, sizes, strides and device as text; with its plan and its number there, what a
+    plan over sizes computes is shown as formulas."""
     kind = str(slot.dtype).removeprefix("torch.")
-    return f"{kind}{list(slot.size)} strides {list(slot.stride)} on {slot.device}"
+    sizes, strides = map(str, (list(slot.size), list(slot.stride)))
+    sizing = None if plan is None else plan.sizing
+    if plan is not None and sizing is not None:
+        shape = sizing.slots[number]
+        if shape is None:
+            return f"{kind} of {len(slot.size)} dimensions on {slot.device}"
+        sizes, strides = (
+            f"[{', '.join(sizing.text(each, plan.leaves) for each in part)}]" for part in shape[:2]
+        )
+    return f"{kind}{sizes} strides {strides} on {slot.device}"
 
 
 def _short(value: Any) -> str:

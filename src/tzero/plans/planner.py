@@ -30,13 +30,16 @@ from tzero.fallbacks import Fallbacks
 from tzero.launches.current_call import current
 from tzero.plans import record
 from tzero.plans.capture import capture
-from tzero.plans.plan import Drift, Plan, Refusal, drift
+from tzero.plans.plan import Drift, Plan, Refusal, drift, steps_drift
+from tzero.plans.sized import concrete
 from tzero.plans.table import Bound, Planned, Table
 from tzero.plans.values import shared
+from tzero.plans.varied import Free, Varied
 from tzero.plans.wrapper import OtherValue, write
 from tzero.reading.dependencies import Dependencies, Unreplayable, read_dependencies
 from tzero.reading.forwarded import Passing, read_passing
 from tzero.reading.guards import Check
+from tzero.symbolic.formulas import Source
 
 __all__ = ["AS_OPERATOR", "UNRECORDED", "Planner", "drifted", "run_host"]
 
@@ -117,9 +120,15 @@ class Planner(Generic[R]):
     """Replays and records the calls of one kernel."""
 
     def __init__(
-        self, host: Host[R], exact: bool, pool: bool, fallbacks: Fallbacks | None = None
+        self,
+        host: Host[R],
+        exact: bool,
+        pool: bool,
+        fallbacks: Fallbacks | None = None,
+        free: Free = "nothing",
     ) -> None:
         self._host = host
+        self.varied = Varied(free, host.parameters)
         self.fallbacks = Fallbacks(host.name) if fallbacks is None else fallbacks
         self._pool = pool
         self._exact = exact  # whether keys have sizes and strides in full
@@ -206,20 +215,23 @@ class Planner(Generic[R]):
         stale: bool = False,
     ) -> tuple[R, Planned | None]:
         """Make a call, record it and keep the plan; with `before`, compare it with that plan."""
-        if before is None and not self._worth(key):
+        free = self._free(bound, args, before)
+        known = self.varied.hashed(args) if free else hash(key)
+        if before is None and not self._worth(known):
             return bound.call(*args), None
         table = bound.plans  # read before `call`: another config has another table
         try:
-            subject = self._subject(bound, args, before)
+            subject = self._subject(bound, args, before, free)
         except Unreplayable as error:
             if not self._can_follow(bound):
                 return self._refused(bound, args, Refusal(error.reason, error.file, error.line))
             self._follows = True
-            subject = self._subject(bound, args, before)
+            subject = self._subject(bound, args, before, free)
         followed = subject.host is not None
         result, made = capture(subject, args)
         if followed and not self._follows and _prevents_following(made, self._interrupted):
             self._by_source = True  # the next call is recorded by what its source reads
+            self.varied.disable(f"its calls cannot be followed: {made}")
             return result, None
         self._interrupted = isinstance(made, Refusal) and made.outside
         if before is not None:
@@ -237,6 +249,10 @@ class Planner(Generic[R]):
         self.recorded += 1
         held = frozenset(id(made.guards[s.guard].value) for s in made.slots if s.guard is not None)
         planned = Planned(made, bound, wrapper, held, followed)
+        if settings.current().verify:
+            self._verify_sizes(args, made)
+        if free:
+            planned = self.varied.note(args, planned)
         with self._growing:
             self.by_value |= self._places(made)
         self._keep(table, self._key(args), planned, stale)
@@ -248,10 +264,10 @@ class Planner(Generic[R]):
         names = {plan.leaves[leaf] for leaf in plan.by_value}
         return frozenset(k for k, name in enumerate(parameters) if name in names)
 
-    def _worth(self, key: Key) -> bool:
+    def _worth(self, known: int) -> bool:
+        """Whether a call should be recorded; `known` is the hash of its situation."""
         if self.recorded < _FREE or self.replays.value() >= self.recorded:
             return True
-        known = hash(key)
         if known in self._seen:
             return True
         if len(self._seen) > 64 * _FREE:
@@ -266,8 +282,24 @@ class Planner(Generic[R]):
         """Whether calls can be followed instruction by instruction."""
         return _followed(bound.function) is not None and is_supported()
 
-    def _subject(
+    def _free(
         self, bound: Bound[R], args: tuple[Any, ...], before: Planned | None
+    ) -> frozenset[Source]:
+        """What the plan of a call should not assume of its sizes. Only followed calls have such
+        plans."""
+        if before is not None:
+            return frozenset() if before.plan.sizing is None else frozenset(before.plan.sizing.free)
+        free = self.varied.free(args)
+        if not free or self._by_source or sys.gettrace() is not None or not self._can_follow(bound):
+            return frozenset()
+        return free
+
+    def _subject(
+        self,
+        bound: Bound[R],
+        args: tuple[Any, ...],
+        before: Planned | None,
+        free: frozenset[Source],
     ) -> record.Subject:
         """What to record; with `before`, in the way in which that plan was recorded."""
         names, function = self._host.parameters, bound.function
@@ -278,14 +310,16 @@ class Planner(Generic[R]):
             dependencies is None or not all(guard.holds() for guard in dependencies.guards)
         ):
             dependencies = self._dependencies = read_dependencies(function)
-        follows = self._follows or (
-            self._prefers_path(bound, dependencies) if before is None else before.followed
+        follows = (
+            self._follows
+            or bool(free)
+            or (self._prefers_path(bound, dependencies) if before is None else before.followed)
         )
         followed = _followed(function) if follows else None
         if followed is not None:
             nothing, code = Dependencies((), {}), followed.__code__
             return record.Subject(
-                bound.name, bound.call, names, code, self._passing, nothing, function
+                bound.name, bound.call, names, code, self._passing, nothing, function, free
             )
         own = getattr(function, "__code__", None)
         assert dependencies is not None
@@ -308,7 +342,7 @@ class Planner(Generic[R]):
         if why:
             return None, why
         key = self._key(args)
-        found = bound.plans.get(key)
+        found = bound.plans.get(key) or self.varied.find(args)
         if found is None:
             return None, str(bound.plans.last_try(key) or UNRECORDED)
         if isinstance(found, Refusal):
@@ -363,6 +397,17 @@ class Planner(Generic[R]):
         bound.plans.refusal = refusal
         self.fallbacks.lasting(f"not replayed: {refusal}")
         return bound.call(*args), None
+
+    def _verify_sizes(self, args: tuple[Any, ...], now: Plan) -> None:
+        """Compare a recording with what a plan over sizes says of this call."""
+        known, given = self.varied.find(args), self._given(args)
+        if known is None or not known.wrapper.holds():
+            return
+        before, made = concrete(known.plan, given), concrete(now, given)
+        assert before is not None and made is not None
+        fact = steps_drift(before, made)
+        if fact is not None:
+            raise PlanDrift(kernel=before.kernel, fact=fact.words, before=fact.before, now=fact.now)
 
     def _verify(self, before: Plan, now: Plan | Refusal) -> None:
         fact = drift(before, now)

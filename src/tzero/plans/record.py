@@ -39,6 +39,7 @@ from tzero.adapters import triton_launch
 from tzero.adapters.torch_internals import OpOverload, is_higher_order, is_wrapped_launch
 from tzero.arguments.situation import NUMBERS, TENSORS, leaves, situation, unsupported
 from tzero.plans import torch_ops
+from tzero.plans.call_sizes import LaunchSizes
 from tzero.plans.frames import Stack, is_timed
 from tzero.plans.grids import Meta
 from tzero.plans.plan import (
@@ -53,6 +54,8 @@ from tzero.plans.plan import (
     View,
     replaced,
 )
+from tzero.plans.sized import sized
+from tzero.plans.sizes import Sizes
 from tzero.plans.slots import Slots
 from tzero.plans.torch_steps import TorchSteps
 from tzero.plans.values import NotAStep, NotYet, constant_of, containers_in, shared, tensors_of
@@ -63,6 +66,7 @@ from tzero.reading.guards import Equal, Guard
 from tzero.reading.path import Path
 from tzero.reading.special import Callee
 from tzero.reading.world import World
+from tzero.symbolic.formulas import Source
 
 __all__ = ["HELD", "NO_LAUNCH", "SHARED", "Recorder", "Subject", "failure", "unfollowed"]
 
@@ -79,6 +83,8 @@ class Subject(NamedTuple):
     passing: Passing
     dependencies: Dependencies
     host: Any = None
+    free: frozenset[Source] = frozenset()
+    """The sizes, strides and integers of a followed call that may differ in another call."""
 
 
 def failure(error: Exception) -> Refusal:
@@ -108,7 +114,11 @@ class Recorder:
         self._ran: list[torch_ops.Ran] | None = None
         self._paused = False
         self._stack = Stack(subject.code, (subject.function, *subject.dependencies.helpers))
-        self.torch = TorchSteps(self.slots, self.steps, self._stack.line, self._guards)
+        self.sizes: Sizes | None = None
+        if subject.host is not None and subject.free:
+            self.sizes = Sizes(self.slots, self.leaves, subject.free, self._stack.line)
+            self.sizes.arguments(args, subject.parameters)
+        self.torch = TorchSteps(self.slots, self.steps, self._stack.line, self._guards, self.sizes)
         self.path = self._path(subject.host) if subject.host is not None else None
         for k, (name, value) in enumerate(self.leaves):
             odd = unsupported(name, value)
@@ -143,7 +153,8 @@ class Recorder:
         if isinstance(host, MethodType):
             world.enter(host.__self__, "the object that it is a method of")
         callee = Callee.of(host, [value for _, value in self.leaves])
-        path = Path(callee, self.args, world, stop)
+        integers = None if self.sizes is None else self.sizes.integers
+        path = Path(callee, self.args, world, stop, integers)
         self._stack.known = path.codes
         return path
 
@@ -203,7 +214,11 @@ class Recorder:
         if func is not torch.Tensor.data_ptr or not self.torch.has_known_alignment(args[0]):
             return False
         caller = self._stack.caller()
-        return caller is not None and uses_low_bits(caller)
+        if caller is None or not uses_low_bits(caller):
+            return False
+        if self.sizes is not None:
+            self.sizes.pin_place(args[0])
+        return True
 
     def operator(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Note an operator that is about to run."""
@@ -237,13 +252,18 @@ class Recorder:
             return launch(grid)
         answers: list[Any] = []
         read: set[str] = set()
+        marks = None if self.sizes is None else LaunchSizes(self.sizes, function, args, kwargs)
 
         def asking(meta: Any) -> Any:
             self._paused = False
             shown = Meta(meta)
+            if marks is not None:
+                marks.show(shown)
             answers.append(grid(shown))
             read.update(shown.read)
             self._paused = True
+            if marks is not None:
+                marks.answered(shown.read)
             return answers[-1]
 
         self._paused = True
@@ -258,6 +278,8 @@ class Recorder:
             if self.refusal is None:
                 sizes = answers[-1] if answers else grid
                 self._launched(function, kernel, sizes, args, kwargs, read, stream)
+                if marks is not None:
+                    self.steps[-1] = marks.added(self.steps[-1], sizes)
         except NotAStep as refused:
             self.refuse(str(refused))
         except Exception as error:
@@ -332,6 +354,8 @@ class Recorder:
     def nested(self, kernel: Any) -> None:
         """Another tzero kernel is called. Its host function becomes part of this recording, guarded
         by its count of config changes."""
+        if self.sizes is not None and (kernel.has_choice or kernel.changes):
+            self.sizes.lose(f"the config of {kernel.name}, which it calls, may depend on sizes")
         words = f"the configs of {kernel.name}"
         guard = Equal(words, vars(kernel), "changes", kernel.changes)
         if guard not in self._guards:
@@ -363,8 +387,11 @@ class Recorder:
         seen = self._passed
         free = {n for n, spans in uses.items() if spans and all((n, s) in seen for s in spans)}
         by_value = frozenset(k for k in numbers if self.leaves[k][0] not in free)
-        back = {Scalar(k): Constant(self.leaves[k][1]) for k in by_value}
-        return Plan(
+        back: dict[Value, Value] = {Scalar(k): Constant(self.leaves[k][1]) for k in by_value}
+        if self.sizes is not None:
+            value = self.sizes.result(value, result)
+            back |= self.sizes.numbers(by_value)
+        plan = Plan(
             self.subject.kernel,
             tuple(name for name, _ in self.leaves),
             by_value,
@@ -374,6 +401,7 @@ class Recorder:
             value,
             self.subject.code.co_filename,
         )
+        return plan if self.sizes is None else sized(plan, self.sizes)
 
     def _result(self, result: Any) -> Value:
         value = self.slots.value(result, "its result", self._is_kept)

@@ -52,13 +52,15 @@ class Bound(Protocol[R]):
 class Planned(NamedTuple):
     """A plan in use: its bound kernel, its wrapper, and the ids of tensors in globals and closures.
     A call with one of these tensors as an argument must not replay the plan. `followed`: what it
-    reads was found by following the call, not by reading its source."""
+    reads was found by following the call, not by reading its source. `variants` are plans over
+    sizes that do the same with other binaries."""
 
     plan: Plan
     bound: Bound[Any]
     wrapper: Wrapper
     held: frozenset[int]
     followed: bool = False
+    variants: tuple[Plan, ...] = ()
 
 
 class Table:

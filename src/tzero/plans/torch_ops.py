@@ -33,6 +33,7 @@ __all__ = [
     "Picked",
     "Ran",
     "allocates",
+    "always_makes_new",
     "fills",
     "is_custom",
     "is_geometry",
@@ -203,6 +204,37 @@ def is_own(function: Any) -> bool:
     if isinstance(function, FunctionType):
         return str(function.__globals__.get("__name__")).partition(".")[0] == "torch"
     return True
+
+
+_SPELLED = {"truediv": "div", "floordiv": "floor_divide", "matmul": "mm"}
+
+_ALWAYS_NEW = frozenset(
+    [
+        *("matmul", "Tensor.matmul", "Tensor.__matmul__", "functional.softmax", "softmax"),
+        *("Tensor.softmax", "functional.linear", "functional.layer_norm", "functional.gelu"),
+        *("functional.silu", "functional.relu", "functional.embedding", "functional.rms_norm"),
+    ]
+)
+"""Functions made of several operators whose results are new tensors for all sizes."""
+
+
+def always_makes_new(name: str, ran: Sequence[Ran]) -> bool:
+    """Whether a function makes new tensors for all sizes, or changes its argument in place for all
+    sizes: it is one operator, whose schema says so.
+
+    >>> always_makes_new("Tensor.contiguous", [])
+    False
+    """
+    if name in _ALWAYS_NEW:
+        return True
+    if len(ran) != 1 or ran[0].operator.namespace not in _OWN:
+        return False
+    schema = schema_of(ran[0].operator)
+    if not schema.is_mutable and any(each.alias_info is not None for each in schema.returns):
+        return False
+    word = name.rpartition(".")[2].strip("_")
+    own = ran[0].name.partition("::")[2].partition(".")[0].strip("_")
+    return own in (word, _SPELLED.get(word), word.removeprefix("r"), word.removeprefix("i"))
 
 
 def is_among(function: Any, ran: Sequence[Ran]) -> bool:

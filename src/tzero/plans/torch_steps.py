@@ -18,9 +18,11 @@ from typing import Any
 import torch
 
 from tzero.adapters import torch_modes
-from tzero.adapters.torch_internals import in_c, is_thin, names_in
+from tzero.adapters.torch_internals import in_c, is_straight, is_thin, names_in
 from tzero.plans import torch_ops
-from tzero.plans.plan import Allocate, Call, Constant, Fill, Read, Step, Tensor, View
+from tzero.plans.call_sizes import TorchSizes
+from tzero.plans.plan import Allocate, Call, Constant, Fill, Read, Step, Tensor, Value, View
+from tzero.plans.sizes import Sizes
 from tzero.plans.slots import Slots
 from tzero.plans.values import NotAStep, NotYet, is_inexact, tensors_of
 from tzero.reading.attributes import class_dict
@@ -31,7 +33,8 @@ __all__ = ["TorchSteps"]
 
 class TorchSteps:
     """Adds the steps of one call's torch functions to `steps`, and what they read of torch's
-    settings to `guards`. `line` returns the host function's."""
+    settings to `guards`. `line` returns the host function's. With `sizes`, the call is recorded for
+    other sizes too."""
 
     def __init__(
         self,
@@ -39,8 +42,10 @@ class TorchSteps:
         steps: list[Step],
         line: Callable[[], int],
         guards: list[Guard],
+        sizes: Sizes | None = None,
     ) -> None:
         self.slots = slots
+        self._sizes = sizes
         self.steps = steps
         self.modes = torch_modes.dispatch()
         """torch's modes when the call began."""
@@ -71,9 +76,12 @@ class TorchSteps:
     ) -> None:
         """A torch function has returned; `ran` are the operators that ran in it."""
         name, own = torch_ops.named(func), torch_ops.is_own(func)
+        sizes = self._of(func, args, kwargs)
         if own and torch_ops.is_read(name):
             for tensor in tensors_of((args, dict(kwargs))):
                 self.slots.value(tensor, f"what {name} reads")
+            if sizes is not None:
+                sizes.read(result)
             return
         if own and name == "result_type":  # of a number it is the default dtype
             self._default_dtype()
@@ -81,7 +89,7 @@ class TorchSteps:
         if not own and not torch_ops.is_among(func, ran):
             raise NotAStep(f"{name} is made of others, and tzero does not see what it reads")
         if not self.acted and torch_ops.reads_value(result, ran):
-            call = self._call(func, name, args, kwargs, ran)
+            call = self._call(func, name, args, kwargs, sizes)
             self.steps.append(Read(call, result, call.line))
             return
         self.acted = self.acted or any(map(torch_ops.acts, ran))
@@ -93,33 +101,41 @@ class TorchSteps:
         found = list(tensors_of(result))
         if own and len(found) == 1 and result is found[0]:
             if not ran and self.slots.has(result):
-                if name.endswith("_") and not name.endswith("__"):  # requires_grad_, share_memory_
-                    raise NotAStep(f"{name} changes a tensor in a way that plans do not support")
-                return  # the tensor itself, as from `contiguous` of a contiguous one
-            if self._allocated(result, ran) or self._filled(result, ran):
+                self._returned_itself(name, sizes)
                 return
-        call = self._call(func, name, args, kwargs, ran)
+            if self._allocated(result, ran, sizes) or self._filled(result, ran, sizes):
+                return
+        call = self._call(func, name, args, kwargs, sizes)
         fresh = [tensor for tensor in found if not self.slots.has(tensor)]
-        odd = next(filter(None, map(torch_ops.oddity, fresh)), "")
-        if odd == "FakeTensor":
-            raise NotYet(f"{name} makes a fake tensor, as compilers do at a first call")
-        if odd:
-            raise NotAStep(f"{name} returns a {odd} tensor")
+        _check_plain(name, fresh)
         inexact = any(map(is_inexact, fresh)) and kwargs.get("dtype") is None
         if inexact and not any(map(is_inexact, tensors_of((args, kwargs)))):
             self._default_dtype()
-        if is_thin(func) and self._lowered(func, args, kwargs, found, ran):
+        if is_thin(func) and self._lowered(func, args, kwargs, found, ran, sizes):
             return
         several = result is not found[0] if found else False
         if several and len(list(tensors_of((args, kwargs)))) > 1:
             pass  # they may be views of different tensors
         elif own and fresh and all(self._is_view(tensor, call, ran) for tensor in fresh):
-            self._views(call, result)
+            self._views(call, result, sizes)
             return
-        for tensor in fresh:
-            self.slots.add(tensor, f"t{len(self.slots.all)}")
+        slots = [self.slots.add(tensor, f"t{len(self.slots.all)}") for tensor in fresh]
+        if sizes is not None:
+            sizes.called(slots, ran)
         made = self.slots.value(result, f"the result of {name}")
         self.steps.append(dataclasses.replace(call, result=made))
+
+    def _of(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> TorchSizes | None:
+        """The sizes of a torch function that has returned; None if the call is recorded for these
+        sizes alone."""
+        return None if self._sizes is None else TorchSizes(self._sizes, func, args, kwargs)
+
+    def _returned_itself(self, name: str, sizes: TorchSizes | None) -> None:
+        """A function has returned its argument, as `contiguous` does of a contiguous tensor."""
+        if name.endswith("_") and not name.endswith("__"):  # requires_grad_, share_memory_
+            raise NotAStep(f"{name} changes a tensor in a way that plans do not support")
+        if sizes is not None:
+            sizes.returned_itself()
 
     def _default_dtype(self) -> None:
         if not any(guard.text == _DEFAULT for guard in self._guards):
@@ -143,6 +159,7 @@ class TorchSteps:
         kwargs: Mapping[str, Any],
         found: list[torch.Tensor],
         ran: list[torch_ops.Ran],
+        sizes: TorchSizes | None,
     ) -> bool:
         """Record the operators that ran in a Python function of torch, in place of the function;
         returns whether they do all that it does. `found` are the tensors that it returned."""
@@ -152,13 +169,18 @@ class TorchSteps:
         if made is None:
             return False
         self._guard_names(func)
+        if sizes is not None:  # its code may decide by sizes
+            sizes.pin(tensors=not is_straight(func))
         for each, tensor in zip(ran, made, strict=True):
-            call = self._call(in_c(each.operator), each.name, each.args, each.kwargs, [each])
+            call = self._call(in_c(each.operator), each.name, each.args, each.kwargs)
+            inner = self._of(each.operator, each.args, each.kwargs)
             if self._is_view(tensor, call, [each]):
-                self._views(call, tensor)
+                self._views(call, tensor, inner)
             else:
-                result = Tensor(self.slots.add(tensor, f"t{len(self.slots.all)}"))
-                self.steps.append(dataclasses.replace(call, result=result))
+                slot = self.slots.add(tensor, f"t{len(self.slots.all)}")
+                if inner is not None:
+                    inner.called([slot], [each])
+                self.steps.append(dataclasses.replace(call, result=Tensor(slot)))
         return True
 
     def _call(
@@ -167,10 +189,12 @@ class TorchSteps:
         name: str,
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
-        ran: list[torch_ops.Ran],
+        sizes: TorchSizes | None = None,
     ) -> Call:
         values = tuple(self.slots.value(arg, f"an argument of {name}") for arg in args)
         named = tuple((k, self.slots.value(v, f"an argument of {name}")) for k, v in kwargs.items())
+        if sizes is not None:
+            values, named = sizes.valued(values, named)
         now: tuple[Any, ...] = torch_modes.dispatch()
         wanted: tuple[Any, ...] = self.modes
         if not any(tensor.requires_grad for tensor in tensors_of((tuple(args), dict(kwargs)))):
@@ -179,7 +203,9 @@ class TorchSteps:
             raise NotAStep(f"{name} is called in another torch mode than the host function")
         return Call(func, name, values, named, Constant(None), self._line())
 
-    def _allocated(self, tensor: torch.Tensor, ran: list[torch_ops.Ran]) -> bool:
+    def _allocated(
+        self, tensor: torch.Tensor, ran: list[torch_ops.Ran], sizes: TorchSizes | None
+    ) -> bool:
         """Record a tensor if it is new memory, uninitialized or filled with one number; returns
         whether it is."""
         if len(ran) != 1 or self.slots.has(tensor) or not torch_ops.is_plain(tensor):
@@ -193,12 +219,16 @@ class TorchSteps:
             self._default_dtype()
         slot = self.slots.add(tensor, f"t{len(self.slots.all)}")
         self.slots.made.add(slot)
+        if sizes is not None:
+            sizes.made(slot)
         self.steps.append(Allocate(slot, self._line()))
         if filling is not torch_ops.NOTHING:
             self.steps.append(Fill(slot, filling, self._line()))
         return True
 
-    def _filled(self, tensor: torch.Tensor, ran: list[torch_ops.Ran]) -> bool:
+    def _filled(
+        self, tensor: torch.Tensor, ran: list[torch_ops.Ran], sizes: TorchSizes | None
+    ) -> bool:
         """Record that a tensor allocated in this call was filled with one number; returns whether
         it was."""
         slot = self.slots.of(tensor)
@@ -211,7 +241,9 @@ class TorchSteps:
         if torch_modes.dispatch()[:2] != self.modes[:2]:
             raise NotAStep(f"{ran[0].name} is called in another torch mode")
         assert slot is not None
-        values = (Tensor(slot), Constant(number))
+        if sizes is not None:
+            sizes.pin(tensors=False)
+        values: tuple[Value, ...] = (Tensor(slot), Constant(number))
         fill = torch.Tensor.fill_
         call = Call(fill, "Tensor.fill_", values, (), Tensor(slot), self._line())
         self.steps.append(call)
@@ -225,7 +257,7 @@ class TorchSteps:
             return False
         return torch_ops.shares_memory(tensor, self.slots.tensors[base])
 
-    def _views(self, call: Call, result: Any) -> None:
+    def _views(self, call: Call, result: Any, sizes: TorchSizes | None) -> None:
         """Record one or several views of a tensor."""
         base = _base(call)
         assert base is not None
@@ -237,11 +269,22 @@ class TorchSteps:
             slot = self.slots.add(tensor, f"t{len(self.slots.all)}")
             function: Any = torch_ops.Picked(call.function, k) if several else call.function
             name = f"{call.name}[{k}]" if several else call.name
+            if sizes is not None:
+                sizes.viewed(slot, base, offset, several)
             made = Call(function, name, call.args, call.kwargs, Tensor(slot), call.line)
             self.steps.append(View(slot, base, offset, made, call.line))
 
 
 _DEFAULT = "torch's default dtype"
+
+
+def _check_plain(name: str, tensors: Sequence[torch.Tensor]) -> None:
+    """Raise `NotAStep` if a function has made a tensor that plans do not support."""
+    odd = next(filter(None, map(torch_ops.oddity, tensors)), "")
+    if odd == "FakeTensor":
+        raise NotYet(f"{name} makes a fake tensor, as compilers do at a first call")
+    if odd:
+        raise NotAStep(f"{name} returns a {odd} tensor")
 
 
 def _base(call: Call) -> int | None:

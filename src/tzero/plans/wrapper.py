@@ -38,6 +38,7 @@ from tzero.plans.plan import (
     Constant,
     Drift,
     Fill,
+    Formula,
     Launch,
     Nest,
     Plan,
@@ -49,11 +50,13 @@ from tzero.plans.plan import (
     Value,
     View,
     geometry,
+    grid_of,
     is_sequence_type,
     tensors_in,
 )
 from tzero.plans.torch_ops import Picked
 from tzero.reading.guards import Absent, Check
+from tzero.symbolic.formulas import OPERATIONS
 
 __all__ = ["Drifted", "OtherValue", "Wrapper", "drift_in", "filling", "resume", "wanted", "write"]
 
@@ -168,27 +171,47 @@ class _Writer:
         """A line of the function, and its comment."""
         if isinstance(step, Allocate):
             slot = self.plan.slots[step.slot]
-            if self.pool:
+            if self.pool and self.plan.sizing is None:
                 self.world[f"output_{k}"] = Ring(functools.partial(made_as, slot)).take
                 return f"{self.tensors[step.slot]} = output_{k}()", [geometry(slot)]
             self.world["empty_strided"] = torch.empty_strided
-            made = f"{list(slot.size)}, {list(slot.stride)}, dtype={slot.dtype}"
+            sizes, strides = self._geometry(step.slot)
+            made = f"{sizes}, {strides}, dtype={slot.dtype}"
             device = f'device="{slot.device}"'
             return f"{self.tensors[step.slot]} = empty_strided({made}, {device})", []
         if isinstance(step, Fill):  # through `data`: initial contents do not count as a change
             return f"{self.tensors[step.slot]}.data.fill_({self._constant(step.value)})", []
         if isinstance(step, View):
             called, target = self._called(k, step.call), self.tensors[step.slot]
-            return f"{target} = {called}", [geometry(self.plan.slots[step.slot])]
+            shown = geometry(self.plan.slots[step.slot], self.plan, step.slot)
+            return f"{target} = {called}", [shown]
         if isinstance(step, Call):
             return self._checked(k, step), []
         if isinstance(step, Read):
             self.world[f"read_{k}"] = functools.partial(_compare, Constant(step.value))
             return f"read_{k}({self._called(k, step.call)})", [f"is {step.value!r}"]
-        launch = f"launch_{k}"
+        launch, given = f"launch_{k}", ", ".join(self._launch_arguments(step))
+        grid = grid_of(self.plan, step)
+        if any(isinstance(size, Formula) for size in step.grid):
+            self.world[launch] = over(step.function)
+            sizes = ", ".join(
+                self._value(size) if isinstance(size, Formula) else str(size) for size in step.grid
+            )
+            return f"{launch}[{sizes}]({given})", [f"{step.function.__name__}[{grid}]"]
         self.world[launch] = over(step.function)[step.grid]
-        given = self._launch_arguments(step)
-        return f"{launch}({', '.join(given)})", [f"{step.function.__name__}[{step.grid}]"]
+        return f"{launch}({given})", [f"{step.function.__name__}[{grid}]"]
+
+    def _geometry(self, slot: int) -> tuple[str, str]:
+        """The sizes and strides of a slot, as code."""
+        sizing = self.plan.sizing
+        shape = None if sizing is None else sizing.slots[slot]
+        if shape is None:
+            each = self.plan.slots[slot]
+            return str(list(each.size)), str(list(each.stride))
+        sizes, strides = (
+            f"[{', '.join(self._value(Formula(each)) for each in part)}]" for part in shape[:2]
+        )
+        return sizes, strides
 
     def _launch_arguments(self, step: Launch) -> list[str]:
         names = [parameter.name for parameter in triton_launch.parameters(step.function)]
@@ -250,7 +273,13 @@ class _Writer:
             return self.leaves[value.leaf]
         if isinstance(value, Constant):
             return self._constant(value.value)
+        if isinstance(value, Formula):
+            return self._formula(value.number)
         items = [self._value(item) for item in value.items]
+        if value.kind is slice:
+            return f"slice({', '.join(items)})"
+        if value.kind is torch.Size:
+            return f"torch.Size([{', '.join(items)}])"
         if value.kind is list:
             return f"[{', '.join(items)}]"
         if value.kind is dict:
@@ -261,6 +290,13 @@ class _Writer:
         if is_sequence_type(value.kind):
             return f"{self._kind(value.kind)}(({', '.join(items)},))"
         return f"tuple.__new__({self._kind(value.kind)}, ({', '.join(items)},))"
+
+    def _formula(self, number: int) -> str:
+        """A formula as code."""
+        sizing = self.plan.sizing
+        assert sizing is not None
+        self.world |= _COMPUTING
+        return sizing.text(number, self.leaves)
 
     def _kind(self, kind: type) -> str:
         """A named tuple class by its name, unless that is taken."""
@@ -297,11 +333,22 @@ def _has_facts(tensor: torch.Tensor, facts: tuple[Any, ...]) -> bool:
 _OWN = re.compile(r"(t|leaf_|launch_|call_|checked_|read_|constant_|global_|output_|kind_)\d+|_+")
 
 
+_COMPUTING: dict[str, Any] = {
+    "cdiv": OPERATIONS["cdiv"].compute,
+    "next_power_of_2": OPERATIONS["next_power_of_2"].compute,
+    "ceil": math.ceil,
+    "floor": math.floor,
+}
+"""What formulas call, besides builtins."""
+
+_TAKEN = frozenset(
+    ["torch", "Tensor", "empty_strided", "slice", "tuple", "abs", "min", "max", "int", *_COMPUTING]
+)
+
+
 def _is_free(name: str) -> bool:
     """Whether the generated source does not use a name for anything else."""
-    taken = name in ("torch", "Tensor", "empty_strided", "slice", "tuple") or keyword.iskeyword(
-        name
-    )
+    taken = name in _TAKEN or keyword.iskeyword(name)
     return name.isidentifier() and not taken and _OWN.fullmatch(name) is None
 
 
@@ -357,8 +404,12 @@ def _fits(plan: Plan, value: Value, result: Any, known: dict[int, Any]) -> bool:
             return False
         known[value.slot] = result
         slot = plan.slots[value.slot]
-        geometry = (result.dtype, result.device, tuple(result.size()), tuple(result.stride()))
-        return geometry == (slot.dtype, slot.device, slot.size, slot.stride)
+        kind = (result.dtype, result.device, result.dim())
+        if kind != (slot.dtype, slot.device, len(slot.size)):
+            return False
+        geometry = (tuple(result.size()), tuple(result.stride()))
+        computed = slot.opaque or plan.sizing is not None
+        return computed or geometry == (slot.size, slot.stride)
     if isinstance(value, Nest):
         items = _items(result) if type(result) is value.kind else ()
         if len(items) != len(value.items) or value.kind is dict:
@@ -459,6 +510,7 @@ def resume(
             return given[of.leaf]
         if isinstance(of, Constant):
             return of.value
+        assert isinstance(of, Nest), "a plan over sizes is made concrete first"
         items = [value(item) for item in of.items]
         if of.kind is dict:
             return dict(zip(of.names, items, strict=True))

@@ -26,6 +26,7 @@ from tzero.plans.table import Bound, Planned, Table
 from tzero.reading.dependencies import Dependencies, Unreplayable, read_dependencies
 from tzero.reading.forwarded import Passing, read_passing
 from tzero.reading.guards import Guard
+from tzero.symbolic.formulas import Source
 
 __all__ = ["HelionPlanner", "whole"]
 
@@ -129,7 +130,11 @@ class HelionPlanner(Planner[R]):
         return False  # Helion generates its host functions from what was read
 
     def _subject(
-        self, bound: Bound[R], args: tuple[Any, ...], before: Planned | None
+        self,
+        bound: Bound[R],
+        args: tuple[Any, ...],
+        before: Planned | None,
+        free: frozenset[Source],
     ) -> record.Subject:
         found = compat.compiled(self._kernel, whole(args, self._fixed))
         if found is None:

@@ -1,0 +1,179 @@
+"""Which sizes of a kernel's calls vary: the first is exact, a second one makes what varied free.
+
+    call ── all but its sizes ──► calls alike ── sizes seen so far ──► what another call may change
+
+Enters: the arguments of calls that are about to be recorded. Leaves: the sizes, strides and
+integers that their plans should not assume. It must not know how a call is recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any, Literal, NamedTuple
+
+from tzero.adapters.torch_internals import dynamic_dims, static_dims
+from tzero.arguments.situation import TENSORS, alike, leaves
+from tzero.errors import UnsupportedType
+from tzero.plans.plan import Plan
+from tzero.plans.sized import is_variant
+from tzero.plans.sizes import sources
+from tzero.plans.table import Planned
+from tzero.symbolic.formulas import Source
+
+__all__ = ["Free", "Varied"]
+
+Free = Literal["nothing", "what varies", "everything"]
+"""What plans leave open: ``static_shapes=True``, by default, and ``static_shapes=False``."""
+
+_MOST_KINDS = 256
+_MOST_PLANS = 32
+_MOST_VARIANTS = 64
+_MOST_IN_VAIN = 3
+"""How often a call is recorded for other sizes in vain before that is given up."""
+
+
+class _Kept(NamedTuple):
+    """A plan over sizes, and the sizes, strides and integers that it does not leave open."""
+
+    planned: Planned
+    fixed: dict[Source, int]
+
+
+class _Seen:
+    """What is known of calls that are alike."""
+
+    __slots__ = ("first", "in_vain", "plans", "varied", "why")
+
+    def __init__(self, first: dict[Source, int]) -> None:
+        self.first = first
+        self.varied: set[Source] = set()
+        self.in_vain = 0
+        self.why = ""
+        self.plans: list[_Kept] = []
+
+
+class Varied:
+    """The sizes of one kernel's calls.
+
+    >>> varied = Varied("what varies", ("x", "n"))
+    >>> varied.free((2.5, 8)), varied.free((0.5, 9))
+    (frozenset(), frozenset({Source(what='number', leaf=1, dim=0)}))
+    """
+
+    def __init__(self, free: Free, parameters: Sequence[str]) -> None:
+        self._free: Free = free
+        self._parameters = parameters
+        self._seen: dict[Hashable, _Seen] = {}
+        self.why_not = "" if free != "nothing" else "static_shapes=True"
+        """Why no plan is for several sizes; empty if they may be."""
+
+    def disable(self, why: str) -> None:
+        """Record each size by itself from now on."""
+        self.why_not, self._seen = self.why_not or why, {}
+
+    def reset(self) -> None:
+        """Forget all sizes."""
+        self.why_not = "" if self._free != "nothing" else self.why_not
+        self._seen = {}
+
+    def free(self, args: tuple[Any, ...]) -> frozenset[Source]:
+        """What a plan of this call should not assume; empty if it is to be for these sizes."""
+        kind = None if self.why_not else _kind(args)
+        if kind is None:
+            return frozenset()
+        every, now = self._now(args)
+        seen = self._seen.get(kind)
+        if seen is None:
+            while len(self._seen) >= _MOST_KINDS:
+                self._seen.pop(next(iter(self._seen)), None)
+            seen = self._seen[kind] = _Seen(now)
+        seen.varied.update(source for source, n in now.items() if n != seen.first[source])
+        if seen.in_vain >= _MOST_IN_VAIN:
+            return frozenset()
+        asked, fixed = _marked(every)
+        free = seen.varied | {source for source in asked if now[source] > 1}
+        if self._free == "everything":
+            free |= {source for source, n in now.items() if n not in (0, 1)}
+        return frozenset(free - fixed)
+
+    def hashed(self, args: tuple[Any, ...]) -> int:
+        """The same for calls that one plan over sizes is likely to serve."""
+        _, now = self._now(args)
+        return hash((_kind(args), *((n == 0, n == 1, n % 16 == 0) for n in now.values())))
+
+    def note(self, args: tuple[Any, ...], planned: Planned) -> Planned:
+        """A call with `free` sizes was recorded. Returns its plan with the binaries of earlier
+        plans that do the same; those end."""
+        seen = self._seen.get(_kind(args))
+        if seen is None:
+            return planned
+        plan = planned.plan
+        if plan.sizing is None:
+            seen.in_vain, seen.why = seen.in_vain + 1, plan.unsized
+            return planned
+        seen.in_vain = 0
+        for other in [each.planned for each in seen.plans if is_variant(plan, each.planned.plan)]:
+            planned = planned._replace(variants=_joined(planned, other))
+            seen.plans = [each for each in seen.plans if each.planned is not other]
+            other.bound.plans.forget(other)
+        free, (_, now) = set(plan.sizing.free), self._now(args)
+        fixed = {
+            source: n
+            for source, n in now.items()
+            if source not in free and (source.what != "number" or source.leaf in plan.by_value)
+        }
+        seen.plans = [*seen.plans[1 - _MOST_PLANS :], _Kept(planned, fixed)]
+        return planned
+
+    def find(self, args: tuple[Any, ...]) -> Planned | None:
+        """A plan over sizes that serves a call, the latest; None if there is none. Its guards may
+        not hold."""
+        seen = self._seen.get(_kind(args))
+        if seen is None or not seen.plans:
+            return None
+        every, now = self._now(args)
+        for kept in reversed(seen.plans):
+            planned: Planned = kept.planned
+            sizing = planned.plan.sizing
+            alive = planned.bound.plans.has(planned)
+            same = alive and all(now[source] == n for source, n in kept.fixed.items())
+            if same and sizing is not None and sizing.at(every) is not None:
+                return planned
+        return None
+
+    def _now(self, args: tuple[Any, ...]) -> tuple[list[Any], dict[Source, int]]:
+        """The leaves of a call, and its sizes, strides and integers."""
+        every = [value for _, value in leaves(args, self._parameters)]
+        return every, {s: n for k, value in enumerate(every) for s, n in sources(k, value)}
+
+    def why(self, args: tuple[Any, ...]) -> str:
+        """Why calls like this one are recorded for each size; empty if they are not."""
+        seen = self._seen.get(_kind(args))
+        return self.why_not or ("" if seen is None else seen.why)
+
+
+def _kind(args: tuple[Any, ...]) -> Hashable | None:
+    """What calls have in common that one plan may serve; None if plans do not support them."""
+    try:
+        return alike(args)
+    except (UnsupportedType, RuntimeError):  # torch raises it for tensors without sizes
+        return None
+
+
+def _joined(planned: Planned, other: Planned) -> tuple[Plan, ...]:
+    """The plans with other binaries that do the same as a plan, the latest first."""
+    return (*planned.variants, other.plan, *other.variants)[:_MOST_VARIANTS]
+
+
+def _marked(values: Sequence[Any]) -> tuple[set[Source], set[Source]]:
+    """What `torch._dynamo.mark_dynamic` and `mark_static` say of sizes and strides."""
+    asked: set[Source] = set()
+    fixed: set[Source] = set()
+    for k, value in enumerate(values):
+        if type(value) not in TENSORS:
+            continue
+        dynamic = dynamic_dims(value)
+        asked |= {Source("size", k, dim) for dim in dynamic}
+        asked |= {Source("stride", k, dim) for dim in range(value.dim()) if dynamic}
+        fixed |= {Source("size", k, dim) for dim in static_dims(value)}
+    return asked, fixed
