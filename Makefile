@@ -128,13 +128,14 @@ CAN_SANITIZE = echo 'int main(){}' | $(CXX) -x c++ $(SANITIZERS) - -o /dev/null 
 sanitized: $(VENV)/.ready-bench
 	@if $(CAN_SANITIZE); then $(MAKE) --no-print-directory $(SANITIZED); fi
 
-# test_native.py is about the installed build.
+# test_native.py is about the installed build. Pytest leaves standard error alone, for the report of
+# a sanitizer, which ends the process.
 sanitize: $(VENV)/.ready-dev sanitized
 	@if ! $(CAN_SANITIZE); then \
 		echo "SKIPPED: $(CXX) cannot link with the sanitizers (on Debian they come with g++)"; \
 	else \
 		LD_PRELOAD='$(RUNTIMES)' ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc TZERO_CPU=1 \
-		$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile -k native --native $(CURDIR)/$(SANITIZED) \
+		$(BIN)/python -m pytest -q --capture sys -n $(WORKERS) --dist loadfile -k native --native $(CURDIR)/$(SANITIZED) \
 			--ignore tests/native/test_native.py tests/launches/test_rows.py \
 			tests/launches/test_fast_path.py tests/plans tests/native tests/tune/test_select.py tests/tune/test_select_native.py; \
 	fi
