@@ -35,8 +35,13 @@ def _parse_one_at_a_time() -> None:
     Until 3.13 CPython counts the depth of the tree that ast.parse builds for all threads at once,
     and raises SystemError when another thread parses meanwhile. That takes Python code run by the
     collector in the middle of it: Hypothesis's callback, which measures collections.
+
+    A fork waits for its turn too: the lock would stay locked in the child, and collections off.
     """
-    parse, turn = ast.parse, threading.Lock()
+    parse, turn = ast.parse, threading.RLock()
+    os.register_at_fork(
+        before=turn.acquire, after_in_parent=turn.release, after_in_child=turn.release
+    )
 
     def parse_undisturbed(*args, **kwargs):
         with turn:
