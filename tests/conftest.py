@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+pytest.register_assert_rewrite("tests.plans.tiers")  # before any other conftest imports it
+
 MARKERS = (
     "gpu: needs a CUDA device; skipped without one (run with `make test-gpu`)",
     "soak: takes minutes; skipped unless asked for with `-m soak` (run with `make soak`)",
