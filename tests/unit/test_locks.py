@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import functools
 import gc
 import importlib
@@ -236,26 +235,6 @@ def test_a_child_can_take_locks_that_other_threads_held_at_the_fork() -> None:
     try:
         assert forked(lambda: all(each.acquire(timeout=30) for each in made)) == 0
         assert forked(lambda: semaphore.acquire(timeout=30)) == 0
-    finally:
-        done.set()
-        thread.join()
-
-
-def test_a_child_can_parse_while_another_thread_of_its_parent_does() -> None:
-    text = "x = 1\n" * 20_000
-    done = threading.Event()
-
-    def parse() -> None:
-        while not done.is_set():
-            ast.parse(text)
-
-    def child() -> bool:
-        return gc.isenabled() and isinstance(ast.parse("x = 1"), ast.Module)
-
-    thread = threading.Thread(target=parse)
-    thread.start()
-    try:
-        assert [forked(child) for _ in range(3)] == [0, 0, 0]
     finally:
         done.set()
         thread.join()
