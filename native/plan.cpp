@@ -326,6 +326,12 @@ Replay::Done Replay::put_in(const Fill &step) {
 }
 
 Replay::Done Replay::view(const View &step) {
+    if (step.is_tensor) {
+        PyObject *made = view_of(state_.tensors, state_.torch, frame_.objects[step.base],
+                                 plan_.slots[step.slot].geometry.sizes_and_strides, step.elements);
+        if (made == nullptr) return PyErr_Occurred() ? Done::error : Done::resume;
+        Py_XSETREF(frame_.objects[step.slot], made);
+    }
     frame_.addresses[step.slot] =
         step.is_empty ? nullptr : frame_.addresses[step.base] + step.offset;
     return Done::yes;

@@ -92,6 +92,8 @@ struct View {
     size_t slot, base;
     Py_ssize_t offset;  // bytes
     bool is_empty;
+    bool is_tensor;    // more than its address is needed
+    int64_t elements;  // the offset of a tensor
 };
 
 struct Call {

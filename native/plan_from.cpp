@@ -190,6 +190,9 @@ class Maker {
         made.base = slot_in(fields, "base");
         made.offset = fields.integer("offset", INT64_MIN, INT64_MAX);
         made.is_empty = fields.flag("is_empty");
+        made.is_tensor = fields.flag("is_tensor");
+        made.elements = fields.integer("elements", INT64_MIN, INT64_MAX);
+        if (made.is_tensor && !state_.torch.makes_views) fields.wrong("is_tensor", "False here");
         return made;
     }
 

@@ -114,7 +114,7 @@ class TorchSteps:
         if several and len(list(tensors_of((args, kwargs)))) > 1:
             pass  # they may be views of different tensors
         elif own and fresh and all(self._is_view(tensor, call, ran) for tensor in fresh):
-            self._views(call, result)
+            self._views(call, result, ran)
             return
         for tensor in fresh:
             self.slots.add(tensor, f"t{len(self.slots.all)}")
@@ -155,7 +155,7 @@ class TorchSteps:
         for each, tensor in zip(ran, made, strict=True):
             call = self._call(in_c(each.operator), each.name, each.args, each.kwargs, [each])
             if self._is_view(tensor, call, [each]):
-                self._views(call, tensor)
+                self._views(call, tensor, [each])
             else:
                 result = Tensor(self.slots.add(tensor, f"t{len(self.slots.all)}"))
                 self.steps.append(dataclasses.replace(call, result=result))
@@ -225,11 +225,12 @@ class TorchSteps:
             return False
         return torch_ops.shares_memory(tensor, self.slots.tensors[base])
 
-    def _views(self, call: Call, result: Any) -> None:
+    def _views(self, call: Call, result: Any, ran: list[torch_ops.Ran]) -> None:
         """Record one or several views of a tensor."""
         base = _base(call)
         assert base is not None
         several = not isinstance(result, torch.Tensor)
+        is_strided = not several and all(map(torch_ops.is_strided, ran))
         for k, tensor in enumerate(result if several else [result]):
             if self.slots.has(tensor):
                 continue
@@ -238,7 +239,10 @@ class TorchSteps:
             function: Any = torch_ops.Picked(call.function, k) if several else call.function
             name = f"{call.name}[{k}]" if several else call.name
             made = Call(function, name, call.args, call.kwargs, Tensor(slot), call.line)
-            self.steps.append(View(slot, base, offset, made, call.line))
+            is_plain = not tensor.is_conj() and not tensor.is_neg()
+            self.steps.append(
+                View(slot, base, offset, made, call.line, is_strided=is_strided and is_plain)
+            )
 
 
 _DEFAULT = "torch's default dtype"
