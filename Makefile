@@ -53,7 +53,10 @@ JOBS := 2
 .NOTPARALLEL:
 endif
 
-.PHONY: help bench test test-bench lint types dev-beside-sanitized types-beside-environments environments tidy test-all test-others test-faults test-verify test-helion sanitized sanitize test-newest test-gpu sanitize-gpu soak corpus fix docs clean
+# A file stays in one process. tests/conftest.py orders them, the longest first.
+BY_FILE := --dist loadfile --no-loadscope-reorder
+
+.PHONY: help bench test test-bench lint types environments-beside-sanitized environments checks test-all-beside-checks tidy test-all test-others test-faults test-verify test-helion sanitized sanitize test-newest test-gpu sanitize-gpu soak corpus fix docs clean
 
 help:
 	@echo 'make bench     build, and print a table of measurements for this machine'
@@ -79,11 +82,11 @@ test-bench: $(VENV)/.ready-bench
 		$(BIN)/python -m bench --quick; \
 	fi
 
-test: test-bench dev-beside-sanitized lint types-beside-environments test-all test-others
+test: test-bench environments-beside-sanitized lint test-all-beside-checks test-others
 
-# Two at a time, the longest first.
+# The longest first. Three at a time, since some tests wait for processes and deadlines.
 test-others:
-	@$(MAKE) --no-print-directory -j 2 -O BESIDE=1 sanitize test-newest test-verify test-faults test-helion tidy
+	@$(MAKE) --no-print-directory -j 3 -O BESIDE=1 test-newest test-faults sanitize test-verify test-helion
 
 lint: $(VENV)/.ready-dev
 	$(BIN)/ruff format --check .
@@ -92,13 +95,18 @@ lint: $(VENV)/.ready-dev
 types: $(VENV)/.ready-dev
 	$(BIN)/mypy
 
-# pip takes one core.
-dev-beside-sanitized: $(VENV)/.ready-bench
-	@printf '%s\n' $(VENV)/.ready-dev sanitized | xargs -P 2 -I TARGET $(MAKE) --no-print-directory BESIDE=1 TARGET
+# pip and a compiler take one core each.
+environments-beside-sanitized: $(VENV)/.ready-bench
+	@printf '%s\n' environments sanitized | xargs -P 2 -I TARGET $(MAKE) --no-print-directory BESIDE=1 TARGET
 
-# mypy and pip take one core each.
-types-beside-environments: $(VENV)/.ready-dev
-	@printf '%s\n' types environments | xargs -P 2 -I TARGET $(MAKE) --no-print-directory TARGET
+# The tests leave some time unused, in which mypy and clang-tidy run. What those say comes last.
+test-all-beside-checks: $(VENV)/.ready-dev
+	@printf '%s\n' test-all checks | xargs -P 2 -I TARGET $(MAKE) --no-print-directory TARGET; \
+		status=$$?; cat build/checks.log; exit $$status
+
+checks: $(VENV)/.ready-dev
+	@mkdir -p build
+	@nice -n 19 $(MAKE) --no-print-directory BESIDE=1 types tidy > build/checks.log 2>&1
 
 # That of the oldest Helion may fail here; test-helion tries again and says what then.
 environments: $(VENV)/.ready-dev
@@ -128,28 +136,31 @@ CAN_SANITIZE = echo 'int main(){}' | $(CXX) -x c++ $(SANITIZERS) - -o /dev/null 
 sanitized: $(VENV)/.ready-bench
 	@if $(CAN_SANITIZE); then $(MAKE) --no-print-directory $(SANITIZED); fi
 
-# test_native.py is about the installed build.
-sanitize: $(VENV)/.ready-dev sanitized
+# test_native.py is about the installed build. Pytest leaves standard error alone, for the report of
+# a sanitizer, which ends the process.
+sanitize: $(VENV)/.ready-dev
+	@$(MAKE) --no-print-directory sanitized
 	@if ! $(CAN_SANITIZE); then \
 		echo "SKIPPED: $(CXX) cannot link with the sanitizers (on Debian they come with g++)"; \
 	else \
 		LD_PRELOAD='$(RUNTIMES)' ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc TZERO_CPU=1 \
-		$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile -k native --native $(CURDIR)/$(SANITIZED) \
+		$(BIN)/python -m pytest -q --capture sys -n $(WORKERS) $(BY_FILE) -k native --native $(CURDIR)/$(SANITIZED) \
 			--ignore tests/native/test_native.py tests/launches/test_rows.py \
 			tests/launches/test_fast_path.py tests/plans tests/native tests/tune/test_select.py tests/tune/test_select_native.py; \
 	fi
 
 # TZERO_CPU=1: these tests are about the CPU backend, also on a machine that has a GPU.
 test-all: $(VENV)/.ready-dev
-	TZERO_CPU=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m 'not gpu and not soak' --ignore tests/faults $(TEST_ARGS)
+	TZERO_CPU=1 $(BIN)/python -m pytest -n 2 $(BY_FILE) -m 'not gpu and not soak' --ignore tests/faults $(TEST_ARGS)
 
 # In processes that have run nothing else: some rows fork, which is not safe beside just any threads.
 test-faults: $(VENV)/.ready-dev
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile tests/faults $(TEST_ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) $(BY_FILE) tests/faults $(TEST_ARGS)
 
-# The plans' own tests once more, with every call recorded again and compared with its plan.
+# The plans' own tests once more, with every call recorded again and compared with its plan. A third
+# is about replays, of which there are none then; their skips are not listed.
 test-verify: $(VENV)/.ready-dev
-	TZERO_CPU=1 TZERO_VERIFY=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m 'not gpu and not soak' tests/plans $(TEST_ARGS)
+	TZERO_CPU=1 TZERO_VERIFY=1 $(BIN)/python -m pytest -r fE -n $(WORKERS) $(BY_FILE) -m 'not gpu and not soak' tests/plans $(TEST_ARGS)
 
 # The oldest Helion that is supported; the others are those of the constraints. What depends on the
 # version is tested in each run; `make test-helion HELION_TESTS=tests/integrations/helion` runs all.
@@ -164,7 +175,7 @@ $(OLD_HELION)/.made: | $(VENV)/.ready-dev
 test-helion: $(VENV)/.ready-dev
 	@$(MAKE) --no-print-directory $(OLD_HELION)/.made || echo "SKIPPED: pip cannot install Helion 1.4.0"
 	@if test -f $(OLD_HELION)/.made; then \
-		TZERO_CPU=1 PYTHONPATH=$(CURDIR)/$(OLD_HELION) $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile \
+		TZERO_CPU=1 PYTHONPATH=$(CURDIR)/$(OLD_HELION) $(BIN)/python -m pytest -q -n $(WORKERS) $(BY_FILE) \
 			$(HELION_TESTS) $(TEST_ARGS); \
 	fi
 
@@ -184,7 +195,7 @@ $(NEWEST)/.made: constraints-newest.txt | $(VENV)/.ready-dev
 	@touch $@
 
 test-newest: $(NEWEST)/.made
-	TZERO_CPU=1 $(NEWEST)/bin/python -m pytest -n $(WORKERS) --dist loadfile \
+	TZERO_CPU=1 $(NEWEST)/bin/python -m pytest -n $(WORKERS) $(BY_FILE) \
 		-m 'not gpu and not soak' $(NEWEST_TESTS) $(TEST_ARGS)
 
 test-gpu: $(READY_DEV)

@@ -129,20 +129,23 @@ PyObject *configure_plans(PyObject *module, PyObject *args, PyObject *kwargs) {
     static const char *const keywords[] = {"dtype", "layout", "memory_format", "device", "size",
                                            "measure", "key_set", "plain_keys",
                                            "plain_included", "plain_excluded", "settings", "ready",
-                                           "storage", "gradients", nullptr};
+                                           "storage", "gradients", "makes_views", "view_key",
+                                           "keys_of_views", nullptr};
     PyObject *dtype = nullptr, *layout = nullptr, *memory_format = nullptr, *device = nullptr;
     PyObject *size = nullptr, *measure = nullptr, *settings = nullptr;
     Py_ssize_t key_set = 0;
     unsigned long long plain_keys = 0, plain_included = 0, plain_excluded = 0;
-    int ready = 0;
+    unsigned long long view_key = 0, keys_of_views = 0;
+    int ready = 0, makes_views = 0;
     Py_ssize_t storage = -1, gradients = -1;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$O!O!O!O!O!O!nKKKO!pnn:configure_plans",
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$O!O!O!O!O!O!nKKKO!pnnpKK:configure_plans",
                                      const_cast<char **>(keywords), &PyType_Type, &dtype,
                                      &PyType_Type, &layout, &PyType_Type, &memory_format,
                                      &PyType_Type, &device, &PyType_Type, &size,
                                      &PyDict_Type, &measure, &key_set, &plain_keys,
                                      &plain_included, &plain_excluded, &PyDict_Type, &settings,
-                                     &ready, &storage, &gradients)) {
+                                     &ready, &storage, &gradients, &makes_views, &view_key,
+                                     &keys_of_views)) {
         return nullptr;
     }
     State *state = state_of(module);
@@ -170,6 +173,9 @@ PyObject *configure_plans(PyObject *module, PyObject *args, PyObject *kwargs) {
     state->torch.plain_excluded = plain_excluded;
     state->torch.storage = storage;
     state->torch.gradients = gradients;
+    state->torch.makes_views = makes_views != 0 && state->torch.views.are_known();
+    state->torch.view_key = view_key;
+    state->torch.keys_of_views = keys_of_views;
     state->torch.ready = ready != 0;
     Py_RETURN_NONE;
 }
@@ -190,6 +196,40 @@ PyObject *one_more_version(PyObject *module, PyObject *value) {
         return nullptr;
     }
     bump_version(state->tensors, state->torch, value);
+    Py_RETURN_NONE;
+}
+
+PyObject *makes_views(PyObject *module, PyObject *) {
+    return PyBool_FromLong(state_of(module)->torch.makes_views);
+}
+
+// For the check that these are the views that torch makes.
+PyObject *strided_view(PyObject *module, PyObject *args) {
+    const State *state = state_of(module);
+    PyObject *tensor = nullptr, *size = nullptr, *stride = nullptr;
+    long long offset = 0;
+    if (!PyArg_ParseTuple(args, "OO!O!L:strided_view", &tensor, &PyTuple_Type, &size,
+                          &PyTuple_Type, &stride, &offset)) {
+        return nullptr;
+    }
+    if (Py_TYPE(tensor) != state->tensors.tensor && Py_TYPE(tensor) != state->tensors.parameter) {
+        PyErr_SetString(PyExc_TypeError, "strided_view takes a torch.Tensor, and no subclass");
+        return nullptr;
+    }
+    if (PyTuple_GET_SIZE(size) != PyTuple_GET_SIZE(stride)) {
+        PyErr_SetString(PyExc_ValueError, "strided_view takes as many strides as sizes");
+        return nullptr;
+    }
+    if (!state->torch.views.are_known()) Py_RETURN_NONE;
+    std::vector<int64_t> geometry;
+    for (PyObject *each : {size, stride}) {
+        for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(each); ++k) {
+            geometry.push_back(PyLong_AsLongLong(PyTuple_GET_ITEM(each, k)));
+            if (PyErr_Occurred()) return nullptr;
+        }
+    }
+    PyObject *made = view_of(state->tensors, state->torch, tensor, geometry, offset);
+    if (made != nullptr || PyErr_Occurred()) return made;
     Py_RETURN_NONE;
 }
 
@@ -432,12 +472,19 @@ PyMethodDef methods[] = {
      METH_VARARGS | METH_KEYWORDS,
      PyDoc_STR("configure_plans($module, /, *, dtype, layout, memory_format, device, size, "
                "measure, key_set, plain_keys, "
-               "plain_included, plain_excluded, settings, ready, storage, gradients)\n--\n\n"
+               "plain_included, plain_excluded, settings, ready, storage, gradients, makes_views, "
+               "view_key, keys_of_views)\n--\n\n"
                "Set where plans read torch's objects, and whether plans may be native.")},
     {"tensor_version", tensor_version, METH_O,
      PyDoc_STR("tensor_version($module, tensor, /)\n--\n\nThe version counter of a tensor.")},
     {"bump_version", one_more_version, METH_O,
      PyDoc_STR("bump_version($module, tensor, /)\n--\n\nIncrement a tensor's version counter.")},
+    {"makes_views", makes_views, METH_NOARGS,
+     PyDoc_STR("makes_views($module, /)\n--\n\nWhether plans make views of tensors natively.")},
+    {"strided_view", strided_view, METH_VARARGS,
+     PyDoc_STR("strided_view($module, tensor, size, stride, offset, /)\n--\n\n"
+               "A view that starts offset elements after a tensor; None if torch refuses, or does "
+               "not have the functions for it.")},
     {"rings", rings, METH_NOARGS,
      PyDoc_STR("rings($module, /)\n--\n\nWhether torch's counts of references were found.")},
     {"torch_modes", torch_modes, METH_NOARGS,

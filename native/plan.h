@@ -95,6 +95,8 @@ struct View {
     Py_ssize_t offset;  // bytes
     bool is_empty;
     int64_t itemsize;
+    bool is_tensor;    // more than its address is needed
+    int64_t elements;  // the offset of a tensor
 };
 
 struct Call {

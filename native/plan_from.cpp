@@ -343,6 +343,11 @@ class Maker {
         made.offset = fields.integer("offset", INT64_MIN, INT64_MAX);
         made.is_empty = fields.flag("is_empty");
         made.itemsize = fields.integer("itemsize", 1, INT32_MAX);
+        made.is_tensor = fields.flag("is_tensor");
+        made.elements = fields.integer("elements", INT64_MIN, INT64_MAX);
+        if (made.is_tensor && (!state_.torch.makes_views || plan_->sized)) {
+            fields.wrong("is_tensor", "False here");
+        }
         return made;
     }
 

@@ -190,6 +190,12 @@ Replay::Done Replay::view(const View &step) {
         is_empty = elements_of(slot, applied_->values.data(), &elements) && elements == 0;
         offset = (*applied_)[slot.offset] * step.itemsize;  // known to fit
     }
+    if (step.is_tensor) {
+        PyObject *made = view_of(state_.tensors, state_.torch, frame_.objects[step.base],
+                                 plan_.slots[step.slot].geometry.sizes_and_strides, step.elements);
+        if (made == nullptr) return PyErr_Occurred() ? Done::error : Done::resume;
+        Py_XSETREF(frame_.objects[step.slot], made);
+    }
     frame_.addresses[step.slot] = is_empty ? nullptr : frame_.addresses[step.base] + offset;
     return Done::yes;
 }

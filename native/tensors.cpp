@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <exception>
 
 #include "library.h"
 
@@ -29,6 +30,19 @@ const void *impl_of(const void *handle) {
     const void *impl = nullptr;
     std::memcpy(&impl, handle, sizeof impl);
     return impl;
+}
+
+// The dispatch keys for a view of a tensor of which autograd knows nothing; 0 for other tensors.
+uint64_t keys_below_autograd(const Torch &torch, const void *impl) {
+    const auto *at = static_cast<const char *>(impl);
+    const void *gradients = nullptr;
+    uint64_t keys = 0;
+    if (torch.gradients < 0) return 0;
+    std::memcpy(&gradients, at + torch.gradients, sizeof gradients);
+    std::memcpy(&keys, at + torch.key_set, sizeof keys);
+    // Without the key it is an inference tensor, and the mode of the thread decides.
+    if (gradients != nullptr || (keys & torch.view_key) == 0) return 0;
+    return keys & torch.keys_of_views;
 }
 
 }  // namespace
@@ -61,7 +75,22 @@ const char *Torch::open() {
     if (!library.find("aoti_torch_get_sizes", sizes)) return "aoti_torch_get_sizes";
     if (!library.find("aoti_torch_get_strides", strides)) return "aoti_torch_get_strides";
     library.find("_ZN2at15get_num_threadsEv", threads_);  // optional: Python can be asked instead
+    views.open();                                         // optional: Python calls torch instead
     return nullptr;
+}
+
+void ViewFunctions::open() {
+    const Library library("libtorch_cpu.so", RTLD_LAZY | RTLD_NOLOAD);
+    const Library python("libtorch_python.so", RTLD_LAZY | RTLD_NOLOAD);
+    if (!library || !python) return;
+    library.find("_ZN2at4_ops10as_strided4callERKNS_6TensorEN3c108ArrayRefINS5_6SymIntEEES8_"
+                 "St8optionalIS7_E",
+                 as_strided);
+    library.find("_ZN2at4_ops10as_strided10redispatchEN3c1014DispatchKeySetERKNS_6TensorENS2_"
+                 "8ArrayRefINS2_6SymIntEEES9_St8optionalIS8_E",
+                 below_autograd);
+    library.find("aoti_torch_get_storage_offset", offset);
+    python.find("_Z16THPVariable_WrapON2at10TensorBaseE", wrap);
 }
 
 Modes Torch::modes() const {
@@ -138,6 +167,26 @@ Uses read_uses(const Tensors &tensors, const Torch &torch, PyObject *value) {
                     sizeof uses.storage);
     }
     return uses;
+}
+
+PyObject *view_of(const Tensors &tensors, const Torch &torch, PyObject *base,
+                  const std::vector<int64_t> &sizes_and_strides, int64_t offset) {
+    const void *handle = handle_of(tensors, base);
+    const size_t dimensions = sizes_and_strides.size() / 2;
+    const Integers sizes = {sizes_and_strides.data(), dimensions};
+    const Integers strides = {sizes.data + dimensions, dimensions};
+    int64_t start = 0;
+    // Without an offset, torch takes the base's.
+    if (offset != 0 && torch.views.offset(handle, &start) != 0) return nullptr;
+    const MaybeInteger from = {start + offset, offset != 0};
+    try {
+        const uint64_t keys = keys_below_autograd(torch, impl_of(handle));
+        NewTensor made = keys == 0 ? torch.views.as_strided(handle, sizes, strides, from)
+                                   : torch.views.below_autograd(keys, handle, sizes, strides, from);
+        return torch.views.wrap(&made);
+    } catch (const std::exception &) {
+        return nullptr;
+    }
 }
 
 bool Geometry::fits(const Tensors &tensors, const Torch &torch, PyObject *value,

@@ -9,6 +9,7 @@
 #include "python.h"
 
 #include <cstdint>
+#include <vector>
 
 #include "arguments.h"
 
@@ -22,6 +23,44 @@ struct Modes {
     uint64_t excluded;
     uint64_t grad;
     uint64_t deterministic;
+};
+
+// Arguments and results of torch's C++ functions, with the layout and the calling convention of
+// at::Tensor, c10::ArrayRef<c10::SymInt> and std::optional<c10::SymInt>. Only a class with a
+// destructor of its own is passed and returned by address.
+struct NewTensor {
+    void *impl;
+    ~NewTensor() {}  // NOLINT(modernize-use-equals-default)
+};
+
+struct Integers {
+    const int64_t *data;
+    size_t count;
+};
+
+struct MaybeInteger {
+    int64_t value;
+    bool is_given;
+    MaybeInteger(int64_t number, bool given) : value(number), is_given(given) {}
+    MaybeInteger(const MaybeInteger &) = default;
+    ~MaybeInteger() {}  // NOLINT(modernize-use-equals-default)
+};
+
+// What `view_of` calls; null where this torch does not have it.
+struct ViewFunctions {
+    NewTensor (*as_strided)(const void *handle, Integers sizes, Integers strides,
+                            MaybeInteger offset) = nullptr;
+    // The same without the dispatch keys of autograd: `keys` are the first to be called.
+    NewTensor (*below_autograd)(uint64_t keys, const void *handle, Integers sizes,
+                                Integers strides, MaybeInteger offset) = nullptr;
+    PyObject *(*wrap)(NewTensor *taken) = nullptr;  // into a Python object
+    int (*offset)(const void *handle, int64_t *out) = nullptr;
+
+    void open();
+    bool are_known() const {
+        return as_strided != nullptr && below_autograd != nullptr && wrap != nullptr &&
+               offset != nullptr;
+    }
 };
 
 class Torch {
@@ -47,6 +86,7 @@ class Torch {
     bool (*requires_grad)(const void *impl) = nullptr;
     int64_t (*version)(const void *handle) = nullptr;
     void (*bump_version)(const void *handle) = nullptr;
+    ViewFunctions views;
 
     // Set by configure_plans().
     bool ready = false;
@@ -56,6 +96,9 @@ class Torch {
     uint64_t plain_excluded = 0;   // thread whose calls are replayed natively
     Py_ssize_t storage = -1;       // offset of the storage in a tensor's C++ object, and of its
     Py_ssize_t gradients = -1;     // autograd metadata; negative if unknown
+    bool makes_views = false;      // `view_of` makes the tensors that torch makes
+    uint64_t view_key = 0;         // the dispatch key that tracks views
+    uint64_t keys_of_views = 0;    // that one and those below it
 
   private:
     int64_t (*function_modes_)() = nullptr;
@@ -100,6 +143,12 @@ int64_t read_version(const Tensors &tensors, const Torch &torch, PyObject *value
 
 // Increments the version counter; inference tensors have none.
 void bump_version(const Tensors &tensors, const Torch &torch, PyObject *value);
+
+// A view of a tensor that starts `offset` elements after it: what torch.as_strided returns, at half
+// the cost. `sizes_and_strides` are as in `Geometry`. Null with the Python error set, or without one
+// if torch refuses.
+PyObject *view_of(const Tensors &tensors, const Torch &torch, PyObject *base,
+                  const std::vector<int64_t> &sizes_and_strides, int64_t offset);
 
 // The geometry of a tensor that a step makes.
 struct Geometry {

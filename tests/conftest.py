@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import collections
 import gc
 import importlib.util
 import os
@@ -14,10 +15,41 @@ from pathlib import Path
 
 import pytest
 
+pytest.register_assert_rewrite("tests.plans.tiers")  # before any other conftest imports it
+
 MARKERS = (
     "gpu: needs a CUDA device; skipped without one (run with `make test-gpu`)",
     "soak: takes minutes; skipped unless asked for with `-m soak` (run with `make soak`)",
 )
+
+
+SLOWEST = (
+    "tests/hostile/test_search.py",
+    "tests/tune/test_isolated.py",
+    "tests/calls/test_compare.py",
+    "tests/integrations/torch/test_compile.py",
+    "tests/integrations/torch/test_processes.py",
+    "tests/tune/test_judge.py",
+    "tests/unit/test_docs.py",
+    "tests/tune/test_autotune.py",
+    "tests/tune/test_size_hints.py",
+    "tests/backends/test_triton_compiled.py",
+    "tests/cpu/test_runtime.py",
+    "tests/launches/test_mutations.py",
+    "tests/launches/test_processes.py",
+    "tests/launches/test_leaks.py",
+    "tests/backends/test_triton_faithful.py",
+    "tests/backends/test_halide.py",
+    "tests/tune/test_kernel_search.py",
+    "tests/arguments/test_extract.py",
+    "tests/unit/test_locks.py",
+    "tests/tune/test_shipping.py",
+    "tests/cache/test_disk_processes.py",
+    "tests/cpu/test_zig.py",
+    "tests/cpu/test_launching.py",
+    "tests/cpu/test_driver.py",
+)
+"""Files that take longest, the longest first; not those that have many tests, too."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -35,8 +67,13 @@ def _parse_one_at_a_time() -> None:
     Until 3.13 CPython counts the depth of the tree that ast.parse builds for all threads at once,
     and raises SystemError when another thread parses meanwhile. That takes Python code run by the
     collector in the middle of it: Hypothesis's callback, which measures collections.
+
+    A fork waits for its turn too: the lock would stay locked in the child, and collections off.
     """
-    parse, turn = ast.parse, threading.Lock()
+    parse, turn = ast.parse, threading.RLock()
+    os.register_at_fork(
+        before=turn.acquire, after_in_parent=turn.release, after_in_child=turn.release
+    )
 
     def parse_undisturbed(*args, **kwargs):
         with turn:
@@ -71,7 +108,22 @@ def pytest_configure(config: pytest.Config) -> None:
         spec.loader.exec_module(sys.modules["tzero._native"])
 
 
+def _longest_first(items: list[pytest.Item]) -> None:
+    """Order files by how long they take, so that none of the long ones is left for the end, when
+    other processes have no more to do: the slowest, then those with the most tests."""
+    rank = {name: place for place, name in enumerate(SLOWEST)}
+    counts = collections.Counter(item.location[0] for item in items)
+
+    def key(item: pytest.Item) -> tuple[int, int, str]:
+        file = item.location[0]
+        return rank.get(file, len(rank)), -counts[file], file
+
+    items.sort(key=key)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if hasattr(config, "workerinput"):
+        _longest_first(items)
     asked_for_soak = "soak" in config.getoption("markexpr")
     for item in items:
         if "soak" in item.keywords and not asked_for_soak:

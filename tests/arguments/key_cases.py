@@ -32,6 +32,8 @@ DYNAMIC = ALL - STATIC
 NEVER: frozenset[str] = frozenset()
 
 EVERY_OPTION = pytest.mark.parametrize("under", OPTIONS)
+ONE_ARGUMENT = pytest.mark.filterwarnings("ignore:.* was given one (list|tuple):FutureWarning")
+"""`key` and `bind` warn of a list that is the only argument, and many cases here are such lists."""
 
 Pair = namedtuple("Pair", "left right")
 Other = namedtuple("Other", "left right")

@@ -18,6 +18,7 @@ from tests.arguments.key_cases import (
     EVERY_PLACE,
     LIKE_TENSORS,
     NARROW,
+    ONE_ARGUMENT,
     OPTIONS,
     Args,
     Frozen,
@@ -37,6 +38,8 @@ from tests.arguments.key_cases import (
     zeros,
 )
 from tzero import ConstExpr, Kernel
+
+pytestmark = ONE_ARGUMENT
 
 CONSTANTS: dict[str, tuple[Any, Any]] = {
     "ints": (64, 128),

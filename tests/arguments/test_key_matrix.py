@@ -18,6 +18,7 @@ from tests.arguments.key_cases import (
     DYNAMIC,
     EVERY_OPTION,
     NEVER,
+    ONE_ARGUMENT,
     OPTIONS,
     PLACES,
     STATIC,
@@ -49,6 +50,8 @@ from tests.arguments.key_cases import (
 )
 from tzero import ConstExpr, Kernel
 from tzero.errors import InvalidArgument
+
+pytestmark = ONE_ARGUMENT
 
 
 class Row(NamedTuple):

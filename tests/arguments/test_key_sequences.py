@@ -25,6 +25,7 @@ from tests.arguments.key_cases import (
     EVERY_PLACE,
     LIKE_TENSORS,
     NEVER,
+    ONE_ARGUMENT,
     OPTIONS,
     PLACES,
     STATIC,
@@ -50,6 +51,8 @@ from tests.arguments.key_cases import (
 from tzero import BoundKernel, ConstExpr
 from tzero.arguments.device import capability
 from tzero.arguments.key import Key, Options, constant
+
+pytestmark = ONE_ARGUMENT
 
 # -- ways to write a call -------------------------------------------------------------------------
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 import torch
-import triton
 import triton.language as tl
 
 import tzero
 from tests.calls.test_signatures import CALLS, MISFITS, named, same
+from tests.plans.hosts import scaled
 from tzero import ConstExpr, events, settings
 from tzero.arguments import extract
 from tzero.launches import tiers
@@ -149,25 +149,18 @@ def test_values_may_be_specialized_on() -> None:
 
 
 def test_it_is_a_method_and_can_be_traced() -> None:
-    @triton.jit
-    def double(x, out, n, BLOCK: tl.constexpr):
-        at = tl.arange(0, BLOCK)
-        tl.store(out + at, tl.load(x + at, mask=at < n) * 2, mask=at < n)
-
     @tzero.kernel
     def doubled(x):
-        out = torch.empty_like(x)
-        double[(1,)](x, out, x.numel(), BLOCK=16)
-        return out
+        return scaled(x, 2.0)
 
     class Model:
         by = 3.0
 
         @tzero.kernel
-        def scaled(self, x):
+        def tripled(self, x):
             return doubled(x) * self.by
 
-    assert torch.equal(Model().scaled(X), X * 6)
+    assert torch.equal(Model().tripled(X), X * 6)
     traced = torch.compile(lambda x: doubled(x) + 1, backend="eager", fullgraph=True)
     assert torch.equal(traced(X), X * 2 + 1)
 

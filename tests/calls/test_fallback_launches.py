@@ -21,13 +21,9 @@ from triton.runtime.jit import JITFunction, KernelInterface
 
 import tzero
 from tests.calls.test_fallback import frames_of_tzero
-from tzero import settings
 from tzero.adapters import intercept, triton_launch
-from tzero.calls.native import NativeKernel
 
-pytestmark = pytest.mark.skipif(
-    bool(NativeKernel.unavailable), reason=f"native calls: {NativeKernel.unavailable}"
-)
+pytestmark = pytest.mark.usefixtures("native_calls")
 
 GAIN = tl.constexpr(1.0)
 
@@ -38,13 +34,6 @@ def scale(x, out, by, n, BLOCK: tl.constexpr):
 
 
 Host = Callable[..., float]
-
-
-@pytest.fixture(autouse=True)
-def unverified() -> Iterator[None]:
-    """In verify mode native code makes no calls."""
-    with settings.override(verify=False, tier=2):
-        yield
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import enum
 import gc
 import weakref
 from collections import namedtuple
-from collections.abc import Iterator
 from typing import Any
 
 import numpy
@@ -18,18 +17,9 @@ import triton.language as tl
 
 import tzero
 from tests.calls.test_fallback import frames_of_tzero
-from tzero import ConstExpr, settings
-from tzero.calls.native import NativeKernel
+from tzero import ConstExpr
 
-pytestmark = pytest.mark.skipif(
-    bool(NativeKernel.unavailable), reason=f"native calls: {NativeKernel.unavailable}"
-)
-
-
-@pytest.fixture(autouse=True)
-def unverified() -> Iterator[None]:
-    with settings.override(verify=False, tier=2):
-        yield
+pytestmark = pytest.mark.usefixtures("native_calls")
 
 
 @triton.jit

@@ -107,8 +107,8 @@ def test_a_list_that_is_changed_before_counts_as_it_was_before_the_call() -> Non
         return tzero.specialize(values[0])
 
     assert [bumped([n]) for n in (1, 2, 1, 2, 1, 2)] == [2, 3, 2, 3, 2, 3]
-    assert bumped.bind([1]) is not bumped.bind([2])
-    assert bumped.bind([1]) is bumped.bind([1])
+    assert bumped.bind(values=[1]) is not bumped.bind(values=[2])
+    assert bumped.bind(values=[1]) is bumped.bind(values=[1])
 
 
 def test_a_tensor_that_is_transposed_before_counts_as_it_was_before_the_call() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,18 +13,8 @@ import torch
 import tzero
 from tests.calls.test_fallback import frames_of_tzero
 from tests.plans.hosts import scaled
-from tzero import settings
-from tzero.calls.native import NativeKernel
 
-pytestmark = pytest.mark.skipif(
-    bool(NativeKernel.unavailable), reason=f"native calls: {NativeKernel.unavailable}"
-)
-
-
-@pytest.fixture(autouse=True)
-def unverified() -> Iterator[None]:
-    with settings.override(verify=False, tier=2):
-        yield
+pytestmark = pytest.mark.usefixtures("native_calls")
 
 
 def rest(x, *rest):

@@ -5,6 +5,8 @@ Each row runs in a real worker. `test_parents` has the faults of the process tha
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import json
 import os
 import signal
@@ -174,6 +176,48 @@ def test_the_caller_sees_what_broke_and_the_next_one_works(
         assert_works(service)
     assert service.stats().failed == 1
     assert "".join(capfd.readouterr()) == ""
+
+
+def test_a_crash_ends_a_forked_worker_whatever_handlers_it_inherits(service: AsyncCompile) -> None:
+    """LLVM installs handlers where it compiles, and they may never let a process end."""
+    stay = ctypes.CFUNCTYPE(None, ctypes.c_int)(lambda number: signal.pause())
+    libc = ctypes.CDLL(None)
+    libc.signal.restype, libc.signal.argtypes = ctypes.c_void_p, [ctypes.c_int, ctypes.c_void_p]
+    before = libc.signal(signal.SIGABRT, stay)
+    try:
+        with settings.override(start_method="fork"):
+            error = service.submit(request("aborts")).exception(60)
+    finally:
+        libc.signal(signal.SIGABRT, before)
+    assert type(error) is WorkerDied
+    assert "SIGABRT" in text_of(error)
+
+
+class Garbage:
+    """Part of a cycle; says in which process it was finalized."""
+
+    def __init__(self, place: Path) -> None:
+        self.place, self.itself = place, self
+
+    def __del__(self) -> None:
+        self.place.write_text(str(os.getpid()))
+
+
+def test_finalizers_of_the_program_do_not_run_in_a_forked_worker(
+    service: AsyncCompile, tmp_path: Path
+) -> None:
+    """loky collects garbage in each worker after its first answer."""
+    gc.collect()
+    gc.disable()
+    try:
+        Garbage(tmp_path / "finalized")
+        with settings.override(start_method="fork"):
+            assert_works(service)
+        assert not (tmp_path / "finalized").exists()
+    finally:
+        gc.enable()
+    gc.collect()
+    assert (tmp_path / "finalized").read_text() == str(os.getpid())
 
 
 # Inline compiles have no memory limit or deadline, and a crash would kill this process.

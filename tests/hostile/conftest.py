@@ -11,8 +11,6 @@ from tests.tiers import fixture
 from tzero.adapters import python_frames
 from tzero.plans.planner import Planner
 
-pytest.register_assert_rewrite("tests.plans.tiers")
-
 tier = fixture(1, 2)
 """A tier whose calls are replayed."""
 

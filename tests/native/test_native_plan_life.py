@@ -261,3 +261,65 @@ def test_a_description_that_makes_no_sense_is_an_error(said: Any) -> None:
     else:
         with pytest.raises((ValueError, TypeError)):
             kernel(3)
+
+
+# -- fallbacks -------------------------------------------------------------------------------------
+
+
+class Bound:
+    def __init__(self, dtype: torch.dtype) -> None:
+        self.dtype = dtype
+
+
+class Falling(native.Dispatching):  # type: ignore[misc, name-defined]
+    """A kernel that replays no call. Each key has a bound kernel, held by native code alone."""
+
+    def __init__(self, most: int) -> None:
+        self.bound: dict[torch.dtype, weakref.ref[Bound]] = {}
+        self.settled: list[Any] = []
+        self._prepare((ParameterDescription("x"),), (False,), most)
+
+    def __call__(self, x: torch.Tensor) -> Any:
+        raise AssertionError("the call goes to _missed, or falls back")
+
+    def _missed(self, args: Any, kwargs: Any) -> Any:
+        bound = Bound(args[0].dtype)
+        self.bound[bound.dtype] = weakref.ref(bound)
+        fallback = native_plan.FallbackDescription(bound, self.host, None, (), keyless=True)
+        return self.host(*args), (bound, None, fallback, (False,), self._generation())
+
+    def _settled(self, bound: Bound) -> None:
+        self.settled.append(bound.dtype)
+
+    def host(self, x: torch.Tensor) -> str:
+        return str(x.dtype)
+
+    def forget_all_after(self, dtype: torch.dtype) -> None:
+        """Forget all calls as soon as the bound kernel of this dtype is released."""
+        weakref.finalize(self.bound[dtype](), self._forget, None)
+
+
+native.enable_calls(Falling)
+
+
+def test_releasing_an_evicted_fallback_may_drop_the_one_that_was_just_added() -> None:
+    kernel, x = Falling(most=1), torch.rand(N)
+    kernel(x)
+    kernel.forget_all_after(torch.float32)
+    assert kernel(x.double()) == "torch.float64"
+    assert kernel._count() == 0
+    assert [ref() for ref in kernel.bound.values()] == [None, None]
+
+
+def test_releasing_the_fallback_of_many_calls_may_drop_that_of_the_next() -> None:
+    kernel, x = Falling(most=2), torch.rand(N)
+    kernel(x.double())
+    for _ in range(100):  # enough that calls like the latest are not looked up
+        assert kernel(x) == "torch.float32"
+    kernel._forget(kernel.bound[torch.float32]())
+    assert kernel.bound[torch.float32]() is not None  # such calls still hold it
+    kernel.forget_all_after(torch.float32)
+    assert kernel._count() == 1
+    assert kernel(x.double()) == "torch.float64"
+    assert kernel._count() == 0 and kernel.settled == [torch.float64]
+    assert kernel.bound[torch.float32]() is None

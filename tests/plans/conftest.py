@@ -11,11 +11,8 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
+from tests.plans import tiers
 from tests.tiers import fixture
-
-pytest.register_assert_rewrite("tests.plans.tiers")
-
-from tests.plans import tiers  # noqa: E402
 
 tier = fixture(1, 2)
 """A tier whose calls are replayed."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import operator
 import threading
 from collections.abc import Callable, Iterator
 from types import ModuleType
@@ -70,9 +71,10 @@ def configure(native: ModuleType) -> str:
         "plain_keys": plain_keys,
         "storage": _storage_offset(),
         "gradients": _gradients_offset(),
+        **_keys_of_views(),
         **_plain_modes(native),
     }
-    native.configure_plans(**facts, ready=False)
+    native.configure_plans(**facts, makes_views=False, ready=False)
     numbers: dict[int, torch.dtype] = {}
     for tensor in tensors:
         words = native.tensor_words(tensor)
@@ -86,7 +88,7 @@ def configure(native: ModuleType) -> str:
     native.bump_version(written)
     if native.tensor_version(written) != written._version or written._version != 3:
         return "the version counter of a tensor is at no known offset"
-    native.configure_plans(**facts, ready=True)
+    native.configure_plans(**facts, makes_views=_makes_views(native), ready=True)
     return ""
 
 
@@ -229,6 +231,41 @@ def _gradients_offset() -> int:
     pairs = enumerate(zip(before, _words(tensor._cdata, _MOST_OBJECT_BYTES), strict=True))
     found = [8 * k for k, (one, other) in pairs if one == 0 and other != 0]
     return found[0] if len(found) == 1 else -1
+
+
+def _keys_of_views() -> dict[str, int]:
+    """The dispatch key that tracks views, and with it the keys below, of the CPU and of GPUs."""
+    kinds = torch._C.DispatchKey
+    key, *below = (
+        torch._C.DispatchKeySet(each).raw_repr()
+        for each in (kinds.ADInplaceOrView, kinds.CPU, kinds.CUDA)
+    )
+    return {"view_key": key, "keys_of_views": functools.reduce(operator.or_, below, key)}
+
+
+def _makes_views(native: ModuleType) -> bool:
+    """Whether native code makes the views that torch makes."""
+
+    def facts(view: torch.Tensor | None) -> tuple[Any, ...]:
+        if type(view) is not torch.Tensor:
+            return ()
+        geometry = (view.size(), view.stride(), view.storage_offset(), view.dtype, view.data_ptr())
+        return (*geometry, _keys(view), view._version, view.requires_grad, view._is_view())
+
+    whole = torch.empty(24, device="cpu", dtype=torch.float64)
+    shapes: list[tuple[tuple[int, ...], tuple[int, ...], int]] = [
+        *(((), (), 0), ((3,), (2,), 0), ((2, 1, 3), (3, 0, 1), 5)),
+        ((0, 4), (1, 1), 1),
+    ]
+    for tensor in (whole, whole[4:].view(4, 5).t(), torch.nn.Parameter(whole.view(2, 12))):
+        start = tensor.storage_offset()
+        for size, stride, offset in shapes:
+            with torch.set_grad_enabled(not tensor.requires_grad):
+                mine = native.strided_view(tensor, size, stride, offset)
+                theirs = tensor.as_strided(size, stride, start + offset)
+            if facts(mine) != facts(theirs) or mine._base is not theirs._base:
+                return False
+    return native.strided_view(whole, (25,), (1,), 0) is None
 
 
 def _plain_keys(tensors: list[torch.Tensor]) -> int:

@@ -50,9 +50,6 @@ START_LIMIT = 60.0
 WARM_LIMIT = 120.0
 """Seconds within which a worker must have imported the backends."""
 
-_CRASHES = {"SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT", "SIGTRAP", "SIGSYS"}
-"""Signals that a process causes itself."""
-
 GROWTH = 1 << 30
 """A worker whose memory grew by this many bytes since its first request is replaced."""
 
@@ -326,7 +323,7 @@ def _is_crash(process: Any, oom_kills: int) -> bool:
         return _oom_kills() > oom_kills  # it would take as much memory in the caller
     if code is None or code >= 0:
         return True  # it is not known, or the compiler has called exit
-    return -code in {signal.Signals[name] for name in _CRASHES}
+    return -code in {signal.Signals[name] for name in worker.CRASHES}
 
 
 def _oom_kills() -> int:

@@ -11,6 +11,7 @@ when its parent process ends. It ignores Ctrl-C, which the parent handles. It se
 from __future__ import annotations
 
 import faulthandler
+import gc
 import importlib
 import os
 import pickle
@@ -32,10 +33,12 @@ from tzero.compile.request import SCHEMA, Artifact, Request
 from tzero.errors import CompileFailed
 
 __all__ = [
+    "CRASHES",
     "Failure",
     "Reply",
     "begin",
     "compile_to_bytes",
+    "end_at_crashes",
     "end_with",
     "error_of",
     "failure_of",
@@ -47,6 +50,9 @@ __all__ = [
 
 HIDDEN = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "", "ROCR_VISIBLE_DEVICES": ""}
 """Environment of a worker: opening a GPU would cost GPU memory and time."""
+
+CRASHES = ("SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT", "SIGTRAP", "SIGSYS")
+"""Signals that a process causes itself."""
 
 MOST_TEXT = 16 << 10
 """Characters that are kept of the beginning, and of the end, of an error's text."""
@@ -111,6 +117,7 @@ def begin(parent: int, log: str) -> None:
 
         ProcessPoolExecutor(1, initializer=begin, initargs=(os.getpid(), path))
     """
+    gc.freeze()  # garbage that a fork inherits is its parent's: no finalizer of it may run here
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a forked worker inherits handlers
     # The parent blocks SIGINT while it starts a worker (see `thread_pool`).
@@ -121,12 +128,28 @@ def begin(parent: int, log: str) -> None:
     tempfile.tempdir = scratch.directory()  # whatever a compiler leaves there is swept
     _State.log = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
     os.unlink(log)  # parent and worker have it open; the name is not needed any more
+    end_at_crashes()
     faulthandler.enable(file=_State.log)
     # loky replaces a worker whose memory grew, even one that has just received work, and warns.
     # Disabled: `Slot` checks the memory in each reply instead, between requests.
     loky = importlib.import_module("loky.process_executor")
     loky._MAX_MEMORY_LEAK_SIZE = sys.maxsize  # type: ignore[attr-defined]
     _State.initial_data = _status("VmData:")
+
+
+def end_at_crashes() -> None:
+    """Let a crash end this process. LLVM installs signal handlers when it compiles, which a fork
+    inherits; together with those of faulthandler they raise the signal again without end, so that a
+    crash would look like a hang.
+
+    ::
+
+        end_at_crashes()
+        faulthandler.enable()
+    """
+    faulthandler.disable()
+    for name in CRASHES:
+        signal.signal(signal.Signals[name], signal.SIG_DFL)
 
 
 def end_with(parent: int) -> None:

@@ -158,13 +158,16 @@ class FillDescription:
 
 @dataclass(frozen=True, slots=True)
 class ViewDescription:
-    """An address in another tensor's memory, for launches only; the offset is in bytes."""
+    """An address in another tensor's memory, `offset` bytes after its own. If `is_tensor`, the view
+    is also made as a tensor, `elements` after the other; if not, launches alone use it."""
 
     slot: int
     base: int
     offset: int
     is_empty: bool
     itemsize: int
+    is_tensor: bool
+    elements: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,7 +294,9 @@ class _Describer:
         self.calls = any(
             isinstance(s, Read) or (isinstance(s, Call) and not self._fills(s)) for s in plan.steps
         )
-        self.tensors = wanted(plan, launches=self.calls)
+        self.views = self._views()
+        origins = {slot: base for slot, (base, _) in self.views.items()}
+        self.tensors = wanted(plan, launches=self.calls, origins=origins)
 
     def description(self) -> PlanDescription | None:
         plan = self.plan
@@ -341,10 +346,9 @@ class _Describer:
             self.versions[at] += self.counts
             return "fill", self._fill(at, value, self.versions[at])
         if isinstance(step, View) and step.slot not in self.tensors:
-            slot = self.plan.slots[step.slot]
-            itemsize, is_empty = slot.dtype.itemsize, 0 in slot.size
-            view = ViewDescription(step.slot, step.base, step.offset * itemsize, is_empty, itemsize)
-            return "view", view
+            return "view", self._view(step.slot, step.base, step.offset, is_tensor=False)
+        if isinstance(step, View) and step.slot in self.views:
+            return "view", self._view(step.slot, *self.views[step.slot], is_tensor=True)
         if isinstance(step, View):
             return "call", self._call(step.call)
         if isinstance(step, Call):
@@ -353,6 +357,37 @@ class _Describer:
             read = dataclasses.replace(step.call, result=Constant(step.value))
             return "read", self._call(read)
         return "launch", self._launch(step)
+
+    def _views(self) -> dict[int, tuple[int, int]]:
+        """The views that native code makes: by slot, the slot of what they are made of, and the
+        offset there. A view of a view is made of the first tensor; the views between are not made
+        for it."""
+        found: dict[int, tuple[int, int]] = {}
+        # Where native code cannot make a view, Python goes on, which does not repeat a read.
+        if not self.native.makes_views() or any(isinstance(s, Read) for s in self.plan.steps):
+            return found
+        if self.plan.sizing is not None:  # torch computes the geometry of each call
+            return found
+        for step in self.plan.steps:
+            if isinstance(step, View) and step.is_strided:
+                # A function of torch may give a tensor other memory than its earlier views have.
+                base, offset = (
+                    (step.base, 0) if self.calls else found.get(step.base, (step.base, 0))
+                )
+                found[step.slot] = base, offset + step.offset
+        return found
+
+    def _view(self, at: int, base: int, offset: int, is_tensor: bool) -> ViewDescription:
+        slot = self.plan.slots[at]
+        return ViewDescription(
+            slot=at,
+            base=base,
+            offset=offset * slot.dtype.itemsize,
+            is_empty=0 in slot.size,
+            itemsize=slot.dtype.itemsize,
+            is_tensor=is_tensor,
+            elements=offset,
+        )
 
     def _allocate(self, step: Allocate) -> AllocateDescription:
         slot = self.plan.slots[step.slot]

@@ -246,13 +246,15 @@ class Fill:
 @dataclass(frozen=True, slots=True)
 class View:
     """Create a view of another slot's tensor, starting `offset` elements after it. `call` makes the
-    view as a tensor, if more than its address is needed."""
+    view as a tensor, if more than its address is needed. `is_strided`: so does `torch.as_strided`,
+    of the base or of what the base is a view of."""
 
     slot: int
     base: int
     offset: int
     call: Call
     line: int
+    is_strided: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -440,6 +440,24 @@ def is_geometry(ran: Ran) -> bool:
     return _is_view(ran.operator)
 
 
+_STRIDED = frozenset(
+    f"aten::{name}"
+    for name in [
+        *("alias", "as_strided", "view", "_reshape_alias", "expand", "unfold", "diagonal"),
+        *("t", "transpose.int", "permute", "slice.Tensor", "select.int", "unsqueeze"),
+        *("squeeze", "squeeze.dim", "squeeze.dims"),
+    ]
+)
+"""Views that torch knows by sizes, strides and offset alone. Not among them: `detach`, which hides
+the base, and views of which one operator returns several, which may not be changed in place where
+gradients are computed."""
+
+
+def is_strided(ran: Ran) -> bool:
+    """Whether `torch.as_strided` would return the view that an operator returned."""
+    return ran.name in _STRIDED
+
+
 def is_absolute(ran: Ran) -> bool:
     """Whether a view gives its offset from the start of the storage, not of the tensor."""
     return ran.name == "aten::as_strided" and ran.arguments.get("storage_offset") is not None

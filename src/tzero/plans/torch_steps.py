@@ -117,7 +117,7 @@ class TorchSteps:
         if several and len(list(tensors_of((args, kwargs)))) > 1:
             pass  # they may be views of different tensors
         elif own and fresh and all(self._is_view(tensor, call, ran) for tensor in fresh):
-            self._views(call, result, sizes)
+            self._views(call, result, ran, sizes)
             return
         slots = [self.slots.add(tensor, f"t{len(self.slots.all)}") for tensor in fresh]
         if sizes is not None:
@@ -175,7 +175,7 @@ class TorchSteps:
             call = self._call(in_c(each.operator), each.name, each.args, each.kwargs)
             inner = self._of(each.operator, each.args, each.kwargs)
             if self._is_view(tensor, call, [each]):
-                self._views(call, tensor, inner)
+                self._views(call, tensor, [each], inner)
             else:
                 slot = self.slots.add(tensor, f"t{len(self.slots.all)}")
                 if inner is not None:
@@ -257,11 +257,14 @@ class TorchSteps:
             return False
         return torch_ops.shares_memory(tensor, self.slots.tensors[base])
 
-    def _views(self, call: Call, result: Any, sizes: TorchSizes | None) -> None:
+    def _views(
+        self, call: Call, result: Any, ran: list[torch_ops.Ran], sizes: TorchSizes | None
+    ) -> None:
         """Record one or several views of a tensor."""
         base = _base(call)
         assert base is not None
         several = not isinstance(result, torch.Tensor)
+        is_strided = not several and all(map(torch_ops.is_strided, ran))
         for k, tensor in enumerate(result if several else [result]):
             if self.slots.has(tensor):
                 continue
@@ -272,7 +275,10 @@ class TorchSteps:
             if sizes is not None:
                 sizes.viewed(slot, base, offset, several)
             made = Call(function, name, call.args, call.kwargs, Tensor(slot), call.line)
-            self.steps.append(View(slot, base, offset, made, call.line))
+            is_plain = not tensor.is_conj() and not tensor.is_neg()
+            self.steps.append(
+                View(slot, base, offset, made, call.line, is_strided=is_strided and is_plain)
+            )
 
 
 _DEFAULT = "torch's default dtype"

@@ -21,8 +21,8 @@ import functools
 import keyword
 import math
 import re
-from collections.abc import Callable, Sequence
-from types import CellType, CodeType
+from collections.abc import Callable, Mapping, Sequence
+from types import CellType, CodeType, MappingProxyType
 from typing import Any, NoReturn
 
 import torch
@@ -463,9 +463,13 @@ def made_as(slot: Slot) -> torch.Tensor:
     return torch.empty_strided(slot.size, slot.stride, dtype=slot.dtype, device=slot.device)
 
 
-def wanted(plan: Plan, *, launches: bool) -> set[int]:
+_NONE: Mapping[int, int] = MappingProxyType({})
+
+
+def wanted(plan: Plan, *, launches: bool, origins: Mapping[int, int] = _NONE) -> set[int]:
     """The slots that are needed as tensors, not only as addresses; with `launches`, also those that
-    are passed to kernels.
+    are passed to kernels. `origins` has, by slot, what views are made of that their calls do not
+    make.
 
     >>> wanted(Plan("f", (), frozenset(), (), (), (), Tensor(3)), launches=False)
     {3}
@@ -477,7 +481,10 @@ def wanted(plan: Plan, *, launches: bool) -> set[int]:
                 used.update(tensors_in(arg))
         call = step if isinstance(step, Call) else step.call if isinstance(step, Read) else None
         if isinstance(step, View) and step.slot in used:
-            call = step.call
+            if step.slot in origins:
+                used.add(origins[step.slot])
+            else:
+                call = step.call
         if call is not None:
             for arg in (*call.args, *(value for _, value in call.kwargs)):
                 used.update(tensors_in(arg))

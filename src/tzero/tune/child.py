@@ -30,7 +30,7 @@ from tzero import settings
 from tzero.adapters import intercept, triton_compile
 from tzero.adapters.triton_launch import JITFunction, compile_with
 from tzero.backends.triton import compiled
-from tzero.compile.worker import end_with
+from tzero.compile.worker import end_at_crashes, end_with
 from tzero.config import Config
 from tzero.launches.current_call import current
 from tzero.tune import source
@@ -181,13 +181,9 @@ def _compiled_by_service(
     return launch(grid)
 
 
-_CRASHES = ("SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT", "SIGTRAP")
-
-
 def _compiled(*given: Any, **named: Any) -> Any:
     """Compile in this process, which has no workers. LLVM installs signal handlers meanwhile, for
-    Ctrl-C and for crashes. These would raise the signal again without end, so that a crash would
-    look like a hang: they are removed afterwards."""
+    Ctrl-C and for crashes: they are removed afterwards."""
     try:
         return compiled(*given, **named)
     finally:
@@ -196,8 +192,7 @@ def _compiled(*given: Any, **named: Any) -> Any:
 
 def _set_signals() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    for name in _CRASHES:
-        signal.signal(signal.Signals[name], signal.SIG_DFL)
+    end_at_crashes()
 
 
 def _trial_of(parcel: Parcel) -> Trial:
