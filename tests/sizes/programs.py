@@ -14,7 +14,7 @@ from tests.sizes import grammar
 
 __all__ = ["Call", "Program", "Tensor", "generate"]
 
-CALLS = 20
+CALLS = 24
 SIZES = (0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 6, 7, 8, 8, 12, 16, 16, 17, 31, 32, 33, 48)
 NUMBERS = (
     *(0, 1, 1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 15, 16, 17, 31, 32, 48, 64, 100, 1000, 1024),
@@ -114,7 +114,7 @@ class _Writer:
             if k and chosen < 0.15:
                 made.append(self.chance.choice(made))
                 continue
-            if chosen > 0.9:
+            if chosen > 0.94:
                 context = self.chance.choice(CONTEXTS)
                 layouts[self.chance.randrange(len(layouts))] = self.chance.choice(LAYOUTS)
                 dtype = self.chance.choice(DTYPES)

@@ -35,7 +35,6 @@ __all__ = ["KINDS", "Counts", "Wrong", "run", "run_seed", "search", "shortened"]
 KINDS: Mapping[str, Mapping[str, Any]] = {
     "default": {},
     "static_shapes=False": {"static_shapes": False},
-    "static_shapes=True": {"static_shapes": True},
     "pool=True": {"pool": True},
 }
 """The options of each kernel that a program's host function gets."""
