@@ -131,11 +131,17 @@ def add_description(kernel: Any, *sizes: int, written: Written | None = None, **
 def adding(kernel: Any, *sizes: int, **more: Any) -> SizedStub:
     """A kernel that adds, with a plan for the classes of these sizes, which it got in its first
     calls."""
-    made = SizedStub(lambda x, y: x + y, lambda x, y: add_description(kernel, *sizes, **more))
+    made = SizedStub(torch.add, lambda x, y: add_description(kernel, *sizes, **more))
+    return settled(made, *pair(sizes[0]))
+
+
+def settled(kernel: SizedStub, *args: Any) -> SizedStub:
+    """Call a kernel until native code has its plan."""
     for _ in range(3):
-        made(*pair(sizes[0]))
-    made.misses = made.twins = 0
-    return made
+        kernel(*args)
+    assert kernel._look(native.STAGES["guards"], *args)
+    kernel.misses = kernel.twins = 0
+    return kernel
 
 
 def pair(n: int) -> tuple[torch.Tensor, torch.Tensor]:

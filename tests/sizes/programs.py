@@ -14,14 +14,20 @@ from tests.sizes import grammar
 
 __all__ = ["Call", "Program", "Tensor", "generate"]
 
-CALLS = 20
+CALLS = 24
 SIZES = (0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 6, 7, 8, 8, 12, 16, 16, 17, 31, 32, 33, 48)
 NUMBERS = (
     *(0, 1, 1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 15, 16, 17, 31, 32, 48, 64, 100, 1000, 1024),
     *(-1, -2, -5, -16, -100, 2**31 - 1, 2**31, -(2**31), 2**31 + 16, 2**40, 2**62),
     *(2**63 - 1, 2**63, -(2**63), 2**63 - 16, 2**64, 10**30),
 )
-LAYOUTS = ("plain", "plain", "plain", "plain", "turned", "steps", "wide", "spread", "shifted")
+LAYOUTS = (
+    *("plain", "plain", "plain", "plain", "turned", "steps", "wide", "spread", "shifted"),
+    *("alias", "part"),
+)
+"""How an argument lies in memory: `alias` is the first tensor itself, `part` a view of it."""
+
+DTYPES = ("float32", "float32", "float32", "float64", "int32", "float16")
 CONTEXTS = ("", "", "", "", "", "", "no_grad", "inference", "grad")
 
 
@@ -32,6 +38,7 @@ class Tensor(NamedTuple):
     layout: str
     grad: bool = False
     inference: bool = False
+    dtype: str = "float32"
 
 
 class Call(NamedTuple):
@@ -101,32 +108,36 @@ class _Writer:
         layouts = [self.chance.choice(LAYOUTS) for _ in self.kinds]
         alike = self.chance.random() < 0.6
         made: list[Call] = []
-        context = ""
+        context, dtype = "", "float32"
         for k in range(CALLS):
             chosen = self.chance.random()
             if k and chosen < 0.15:
                 made.append(self.chance.choice(made))
                 continue
-            if chosen > 0.9:
+            if chosen > 0.94:
                 context = self.chance.choice(CONTEXTS)
                 layouts[self.chance.randrange(len(layouts))] = self.chance.choice(LAYOUTS)
+                dtype = self.chance.choice(DTYPES)
             for at, rank in enumerate(self.ranks):
                 if self.chance.random() < 0.6:
                     dim = self.chance.randrange(rank)
                     sizes[at][dim] = self.chance.choice(SIZES)
             if alike:  # so that operators on two tensors work
                 sizes = [list(sizes[0]) if len(s) == len(sizes[0]) else s for s in sizes]
-            made.append(self.call(sizes, layouts, context))
+            made.append(self.call(sizes, layouts, context, dtype))
         return tuple(made)
 
     def sizes(self, rank: int) -> list[int]:
         return [self.chance.choice(SIZES[3:]) for _ in range(rank)]
 
-    def call(self, sizes: Sequence[list[int]], layouts: Sequence[str], context: str) -> Call:
+    def call(
+        self, sizes: Sequence[list[int]], layouts: Sequence[str], context: str, dtype: str
+    ) -> Call:
         args: list[Tensor | int | list[Tensor]] = []
         for kind, size, layout in zip(self.kinds, sizes, layouts, strict=True):
             inference = context == "inference" and self.chance.random() < 0.5
-            one = Tensor(tuple(size), layout, context == "grad", inference)
+            grad = context == "grad" and dtype != "int32"
+            one = Tensor(tuple(size), layout, grad, inference, dtype)
             if kind == "t":
                 args.append(one)
             elif kind == "i":

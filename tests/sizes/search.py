@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import linecache
+import math
 import sys
 import time
 import warnings
@@ -34,7 +35,6 @@ __all__ = ["KINDS", "Counts", "Wrong", "run", "run_seed", "search", "shortened"]
 KINDS: Mapping[str, Mapping[str, Any]] = {
     "default": {},
     "static_shapes=False": {"static_shapes": False},
-    "static_shapes=True": {"static_shapes": True},
     "pool=True": {"pool": True},
 }
 """The options of each kernel that a program's host function gets."""
@@ -67,44 +67,49 @@ class Counts:
 
 def made(tensor: Tensor) -> torch.Tensor:
     """A tensor of this geometry, with the numbers 1, 1.5, 2..."""
-    sizes = list(tensor.sizes)
     with torch.inference_mode(tensor.inference):
-        found = _laid_out(sizes, tensor.layout)
+        found = _laid_out(list(tensor.sizes), tensor.layout, getattr(torch, tensor.dtype))
     return found.requires_grad_() if tensor.grad else found
 
 
-def _numbers(sizes: list[int], skipped: int = 0) -> torch.Tensor:
-    count = skipped
-    total = 1
-    for size in sizes:
-        total *= size
-    return (torch.arange(count + total, dtype=torch.float32) * 0.5 + 1)[count:].view(sizes)
+def _laid_out(sizes: list[int], layout: str, dtype: torch.dtype) -> torch.Tensor:
+    def numbers(sizes: list[int], skipped: int = 0) -> torch.Tensor:
+        total = skipped + math.prod(sizes)
+        return (torch.arange(total) * 0.5 + 1).to(dtype)[skipped:].view(sizes)
 
-
-def _laid_out(sizes: list[int], layout: str) -> torch.Tensor:
     *front, last = sizes
     if layout == "turned":
-        return _numbers(sizes[::-1]).permute(*reversed(range(len(sizes))))
+        return numbers(sizes[::-1]).permute(*reversed(range(len(sizes))))
     if layout == "steps":
-        return _numbers([*front, 2 * last])[..., ::2]
+        return numbers([*front, 2 * last])[..., ::2]
     if layout == "wide":
-        return _numbers([*front, last + 3])[..., :last]
+        return numbers([*front, last + 3])[..., :last]
     if layout == "spread":
-        return _numbers([1, *sizes[1:]]).expand(sizes)
-    if layout == "shifted":
-        return _numbers(sizes, skipped=1)
-    return _numbers(sizes)
+        return numbers([1, *sizes[1:]]).expand(sizes)
+    return numbers(sizes, skipped=1 if layout == "shifted" else 0)
 
 
 def arguments(call: Call) -> tuple[Any, ...]:
-    return tuple(
-        each
-        if isinstance(each, int)
-        else made(each)
-        if isinstance(each, Tensor)
-        else [made(one) for one in each]
-        for each in call.args
-    )
+    """New arguments for a call."""
+    found: list[Any] = []
+    for each in call.args:
+        if isinstance(each, int):
+            found.append(each)
+        elif isinstance(each, list):
+            found.append([made(one) for one in each])
+        else:
+            first = next((one for one in found if isinstance(one, torch.Tensor)), None)
+            found.append(made(each) if first is None else _beside(first, each))
+    return tuple(found)
+
+
+def _beside(first: torch.Tensor, tensor: Tensor) -> torch.Tensor:
+    """A tensor that may share memory with the first one."""
+    if tensor.layout == "alias":
+        return first
+    if tensor.layout == "part":
+        return first.detach()[: first.shape[0] // 2]
+    return made(tensor)
 
 
 @contextlib.contextmanager
@@ -159,7 +164,8 @@ def run(program: Program, counts: Counts, kinds: Mapping[str, Any] = KINDS) -> N
             try:
                 assert_same(found, expected)
             except AssertionError as error:
-                raise Wrong(name, number, f"{expected}\n{found}\n{error}") from None
+                said = (expected[1], found[1], error)
+                raise Wrong(name, number, "\n".join(str(each)[:500] for each in said)) from None
     counts.programs += 1
     for kernel in kernels.values():
         stats = kernel.stats()

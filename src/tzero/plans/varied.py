@@ -94,7 +94,8 @@ class Varied:
         free = seen.varied | {source for source in asked if now[source] > 1}
         if self._free == "everything":
             free |= {source for source, n in now.items() if n not in (0, 1)}
-        return frozenset(free - fixed)
+        huge = {source for source, n in now.items() if not -(1 << 63) <= n < 1 << 63}
+        return frozenset(free - fixed - huge)
 
     def hashed(self, args: tuple[Any, ...]) -> int:
         """The same for calls that one plan over sizes is likely to serve."""

@@ -1,0 +1,251 @@
+"""How long native code keeps plans over sizes, and that it releases what it holds."""
+# ruff: noqa: F401, F811 (fixtures are imported, and go by their names as parameters)
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import sys
+import weakref
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from tests.native.native_plans import add_kernel, native
+from tests.native.sized_plans import (
+    SIZE,
+    SizedStub,
+    Written,
+    add_description,
+    adding,
+    pair,
+    settled,
+)
+from tzero.launches.native import ParameterDescription
+from tzero.plans.describe import ValueDescription
+
+MOST_OF_A_CLASS = 32
+
+
+def for_one_size(kernel: Any) -> Any:
+    """Describes a plan that demands the size of the call, so that each size has a plan."""
+
+    def describe_for(x: Any, y: Any) -> Any:
+        written = Written((SIZE, 0, 0), (SIZE, 1, 0))
+        written.demand("==", 0, written.constant(len(x)))
+        return add_description(kernel, len(x), written=written)
+
+    return describe_for
+
+
+def missed(kernel: SizedStub, n: int) -> bool:
+    before = kernel.misses
+    x, y = pair(n)
+    assert kernel(x, y).equal(x + y)
+    return kernel.misses > before
+
+
+def test_a_class_keeps_the_plans_that_were_used_last(add_kernel: Any) -> None:
+    kernel = settled(SizedStub(torch.add, for_one_size(add_kernel)), *pair(101))
+    sizes = [n for n in range(102, 102 + 2 * MOST_OF_A_CLASS) if n % 16][: MOST_OF_A_CLASS - 1]
+    assert [missed(kernel, n) for n in sizes] == [True] * len(sizes)
+    assert kernel._count() == MOST_OF_A_CLASS
+    assert not missed(kernel, 101)  # so that it is not the oldest
+    assert missed(kernel, 7)
+    assert kernel._count() == MOST_OF_A_CLASS
+    assert not missed(kernel, 101)
+    assert [missed(kernel, n) for n in sizes[1:]] == [False] * (len(sizes) - 1)
+    assert missed(kernel, sizes[0])
+
+
+class Few(native.Dispatching):  # type: ignore[misc, name-defined]
+    """A kernel that may keep two plans."""
+
+    def __init__(self, like: SizedStub) -> None:
+        self.like, self.misses = like, 0
+        names = ("x", "y")
+        self._prepare(tuple(map(ParameterDescription, names)), (False, False), 2)
+
+    def __call__(self, *args: Any) -> Any:
+        raise AssertionError("the call goes to _missed")
+
+    def _missed(self, args: Any, kwargs: Any) -> Any:
+        self.misses += 1
+        description = self.like.describe_for(*args)
+        return torch.add(*args), ("bound", description, None, (False, False), self._generation())
+
+
+native.enable_calls(Few)
+
+
+def test_the_plan_that_was_used_longest_ago_is_evicted(add_kernel: Any) -> None:
+    kernel: Any = Few(SizedStub(torch.add, for_one_size(add_kernel)))
+    for n in (101, 102, 101, 103):
+        kernel(*pair(n))
+    assert (kernel.misses, kernel._count()) == (3, 2)
+    kernel(*pair(101))
+    assert kernel.misses == 3
+    kernel(*pair(102))
+    assert kernel.misses == 4
+
+
+def test_forgetting_drops_the_plans_of_a_bound_kernel(add_kernel: Any) -> None:
+    kernel = settled(SizedStub(torch.add, for_one_size(add_kernel)), *pair(101))
+    first, kernel.bound = kernel.bound, SimpleNamespace(name="other")
+    assert missed(kernel, 102)
+    assert [bound for bound, _ in kernel._used()] == [kernel.bound, first]
+    kernel._forget(first)
+    assert kernel._count() == 1
+    assert not missed(kernel, 102)
+    assert missed(kernel, 101)
+    kernel._forget(None)
+    assert kernel._count() == 0
+    assert missed(kernel, 102)
+
+
+def test_the_clock_of_the_latest_hit_is_that_of_any_size(add_kernel: Any) -> None:
+    kernel = adding(add_kernel, 100)
+    before = kernel._tick()
+    kernel(*pair(200 + 1))
+    assert kernel._used() == [(kernel.bound, before + 1)]
+
+
+def test_a_number_that_counts_by_value_from_now_on_drops_all_plans(add_kernel: Any) -> None:
+    kernel = adding(add_kernel, 100)
+    kernel.by_value = (True, False)
+    kernel.describe_for = lambda x, y: None
+    assert missed(kernel, 1)
+    assert kernel._count() == 1  # nothing was described
+    kernel.describe_for = lambda x, y: add_description(add_kernel, 1)
+    assert missed(kernel, 1)
+    assert kernel._count() == 1  # the old plan is gone
+
+
+class Owner:
+    """What a plan may refer to."""
+
+
+def hand_over(kernel: SizedStub, description: Any) -> None:
+    """Give a kernel a plan in a call, and forget the description."""
+    kernel.describe_for = lambda x, y: description
+    kernel(*pair(100))
+    kernel.describe_for = lambda x, y: None
+
+
+def test_a_plan_that_refers_to_its_kernel_is_collected(add_kernel: Any) -> None:
+    owner = Owner()
+    kernel = adding(add_kernel, 100)
+    found = add_description(add_kernel, 100)
+    constant = ValueDescription(native.VALUE_KINDS["constant"], object=(owner, kernel))
+    kernel._forget(None)
+    hand_over(kernel, dataclasses.replace(found, result=constant))
+    assert kernel(*pair(101))[0] is owner
+    gone = weakref.ref(owner)
+    del owner, kernel, found, constant
+    gc.collect()
+    assert gone() is None
+
+
+def test_replays_with_ever_new_sizes_leave_nothing_behind(add_kernel: Any) -> None:
+    kernel = adding(add_kernel, 100)
+    pairs = [pair(n) for n in range(300, 400) if n % 16]
+
+    def held() -> tuple[int, int, int]:
+        for x, y in pairs:
+            kernel(x, y)
+        gc.collect()
+        return len(gc.get_objects()), sys.getrefcount(torch.float32), sys.getallocatedblocks()
+
+    held()
+    objects, references, blocks = held()
+    for _ in range(5):
+        found = held()
+    assert found[:2] == (objects, references)
+    assert found[2] - blocks < 50
+    assert kernel.misses == 0
+
+
+def test_dropped_plans_release_what_they_hold(add_kernel: Any) -> None:
+    kernel = adding(add_kernel, 100)
+    found = add_description(add_kernel, 100)
+    owner = Owner()
+    constant = ValueDescription(native.VALUE_KINDS["constant"], object=owner)
+    kernel._forget(None)
+    hand_over(kernel, dataclasses.replace(found, result=constant))
+    for n in (101, 102):
+        assert kernel(*pair(n)) is owner
+    gone = weakref.ref(owner)
+    del owner, constant
+    assert gone() is not None
+    kernel._forget(None)
+    gc.collect()
+    assert gone() is None
+
+
+# -- descriptions ----------------------------------------------------------------------------------
+
+
+def changed(found: Any, **fields: Any) -> Any:
+    return dataclasses.replace(found, sizes=dataclasses.replace(found.sizes, **fields))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"inputs": ((0, 0),)}, "inputs must be tuples of three integers"),
+        ({"inputs": ((0, 0, -1), (0, 1, 0))}, "inputs must be tuples of three integers"),
+        ({"inputs": ((3, 0, 0), (0, 1, 0))}, "inputs must be sources among the leaves"),
+        ({"inputs": ((0, 2, 0), (0, 1, 0))}, "inputs must be sources among the leaves"),
+        ({"inputs": ((0, 0, 0), (0, 1, 1))}, "must be sizes, strides and integers"),
+        ({"inputs": ((2, 0, 0), (0, 1, 0))}, "must be sizes, strides and integers"),
+        ({"free": (True,)}, "a flag in free for each"),
+        ({"slots": ()}, "an item for each slot"),
+        ({"slots": (None, None, 5)}, "None or .sizes, strides, offset."),
+        ({"slots": (None, None, ((0, 0), (0, 0), 0))}, "as many sizes and strides"),
+        ({"slots": (None, None, ((99,), (0,), 0))}, "formulas of the plan"),
+        ({"slots": (None, None, None)}, "slot must be a slot whose geometry is in the sizes"),
+        ({"launches": ()}, "a launch for each launch step"),
+    ],
+)
+def test_sizes_that_make_no_sense_are_refused(add_kernel: Any, fields: Any, message: str) -> None:
+    found = changed(add_description(add_kernel, 100), **fields)
+    kernel = SizedStub(torch.add, lambda x, y: found)
+    with pytest.raises((TypeError, ValueError), match=message):
+        kernel(*pair(100))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"grid": (0, 0)}, "grid must be three formulas"),
+        ({"grid": (0, 0, 0, 0)}, "grid must be three formulas"),
+        ({"grid": (99, 0, 0)}, "grid must be formulas of the plan"),
+        ({"selectors": ((99, False),)}, "selectors must be formulas of the plan"),
+        ({"selectors": ((0,),)}, "a formula and a bool"),
+        ({"selectors": ()}, "selected must be a tuple with an item for each selector"),
+        ({"variants": ()}, "at least one item"),
+    ],
+)
+def test_launches_that_make_no_sense_are_refused(
+    add_kernel: Any, fields: Any, message: str
+) -> None:
+    found = add_description(add_kernel, 100)
+    [launch] = found.sizes.launches
+    found = changed(found, launches=(dataclasses.replace(launch, **fields),))
+    kernel = SizedStub(torch.add, lambda x, y: found)
+    with pytest.raises((TypeError, ValueError), match=message):
+        kernel(*pair(100))
+
+
+@pytest.mark.parametrize("numbers", [((99, 6, 0),), ((0, 99, 0),), ((0, 6, 9999),), ((0, 6),)])
+def test_numbers_that_make_no_sense_are_refused(add_kernel: Any, numbers: Any) -> None:
+    found = add_description(add_kernel, 100)
+    [launch] = found.sizes.launches
+    [one] = launch.variants
+    one = dataclasses.replace(one, numbers=numbers)
+    found = changed(found, launches=(dataclasses.replace(launch, variants=(one,)),))
+    kernel = SizedStub(torch.add, lambda x, y: found)
+    with pytest.raises((TypeError, ValueError), match="numbers must be"):
+        kernel(*pair(100))
