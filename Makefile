@@ -56,7 +56,7 @@ endif
 # A file stays in one process. tests/conftest.py orders them, the longest first.
 BY_FILE := --dist loadfile --no-loadscope-reorder
 
-.PHONY: help bench test test-bench lint types environments-beside-sanitized environments checks test-all-beside-checks tidy test-all test-others test-faults test-verify test-helion sanitized sanitize test-newest test-gpu sanitize-gpu soak corpus fix docs clean
+.PHONY: help bench test test-bench lint types environments-beside-sanitized environments checks tests tests-beside-checks tidy test-all test-others test-faults test-verify test-helion sanitized sanitize test-newest test-gpu sanitize-gpu soak corpus fix docs clean
 
 help:
 	@echo 'make bench     build, and print a table of measurements for this machine'
@@ -82,7 +82,9 @@ test-bench: $(VENV)/.ready-bench
 		$(BIN)/python -m bench --quick; \
 	fi
 
-test: test-bench environments-beside-sanitized lint test-all-beside-checks test-others
+test: test-bench environments-beside-sanitized lint tests-beside-checks
+
+tests: test-all test-others
 
 # The longest first. Three at a time, since some tests wait for processes and deadlines.
 test-others:
@@ -99,14 +101,14 @@ types: $(VENV)/.ready-dev
 environments-beside-sanitized: $(VENV)/.ready-bench
 	@printf '%s\n' environments sanitized | xargs -P 2 -I TARGET $(MAKE) --no-print-directory BESIDE=1 TARGET
 
-# The tests leave some time unused, in which mypy and clang-tidy run. What those say comes last.
-test-all-beside-checks: $(VENV)/.ready-dev
-	@printf '%s\n' test-all checks | xargs -P 2 -I TARGET $(MAKE) --no-print-directory TARGET; \
+# Tests leave some time unused, in which mypy and clang-tidy run. What those say comes last.
+tests-beside-checks: $(VENV)/.ready-dev
+	@printf '%s\n' tests checks | xargs -P 2 -I TARGET $(MAKE) --no-print-directory TARGET; \
 		status=$$?; cat build/checks.log; exit $$status
 
 checks: $(VENV)/.ready-dev
 	@mkdir -p build
-	@nice -n 19 $(MAKE) --no-print-directory BESIDE=1 types tidy > build/checks.log 2>&1
+	@nice -n 19 $(MAKE) --no-print-directory types tidy > build/checks.log 2>&1
 
 # That of the oldest Helion may fail here; test-helion tries again and says what then.
 environments: $(VENV)/.ready-dev

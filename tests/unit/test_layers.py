@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib.util
 import re
 import subprocess
@@ -63,6 +64,11 @@ def package_of(path: Path) -> str:
     return "tzero" if first == "__init__" else first
 
 
+@functools.cache
+def tree_of(path: Path) -> ast.AST:
+    return ast.parse(path.read_text())
+
+
 def imported(tree: ast.AST, inside: list[str]) -> Iterator[list[str]]:
     """Each imported name as dotted parts, relative imports resolved."""
     for node in ast.walk(tree):
@@ -76,8 +82,8 @@ def imported(tree: ast.AST, inside: list[str]) -> Iterator[list[str]]:
                 yield [*base, *module, alias.name]
 
 
-def packages_imported(source: str, inside: list[str]) -> set[str]:
-    names = [parts for parts in imported(ast.parse(source), inside) if parts[0] == "tzero"]
+def packages_imported(tree: ast.AST, inside: list[str]) -> set[str]:
+    names = [parts for parts in imported(tree, inside) if parts[0] == "tzero"]
     return {parts[1] if len(parts) > 1 and parts[1] in HEIGHT else "tzero" for parts in names}
 
 
@@ -103,7 +109,7 @@ def test_a_package_imports_only_packages_below_it(path: Path) -> None:
     package = package_of(path)
     assert package in HEIGHT, f"{package!r} has no place in LAYERS"
     inside = ["tzero", *path.relative_to(SOURCE).parts[:-1]]
-    found = packages_imported(path.read_text(), inside) - {package}
+    found = packages_imported(tree_of(path), inside) - {package}
     below = {name for name, height in HEIGHT.items() if height < HEIGHT[package]}
     above = found - NARROW.get(package, below)
     assert not above, f"{path.name} ({package}) imports {sorted(above)}, which it must not know"
@@ -111,7 +117,7 @@ def test_a_package_imports_only_packages_below_it(path: Path) -> None:
 
 @by_path
 def test_only_settings_reads_the_environment(path: Path) -> None:
-    assert reads_environment(ast.parse(path.read_text())) == (path.name == "settings.py")
+    assert reads_environment(tree_of(path)) == (path.name == "settings.py")
 
 
 # The CPU backend is a plugin of Triton's, and reads its IR.
@@ -122,7 +128,7 @@ MAY_NAME_PRIVATE = ("adapters", "integrations", "cpu")
 def test_private_names_of_libraries_are_in_adapters_only(path: Path) -> None:
     if package_of(path) in MAY_NAME_PRIVATE:
         return
-    found = private_names(ast.parse(path.read_text()))
+    found = private_names(tree_of(path))
     assert not found, f"{path.name} uses {sorted(found)}: give it a name in tzero.adapters"
 
 
@@ -146,7 +152,10 @@ def names_defined(tree: ast.AST) -> Iterator[str]:
             yield node.attr
 
 
-OWN_NAMES = {name for path in MODULES for name in names_defined(ast.parse(path.read_text()))}
+@functools.cache
+def own_names() -> set[str]:
+    """Every name that tzero gives to something of its own."""
+    return {name for path in MODULES for name in names_defined(tree_of(path))}
 
 
 @by_path
@@ -154,16 +163,15 @@ def test_private_attributes_of_libraries_are_in_adapters_only(path: Path) -> Non
     if package_of(path) in ("adapters", "cpu") or path.name == "compat.py":
         return
     private = re.compile(r"_[a-zA-Z]\w*")
-    read = {n.attr for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Attribute)}
-    foreign = {name for name in read if private.fullmatch(name)} - OWN_NAMES - MAY_READ
+    read = {node.attr for node in ast.walk(tree_of(path)) if isinstance(node, ast.Attribute)}
+    foreign = {name for name in read if private.fullmatch(name)} - own_names() - MAY_READ
     assert not foreign, f"{path.name} reads {sorted(foreign)}: give it a name in tzero.adapters"
 
 
 @by_path
 def test_modules_named_in_strings_exist(path: Path) -> None:
     """A module that is renamed must not silently drop out of a table of names."""
-    tree = ast.parse(path.read_text())
-    strings = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
+    strings = (node.value for node in ast.walk(tree_of(path)) if isinstance(node, ast.Constant))
     dotted = re.compile(r"tzero(\.[a-z][a-z0-9_]*)+")
     for text in strings:
         if not isinstance(text, str) or not dotted.fullmatch(text):
@@ -188,7 +196,7 @@ def test_modules_named_in_strings_exist(path: Path) -> None:
     ],
 )
 def test_every_form_of_import_is_seen(source: str, packages: set[str]) -> None:
-    assert packages_imported(source, ["tzero", "cpu"]) == packages
+    assert packages_imported(ast.parse(source), ["tzero", "cpu"]) == packages
 
 
 @pytest.mark.parametrize(
@@ -218,10 +226,9 @@ def test_every_form_of_a_private_name_is_seen(source: str, found: set[str]) -> N
 
 @by_path
 def test_files_functions_and_classes_are_short(path: Path) -> None:
-    text = path.read_text()
-    lines = len(text.splitlines())
+    lines = len(path.read_text().splitlines())
     assert lines <= MOST_LINES, f"{path.name} has {lines} lines"
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.FunctionDef):
             length = (node.end_lineno or 0) - node.lineno + 1
             assert length <= MOST_LINES_OF_A_FUNCTION, f"{node.name} has {length} lines"
