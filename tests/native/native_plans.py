@@ -84,7 +84,7 @@ class Stub(native_plan.NativeKernel):  # type: ignore[misc, valid-type]
         self._tick()
         result = self.function(*args, **kwargs)
         plan = self.plan_of(*self.ordered(args, kwargs))
-        return result, plan and SimpleNamespace(plan=plan, bound=self.bound)
+        return result, plan and SimpleNamespace(plan=plan, bound=self.bound, variants=())
 
     def _lasts(self, planned: Any) -> bool:
         return True  # nobody chooses another config
