@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import dis
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from types import FrameType, FunctionType
 from typing import Any
 
@@ -110,6 +110,11 @@ class Integers(Marks):
             raise ValueError("this offer is over: take it while its call runs")
         self._taken = offer, self._offering
         self.offer, self.has_answered = None, False
+
+    def mark_items(self, container: Any, items: Sequence[Mark] | Mapping[Any, Mark]) -> None:
+        """Mark what a container contains."""
+        if not self.lost:
+            self._safely(super().mark_items, container, items)
 
     def finish(self) -> None:
         """The call is over: what was offered last is pinned."""
