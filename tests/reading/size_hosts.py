@@ -385,6 +385,10 @@ def mapped(x, y, n):
     return list(map(lambda s: s + 1, x.shape))
 
 
+def callback(x, y, n):
+    return list(map(lambda s: n + s, [1]))
+
+
 def reduced(x, y, n):
     return functools.reduce(operator.mul, x.shape)
 

@@ -106,6 +106,7 @@ CASES: list[tuple[Any, Any, str]] = [
     (hosts.yielded, [7], "N = 7"),
     (hosts.generator_expression, (7, 41), "(X0 + 1) = 7; (X1 + 1) = 41"),
     (hosts.mapped, [7, 41], "X0 = 6; X1 = 40"),
+    (hosts.callback, [8], "(N + 1) = 8"),
     (hosts.reduced, 240, "X0 = 6; X1 = 40"),
     (hosts.sorted_, ([6, 40], [40, 6]), "X0 = 6; X1 = 40"),
     (hosts.zipped, [6, 80], "X0 = 6; X1 = 40"),
