@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.launches import plan_scenarios_facts, plan_scenarios_running
+from tests.launches import plan_scenarios_facts, plan_scenarios_running, plan_scenarios_sizes
 from tests.launches.mutable_native import NATIVE, mutable
 from tests.launches.plan_scenario import NotWarm, Scenario, X, twice
 from tests.rows import by_row
@@ -32,7 +32,11 @@ from tzero.arguments.key import Options
 if torch.cuda.is_available():
     pytest.skip("children that fork, and kernels of the CPU", allow_module_level=True)
 
-SCENARIOS = [*plan_scenarios_facts.SCENARIOS, *plan_scenarios_running.SCENARIOS]
+SCENARIOS = [
+    *plan_scenarios_facts.SCENARIOS,
+    *plan_scenarios_running.SCENARIOS,
+    *plan_scenarios_sizes.SCENARIOS,
+]
 
 
 @functools.cache
@@ -46,9 +50,11 @@ def kind_of(module: ModuleType) -> Any:
 def maker(module: ModuleType) -> Callable[..., Any]:
     """Makes kernels of that class."""
 
-    def make(host: Any, pool: bool = False) -> Any:
+    def make(host: Any, pool: bool = False, free: str = "nothing") -> Any:
         kind = kind_of(module)
-        return kind(host, config=None, key=None, options=Options(), plans=True, pool=pool)
+        return kind(
+            host, config=None, key=None, options=Options(), plans=True, pool=pool, free=free
+        )
 
     return make
 
@@ -94,10 +100,7 @@ def module() -> ModuleType:
     return found
 
 
-UNTESTED = {
-    "plan_alignment",
-    "plan_others_fixed", "plan_other_sizes", "plan_conditions", "plan_variants", "pool_geometry",
-}  # fmt: skip
+UNTESTED = {"plan_alignment"}
 
 
 def test_every_guard_of_plans_has_a_scenario() -> None:

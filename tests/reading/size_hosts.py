@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 import triton
 
-# ruff: noqa: B009, C416, C417, C420, E731, F841, PIE804, RUF005, UP028, UP031, UP032
+# ruff: noqa: B009, C406, C408, C416, C417, C420, E731, F841, PIE804, RUF005, UP028, UP031, UP032
 
 KEPT = 0
 
@@ -186,6 +186,17 @@ def dicts(x, y, n):
     return meta, meta["n"], {k: n for k in "ab"}
 
 
+def named_dict(x, y, n):
+    meta = dict(n=n, b=4)
+    return meta, meta.get("n"), meta.get("m", x.size(0)), meta.get("m")
+
+
+def late_entry(x, y, n):
+    meta = {"a": 1, "b": 2}
+    meta["b"] = n
+    return meta
+
+
 def nested(x, y, n):
     pair = ((n, x.shape), [n, {"a": n}])
     return pair[0][1][0], pair[1][1]["a"], pair
@@ -338,6 +349,10 @@ def dict_lookup(x, y, n):
     return {7: 1}.get(n, 0)
 
 
+def dict_of_pairs(x, y, n):
+    return dict([("n", n)])
+
+
 def list_index(x, y, n):
     return [*range(10)][n]
 
@@ -368,6 +383,10 @@ def generator_expression(x, y, n):
 
 def mapped(x, y, n):
     return list(map(lambda s: s + 1, x.shape))
+
+
+def callback(x, y, n):
+    return list(map(lambda s: n + s, [1]))
 
 
 def reduced(x, y, n):

@@ -65,6 +65,8 @@ CASES: list[tuple[Any, Any, str]] = [
     (hosts.loop_over_sizes, "(X0 * X1)", ""),
     (hosts.lists, ["X0", "N", 3, "Y0", "N", "N"], ""),
     (hosts.dicts, ({"n": "N", "b": "(N + 1)", "m": "X0"}, "N", {"a": "N", "b": "N"}), ""),
+    (hosts.named_dict, ({"n": "N", "b": 4}, "N", "X0", None), ""),
+    (hosts.late_entry, {"a": 1, "b": "N"}, ""),
     (hosts.nested, ("X0", "N", (("N", ("X0", "X1")), ["N", {"a": "N"}])), ""),
     (hosts.repeated, (("N", "N"), [1, "N", 1, "N"]), ""),
     (hosts.swapped, ("X1", "X0"), ""),
@@ -95,6 +97,7 @@ CASES: list[tuple[Any, Any, str]] = [
     (hosts.formatted, ("7", "7", "7", "7"), "N = 7"),
     (hosts.dict_key, 1, "N = 7"),
     (hosts.dict_lookup, 1, "N = 7"),
+    (hosts.dict_of_pairs, {"n": 7}, "N = 7"),
     (hosts.list_index, 7, "N = 7"),
     (hosts.ranged, 21, "N = 7"),
     (hosts.float_division, 3.5, "N = 7"),
@@ -103,6 +106,7 @@ CASES: list[tuple[Any, Any, str]] = [
     (hosts.yielded, [7], "N = 7"),
     (hosts.generator_expression, (7, 41), "(X0 + 1) = 7; (X1 + 1) = 41"),
     (hosts.mapped, [7, 41], "X0 = 6; X1 = 40"),
+    (hosts.callback, [8], "(N + 1) = 8"),
     (hosts.reduced, 240, "X0 = 6; X1 = 40"),
     (hosts.sorted_, ([6, 40], [40, 6]), "X0 = 6; X1 = 40"),
     (hosts.zipped, [6, 80], "X0 = 6; X1 = 40"),
@@ -335,6 +339,15 @@ def test_an_instruction_that_is_not_known_pins_what_is_on_the_stack():
     assert found.integers.lost == ""
     assert sorted(short(list(found.pinned))) == ["N", "X0"]
     assert found.result == (7, 7) and found.predicted(found.args) == ((7, 7),)
+
+
+def test_items_that_are_not_those_of_a_container_are_noticed():
+    these = Formulas()
+    integers = Integers(these, None)  # type: ignore[arg-type]
+    n = these.input(Source("size", 0), 3)
+    integers.mark_items([4], [n])
+    assert "should be" in integers.lost and len(these.conditions) == 1
+    assert integers.items_of([4]) is None
 
 
 def test_a_host_function_that_is_not_followed_pins_all_inputs():

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import dis
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from types import FrameType, FunctionType
 from typing import Any
 
@@ -111,6 +111,11 @@ class Integers(Marks):
         self._taken = offer, self._offering
         self.offer, self.has_answered = None, False
 
+    def mark_items(self, container: Any, items: Sequence[Mark] | Mapping[Any, Mark]) -> None:
+        """Mark what a container contains."""
+        if not self.lost:
+            self._safely(super().mark_items, container, items)
+
     def finish(self) -> None:
         """The call is over: what was offered last is pinned."""
         self._expire()
@@ -163,7 +168,7 @@ class Integers(Marks):
         call = None if caller is None else caller.call
         if call is not None and not call.is_entered and function_of(frame) is call.function:
             call.is_entered = True
-            self._bind(shadow, call.offer)
+            _bind(shadow, call.offer)
         elif not self._has_begun:
             if not is_host:
                 raise Lost("the host function is not followed")
@@ -177,28 +182,6 @@ class Integers(Marks):
             self.has_answered |= shadow.is_answer
             if not shadow.is_answer:
                 self._pin_call(self._taken[0])
-
-    def _bind(self, shadow: Shadow, offer: Offer) -> None:
-        """Give the parameters of a function the marks of its arguments."""
-        code, names = shadow.frame.f_code, offer.names
-        count, most = len(offer.args) - len(names), code.co_argcount
-        every = code.co_varnames[: most + code.co_kwonlyargcount]
-        rest: list[Mark] = []
-        named: dict[Any, Mark] = {}
-        for k, mark in enumerate(offer.marks):
-            if k < count and k < most:
-                shadow.local[every[k]] = mark
-            elif k < count:
-                rest.append(mark)
-            elif names[k - count] in every[code.co_posonlyargcount :]:
-                shadow.local[names[k - count]] = mark
-            else:
-                named[names[k - count]] = mark
-        further = list(code.co_varnames[len(every) :])
-        if code.co_flags & inspect.CO_VARARGS:
-            shadow.packed[further.pop(0)] = rest
-        if code.co_flags & inspect.CO_VARKEYWORDS:
-            shadow.packed[further.pop(0)] = named
 
     def _shadow(self, frame: FrameType) -> Shadow:
         shadow = self._shadows.get(id(frame))
@@ -354,3 +337,26 @@ class Integers(Marks):
 
 GENERATES = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 """Flags of functions whose frames are left and go on."""
+
+
+def _bind(shadow: Shadow, offer: Offer) -> None:
+    """Give the parameters of a function the marks of its arguments."""
+    code, names = shadow.frame.f_code, offer.names
+    count, most = len(offer.args) - len(names), code.co_argcount
+    every = code.co_varnames[: most + code.co_kwonlyargcount]
+    rest: list[Mark] = []
+    named: dict[Any, Mark] = {}
+    for k, mark in enumerate(offer.marks):
+        if k < count and k < most:
+            shadow.local[every[k]] = mark
+        elif k < count:
+            rest.append(mark)
+        elif names[k - count] in every[code.co_posonlyargcount :]:
+            shadow.local[names[k - count]] = mark
+        else:
+            named[names[k - count]] = mark
+    further = list(code.co_varnames[len(every) :])
+    if code.co_flags & inspect.CO_VARARGS:
+        shadow.packed[further.pop(0)] = rest
+    if code.co_flags & inspect.CO_VARKEYWORDS:
+        shadow.packed[further.pop(0)] = named

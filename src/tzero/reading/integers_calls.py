@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 import triton
 
-from tzero.reading.integers_marks import ITERATORS, SEQUENCES, Mark, Offer, Ratio
+from tzero.reading.integers_marks import ITERATORS, SEQUENCES, Mark, Offer, Ratio, is_plain_key
 from tzero.reading.purity import is_library
 
 if TYPE_CHECKING:
@@ -211,6 +211,29 @@ def _extended(integers: Integers, shadow: Shadow, offer: Offer) -> Mark:
     return None
 
 
+def _named(integers: Integers, shadow: Shadow, offer: Offer) -> Mark:
+    """dict(name=...)"""
+    if len(offer.names) != len(offer.args):
+        raise NotUnderstood
+    marks = dict(zip(offer.names, offer.marks, strict=True))
+    shadow.after = 0, lambda made: integers.mark_items(made, marks)
+    return None
+
+
+def _got(integers: Integers, shadow: Shadow, offer: Offer) -> Mark:
+    """dict.get"""
+    if not 2 <= len(offer.args) <= 3 or offer.names or type(offer.args[0]) is not dict:
+        raise NotUnderstood
+    held, key = offer.args[:2]
+    if not is_plain_key(key) or not all(map(is_plain_key, held)):
+        raise NotUnderstood
+    integers.pin(None, offer.marks[1])
+    items = integers.items_of(held) or {}
+    if key in held:
+        return items.get(key) if isinstance(items, dict) else None
+    return offer.marks[2] if len(offer.args) == 3 else None
+
+
 def _change(integers: Integers, shadow: Shadow, target: Any, items: list[Mark]) -> None:
     shadow.after = None, lambda _: integers.mark_items(target, items)
 
@@ -290,6 +313,8 @@ _UNDERSTOOD: dict[int, Understood] = {
         (tuple, _copied),
         (list, _copied),
         (torch.Size, _copied),
+        (dict, _named),
+        (dict.get, _got),
         (list.append, _appended),
         (list.extend, _extended),
         (len, _length),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from tzero.adapters.python_frames import Instruction, operands
-from tzero.reading.integers_marks import SEQUENCES, Mark, Offer
+from tzero.reading.integers_marks import SEQUENCES, Mark, Offer, is_plain_key
 from tzero.reading.kinds import KERNELS
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def built_dict(step: Step) -> list[Mark]:
     """BUILD_MAP"""
     integers, shadow, values, marks = step.integers, step.shadow, step.values, step.marks
     integers.pin_values(values[::2], marks[::2])
-    if all(map(_is_plain_key, values[::2])):
+    if all(map(is_plain_key, values[::2])):
         holding(integers, shadow, dict(zip(values[::2], marks[1::2], strict=True)))
     else:
         integers.pin_values((), marks[1::2])
@@ -95,16 +95,11 @@ def built_with_names(step: Step) -> list[Mark]:
     """BUILD_CONST_KEY_MAP"""
     integers, shadow, values, marks = step.integers, step.shadow, step.values, step.marks
     names = values[-1]
-    if all(map(_is_plain_key, names)):
+    if all(map(is_plain_key, names)):
         holding(integers, shadow, dict(zip(names, marks[:-1], strict=True)))
     else:
         integers.pin_values((), marks)
     return [None]
-
-
-def _is_plain_key(key: Any) -> bool:
-    """Whether looking for a key runs no code of the program."""
-    return type(key) in (int, str, bool, type(None))
 
 
 def unpacked(step: Step) -> list[Mark]:
@@ -149,7 +144,7 @@ def item(step: Step) -> list[Mark]:
         return [None]
     if isinstance(items, list) and type(key) in (int, bool):
         return [items[key] if -len(items) <= key < len(items) else None]
-    if isinstance(items, dict) and _is_plain_key(key):
+    if isinstance(items, dict) and is_plain_key(key):
         return [items.get(key)]
     if isinstance(items, list) and type(key) is slice and _is_plain_slice(key):
         holding(integers, shadow, [*items[key]])
@@ -208,7 +203,7 @@ def _entry(
 ) -> None:
     """An entry of a dict is set."""
     held = integers.items_of(target) or {}
-    if isinstance(held, dict) and _is_plain_key(key) and all(map(_is_plain_key, target)):
+    if isinstance(held, dict) and is_plain_key(key) and all(map(is_plain_key, target)):
         changing(integers, shadow, target, {**held, key: mark})
     else:
         integers.pin_values([target, value], [mark])
@@ -220,7 +215,7 @@ def merged(step: Step) -> list[Mark]:
     target = operands(shadow.frame, at, 1 + at.arg)[0]
     ours, theirs = (integers.items_of(each) or {} for each in (target, values[0]))
     if type(values[0]) is dict and isinstance(ours, dict) and isinstance(theirs, dict):
-        new = {key: theirs.get(key) for key in values[0] if _is_plain_key(key)}
+        new = {key: theirs.get(key) for key in values[0] if is_plain_key(key)}
         changing(integers, shadow, target, {**ours, **new})
     else:
         integers.pin_values([target, *values], marks)

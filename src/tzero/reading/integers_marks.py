@@ -21,7 +21,18 @@ import torch
 
 from tzero.symbolic.formulas import Formulas
 
-__all__ = ["ITERATORS", "SEQUENCES", "Geometry", "Items", "Lost", "Mark", "Marks", "Offer", "Ratio"]
+__all__ = [
+    "ITERATORS",
+    "SEQUENCES",
+    "Geometry",
+    "Items",
+    "Lost",
+    "Mark",
+    "Marks",
+    "Offer",
+    "Ratio",
+    "is_plain_key",
+]
 
 
 class Lost(Exception):
@@ -85,6 +96,9 @@ class Marks:
         """Mark what a container contains."""
         if isinstance(items, Mapping):
             of_dict = {key: self.whole(mark) for key, mark in items.items()}
+            keys = list(dict.keys(container))
+            if all(map(is_plain_key, keys)):  # all of them, in this order
+                of_dict = {key: of_dict.get(key) for key in keys}
             made: Items = of_dict
             pairs = [(dict.get(container, key), mark) for key, mark in of_dict.items()]
         else:
@@ -228,6 +242,15 @@ class Marks:
         if not self.formulas.compare("!=", below, self.formulas.constant(0)):
             return None  # it raises an exception
         return Ratio(above, below)
+
+
+def is_plain_key(key: Any) -> bool:
+    """Whether looking for a key of a dict runs no code of the program.
+
+    >>> is_plain_key("n"), is_plain_key((1, 2))
+    (True, False)
+    """
+    return type(key) in (int, str, bool, type(None))
 
 
 def _parts(key: slice) -> tuple[Any, Any, Any]:

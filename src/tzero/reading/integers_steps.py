@@ -157,8 +157,8 @@ def _asked(step: Step) -> list[Mark]:
         integers.formulas.compare("!=", mark, integers.formulas.constant(0))
     else:
         integers.pin_values((), marks)
-    shadow.is_open = True
     if at.name.endswith("OR_POP"):  # it stays there if it jumps
+        shadow.is_open = True
         return [mark]
     return [None] if at.name in ("UNARY_NOT", "TO_BOOL") else []
 
