@@ -114,12 +114,15 @@ class Path:
 
     def _entered(self, frame: FrameType, event: str, arg: Any) -> Any:
         """A frame begins; whether to follow it."""
-        if self._is_over or self._is_paused or event != "call":
+        if self._is_over or self._is_paused or self._steps.fills_cache or event != "call":
             return None
         code = frame.f_code
         if code is self._host.__code__ and not self._follows_host:
             return None
         function = function_of(frame)
+        if self._steps.cached is not None and function is self._steps.cached:
+            self._steps.fills_cache = True
+            return None
         if code in self._inner and not self.world.has(function):  # made in this call
             return self._follow(frame)
         if function in self._seen:

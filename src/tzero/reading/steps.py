@@ -30,7 +30,7 @@ from tzero.reading.bytecode import implied
 from tzero.reading.called import Judge
 from tzero.reading.findings import Unreplayable
 from tzero.reading.imports import read_import
-from tzero.reading.kinds import EQUAL, KERNELS
+from tzero.reading.kinds import CACHED, EQUAL, KERNELS
 from tzero.reading.known import is_a, is_program_class
 from tzero.reading.purity import is_library
 from tzero.reading.special import Callee
@@ -47,6 +47,11 @@ class Steps:
         self.operands: tuple[Any, ...] = ()
         """The values that the instruction works on which is about to run."""
         self.frames = 0  # how many frames of the program were followed so far
+        self.cached: Any = None
+        """The function behind a cache that the instruction calls which is about to run."""
+        self.fills_cache = False
+        """Whether that function runs now, or did in the instruction before. Later calls find its
+        result in the cache, which is guarded, and do not run it."""
         # By frame: what gives the value that comes next, and where the next instruction is.
         self._awaited: dict[int, tuple[Awaited, int]] = {}
         self._names: dict[int, tuple[str, ...]] = {}  # by frame: keywords of the next call
@@ -56,6 +61,10 @@ class Steps:
         if at.name == "CALL" and _CALLS == "PRECALL":  # the second half of a call
             return
         awaited, place = self._awaited.pop(id(frame), (None, 0))
+        if self.fills_cache and (not _is_of_cache(awaited) or frame.f_lasti != place):
+            name = self.cached.__qualname__
+            raise Unreplayable(f"{name}, whose results are cached, raises an exception", "", 0)
+        self.cached, self.fills_cache = None, False
         if awaited is not None:
             self._came(awaited, frame, at, raised=frame.f_lasti != place)
         if at.name in _HARMLESS:
@@ -230,6 +239,8 @@ class Steps:
     def _called(self, frame: FrameType, at: Instruction, callee: Callee) -> None:
         self.operands = (callee.function, *callee.args)
         pending = self.judge.call(callee)
+        if is_a(callee.function, CACHED):
+            self.cached = callee.function.__wrapped__
         after = at.after
         if at.name == "PRECALL":  # the result comes after the second half
             after = decoded(frame.f_code)[after].after
@@ -251,6 +262,11 @@ class Result(NamedTuple):
 
 
 Awaited = Result | Pending
+
+
+def _is_of_cache(awaited: Awaited | None) -> bool:
+    return isinstance(awaited, Result) and is_a(awaited.callee.function, CACHED)
+
 
 _STEADY = (object, tuple, str, bytes, int, float, complex, frozenset, type, BaseException)
 
