@@ -12,7 +12,7 @@ import triton
 
 import tzero
 from tests.plans.sized_hosts import HOSTS, scale_kernel, softmax
-from tests.plans.tiers import assert_same
+from tests.plans.tiers import assert_same, verifying
 from tzero.arguments.situation import leaves
 from tzero.plans.plan import Launch, Plan
 from tzero.plans.sized import concrete
@@ -112,7 +112,18 @@ def test_calls_with_new_sizes_do_what_the_host_function_does(name: str) -> None:
     for _ in range(60):
         args = host.arguments(chance)
         assert_same(kernel(*args), host.function(*args))
-    assert kernel.stats().native_replays > 30
+    assert verifying() or kernel.stats().native_replays > 30
+
+
+@pytest.mark.parametrize("name", HOSTS)
+def test_python_replays_new_sizes_too_while_an_observer_sees_each_call(name: str) -> None:
+    host, chance = HOSTS[name], random.Random(name)
+    kernel = tzero.kernel(host.function)
+    with tzero.events.observe(lambda event: None):
+        for _ in range(30):
+            args = host.arguments(chance)
+            assert_same(kernel(*args), host.function(*args))
+    assert verifying() or kernel.stats().python_replays > 10
 
 
 @pytest.mark.parametrize("name", HOSTS)
@@ -159,6 +170,7 @@ def called(kernel: Any, *sizes: int) -> tuple[int, int]:
     )
 
 
+@pytest.mark.usefixtures("replaying")
 def test_the_first_size_is_exact_and_a_second_one_makes_it_free() -> None:
     kernel = tzero.kernel(scaled_by_two)
     assert called(kernel, 100, 100) == (1, 1)
@@ -166,6 +178,7 @@ def test_the_first_size_is_exact_and_a_second_one_makes_it_free() -> None:
     assert called(kernel, 201, 300, 100, 55, 1000) == (5, 0)
 
 
+@pytest.mark.usefixtures("replaying")
 def test_a_new_specialization_of_an_integer_records_once() -> None:
     kernel = tzero.kernel(scaled_by_two)
     called(kernel, 100, 200)
@@ -174,6 +187,7 @@ def test_a_new_specialization_of_an_integer_records_once() -> None:
     assert called(kernel, 99, 32, 1, 64, 77) == (5, 0)
 
 
+@pytest.mark.usefixtures("replaying")
 def test_a_constant_that_depends_on_sizes_records_once_for_each_value() -> None:
     kernel = tzero.kernel(rows)
     called(kernel, 100, 120)
@@ -182,16 +196,19 @@ def test_a_constant_that_depends_on_sizes_records_once_for_each_value() -> None:
     assert called(kernel, 101, 201) == (2, 0)
 
 
+@pytest.mark.usefixtures("replaying")
 def test_with_static_shapes_each_size_is_recorded() -> None:
     kernel = tzero.kernel(static_shapes=True)(scaled_by_two)
     assert called(kernel, 100, 200, 300, 100) == (1, 3)
 
 
+@pytest.mark.usefixtures("replaying")
 def test_without_static_shapes_the_first_recording_serves_other_sizes() -> None:
     kernel = tzero.kernel(static_shapes=False)(scaled_by_two)
     assert called(kernel, 100, 200, 300, 55) == (3, 1)
 
 
+@pytest.mark.usefixtures("replaying")
 def test_each_side_of_a_condition_is_recorded_once() -> None:
     kernel = tzero.kernel(HOSTS["conditions"].function)
     called(kernel, 300, 310)
@@ -201,6 +218,7 @@ def test_each_side_of_a_condition_is_recorded_once() -> None:
     assert called(kernel, 302, 254, 33) == (3, 0)
 
 
+@pytest.mark.usefixtures("replaying")
 def test_a_size_that_decides_how_often_a_loop_runs_is_pinned_and_told() -> None:
     kernel = tzero.kernel(looped)
     assert called(kernel, 3, 4, 5, 4) == (1, 3)
@@ -208,6 +226,7 @@ def test_a_size_that_decides_how_often_a_loop_runs_is_pinned_and_told() -> None:
     assert "sizes: only these: x.size(0) == 5 is pinned in line" in told
 
 
+@pytest.mark.usefixtures("replaying")
 def test_a_dim_marked_static_is_recorded_for_each_size() -> None:
     kernel = tzero.kernel(scaled_by_two)
     for n in (100, 200, 300):
@@ -217,6 +236,7 @@ def test_a_dim_marked_static_is_recorded_for_each_size() -> None:
     assert kernel.stats().recordings == 3
 
 
+@pytest.mark.usefixtures("replaying")
 def test_a_dim_marked_dynamic_is_free_from_the_first_call_on() -> None:
     kernel = tzero.kernel(scaled_by_two)
     x = torch.randn(100)
@@ -225,6 +245,7 @@ def test_a_dim_marked_dynamic_is_free_from_the_first_call_on() -> None:
     assert called(kernel, 200, 300) == (2, 0)
 
 
+@pytest.mark.usefixtures("replaying")
 def test_a_bound_kernel_with_a_config_of_its_own_keeps_it() -> None:
     kernel = tzero.kernel(config=tzero.Config(BLOCK=64))(configured)
     x, y = torch.randn(100), torch.randn(300)
@@ -236,6 +257,7 @@ def test_a_bound_kernel_with_a_config_of_its_own_keeps_it() -> None:
     assert kernel(x)[1] == 128
 
 
+@pytest.mark.usefixtures("replaying")
 def test_sizes_that_do_not_fit_raise_what_the_host_function_raises() -> None:
     kernel = tzero.kernel(HOSTS["reshape"].function)
     for n in (40, 56, 72):
@@ -245,6 +267,7 @@ def test_sizes_that_do_not_fit_raise_what_the_host_function_raises() -> None:
         kernel(torch.ones(42), 4)
 
 
+@pytest.mark.usefixtures("replaying")
 def test_a_transposed_tensor_does_not_get_the_plan_of_a_contiguous_one() -> None:
     kernel = tzero.kernel(made_contiguous)
     for shape in ((3, 4), (5, 6), (7, 8), (1, 5), (5, 1), (0, 3), (2, 2)):
@@ -253,11 +276,13 @@ def test_a_transposed_tensor_does_not_get_the_plan_of_a_contiguous_one() -> None
     assert kernel.stats().native_replays >= 4
 
 
+@pytest.mark.usefixtures("replaying")
 def test_empty_tensors_and_those_of_one_element_are_sizes_like_others() -> None:
     kernel = tzero.kernel(scaled_by_two)
     called(kernel, 5, 7, 0, 9, 1, 0, 1)
 
 
+@pytest.mark.usefixtures("replaying")
 def test_a_number_in_torch_functions_and_in_the_result_is_computed() -> None:
     kernel = tzero.kernel(HOSTS["several launches"].function)
     for n in (100, 200, 300, 310):
@@ -265,6 +290,7 @@ def test_a_number_in_torch_functions_and_in_the_result_is_computed() -> None:
     assert kernel.stats().native_replays == 2
 
 
+@pytest.mark.usefixtures("replaying")
 def test_the_geometry_of_a_result_without_a_rule_is_pinned_when_it_is_read() -> None:
     kernel = tzero.kernel(of_sums)
     for shape in ((3, 4), (5, 6), (7, 8), (9, 10)):
@@ -277,6 +303,7 @@ def test_the_geometry_of_a_result_without_a_rule_is_pinned_when_it_is_read() -> 
     assert unread.stats().native_replays == 2
 
 
+@pytest.mark.usefixtures("replaying")
 def test_a_plan_over_sizes_shows_its_formulas() -> None:
     kernel = tzero.kernel(scaled_by_two)
     called(kernel, 100, 200, 300)
@@ -290,6 +317,7 @@ def test_a_plan_over_sizes_shows_its_formulas() -> None:
     assert "launch_1[cdiv(x.size(0), 64), 1, 1](x, t1, 2.0, x.size(0), BLOCK=64)" in code
 
 
+@pytest.mark.usefixtures("replaying")
 def test_what_the_host_function_specializes_on_is_pinned() -> None:
     kernel = tzero.kernel(specialized)
     for n in (4, 8, 12, 16):
