@@ -69,6 +69,7 @@ class Replay {
     Answer may_use_again(const Allocate &step, void **queue);
     bool stream(int device, void **out);
     bool refresh();
+    bool is_empty(size_t slot) const;
     bool geometry(size_t slot, int64_t *out) const;
     bool has_geometry(size_t slot, PyObject *tensor) const;
     Ref value(const Value &value) const;

@@ -92,11 +92,19 @@ PyObject *Replay::allocated(const Allocate &step) const {
     return step.direct(PyCFunction_GET_SELF(step.quick.get()), args);
 }
 
+// Whether a plan over sizes makes a tensor without elements in this call.
+bool Replay::is_empty(size_t slot) const {
+    if (applied_ == nullptr) return false;
+    const auto &formulas = plan_.sized->slots[slot].sizes_and_strides;
+    return std::any_of(formulas.begin(), formulas.begin() + formulas.size() / 2,
+                       [&](size_t formula) { return (*applied_)[formula] == 0; });
+}
+
 // Whether an output may come from a ring and go into it: not while a CUDA graph is captured, whose
 // replays would write to it. `queue` is the stream of its work.
 Answer Replay::may_use_again(const Allocate &step, void **queue) {
     // In deterministic mode, torch fills new memory with a known value.
-    if (!step.ring) return Answer::no;
+    if (!step.ring || is_empty(step.slot)) return Answer::no;
     if (state_.torch.is_deterministic() && !off(Guard::pool_deterministic)) return Answer::no;
     if (step.device < 0) return Answer::yes;
     if (!is_current(step.device)) return Answer::no;
@@ -182,21 +190,17 @@ Replay::Done Replay::put_in(const Fill &step, size_t bytes) {
 }
 
 Replay::Done Replay::view(const View &step) {
-    bool is_empty = step.is_empty;
-    Py_ssize_t offset = step.offset;
-    if (applied_ != nullptr) {
-        const SizedSlot &slot = plan_.sized->slots[step.slot];
-        int64_t elements = 0;
-        is_empty = elements_of(slot, applied_->values.data(), &elements) && elements == 0;
-        offset = (*applied_)[slot.offset] * step.itemsize;  // known to fit
-    }
+    const bool nothing = applied_ == nullptr ? step.is_empty : is_empty(step.slot);
+    const Py_ssize_t offset =
+        applied_ == nullptr ? step.offset
+                            : (*applied_)[plan_.sized->slots[step.slot].offset] * step.itemsize;
     if (step.is_tensor) {
         PyObject *made = view_of(state_.tensors, state_.torch, frame_.objects[step.base],
                                  plan_.slots[step.slot].geometry.sizes_and_strides, step.elements);
         if (made == nullptr) return PyErr_Occurred() ? Done::error : Done::resume;
         Py_XSETREF(frame_.objects[step.slot], made);
     }
-    frame_.addresses[step.slot] = is_empty ? nullptr : frame_.addresses[step.base] + offset;
+    frame_.addresses[step.slot] = nothing ? nullptr : frame_.addresses[step.base] + offset;
     return Done::yes;
 }
 

@@ -276,7 +276,7 @@ def test_a_call_that_is_not_recorded_yet_is_to_be_recorded(tier: int) -> None:
 
 
 def test_explain_knows_which_call_hit_last(tier: int) -> None:
-    kernel, others = tzero.kernel(scaled), [X[:2], X[:3]]
+    kernel, others = tzero.kernel(static_shapes=True)(scaled), [X[:2], X[:3]]
     for x in others:
         for _ in range(3):
             kernel(x)

@@ -455,3 +455,26 @@ def test_a_call_may_call_the_kernel_again_with_another_size(add_kernel: Any) -> 
         tensor, total = kernel(x, 3)
         assert tensor.equal(x) and total == size + 3
     assert made(kernel) == (0, 0)
+
+
+# -- outputs that are used again -------------------------------------------------------------------
+
+
+def test_outputs_are_used_again_for_the_same_sizes_only(add_kernel: Any) -> None:
+    rings: list[Any] = []
+
+    def ring() -> Any:
+        rings.append(native.Ring())
+        return rings[-1]
+
+    kernel = adding(add_kernel, 100, 16, ring=ring)
+    for n in (101, 102, 101, 102, 7):
+        check_sum(kernel, n)
+    assert made(kernel) == (0, 0)
+    [found] = rings
+    assert found.reused >= 2
+    assert {len(each) for each in found.held()} <= {100, 101, 102, 7}
+    before = found.made, found.reused
+    for _ in range(3):
+        kernel(*pair(0))
+    assert (found.made, found.reused) == before

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import gc
 import sys
 import weakref
@@ -237,6 +238,29 @@ def test_launches_that_make_no_sense_are_refused(
     kernel = SizedStub(torch.add, lambda x, y: found)
     with pytest.raises((TypeError, ValueError), match=message):
         kernel(*pair(100))
+
+
+def test_every_field_of_sizes_is_read_and_its_absence_named(add_kernel: Any) -> None:
+    found = add_description(add_kernel, 100)
+    [launch] = found.sizes.launches
+    [one] = launch.variants
+
+    def with_launch(part: Any) -> Any:
+        return dataclasses.replace(found.sizes, launches=(part,))
+
+    places: list[tuple[Any, Any]] = [
+        (found.sizes, lambda part: part),
+        (launch, with_launch),
+        (one, lambda part: with_launch(dataclasses.replace(launch, variants=(part,)))),
+    ]
+    for whole, put in places:
+        names = [field.name for field in dataclasses.fields(whole)]
+        for name in names:
+            rest = {each: getattr(whole, each) for each in names if each != name}
+            broken = dataclasses.replace(found, sizes=put(SimpleNamespace(**rest)))
+            kernel = SizedStub(torch.add, functools.partial(lambda it, x, y: it, broken))
+            with pytest.raises(TypeError, match=f"has no field {name}, which"):
+                kernel(*pair(100))
 
 
 @pytest.mark.parametrize("numbers", [((99, 6, 0),), ((0, 99, 0),), ((0, 6, 9999),), ((0, 6),)])

@@ -42,10 +42,10 @@ def explanation(kernel: Kernel[..., Any], args: tuple[Any, ...]) -> Explanation:
         return Explanation(kernel.name, Key(()), False, config, "", tier=kernel.tier, refusal=why)
     kernel.note_uses()
     entries = kernel.table.bound_kernels()
-    here = next((each for each in entries if each.key == key), None)
-    if here is None and kernel.planner is not None:
+    own = here = next((each for each in entries if each.key == key), None)
+    if own is None and kernel.planner is not None:
         here = _serving(kernel.planner, entries, unwrapped(args))
-    others = [each.key for each in entries if each is not here]
+    others = [each.key for each in entries if each is not own]
     nearest = max(others, key=lambda other: _equal_parts(other, key), default=None)
     last = max(entries, key=lambda each: each.last_used, default=None)
     given, parameters = unwrapped(args), kernel.host.parameters
@@ -64,7 +64,7 @@ def explanation(kernel: Kernel[..., Any], args: tuple[Any, ...]) -> Explanation:
         tier=kernel.tier,
         plan=plan,
         refusal=refusal,
-        since="" if last in (None, here) else difference(last.key, key, parameters),
+        since="" if last in (None, own) else difference(last.key, key, parameters),
         stages=kernel.stages(args, here),
         choice=_choice(kernel, here, given),
         replay=replay,

@@ -19,7 +19,7 @@ from collections.abc import Callable, Hashable, Sequence
 from types import FunctionType, MethodType
 from typing import Any, Generic, NoReturn, TypeVar
 
-from tzero import locks, settings
+from tzero import events, locks, measure, settings
 from tzero.adapters import intercept, torch_modes, triton_launch
 from tzero.adapters.python_frames import is_supported
 from tzero.arguments.host import Host
@@ -104,6 +104,12 @@ def drifted(plan: Plan, fact: Drift) -> NoReturn:
     raise OperatorDrift(kernel=plan.kernel, fact=fact.words, before=fact.before, now=fact.now)
 
 
+def _only_python() -> bool:
+    """Whether native code leaves all calls to Python, which then replays plans over sizes too."""
+    watched = events.watched() or measure.active() is not None
+    return watched and not settings.current().verify
+
+
 def _followed(function: Any) -> FunctionType | None:
     """The function whose frames are followed: of a method, that of its class."""
     inner = function.__func__ if isinstance(function, MethodType) else function
@@ -154,6 +160,8 @@ class Planner(Generic[R]):
             return bound.call(*args), None  # part of another kernel's recording
         key = self._key(args)
         found = bound.plans.get(key)  # under None there may be a refusal, never a plan
+        if found is None and key is not None and _only_python():
+            found = self.varied.find(args)
         if type(found) is Refusal:
             return bound.call(*args), found
         if type(found) is Planned:
@@ -251,8 +259,7 @@ class Planner(Generic[R]):
         planned = Planned(made, bound, wrapper, held, followed)
         if settings.current().verify:
             self._verify_sizes(args, made)
-        if free:
-            planned = self.varied.note(args, planned)
+        planned = self.varied.note(args, planned)
         with self._growing:
             self.by_value |= self._places(made)
         self._keep(table, self._key(args), planned, stale)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import Any, Literal, NamedTuple
 
+from tzero.adapters import torch_modes
 from tzero.adapters.torch_internals import dynamic_dims, static_dims
 from tzero.arguments.situation import TENSORS, alike, leaves
 from tzero.errors import UnsupportedType
@@ -42,11 +43,12 @@ class _Kept(NamedTuple):
 class _Seen:
     """What is known of calls that are alike."""
 
-    __slots__ = ("first", "in_vain", "plans", "varied", "why")
+    __slots__ = ("first", "in_vain", "is_recorded", "plans", "varied", "why")
 
     def __init__(self, first: dict[Source, int]) -> None:
         self.first = first
         self.varied: set[Source] = set()
+        self.is_recorded = False  # whether a call has a plan
         self.in_vain = 0
         self.why = ""
         self.plans: list[_Kept] = []
@@ -90,6 +92,8 @@ class Varied:
         seen.varied.update(source for source, n in now.items() if n != seen.first[source])
         if seen.in_vain >= _MOST_IN_VAIN:
             return frozenset()
+        if self._free == "what varies" and not seen.is_recorded and seen.varied:
+            return frozenset()  # such calls are not replayed
         asked, fixed = _marked(every)
         free = seen.varied | {source for source in asked if now[source] > 1}
         if self._free == "everything":
@@ -103,14 +107,14 @@ class Varied:
         return hash((_kind(args), *((n == 0, n == 1, n % 16 == 0) for n in now.values())))
 
     def note(self, args: tuple[Any, ...], planned: Planned) -> Planned:
-        """A call with `free` sizes was recorded. Returns its plan with the binaries of earlier
-        plans that do the same; those end."""
-        seen = self._seen.get(_kind(args))
+        """A call was recorded. Returns its plan, if it is one over sizes with the binaries of
+        earlier plans that do the same; those end."""
+        seen = None if self.why_not else self._seen.get(_kind(args))
         if seen is None:
             return planned
-        plan = planned.plan
+        plan, seen.is_recorded = planned.plan, True
         if plan.sizing is None:
-            seen.in_vain, seen.why = seen.in_vain + 1, plan.unsized
+            seen.in_vain, seen.why = seen.in_vain + bool(plan.unsized), plan.unsized
             return planned
         seen.in_vain = 0
         for other in [each.planned for each in seen.plans if is_variant(plan, each.planned.plan)]:
@@ -123,7 +127,8 @@ class Varied:
             for source, n in now.items()
             if source not in free and (source.what != "number" or source.leaf in plan.by_value)
         }
-        seen.plans = [*seen.plans[1 - _MOST_PLANS :], _Kept(planned, fixed)]
+        alive = [each for each in seen.plans if _is_alive(each.planned)]
+        seen.plans = [*alive[1 - _MOST_PLANS :], _Kept(planned, fixed)]
         return planned
 
     def find(self, args: tuple[Any, ...]) -> Planned | None:
@@ -136,8 +141,7 @@ class Varied:
         for kept in reversed(seen.plans):
             planned: Planned = kept.planned
             sizing = planned.plan.sizing
-            alive = planned.bound.plans.has(planned)
-            same = alive and all(now[source] == n for source, n in kept.fixed.items())
+            same = _is_alive(planned) and all(now[source] == n for source, n in kept.fixed.items())
             if same and sizing is not None and sizing.at(every) is not None:
                 return planned
         return None
@@ -153,10 +157,15 @@ class Varied:
         return self.why_not or ("" if seen is None else seen.why)
 
 
+def _is_alive(planned: Planned) -> bool:
+    return planned.bound.makes_calls() and planned.bound.plans.has(planned)
+
+
 def _kind(args: tuple[Any, ...]) -> Hashable | None:
-    """What calls have in common that one plan may serve; None if plans do not support them."""
+    """What calls have in common that one plan may serve, torch's modes included; None if plans do
+    not support them."""
     try:
-        return alike(args)
+        return torch_modes.now(), alike(args)
     except (UnsupportedType, RuntimeError):  # torch raises it for tensors without sizes
         return None
 
