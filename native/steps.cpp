@@ -96,7 +96,7 @@ PyObject *Replay::allocated(const Allocate &step) const {
 bool Replay::is_empty(size_t slot) const {
     if (applied_ == nullptr) return false;
     const auto &formulas = plan_.sized->slots[slot].sizes_and_strides;
-    return std::any_of(formulas.begin(), formulas.begin() + formulas.size() / 2,
+    return std::any_of(formulas.data(), formulas.data() + formulas.size() / 2,
                        [&](size_t formula) { return (*applied_)[formula] == 0; });
 }
 

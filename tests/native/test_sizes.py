@@ -21,6 +21,7 @@ from tests.native.sized_plans import (
     adding,
     pair,
     settled,
+    total,
     variant,
 )
 from tzero.plans.describe import ValueDescription, describe
@@ -58,7 +59,7 @@ def test_an_empty_grid_launches_nothing(add_kernel: Any) -> None:
 
 def test_a_size_of_another_class_gets_a_binary_of_its_own(add_kernel: Any) -> None:
     classes = iter([(100,), (16,), (1,)])
-    kernel = SizedStub(torch.add, lambda x, y: add_description(add_kernel, *next(classes)))
+    kernel = SizedStub(total, lambda x, y: add_description(add_kernel, *next(classes)))
     kernel(*pair(100))
     for count, n in enumerate((16, 1), start=2):
         check_sum(kernel, n)
@@ -120,7 +121,7 @@ def test_an_input_that_is_not_free_stays_in_the_key(add_kernel: Any) -> None:
         written = Written((SIZE, 0, 0), (SIZE, 1, 0), free=(False, False))
         return add_description(add_kernel, len(x), written=written)
 
-    kernel = settled(SizedStub(torch.add, describe_for), *pair(100))
+    kernel = settled(SizedStub(total, describe_for), *pair(100))
     check_sum(kernel, 101)
     assert made(kernel) == (1, 0)
     check_sum(kernel, 101, 100, 101)
@@ -137,7 +138,7 @@ def test_plans_of_one_class_take_turns_by_their_conditions(add_kernel: Any) -> N
         )
         return dataclasses.replace(found, result=text)
 
-    kernel = settled(SizedStub(torch.add, describe_for), *pair(100))
+    kernel = settled(SizedStub(total, describe_for), *pair(100))
     kernel(*pair(300))
     made(kernel)
     assert kernel._count() == 2
@@ -149,7 +150,7 @@ def test_a_plan_replaces_an_earlier_description_of_it(add_kernel: Any) -> None:
     first = add_description(add_kernel, 100)
     more = dataclasses.replace(add_description(add_kernel, 100, 16), plan=first.plan)
     descriptions = iter([first, more])
-    kernel = SizedStub(torch.add, lambda x, y: next(descriptions))
+    kernel = SizedStub(total, lambda x, y: next(descriptions))
     kernel(*pair(100))
     kernel(*pair(16))
     assert kernel._count() == 1
@@ -172,7 +173,7 @@ def refused(written: Written, add_kernel: Any, **changes: int) -> Any:
         out = ((changes["size"],), *sizes.slots[2][1:])
         sizes = dataclasses.replace(sizes, slots=(*sizes.slots[:2], out))
     found = dataclasses.replace(found, sizes=sizes)
-    return SizedStub(torch.add, lambda x, y: found)
+    return SizedStub(total, lambda x, y: found)
 
 
 @pytest.mark.parametrize("place", ["grid", "size"])
@@ -190,7 +191,7 @@ def test_a_negative_grid_or_size_leaves_the_call_to_python(add_kernel: Any, plac
 def test_a_grid_above_what_cuda_takes_leaves_the_call_to_python(add_kernel: Any) -> None:
     written = Written((SIZE, 0, 0), (SIZE, 1, 0))
     blocks = written.apply("+", 0, written.constant((1 << 31) - 101))
-    kernel = SizedStub(torch.add, refused(written, add_kernel, grid=blocks).describe_for)
+    kernel = SizedStub(total, refused(written, add_kernel, grid=blocks).describe_for)
     kernel(*pair(101))
     check_sum(kernel, 101)
     assert made(kernel) == (2, 0)

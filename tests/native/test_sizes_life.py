@@ -23,6 +23,7 @@ from tests.native.sized_plans import (
     adding,
     pair,
     settled,
+    total,
 )
 from tzero.launches.native import ParameterDescription
 from tzero.plans.describe import ValueDescription
@@ -49,7 +50,7 @@ def missed(kernel: SizedStub, n: int) -> bool:
 
 
 def test_a_class_keeps_the_plans_that_were_used_last(add_kernel: Any) -> None:
-    kernel = settled(SizedStub(torch.add, for_one_size(add_kernel)), *pair(101))
+    kernel = settled(SizedStub(total, for_one_size(add_kernel)), *pair(101))
     sizes = [n for n in range(102, 102 + 2 * MOST_OF_A_CLASS) if n % 16][: MOST_OF_A_CLASS - 1]
     assert [missed(kernel, n) for n in sizes] == [True] * len(sizes)
     assert kernel._count() == MOST_OF_A_CLASS
@@ -82,7 +83,7 @@ native.enable_calls(Few)
 
 
 def test_the_plan_that_was_used_longest_ago_is_evicted(add_kernel: Any) -> None:
-    kernel: Any = Few(SizedStub(torch.add, for_one_size(add_kernel)))
+    kernel: Any = Few(SizedStub(total, for_one_size(add_kernel)))
     for n in (101, 102, 101, 103):
         kernel(*pair(n))
     assert (kernel.misses, kernel._count()) == (3, 2)
@@ -93,7 +94,7 @@ def test_the_plan_that_was_used_longest_ago_is_evicted(add_kernel: Any) -> None:
 
 
 def test_forgetting_drops_the_plans_of_a_bound_kernel(add_kernel: Any) -> None:
-    kernel = settled(SizedStub(torch.add, for_one_size(add_kernel)), *pair(101))
+    kernel = settled(SizedStub(total, for_one_size(add_kernel)), *pair(101))
     first, kernel.bound = kernel.bound, SimpleNamespace(name="other")
     assert missed(kernel, 102)
     assert [bound for bound, _ in kernel._used()] == [kernel.bound, first]
@@ -212,7 +213,7 @@ def changed(found: Any, **fields: Any) -> Any:
 )
 def test_sizes_that_make_no_sense_are_refused(add_kernel: Any, fields: Any, message: str) -> None:
     found = changed(add_description(add_kernel, 100), **fields)
-    kernel = SizedStub(torch.add, lambda x, y: found)
+    kernel = SizedStub(total, lambda x, y: found)
     with pytest.raises((TypeError, ValueError), match=message):
         kernel(*pair(100))
 
@@ -235,7 +236,7 @@ def test_launches_that_make_no_sense_are_refused(
     found = add_description(add_kernel, 100)
     [launch] = found.sizes.launches
     found = changed(found, launches=(dataclasses.replace(launch, **fields),))
-    kernel = SizedStub(torch.add, lambda x, y: found)
+    kernel = SizedStub(total, lambda x, y: found)
     with pytest.raises((TypeError, ValueError), match=message):
         kernel(*pair(100))
 
@@ -258,7 +259,7 @@ def test_every_field_of_sizes_is_read_and_its_absence_named(add_kernel: Any) -> 
         for name in names:
             rest = {each: getattr(whole, each) for each in names if each != name}
             broken = dataclasses.replace(found, sizes=put(SimpleNamespace(**rest)))
-            kernel = SizedStub(torch.add, functools.partial(lambda it, x, y: it, broken))
+            kernel = SizedStub(total, functools.partial(lambda it, x, y: it, broken))
             with pytest.raises(TypeError, match=f"has no field {name}, which"):
                 kernel(*pair(100))
 
@@ -270,6 +271,6 @@ def test_numbers_that_make_no_sense_are_refused(add_kernel: Any, numbers: Any) -
     [one] = launch.variants
     one = dataclasses.replace(one, numbers=numbers)
     found = changed(found, launches=(dataclasses.replace(launch, variants=(one,)),))
-    kernel = SizedStub(torch.add, lambda x, y: found)
+    kernel = SizedStub(total, lambda x, y: found)
     with pytest.raises((TypeError, ValueError), match="numbers must be"):
         kernel(*pair(100))

@@ -57,9 +57,8 @@ class _Seen:
 class Varied:
     """The sizes of one kernel's calls.
 
-    >>> varied = Varied("what varies", ("x", "n"))
-    >>> varied.free((2.5, 8)), varied.free((0.5, 9))
-    (frozenset(), frozenset({Source(what='number', leaf=1, dim=0)}))
+    >>> Varied("everything", ("by", "n")).free((2.5, 8))
+    frozenset({Source(what='number', leaf=1, dim=0)})
     """
 
     def __init__(self, free: Free, parameters: Sequence[str]) -> None:
