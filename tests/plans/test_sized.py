@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -323,3 +324,43 @@ def test_what_the_host_function_specializes_on_is_pinned() -> None:
     for n in (4, 8, 12, 16):
         assert_same(kernel(torch.ones(n)), torch.full((n,), 2.0))
     assert kernel.stats().native_replays == 0
+
+
+MADE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "softmax": lambda x: torch.nn.functional.softmax(x, -1),
+    "the mean": lambda x: x + x.mean(),
+    "random numbers": lambda x: torch.randn(x.shape),
+    "another dtype": lambda x: x.double(),
+    "a product": lambda x: x @ x.t(),
+    "a number before": lambda x: 1 - x,
+    "a copy": lambda x: x.clone(),
+}
+
+
+@pytest.mark.usefixtures("replaying")
+@pytest.mark.parametrize("name", MADE)
+def test_the_geometry_of_what_torch_computes_is_known_for_new_sizes(name: str) -> None:
+    make = MADE[name]
+
+    def host(x):
+        made = make(x)
+        out = torch.empty_like(made)
+        n = made.numel()
+        scale_kernel[(triton.cdiv(n, 64),)](made, out, 2.0, n, BLOCK=64)
+        return out
+
+    kernel = tzero.kernel(host)
+    for shape in ((3, 10), (5, 14), (7, 22), (9, 26)):
+        x = torch.randn(shape)
+        torch.manual_seed(0)
+        wanted = host(x)
+        torch.manual_seed(0)
+        assert_same(kernel(x), wanted)
+    assert kernel.stats().native_replays == 2
+
+
+@pytest.mark.usefixtures("replaying")
+def test_explain_says_why_sizes_are_pinned_also_after_that_is_given_up() -> None:
+    kernel = tzero.kernel(looped)
+    called(kernel, 3, 4, 5, 6, 7, 8)
+    assert "is pinned in line" in str(kernel.explain(torch.randn(8)))

@@ -197,6 +197,20 @@ def binary(formulas: Formulas, one: Any, other: Any) -> Shape:
     return like(formulas, whole[0])
 
 
+def along(formulas: Formulas, of: Shape, *args: Any, **named: Any) -> Shape:
+    """A function of the rows of a contiguous tensor, such as softmax."""
+    require_contiguity(formulas, of)
+    for each in (*args, *named.values()):
+        if type(each) is int:
+            formulas.pin(each)
+    return Shape(of.sizes, contiguous(formulas, of.sizes), formulas.constant(0))
+
+
+def whole(formulas: Formulas, of: Shape) -> Shape:
+    """A function of all elements, without a dimension."""
+    return Shape((), (), formulas.constant(0))
+
+
 def product(formulas: Formulas, one: Any, other: Any) -> Shape:
     """The product of two matrices."""
     if not (isinstance(one, Shape) and isinstance(other, Shape)):
@@ -225,7 +239,18 @@ _UNARY = (
     *("neg", "abs", "exp", "log", "sqrt", "rsqrt", "sin", "cos", "tanh", "sigmoid", "relu"),
     *("square", "reciprocal", "floor", "ceil", "round", "sign", "exp2", "log2", "log1p"),
 )
-_BINARY = ("add", "sub", "mul", "div", "maximum", "minimum", "pow", "true_divide", "truediv")
+_BINARY = (
+    "add",
+    "sub",
+    "rsub",
+    "mul",
+    "div",
+    "maximum",
+    "minimum",
+    "pow",
+    "true_divide",
+    "truediv",
+)
 
 RESULTS: Mapping[str, Rule] = {
     "Tensor.contiguous": copied,
@@ -234,6 +259,13 @@ RESULTS: Mapping[str, Rule] = {
         converted,
     ),
     **dict.fromkeys(["Tensor.clone", "clone"], like),
+    **dict.fromkeys(["nn.functional.softmax", "softmax", "Tensor.softmax"], along),
+    **dict.fromkeys(["rand", "randn"], fresh),
+    **{
+        name: whole
+        for each in ("sum", "mean", "amax", "amin", "max", "min", "norm")
+        for name in (each, f"Tensor.{each}")
+    },
     **{name: unary for each in _UNARY for name in (each, f"Tensor.{each}", f"Tensor.__{each}__")},
     **{
         name: binary

@@ -210,9 +210,11 @@ _SPELLED = {"truediv": "div", "floordiv": "floor_divide", "matmul": "mm"}
 
 _ALWAYS_NEW = frozenset(
     [
-        *("matmul", "Tensor.matmul", "Tensor.__matmul__", "functional.softmax", "softmax"),
-        *("Tensor.softmax", "functional.linear", "functional.layer_norm", "functional.gelu"),
-        *("functional.silu", "functional.relu", "functional.embedding", "functional.rms_norm"),
+        *("matmul", "Tensor.matmul", "Tensor.__matmul__", "softmax", "Tensor.softmax"),
+        *(
+            f"nn.functional.{name}"
+            for name in ("softmax", "linear", "layer_norm", "gelu", "silu", "relu", "embedding")
+        ),
     ]
 )
 """Functions made of several operators whose results are new tensors for all sizes."""

@@ -8,6 +8,7 @@ integers that their plans should not assume. It must not know how a call is reco
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Hashable, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -113,8 +114,8 @@ class Varied:
             return planned
         plan, seen.is_recorded = planned.plan, True
         if plan.sizing is None:
-            seen.in_vain, seen.why = seen.in_vain + bool(plan.unsized), plan.unsized
-            return planned
+            seen.in_vain, seen.why = seen.in_vain + bool(plan.unsized), plan.unsized or seen.why
+            return planned._replace(plan=dataclasses.replace(plan, unsized=seen.why))
         seen.in_vain = 0
         for other in [each.planned for each in seen.plans if is_variant(plan, each.planned.plan)]:
             planned = planned._replace(variants=_joined(planned, other))
