@@ -15,6 +15,7 @@ from tests.plans.tiers import available, verifying
 from tests.sizes import grammar
 from tests.sizes.programs import Call, Program, Tensor
 from tests.sizes.search import KINDS, Counts, Wrong, run, script, search, shortened
+from tzero.symbolic.formulas import Formulas
 
 
 @pytest.fixture(autouse=True)
@@ -94,15 +95,46 @@ PROGRAMS = {
 }
 
 
+EXACT = frozenset(
+    ["{i} is {i}", "{x}.permute(*reversed(range({x}.dim())))", "{x}.storage_offset()"]
+)
+"""Constructs whose plans are for one size each, or that are not replayed."""
+
+DEFAULT = {"default": KINDS["default"]}
+
+
 @pytest.mark.parametrize("template", PROGRAMS)
 def test_a_construct_gives_the_plain_result_at_every_size(template: str) -> None:
-    program = PROGRAMS[template](filled(template, len(template)))
-    kinds = {"default": KINDS["default"]}
+    program, counts = PROGRAMS[template](filled(template, len(template))), Counts()
     try:
-        run(program, Counts(), kinds)
+        run(program, counts, DEFAULT)
     except Wrong as error:
-        short, last = shortened(program, error, kinds)
+        short, last = shortened(program, error, DEFAULT)
         raise Wrong(last.kind, last.call, script(short, last)) from None
+    assert counts.sized or template in EXACT, "no call with a new size was replayed"
+
+
+# -- these tests can fail --------------------------------------------------------------------------
+
+
+def no_conditions(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Formulas, "compare", lambda self, comparison, left, right: True)
+
+
+def no_pins(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Formulas, "pin", lambda self, formula: self.value(formula))
+
+
+@pytest.mark.parametrize(
+    ("mutate", "template"),
+    [(no_conditions, "{i} > 5"), (no_pins, "TABLE.get({i}, 2)"), (no_pins, "int(str({i}))")],
+)
+def test_a_condition_that_is_missing_is_found(
+    mutate, template: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mutate(monkeypatch)
+    with pytest.raises(Wrong):
+        run(PROGRAMS[template](filled(template, 0)), Counts(), DEFAULT)
 
 
 # -- random programs -------------------------------------------------------------------------------
@@ -111,7 +143,7 @@ def test_a_construct_gives_the_plain_result_at_every_size(template: str) -> None
 def test_random_programs_give_the_plain_result_at_every_size() -> None:
     counts = search(itertools.count(), 30.0)
     print(counts)
-    assert counts.calls > 500 and counts.replayed > counts.programs, counts
+    assert counts.calls > 500 and counts.sized > counts.programs, counts
 
 
 @pytest.mark.soak

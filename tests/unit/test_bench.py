@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import record, table
+from bench import record, table, text
 from bench.__main__ import options
 from bench.headline import HEADLINES, chosen
 from bench.measure import Effort, Loop, Spread, compare, spread
@@ -387,3 +387,9 @@ def test_all_runs_every_row() -> None:
     assert {row.id for rows in runs for row in chosen(rows, None, everything=True)} == {
         row.id for row in ROWS
     }
+
+
+def test_the_page_on_sizes_has_the_recorded_table() -> None:
+    page = text.PAGE.read_text(encoding="utf-8")
+    assert len(text.records()) >= 1
+    assert text.page(page) == page, "run `python -m bench.text --table`"
