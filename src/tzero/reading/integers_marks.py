@@ -220,10 +220,10 @@ class Marks:
         return mark
 
     def formula(self, value: Any, mark: Mark) -> int | None:
-        """The formula of an integer, marked or not; None for what is no integer."""
+        """The formula of an integer, marked or not; None for what is no integer of 64 bits."""
         if type(mark) is int:
             return mark
-        if mark is None and type(value) in (int, bool):
+        if mark is None and type(value) in (int, bool) and -(1 << 63) <= value < 1 << 63:
             return self.formulas.constant(value)
         return None
 
