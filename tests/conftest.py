@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Generator
 from pathlib import Path
+from types import FunctionType
 
 import pytest
 
@@ -69,23 +70,25 @@ def _parse_one_at_a_time() -> None:
     collector in the middle of it: Hypothesis's callback, which measures collections.
 
     A fork waits for its turn too: the lock would stay locked in the child, and collections off.
+    Calls that are followed may compile: to them it is a function of `ast`, as the original.
     """
-    parse, turn = ast.parse, threading.RLock()
+    parse, turn, collector = ast.parse, threading.RLock(), gc
     os.register_at_fork(
         before=turn.acquire, after_in_parent=turn.release, after_in_child=turn.release
     )
 
     def parse_undisturbed(*args, **kwargs):
         with turn:
-            collecting = gc.isenabled()
-            gc.disable()
+            collecting = collector.isenabled()
+            collector.disable()
             try:
                 return parse(*args, **kwargs)
             finally:
                 if collecting:
-                    gc.enable()
+                    collector.enable()
 
-    ast.parse = parse_undisturbed
+    code, closure = parse_undisturbed.__code__, parse_undisturbed.__closure__
+    ast.parse = FunctionType(code, vars(ast), "parse", None, closure)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -15,7 +15,8 @@ import tzero
 from tests.plans.sized_hosts import HOSTS, scale_kernel, softmax
 from tests.plans.tiers import assert_same, verifying
 from tzero.arguments.situation import leaves
-from tzero.plans.plan import Launch, Plan
+from tzero.plans import planner
+from tzero.plans.plan import Launch, Plan, Refusal
 from tzero.plans.sized import concrete
 from tzero.plans.sizes import sources
 
@@ -364,3 +365,38 @@ def test_explain_says_why_sizes_are_pinned_also_after_that_is_given_up() -> None
     kernel = tzero.kernel(looped)
     called(kernel, 3, 4, 5, 6, 7, 8)
     assert "is pinned in line" in str(kernel.explain(torch.randn(8)))
+
+
+def interrupted(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
+    """Let something interrupt the next recordings of plans over sizes."""
+    plain, left = planner.capture, [times]
+
+    def capture(subject: Any, args: tuple[Any, ...]) -> Any:
+        result, made = plain(subject, args)
+        if not subject.free or not left[0]:
+            return result, made
+        left[0] -= 1
+        return result, Refusal("a callback interrupts it", lasting=False, outside=True)
+
+    monkeypatch.setattr(planner, "capture", capture)
+
+
+@pytest.mark.usefixtures("replaying")
+def test_a_recording_that_something_interrupts_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    interrupted(monkeypatch, 15)
+    kernel = tzero.kernel(scaled_by_two)
+    called(kernel, *range(3, 40, 2))
+    assert kernel.stats().native_replays > 0
+
+
+@pytest.mark.usefixtures("replaying")
+def test_recordings_that_are_always_interrupted_are_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    interrupted(monkeypatch, 16)
+    kernel = tzero.kernel(scaled_by_two)
+    called(kernel, *range(3, 43, 2))
+    assert kernel.stats().native_replays == 0
+    assert "a callback interrupts it" in str(kernel.explain(torch.randn(41)))

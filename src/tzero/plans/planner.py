@@ -237,13 +237,16 @@ class Planner(Generic[R]):
             subject = self._subject(bound, args, before, free)
         followed = subject.host is not None
         result, made = capture(subject, args)
-        if followed and not self._follows and _prevents_following(made, self._interrupted):
+        is_interrupted = isinstance(made, Refusal) and made.outside
+        if free and is_interrupted:
+            self.varied.note_interruption(args, str(made))
+        elif followed and not self._follows and _prevents_following(made, self._interrupted):
             self._by_source = True  # the next call is recorded by what its source reads
             self.varied.disable(f"its calls cannot be followed: {made}")
             return result, None
-        self._interrupted = isinstance(made, Refusal) and made.outside
+        self._interrupted = is_interrupted
         if before is not None:
-            if not (isinstance(made, Refusal) and made.outside):
+            if not is_interrupted:
                 self._verify(before.plan, made)
             return result, None
         if isinstance(made, Refusal):

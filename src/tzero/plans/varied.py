@@ -33,6 +33,9 @@ _MOST_VARIANTS = 64
 _MOST_IN_VAIN = 3
 """How often a call is recorded for other sizes in vain before that is given up."""
 
+_MOST_INTERRUPTED = 16
+"""How often in a row something else may interrupt such a recording before it is given up."""
+
 
 class _Kept(NamedTuple):
     """A plan over sizes, and the sizes, strides and integers that it does not leave open."""
@@ -44,13 +47,13 @@ class _Kept(NamedTuple):
 class _Seen:
     """What is known of calls that are alike."""
 
-    __slots__ = ("first", "in_vain", "is_recorded", "plans", "varied", "why")
+    __slots__ = ("first", "in_vain", "interrupted", "is_recorded", "plans", "varied", "why")
 
     def __init__(self, first: dict[Source, int]) -> None:
         self.first = first
         self.varied: set[Source] = set()
         self.is_recorded = False  # whether a call has a plan
-        self.in_vain = 0
+        self.in_vain = self.interrupted = 0
         self.why = ""
         self.plans: list[_Kept] = []
 
@@ -116,7 +119,7 @@ class Varied:
         if plan.sizing is None:
             seen.in_vain, seen.why = seen.in_vain + bool(plan.unsized), plan.unsized or seen.why
             return planned._replace(plan=dataclasses.replace(plan, unsized=seen.why))
-        seen.in_vain = 0
+        seen.in_vain = seen.interrupted = 0
         for other in [each.planned for each in seen.plans if is_variant(plan, each.planned.plan)]:
             planned = planned._replace(variants=_joined(planned, other))
             seen.plans = [each for each in seen.plans if each.planned is not other]
@@ -130,6 +133,15 @@ class Varied:
         alive = [each for each in seen.plans if _is_alive(each.planned)]
         seen.plans = [*alive[1 - _MOST_PLANS :], _Kept(planned, fixed)]
         return planned
+
+    def note_interruption(self, args: tuple[Any, ...], why: str) -> None:
+        """Something else interrupted the recording of a call, as compilers may."""
+        seen = self._seen.get(_kind(args))
+        if seen is None:
+            return
+        seen.interrupted += 1
+        if seen.interrupted >= _MOST_INTERRUPTED:
+            seen.in_vain, seen.why = _MOST_IN_VAIN, why
 
     def find(self, args: tuple[Any, ...]) -> Planned | None:
         """A plan over sizes that serves a call, the latest; None if there is none. Its guards may
