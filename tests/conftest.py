@@ -50,7 +50,7 @@ SLOWEST = (
     "tests/cpu/test_launching.py",
     "tests/cpu/test_driver.py",
 )
-"""Files that take longest, the longest first; not those that have many tests, too."""
+"""The slowest files, the longest first. Those with many tests are not listed: they come next."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -219,15 +219,21 @@ def test_a_child_forked_in_the_middle_of_launches_works(tmp_path: Path) -> None:
     program = (
         CHILD
         + """
+    # A child forked while another thread is in torch's first call of an operator waits forever for
+    # that operator's static variables.
+    launch()
+    launch_on_three()
     stop = False
     def launch_on_and_on():
         while not stop:
             launch()
     others = [threading.Thread(target=launch_on_and_on) for _ in range(3)]
     for other in others: other.start()
-    for _ in range(40):
-        in_child(launch_on_three)
-    stop = True
+    try:
+        for _ in range(40):
+            in_child(launch_on_three)
+    finally:
+        stop = True
     for other in others: other.join()
     """
     )

@@ -138,8 +138,8 @@ def begin(parent: int, log: str) -> None:
 
 
 def end_at_crashes() -> None:
-    """Let a crash end this process. LLVM installs signal handlers when it compiles, which a fork
-    inherits; together with those of faulthandler they raise the signal again without end, so that a
+    """Let a crash end this process. LLVM installs signal handlers when it compiles, and a fork
+    inherits them. Together with those of faulthandler they raise the signal again without end: a
     crash would look like a hang.
 
     ::

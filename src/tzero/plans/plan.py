@@ -246,8 +246,8 @@ class Fill:
 @dataclass(frozen=True, slots=True)
 class View:
     """Create a view of another slot's tensor, starting `offset` elements after it. `call` makes the
-    view as a tensor, if more than its address is needed. `is_strided`: so does `torch.as_strided`,
-    of the base or of what the base is a view of."""
+    view as a tensor, if more than its address is needed. If `is_strided`,
+    `torch.as_strided` would make the same view, of the base or of what that is a view of."""
 
     slot: int
     base: int

@@ -468,8 +468,8 @@ _NONE: Mapping[int, int] = MappingProxyType({})
 
 def wanted(plan: Plan, *, launches: bool, origins: Mapping[int, int] = _NONE) -> set[int]:
     """The slots that are needed as tensors, not only as addresses; with `launches`, also those that
-    are passed to kernels. `origins` has, by slot, what views are made of that their calls do not
-    make.
+    are passed to kernels. `origins` has the views that native code makes itself: by slot, the slot
+    of the tensor that each is made of.
 
     >>> wanted(Plan("f", (), frozenset(), (), (), (), Tensor(3)), launches=False)
     {3}
