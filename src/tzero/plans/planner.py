@@ -37,6 +37,7 @@ from tzero.plans.wrapper import OtherValue, write
 from tzero.reading.dependencies import Dependencies, Unreplayable, read_dependencies
 from tzero.reading.forwarded import Passing, read_passing
 from tzero.reading.guards import Check
+from tzero.reading.path import BUSY
 
 __all__ = ["AS_OPERATOR", "UNRECORDED", "Planner", "drifted", "run_host"]
 
@@ -218,6 +219,9 @@ class Planner(Generic[R]):
             subject = self._subject(bound, args, before)
         followed = subject.host is not None
         result, made = capture(subject, args)
+        if isinstance(made, Refusal) and made.reason == BUSY:
+            self.fallbacks.passing(f"not replayed: {BUSY}")
+            return result, None
         if followed and not self._follows and _prevents_following(made, self._interrupted):
             self._by_source = True  # the next call is recorded by what its source reads
             return result, None
