@@ -68,7 +68,7 @@ def test_a_call_shows_its_function_and_arguments(name: str) -> None:
     try:
         host()
     finally:
-        sys.settrace(None)
+        python_frames.stop_tracing()
     assert seen == [(function, args, names)]
 
 
@@ -94,5 +94,5 @@ def test_a_call_with_stars_shows_its_function_and_arguments():
     try:
         assert host([1, 2], {"by": 3}) == 5
     finally:
-        sys.settrace(None)
+        python_frames.stop_tracing()
     assert seen == [(count, [], [1, 2]), (count, [], [1, 2])]

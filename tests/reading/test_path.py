@@ -18,7 +18,9 @@ import torch
 import tzero
 from tests.plans.hosts import scaled
 from tzero.adapters import python_frames
+from tzero.events import observe
 from tzero.reading import steps
+from tzero.reading.path import BUSY
 
 pytestmark = pytest.mark.skipif(
     not python_frames.is_supported(), reason="frames cannot be read with this Python"
@@ -83,7 +85,7 @@ def test_operands_are_the_values_that_an_instruction_works_on():
     try:
         assert host(3, 5) == [16, 3, 2]
     finally:
-        sys.settrace(None)
+        python_frames.stop_tracing()
     items = [values for name, values in seen if name == "BINARY_SUBSCR"]
     assert items == [({"x": 3}, "x"), ({"x": 5}, "x")]
     sums = [values for name, values in seen if name == "BINARY_OP"]
@@ -443,4 +445,33 @@ def test_a_call_under_a_debugger_runs_as_written():
         sys.settrace(None)
     for _ in range(3):
         kernel(x)
+    assert kernel.explain(x).plan is not None
+
+
+def test_where_one_thread_traces_the_calls_of_others_run_as_written(monkeypatch):
+    monkeypatch.setattr(python_frames, "ONE_THREAD_TRACES", True)
+    kernel, x = tzero.kernel(HOSTS["property"]), torch.arange(4.0)
+    traces, end = threading.Event(), threading.Event()
+
+    def trace() -> None:
+        assert python_frames.start_tracing(lambda *_: None)
+        traces.set()
+        end.wait()
+        python_frames.stop_tracing()
+
+    other = threading.Thread(target=trace)
+    other.start()
+    traces.wait()
+    reasons: list[str] = []
+    try:
+        with observe(lambda event: reasons.append(str(event))):
+            for _ in range(30):
+                assert torch.equal(kernel(x), HOSTS["property"](x))
+    finally:
+        end.set()
+        other.join()
+    assert kernel.stats().recordings == 0
+    assert any(BUSY in reason for reason in reasons)
+    for _ in range(3):
+        assert torch.equal(kernel(x), HOSTS["property"](x))
     assert kernel.explain(x).plan is not None

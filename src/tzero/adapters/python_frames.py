@@ -18,6 +18,8 @@ from collections.abc import Callable, Mapping, Sequence
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
+from tzero import locks
+
 __all__ = [
     "EMPTY",
     "Instruction",
@@ -29,6 +31,7 @@ __all__ = [
     "is_supported",
     "operands",
     "start_tracing",
+    "stop_tracing",
     "trace_instructions",
     "variables_of",
 ]
@@ -175,12 +178,29 @@ def call_in(values: Sequence[Any]) -> tuple[Any, list[Any]]:
 _FUNCTION_FIRST = sys.version_info >= (3, 13)
 
 
-def start_tracing(function: Callable[..., Any]) -> None:
+def start_tracing(function: Callable[..., Any]) -> bool:
     """Call a function for each frame that this thread enters, and each instruction if the frame's
     `f_trace_opcodes` is set. CPython 3.12 looks for that attribute only if some frame had it set
-    before tracing starts."""
+    before tracing starts. Returns False, without tracing, if that is not safe now."""
+    if ONE_THREAD_TRACES and not _tracing.acquire(blocking=False):
+        return False
     sys._getframe().f_trace_opcodes = True
     sys.settrace(function)
+    return True
+
+
+def stop_tracing() -> None:
+    """End what `start_tracing` began."""
+    sys.settrace(None)
+    if ONE_THREAD_TRACES:
+        _tracing.release()
+
+
+ONE_THREAD_TRACES = sys.version_info[:2] == (3, 12)
+"""Whether at most one thread may trace: CPython 3.12 crashes when one starts to while another one
+runs traced code, whose instructions it exchanges then."""
+
+_tracing = locks.lock()  # held by the thread that traces
 
 
 def trace_instructions(frame: FrameType, function: Any) -> Any:
@@ -242,11 +262,12 @@ def _try() -> bool:
 
     if sys.gettrace() is not None:
         return False
-    try:
+    with _tracing:
         start_tracing(traced)
-        probe(marker)
-    except (ImportError, SystemError, ValueError):
-        return False
-    finally:
-        sys.settrace(None)
+        try:
+            probe(marker)
+        except (ImportError, SystemError, ValueError):
+            return False
+        finally:
+            stop_tracing()
     return seen == [True, True]

@@ -39,6 +39,7 @@ from tzero.plans.wrapper import OtherValue, write
 from tzero.reading.dependencies import Dependencies, Unreplayable, read_dependencies
 from tzero.reading.forwarded import Passing, read_passing
 from tzero.reading.guards import Check
+from tzero.reading.path import BUSY
 from tzero.symbolic.formulas import Source
 
 __all__ = ["AS_OPERATOR", "UNRECORDED", "Planner", "drifted", "run_host"]
@@ -237,6 +238,9 @@ class Planner(Generic[R]):
             subject = self._subject(bound, args, before, free)
         followed = subject.host is not None
         result, made = capture(subject, args)
+        if isinstance(made, Refusal) and made.reason == BUSY:
+            self.fallbacks.passing(f"not replayed: {BUSY}")
+            return result, None
         is_interrupted = isinstance(made, Refusal) and made.outside
         if free and is_interrupted:
             self.varied.note_interruption(args, str(made))

@@ -19,13 +19,18 @@ called (finalizers, signal handlers) is recognized.
 from __future__ import annotations
 
 import gc
-import sys
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
 from types import CodeType, FrameType, FunctionType
 from typing import Any
 
-from tzero.adapters.python_frames import decoded, function_of, start_tracing, trace_instructions
+from tzero.adapters.python_frames import (
+    decoded,
+    function_of,
+    start_tracing,
+    stop_tracing,
+    trace_instructions,
+)
 from tzero.reading.attributes import is_generated
 from tzero.reading.called import Judge
 from tzero.reading.dependencies import code_guard
@@ -37,7 +42,10 @@ from tzero.reading.special import Callee
 from tzero.reading.steps import Steps
 from tzero.reading.world import World
 
-__all__ = ["Path"]
+__all__ = ["BUSY", "Path"]
+
+BUSY = "another thread's call is being followed"
+"""Why a call cannot be followed now."""
 
 Refuse = Callable[[str, str, int, bool], None]
 
@@ -84,11 +92,15 @@ class Path:
         # A collection may run finalizers and callbacks in the middle of the call.
         self._collects = gc.isenabled()
         gc.disable()
-        start_tracing(self._entered)
+        self._traces = start_tracing(self._entered)
+        if not self._traces:
+            self._is_over = True
+            self._refuse(BUSY, "", 0, False)
         return self
 
     def __exit__(self, *exception: object) -> None:
-        sys.settrace(None)
+        if self._traces:
+            stop_tracing()
         if self._collects:
             gc.enable()
 
