@@ -15,10 +15,9 @@ arguments.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -333,79 +332,6 @@ class Refusal:
         return f"{self.reason}, at {self.file}:{self.line}" if self.line else self.reason
 
 
-# -- two plans ------------------------------------------------------------------------------------
-
-
-class Drift(NamedTuple):
-    """How a second recording of a call differs from the first."""
-
-    words: str
-    before: str
-    now: str
-
-
-def drift(before: Plan, now: Plan | Refusal) -> Drift | None:
-    """The first difference between two recordings of a call; None if there is none. The binary that
-    Triton launched is not compared."""
-    if _reads_otherwise(before, now):
-        return None
-    if isinstance(now, Refusal):
-        return Drift("it", "replayed", f"not replayed: {now}")
-    lost = [guard for guard in before.guards if guard not in now.guards]
-    found = [guard for guard in now.guards if guard not in before.guards]
-    if found:  # a first call may have read more: what is loaded or compiled once
-        words = [", ".join(_read(guard) for guard in each) or "nothing" for each in (lost, found)]
-        return Drift("what it reads", *words)
-    if before.by_value != now.by_value:
-        looked = [str([plan.leaves[k] for k in sorted(plan.by_value)]) for plan in (before, now)]
-        return Drift("the set of arguments used by value", *looked)
-    if before.sizing != now.sizing:
-        return Drift("what it computes of sizes", str(before.sizing), str(now.sizing))
-    return steps_drift(before, now)
-
-
-def steps_drift(before: Plan, now: Plan) -> Drift | None:
-    """The first difference between what two plans do; None if there is none."""
-    if len(before.slots) != len(now.slots) or not all(map(_is_same, before.slots, now.slots)):
-        return Drift("the tensors", str(before.slots), str(now.slots))
-    for k, pair in enumerate(itertools.zip_longest(before.steps, now.steps)):
-        if _comparable(pair[0]) != _comparable(pair[1]):
-            plans = zip((before, now), pair, strict=True)
-            words = [said(plan, step) if step else "nothing" for plan, step in plans]
-            return Drift(f"step {k}", *words)
-    if before.result != now.result:
-        return Drift("its result", shown(before, before.result), shown(now, now.result))
-    return None
-
-
-def _is_same(one: Slot, other: Slot) -> bool:
-    """Whether two slots are of the same tensor; of an opaque one the geometry may differ."""
-    if one.opaque or other.opaque:
-        one, other = (dataclasses.replace(s, size=(), stride=(), opaque=True) for s in (one, other))
-    return dataclasses.replace(one, guard=None) == dataclasses.replace(other, guard=None)
-
-
-def _reads_otherwise(before: Plan, now: Plan | Refusal) -> bool:
-    """Whether a call read another value of a tensor than the plan is for, at the same place."""
-    steps = now.read if isinstance(now, Refusal) else now.steps
-    found = [step for step in steps if isinstance(step, Read)]
-    known = [step for step in before.steps if isinstance(step, Read)]
-    for one, other in zip(known, found, strict=False):
-        if one != other:
-            return one.call == other.call
-    return False
-
-
-def _read(guard: Guard) -> str:
-    return f"{guard.text} {_short(guard.value)}"
-
-
-def _comparable(step: Step | None) -> Any:
-    if isinstance(step, Fill):
-        return (step.slot, step.line, Constant(step.value))
-    return dataclasses.replace(step, compiled=None) if isinstance(step, Launch) else step
-
-
 # -- plans as text --------------------------------------------------------------------------------
 
 
@@ -425,7 +351,7 @@ def page(plan: Plan) -> Iterator[str]:
             yield f"  assumes {condition}"
     for guard in plan.guards:
         if not isinstance(guard.value, torch.Tensor):
-            yield f"  assumes {guard.text}: {_short(guard.value)}"
+            yield f"  assumes {guard.text}: {short(guard.value)}"
     for step in plan.steps:
         place = f"  # line {step.line}" if step.line else ""
         yield f"  {said(plan, step)}{place}"
@@ -484,7 +410,7 @@ def shown(plan: Plan, value: Value) -> str:
     if isinstance(value, Scalar):
         return plan.leaves[value.leaf]
     if isinstance(value, Constant):
-        return _short(value.value)
+        return short(value.value)
     if isinstance(value, Formula):
         return "?" if plan.sizing is None else plan.sizing.text(value.number, plan.leaves)
     items = [shown(plan, item) for item in value.items]
@@ -514,7 +440,8 @@ def geometry(slot: Slot, plan: Plan | None = None, number: int = 0) -> str:
     return f"{kind}{sizes} strides {strides} on {slot.device}"
 
 
-def _short(value: Any) -> str:
+def short(value: Any) -> str:
+    """A value as a name, or as text of at most 60 characters."""
     name = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
     if isinstance(name, str):
         return name

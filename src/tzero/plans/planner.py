@@ -30,7 +30,8 @@ from tzero.fallbacks import Fallbacks
 from tzero.launches.current_call import current
 from tzero.plans import record
 from tzero.plans.capture import capture
-from tzero.plans.plan import Drift, Plan, Refusal, drift, steps_drift
+from tzero.plans.drift import Drift, drift, steps_drift
+from tzero.plans.plan import Plan, Refusal
 from tzero.plans.sized import concrete
 from tzero.plans.table import Bound, Planned, Table
 from tzero.plans.values import shared

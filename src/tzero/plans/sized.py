@@ -81,11 +81,7 @@ class _Folded:
         self.free: tuple[Source, ...] = ()
 
     def fold(self) -> None:
-        fixed = {
-            left
-            for comparison, left, right, truth in self._old.conditions
-            if comparison == "==" and truth and self._old.is_constant(right)
-        }
+        fixed = self._fixed()
         every = sorted(self._sizes.inputs.items(), key=lambda each: (each[0].leaf, each[0]))
         self.free = tuple(source for source, number in every if number not in fixed)
         for source, number in every:
@@ -96,6 +92,29 @@ class _Folded:
             self.number(each.number)
         for comparison, left, right, _ in list(self._old.conditions):
             self.formulas.compare(comparison, self.number(left), self.number(right))
+
+    def _fixed(self) -> set[int]:
+        """The inputs that conditions leave one value: they are equal to a constant, or to a formula
+        of inputs that have one value."""
+        fixed: set[int] = set()
+        before = -1
+        while before < len(fixed):
+            before = len(fixed)
+            known = self._known(fixed)
+            for comparison, left, right, truth in self._old.conditions:
+                if comparison == "==" and truth:
+                    fixed |= {left} if known[right] else set()
+                    fixed |= {right} if known[left] else set()
+        return fixed
+
+    def _known(self, fixed: set[int]) -> list[bool]:
+        """Of each formula, whether it has the same value in every call."""
+        known: list[bool] = []
+        for k, (operation, args) in enumerate(self._old.nodes):
+            is_leaf = operation in ("input", "constant")
+            is_known = operation == "constant" if is_leaf else all(known[each] for each in args)
+            known.append(is_known or k in fixed)
+        return known
 
     def number(self, old: int) -> int:
         """The new number of a formula."""

@@ -31,12 +31,12 @@ from tzero import locks
 from tzero.adapters import triton_launch
 from tzero.arguments import tensor_facts
 from tzero.launches.python import over
+from tzero.plans.drift import Drift
 from tzero.plans.outputs import Ring
 from tzero.plans.plan import (
     Allocate,
     Call,
     Constant,
-    Drift,
     Fill,
     Formula,
     Launch,
