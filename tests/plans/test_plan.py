@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
+from tzero.plans.drift import drift
 from tzero.plans.plan import (
     Allocate,
     Call,
@@ -23,7 +24,6 @@ from tzero.plans.plan import (
     Slot,
     Tensor,
     View,
-    drift,
     replaced,
     tensors_in,
 )
