@@ -284,6 +284,27 @@ def test_explain_knows_which_call_hit_last(tier: int) -> None:
     assert kernel.explain(X).since == "argument 'x' has sizes (5,), not (2,)"
 
 
+def added(x, y):
+    return scaled(x), scaled(y)
+
+
+@pytest.mark.parametrize("static_shapes", [None, True])
+def test_explain_names_no_size_of_the_last_hit_that_may_be_wrong(
+    tier: int, static_shapes: bool | None
+) -> None:
+    kernel = tzero.kernel(static_shapes=static_shapes)(added)
+    for n in (2, 3, 3, 5):
+        for _ in range(2):
+            kernel(X[:n], X[:n])
+    kernel(X[:2], X[:2])
+    since = kernel.explain(X[:4], X[:4].double()).since
+    if tier == 2 and static_shapes is None:
+        assert kernel.explain(X[:2], X[:2]).since == kernel.explain(X[:4], X[:4]).since == ""
+        assert since == "argument 'y' has dtype torch.float64, not torch.float32"
+    else:
+        assert since == "argument 'x' has sizes (4,), not (2,)"
+
+
 def test_a_tensor_that_a_global_holds_too_is_not_replayed_and_explained(tier: int) -> None:
     kernel = tzero.kernel(with_global_tensor)
     for _ in range(3):

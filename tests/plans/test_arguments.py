@@ -303,12 +303,16 @@ def test_the_result_of_key_is_part_of_the_key_only(pair: Any) -> None:
         found(torch.randn(size), 2.0, 1.0)
 
 
-def test_a_number_that_is_never_the_same_is_right_each_time(pair: Any) -> None:
-    found: Pair = pair(looked_at, static_shapes=True)
+@pytest.mark.parametrize("static_shapes", [None, True])
+def test_a_number_that_is_never_the_same_is_right_each_time(
+    static_shapes: bool | None, pair: Any, tier: int
+) -> None:
+    found: Pair = pair(looked_at, static_shapes=static_shapes)
     for value in (*range(150), *range(140, 150)):
         found(integer_place(), value)
     reasons = [reason for reason in found.reasons() if "change so often" in reason]
-    assert len(reasons) == 1
+    is_open = static_shapes is None and tier == 2 and not verifying()  # one plan serves all
+    assert len(reasons) == (0 if is_open else 1)
 
 
 def attributes_of_its_own(x):

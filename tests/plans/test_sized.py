@@ -14,6 +14,7 @@ import triton
 import tzero
 from tests.plans.sized_hosts import HOSTS, scale_kernel, softmax
 from tests.plans.tiers import assert_same, verifying
+from tzero import settings
 from tzero.arguments.situation import leaves
 from tzero.plans import planner
 from tzero.plans.plan import Launch, Plan, Refusal
@@ -65,6 +66,13 @@ def beside_sums(x):
     out = torch.empty_like(x)
     scale_kernel[(1,)](x, out, 2.0, x.numel(), BLOCK=128)
     return out, x.sum(0)
+
+
+def head_of(x, n):
+    head = x[:n]
+    out = torch.empty_like(head)
+    scale_kernel[(triton.cdiv(n, 64),)](head, out, 2.0, n, BLOCK=64)
+    return out, x[1 : n + 1].sum()
 
 
 def specialized(x):
@@ -306,6 +314,15 @@ def test_the_geometry_of_a_result_without_a_rule_is_pinned_when_it_is_read() -> 
 
 
 @pytest.mark.usefixtures("replaying")
+def test_a_slice_up_to_a_number_is_computed() -> None:
+    kernel = tzero.kernel(head_of)
+    for n in (30, 40, 50, 70, 90):
+        x = torch.randn(n + 20)
+        assert_same(kernel(x, n), head_of(x, n))
+    assert kernel.stats().native_replays == 3
+
+
+@pytest.mark.usefixtures("replaying")
 def test_a_plan_over_sizes_shows_its_formulas() -> None:
     kernel = tzero.kernel(scaled_by_two)
     called(kernel, 100, 200, 300)
@@ -365,6 +382,34 @@ def test_explain_says_why_sizes_are_pinned_also_after_that_is_given_up() -> None
     kernel = tzero.kernel(looped)
     called(kernel, 3, 4, 5, 6, 7, 8)
     assert "is pinned in line" in str(kernel.explain(torch.randn(8)))
+
+
+@pytest.mark.usefixtures("replaying")
+def test_plans_over_sizes_end_with_their_bound_kernels_which_are_limited() -> None:
+    kernel = tzero.kernel(scaled_by_two)
+    with settings.override(max_specializations=3), pytest.warns(UserWarning, match="more than 3"):
+        for dtype in (torch.float32, torch.float64, torch.int16, torch.int32, torch.int64):
+            for n in (100, 200, 300, 301):
+                x = torch.ones(n, dtype=dtype)
+                assert_same(kernel(x), x * 2)
+            assert kernel.stats().entries <= 3
+        held = kernel.table.bound_kernels()
+        assert {each.key[0][0] for each in held} == {torch.int32, torch.int64}
+        assert sum(len(each.plans) for each in held) == kernel._count() == 3
+        assert called(kernel, 302, 303) == (1, 1)  # of floats no plan was left
+
+
+@pytest.mark.usefixtures("replaying")
+def test_a_class_has_a_limited_number_of_plans() -> None:
+    def host(x):
+        bound = 0
+        while x.size(0) >= bound:  # each size takes a path of its own
+            bound += 1
+        return scaled_by_two(x)
+
+    kernel = tzero.kernel(static_shapes=False)(host)
+    called(kernel, *range(3, 43))
+    assert kernel._count() == 32
 
 
 def interrupted(monkeypatch: pytest.MonkeyPatch, times: int) -> None:

@@ -19,7 +19,7 @@ import torch
 from tzero.arguments.constants import Identity
 from tzero.arguments.tensor_facts import FACTS
 
-__all__ = ["difference", "first_difference", "holds_tensor", "shown", "text"]
+__all__ = ["difference", "first_difference", "holds_tensor", "resized", "shown", "text"]
 
 
 def text(item: Hashable) -> str:
@@ -114,6 +114,21 @@ def difference(old: Sequence[Any], new: Sequence[Any], names: Sequence[str]) -> 
                 return f"{name} has {fact} {text(now)}, not {text(was)}"
     was, now = text(one), text(other)
     return f"{name} is {now}, not {was}" if was != now else f"{name} is another {now}"
+
+
+def resized(part: Any, like: Any) -> Any:
+    """A key, or a part of one, with the sizes and strides of another, for tensors that have as many
+    dimensions.
+
+    >>> resized((int, (torch.int8, (2,), (1,))), (str, (torch.int8, (3,), (4,))))
+    (<class 'int'>, (torch.int8, (3,), (4,)))
+    """
+    if not isinstance(part, tuple) or not isinstance(like, tuple) or len(part) != len(like):
+        return part
+    if _is_tensor(part) and _is_tensor(like):
+        same = len(part[1]) == len(like[1])
+        return (part[0], *like[1:3], *part[3:]) if same else part
+    return tuple(resized(*pair) for pair in zip(part, like, strict=True))
 
 
 def holds_tensor(item: object) -> bool:

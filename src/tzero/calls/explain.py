@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from tzero import measure
 from tzero.arguments.extract import unwrapped
 from tzero.arguments.key import Key, difference
+from tzero.arguments.text import resized
 from tzero.calls.reports import Explanation
 from tzero.errors import InvalidArgument
 
@@ -42,9 +43,9 @@ def explanation(kernel: Kernel[..., Any], args: tuple[Any, ...]) -> Explanation:
         return Explanation(kernel.name, Key(()), False, config, "", tier=kernel.tier, refusal=why)
     kernel.note_uses()
     entries = kernel.table.bound_kernels()
-    own = here = next((each for each in entries if each.key == key), None)
-    if own is None and kernel.planner is not None:
-        here = _serving(kernel.planner, entries, unwrapped(args))
+    own = next((each for each in entries if each.key == key), None)
+    serving = _serving(kernel.planner, entries, unwrapped(args))
+    here = serving if own is None else own
     others = [each.key for each in entries if each is not own]
     nearest = max(others, key=lambda other: _equal_parts(other, key), default=None)
     last = max(entries, key=lambda each: each.last_used, default=None)
@@ -64,18 +65,25 @@ def explanation(kernel: Kernel[..., Any], args: tuple[Any, ...]) -> Explanation:
         tier=kernel.tier,
         plan=plan,
         refusal=refusal,
-        since="" if last in (None, own) else difference(last.key, key, parameters),
+        since="" if last in (None, own, serving) else _unlike(last, key, parameters),
         stages=kernel.stages(args, here),
         choice=_choice(kernel, here, given),
         replay=replay,
     )
 
 
+def _unlike(last: BoundKernel[Any], key: Key, parameters: Sequence[str]) -> str:
+    """The first difference of a key from that of the last call that hit. If it hit a plan over
+    sizes, its sizes are not known."""
+    over_sizes = any(each.plan.sizing is not None for each in last.plans.plans())
+    return difference(resized(last.key, key) if over_sizes else last.key, key, parameters)
+
+
 def _serving(
-    planner: Planner[Any], entries: Sequence[BoundKernel[Any]], args: tuple[Any, ...]
+    planner: Planner[Any] | None, entries: Sequence[BoundKernel[Any]], args: tuple[Any, ...]
 ) -> BoundKernel[Any] | None:
     """The bound kernel whose plan over sizes serves a call, if there is one."""
-    planned = planner.varied.find(args)
+    planned = None if planner is None else planner.varied.find(args)
     return None if planned is None else next((e for e in entries if e is planned.bound), None)
 
 

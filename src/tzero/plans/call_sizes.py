@@ -46,11 +46,10 @@ class TorchSizes:
         self._name = named(func)
         if isinstance(func, OpOverload):
             self._name = name_of(func).partition("::")[2].partition(".")[0]
-        marks = self._taken(func, args, kwargs)
         marked: set[int] = set()
         lifted = [
             sizes.lifted(value, mark, marked)
-            for value, mark in zip((*args, *kwargs.values()), marks, strict=True)
+            for value, mark in zip(*self._taken(func, args, kwargs), strict=True)
         ]
         self._args = lifted[: len(args)]
         self._named = dict(zip(kwargs, lifted[len(args) :], strict=True))
@@ -59,21 +58,24 @@ class TorchSizes:
             slot for tensor in _tensors(lifted) if (slot := sizes.slots.of(tensor)) is not None
         ]
 
-    def _taken(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[Mark]:
-        """The marks of the arguments."""
+    def _taken(
+        self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[Sequence[Any], Sequence[Mark]]:
+        """The arguments and their marks. Those of an offer are the tracker's own: of `x[:n]` Python
+        makes one slice for it and another one for torch."""
         integers = self._sizes.integers
         offer = integers.offer
-        nothing: list[Mark] = [None] * (len(args) + len(kwargs))
+        given = (*args, *kwargs.values())
+        nothing = given, [None] * len(given)
         if offer is None or offer.subscript is not None or not _is_called(offer.function, func):
             return nothing
-        marks = offer.marks
-        if not _is_given(offer, args, kwargs):
-            swapped = offer._replace(args=offer.args[::-1])  # as in `n - x`
-            if not _is_operator(offer.function) or not _is_given(swapped, args, kwargs):
+        taken = offer
+        if not _is_given(offer, args, kwargs):  # as in `n - x`
+            taken = offer._replace(args=offer.args[::-1], marks=offer.marks[::-1])
+            if not _is_operator(offer.function) or not _is_given(taken, args, kwargs):
                 return nothing
-            marks = marks[::-1]
         integers.take(offer)
-        return marks
+        return taken.args, taken.marks
 
     def valued(
         self, args: tuple[Value, ...], kwargs: tuple[tuple[str, Value], ...]
@@ -291,6 +293,10 @@ def _is_given(offer: Offer, args: Sequence[Any], kwargs: Mapping[str, Any]) -> b
 
 
 def _is_same(one: Any, other: Any) -> bool:
+    """Whether two arguments are the same object, or equal integers, or slices of such."""
+    if type(one) is type(other) is slice:
+        pairs = (one.start, other.start), (one.stop, other.stop), (one.step, other.step)
+        return all(_is_same(*pair) for pair in pairs)
     return one is other or (type(one) is type(other) is int and one == other)
 
 
