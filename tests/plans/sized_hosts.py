@@ -57,6 +57,14 @@ def scale_kernel(x, out, by, n, BLOCK: tl.constexpr):
     tl.store(out + at, tl.load(x + at, mask=at < n) * by, mask=at < n)
 
 
+@triton.jit
+def add_rows_kernel(x, y, out, x_row, x_step, y_row, y_step, n, BLOCK: tl.constexpr):
+    row, at = tl.program_id(0), tl.arange(0, BLOCK)
+    one = tl.load(x + row * x_row + at * x_step, mask=at < n)
+    other = tl.load(y + row * y_row + at * y_step, mask=at < n)
+    tl.store(out + row * n + at, one + other, mask=at < n)
+
+
 # -- host functions --------------------------------------------------------------------------------
 
 
@@ -169,6 +177,15 @@ def by_number(x, n):
     return out
 
 
+def broadcast(x, y):
+    x, y = torch.broadcast_tensors(x, y)
+    rows, n = x.shape
+    out = torch.empty(x.shape)
+    steps = (*x.stride(), *y.stride())
+    add_rows_kernel[(rows,)](x, y, out, *steps, n, BLOCK=triton.next_power_of_2(n))
+    return out, x, y
+
+
 def softmax_by_class(x):
     """The rows of a tensor of any dimensions."""
     shape = x.shape
@@ -209,6 +226,12 @@ def _rows(chance: random.Random) -> tuple[Any, ...]:
     return torch.randn(n * chance.randint(1, 40)), n
 
 
+def _broadcast(chance: random.Random) -> tuple[Any, ...]:
+    m, n = chance.choice([2, 5, 9]), chance.choice([3, 17, 33, 40])
+    other = chance.choice([(m, n), (n,), (n,), (m, 1), (1, n)])
+    return torch.randn(m, n), torch.randn(other)
+
+
 HOSTS: dict[str, Host] = {
     "add": Host(add, _two),
     "add, checked, with a grid function": Host(add_checked, _two),
@@ -223,6 +246,7 @@ HOSTS: dict[str, Host] = {
     "lists": Host(
         of_list, lambda chance: ([torch.randn(_size(chance)), torch.randn(_size(chance))],)
     ),
+    "broadcast": Host(broadcast, _broadcast),
     "numbers": Host(by_number, lambda chance: (torch.randn(_size(chance)), _size(chance))),
     "any dimensions": Host(
         softmax_by_class,

@@ -29,7 +29,7 @@ from tzero.plans.size_rules import (
 from tzero.plans.sizes import Sizes
 from tzero.plans.torch_ops import Ran, always_makes_new, named
 from tzero.reading.integers import Mark, Offer
-from tzero.symbolic.shapes import VIEWS, NoRule, Shape
+from tzero.symbolic.shapes import VIEWS, NoRule, Shape, broadcast
 
 __all__ = ["LaunchSizes", "TorchSizes"]
 
@@ -84,6 +84,21 @@ class TorchSizes:
         valued = self._sizes.valued
         by_name = tuple((name, valued(value, self._named[name])) for name, value in kwargs)
         return tuple(map(valued, args, self._args)), by_name
+
+    def broadcast(self) -> list[int] | None:
+        """The sizes to which `torch.broadcast_tensors` expands its arguments; None for any other
+        function, or if there is no rule."""
+        if self._name != "functional.broadcast_tensors":
+            return None
+        try:
+            shapes = [self._sizes.shape(slot) for slot in self._slots]
+            return broadcast(self._formulas, [shape.sizes for shape in shapes])
+        except NoRule:
+            return None
+
+    def expand_to(self, sizes: list[int]) -> None:
+        """The function is ``expand``, with these sizes."""
+        self._args[1] = sizes
 
     def pin(self, tensors: bool = True) -> None:
         """Let all that the function is given be the same in every call."""
@@ -190,6 +205,7 @@ class LaunchSizes:
     ) -> None:
         self._sizes = sizes
         self._function = function
+        self._grid: Any = None  # what a launcher is given as the grid
         wrapped = [[mark] for mark in self._taken(args, kwargs)]  # to tell marks from defaults
         count = len(args)
         by_name = dict(zip(kwargs, wrapped[count:], strict=True))
@@ -202,15 +218,36 @@ class LaunchSizes:
             sizes.integers.pin(value)
 
     def _taken(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[Mark]:
+        """The marks of the arguments."""
         integers = self._sizes.integers
         offer = integers.offer
-        of = None if offer is None else offer.subscript
-        if offer is None or of is None or of[0] is not self._function:
-            return [None] * (len(args) + len(kwargs))
-        if not _is_given(offer, args, kwargs):
-            return [None] * (len(args) + len(kwargs))
+        nothing: list[Mark] = [None] * (len(args) + len(kwargs))
+        if offer is None:
+            return nothing
+        if offer.subscript is None:
+            marks = self._passed_on(offer, args)
+            if marks is None:
+                return nothing
+            integers.take(offer)
+            return [*marks, *[None] * len(kwargs)]
+        if offer.subscript[0] is not self._function or not _is_given(offer, args, kwargs):
+            return nothing
         integers.take(offer)
         return offer.marks
+
+    def _passed_on(self, offer: Offer, args: Sequence[Any]) -> Sequence[Mark] | None:
+        """The marks of the arguments that a launcher passes on; None if the offer is not of a call
+        of it that launches this kernel, or if it has options that are marked or the launcher's."""
+        launcher, count = self._sizes.launcher, len(offer.args) - len(offer.names)
+        if launcher is None or offer.function is not launcher or count < 2:
+            return None
+        kernel, self._grid, *given = offer.args[:count]
+        if any(mark is not None for mark in (*offer.marks[:2], *offer.marks[count:])):
+            return None
+        if any(name.startswith("_") for name in offer.names):
+            return None
+        is_this = kernel is self._function and _are_same(given, args)
+        return offer.marks[2:count] if is_this else None
 
     def show(self, meta: dict[str, Any]) -> None:
         """A grid function is about to read the arguments."""
@@ -237,6 +274,8 @@ class LaunchSizes:
             else:
                 self._sizes.formulas.pin(mark)
                 args.append(value)
+        if self._grid is not None and grid is not self._grid:
+            self._sizes.integers.pin(self._grid)
         held = self._sizes.integers.items_of(grid)
         marks = [*(held if isinstance(held, list) else ()), None, None, None]
         x, y, z = map(self._size, step.grid, marks[:3])
@@ -287,9 +326,13 @@ def _is_operator(function: Any) -> bool:
 def _is_given(offer: Offer, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Whether an offer is of a call with these arguments."""
     given = (*args, *kwargs.values())
-    if tuple(offer.names) != tuple(kwargs) or len(offer.args) != len(given):
+    if tuple(offer.names) != tuple(kwargs):
         return False
-    return all(map(_is_same, offer.args, given))
+    return _are_same(offer.args, given)
+
+
+def _are_same(some: Sequence[Any], others: Sequence[Any]) -> bool:
+    return len(some) == len(others) and all(map(_is_same, some, others))
 
 
 def _is_same(one: Any, other: Any) -> bool:

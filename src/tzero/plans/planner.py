@@ -305,9 +305,13 @@ class Planner(Generic[R]):
         if before is not None:
             return frozenset() if before.plan.sizing is None else frozenset(before.plan.sizing.free)
         free = self.varied.free(args)
-        if not free or self._by_source or sys.gettrace() is not None or not self._can_follow(bound):
+        if not free or self._by_source or sys.gettrace() is not None:
             return frozenset()
-        return free
+        return free if self._can_be_sized(bound) else frozenset()
+
+    def _can_be_sized(self, bound: Bound[R]) -> bool:
+        """Whether plans may be for several sizes."""
+        return self._can_follow(bound)
 
     def _subject(
         self,

@@ -85,6 +85,11 @@ class Subject(NamedTuple):
     host: Any = None
     free: frozenset[Source] = frozenset()
     """The sizes, strides and integers of a followed call that may differ in another call."""
+    launcher: Any = None
+    """A function that launches kernels, as ``launcher(kernel, grid, *args, **options)``, and does
+    nothing else with their arguments."""
+    require: Callable[[Sizes], None] | None = None
+    """Adds conditions on sizes: those under which another call is one of this function."""
 
 
 def failure(error: Exception) -> Refusal:
@@ -118,6 +123,7 @@ class Recorder:
         if subject.host is not None and subject.free:
             self.sizes = Sizes(self.slots, self.leaves, subject.free, self._stack.line)
             self.sizes.arguments(args, subject.parameters)
+            self.sizes.launcher = subject.launcher
         self.torch = TorchSteps(self.slots, self.steps, self._stack.line, self._guards, self.sizes)
         self.path = self._path(subject.host) if subject.host is not None else None
         for k, (name, value) in enumerate(self.leaves):
@@ -131,6 +137,10 @@ class Recorder:
                 if put:
                     reason = f"it reads {name}.{put[0]}, which someone put on that tensor"
                     self.refuse(reason, show=False)
+        if self.path is not None:
+            self._guards += subject.dependencies.guards
+        if self.sizes is not None and subject.require is not None:
+            subject.require(self.sizes)
         held = subject.dependencies.tensors.values()
         if any(self.slots.has(tensor) for tensor in held):
             self.refuse(HELD, show=False, outside=True)

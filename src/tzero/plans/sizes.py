@@ -60,6 +60,8 @@ class Sizes:
         self.integers = Integers(self.formulas, self)
         self.lost = ""
         """Why the plan cannot be over sizes; usually empty."""
+        self.launcher: Any = None
+        """A function that launches kernels, as ``launcher(kernel, grid, *args, **options)``."""
         self.slots = slots
         self._shapes: dict[int, Shape] = {}
         self._bases: dict[int, int] = {}  # of views

@@ -169,11 +169,14 @@ class TorchSteps:
         if made is None:
             return False
         self._guard_names(func)
-        if sizes is not None:  # its code may decide by sizes
+        target = None if sizes is None else sizes.broadcast()
+        if sizes is not None and target is None:  # its code may decide by sizes
             sizes.pin(tensors=not is_straight(func))
         for each, tensor in zip(ran, made, strict=True):
-            call = self._call(in_c(each.operator), each.name, each.args, each.kwargs)
             inner = self._of(each.operator, each.args, each.kwargs)
+            if inner is not None and target is not None:
+                inner.expand_to(target)
+            call = self._call(in_c(each.operator), each.name, each.args, each.kwargs, inner)
             if self._is_view(tensor, call, [each]):
                 self._views(call, tensor, [each], inner)
             else:

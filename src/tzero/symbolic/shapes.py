@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from tzero.symbolic.formulas import Formulas
 
-__all__ = ["VIEWS", "NoRule", "Shape", "contiguous", "require_contiguous"]
+__all__ = ["VIEWS", "NoRule", "Shape", "broadcast", "contiguous", "require_contiguous"]
 
 
 class NoRule(Exception):
@@ -323,6 +323,29 @@ def _bound(formulas: Formulas, bound: Any, size: int) -> int:
     return formulas.apply("min", bound, size)
 
 
+def broadcast(formulas: Formulas, every: Sequence[Sequence[int]]) -> list[int]:
+    """The sizes to which tensors of these sizes are expanded together.
+
+    >>> these = Formulas()
+    >>> rows, columns, one = map(these.constant, (5, 3, 1))
+    >>> [these.value(each) for each in broadcast(these, [(rows, one), (columns,)])]
+    [5, 3]
+    """
+    one = formulas.constant(1)
+    made: list[int] = []
+    for k in range(1, 1 + max(map(len, every))):
+        found = one
+        for size in (sizes[-k] for sizes in every if len(sizes) >= k):
+            if formulas.compare("==", size, one):
+                continue
+            if found == one:
+                found = size
+            elif not formulas.compare("==", size, found):
+                raise NoRule
+        made.insert(0, found)
+    return made
+
+
 def expand(formulas: Formulas, shape: Shape, *args: Any) -> Shape:
     """Tensor.expand"""
     wanted = _listed(args)
@@ -362,7 +385,7 @@ VIEWS: Mapping[str, Rule] = {
     **dict.fromkeys(["Tensor.squeeze", "squeeze"], squeeze),
     **dict.fromkeys(["Tensor.select", "select"], select),
     **dict.fromkeys(["Tensor.narrow", "narrow"], narrow),
-    **dict.fromkeys(["Tensor.expand"], expand),
+    **dict.fromkeys(["Tensor.expand", "expand"], expand),
     "Tensor.__getitem__": item,
 }
 """What functions that return views make of a tensor's geometry. Their arguments are formulas, and

@@ -7,9 +7,10 @@
 Enters: a Helion kernel, and calls. Leaves: `HelionKernel`s. It must not know Helion's private
 parts, which are in `compat`, nor how these kernels get called.
 
-A plan is for one geometry of tensors, which is finer than any key of Helion's. Two more things
-select what Helion calls: the result of a `key=` function, and the code of functions among the
-arguments. There is a separate tzero kernel, a part, for each of their values.
+A plan is for one geometry of tensors, which is finer than any key of Helion's, or for all sizes
+with the same key (`choice`). Two more things select what Helion calls: the result of a `key=`
+function, and the code of functions among the arguments. There is a separate tzero kernel, a part,
+for each of their values.
 """
 
 from __future__ import annotations

@@ -10,8 +10,9 @@ In 1.4 a reset clears a dict, so tzero puts a mark into that dict and checks tha
 
 from __future__ import annotations
 
+import importlib
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -21,14 +22,19 @@ from tzero.reading.guards import Equal, Guard, Same
 __all__ = [
     "LAUNCHER",
     "Compiled",
+    "Extractor",
+    "Relation",
     "compiled",
     "distributed",
     "epoch",
     "forget_epoch",
+    "has_dynamic_shapes",
     "is_kernel",
     "kernel_class",
     "key_function",
+    "launcher",
     "left_alone",
+    "relation_of",
     "signature",
 ]
 
@@ -38,15 +44,31 @@ LAUNCHER = "_launcher"
 _MARK = "tzero"
 
 
+Extractor = Callable[[Sequence[object]], Hashable]
+"""A part of Helion's key: a function of the arguments."""
+
+
 class Compiled(NamedTuple):
     """What Helion compiled for a call: the generated host function, the guards under which Helion
-    would call it again, whether Helion keys numbers by type alone, and an obstacle to any replay
-    (usually empty)."""
+    would call it again, whether Helion keys numbers by type alone, an obstacle to any replay
+    (usually empty), and the parts of Helion's key beside the types and sizes of the arguments."""
 
     run: Callable[..., Any]
     guards: tuple[Guard, ...]
     numbers_by_type: bool
     obstacle: str
+    extractors: tuple[Extractor, ...]
+
+
+class Relation(NamedTuple):
+    """A part of Helion's key: whether two expressions of sympy are equal; `of_block`: the next
+    power of two of the left one. `sources` has the tensor, ``"size"`` or ``"stride"``, and the
+    dimension of each symbol."""
+
+    left: Any
+    right: Any
+    of_block: bool
+    sources: Mapping[Any, tuple[torch.Tensor, str, int]]
 
 
 def is_kernel(value: object) -> bool:
@@ -95,6 +117,29 @@ def signature(kernel: Any, constant: object) -> inspect.Signature:
     return inspect.Signature([each.replace(annotation=a) for each, a in found])
 
 
+def has_dynamic_shapes(kernel: Any) -> bool:
+    """Whether Helion compiles a kernel for all sizes at once.
+
+    ::
+
+        has_dynamic_shapes(helion.kernel(static_shapes=False)(add))
+    """
+    return not kernel.settings.static_shapes
+
+
+def launcher() -> Any:
+    """The function that launches the kernels of generated code. All it does with the arguments of
+    a kernel is to pass them on, unless an option with an underscore says otherwise.
+
+    ::
+
+        launcher()(kernel, (1,), x, y, num_warps=4, num_stages=1)
+    """
+    from helion.runtime import default_launcher
+
+    return default_launcher
+
+
 def left_alone(kernel: Any) -> str:
     """Why Helion must make all calls of a kernel; empty if tzero may.
 
@@ -134,13 +179,51 @@ def compiled(kernel: Any, args: tuple[Any, ...]) -> Compiled | None:
     run = bound._run
     if run is None or not inspect.isfunction(run):
         return None
-    extractors = kernel._specialize_extra.get(bound._base_spec_key) or ()
+    key = bound._base_spec_key
+    extractors = tuple(kernel._specialize_extra.get(key) or ())
+    seeds = getattr(kernel, "_compiler_seed_specialize_extra", {}).get(key) or ()
     guards = (
         Same("what Helion compiled", vars(bound), "_run", run),
         *_unchanged(kernel),
         *_alone(),
     )
-    return Compiled(run, guards, not extractors, _obstacle(run, extractors))
+    by_type = all(map(_reads_only_tensors, extractors))
+    return Compiled(run, guards, by_type, _obstacle(run), (*extractors, *seeds))
+
+
+def _reads_only_tensors(extractor: Extractor) -> bool:
+    """Whether a part of Helion's key is known not to depend on numbers; 1.4 does not tell."""
+    tells = getattr(_module(), "_capture_safe_specialization", None)
+    return tells is not None and bool(tells(extractor))
+
+
+def _module() -> Any:
+    # `helion.runtime.kernel` is also the name of a function.
+    return importlib.import_module("helion.runtime.kernel")
+
+
+def relation_of(extractor: Extractor, args: tuple[Any, ...]) -> Relation | None:
+    """The relation that a part of Helion's key is for these arguments; None if it is none. From
+    1.5 on there are such parts.
+
+    >>> relation_of(len, ()) is None
+    True
+    """
+    fact: Any = getattr(extractor, "extractor", None)
+    kind = getattr(_module(), "_GuardedInputFact", None)
+    if kind is None or type(fact) is not kind:
+        return None
+    given = dict(zip(fact.param_names, args, strict=False))
+    sources: dict[Any, tuple[torch.Tensor, str, int]] = {}
+    for symbol, source in fact.sources:
+        tensor, what = given.get(source.base.local_name), source.prop.name.lower()
+        if not isinstance(tensor, torch.Tensor) or what not in _PROPERTIES:
+            return None
+        sources[symbol] = tensor, what, source.idx
+    return Relation(fact.lhs, fact.rhs, fact.block, sources)
+
+
+_PROPERTIES = frozenset(["size", "stride"])
 
 
 _KEEPING = frozenset(
@@ -152,13 +235,7 @@ _KEEPING = frozenset(
 """Arguments of Helion's launcher with which it keeps memory from one launch to the next."""
 
 
-def _obstacle(run: Callable[..., Any], extractors: Sequence[Any]) -> str:
-    from helion.runtime import kernel
-
-    # 1.4 specializes on sizes, strides and numbers; later versions may also on memory addresses.
-    is_safe = getattr(kernel, "_capture_safe_specialization", None)
-    if is_safe is not None and not all(map(is_safe, extractors)):
-        return "Helion specializes on facts of its arguments that plans do not compare"
+def _obstacle(run: Callable[..., Any]) -> str:
     words = {w for each in run.__code__.co_consts if type(each) is tuple for w in each}
     if not _KEEPING.isdisjoint(words):
         return "its launcher keeps memory from one call to the next"

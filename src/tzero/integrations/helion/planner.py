@@ -5,24 +5,30 @@ Helion generated. It must not know how calls get here, nor Helion's private part
 `compat`.
 
 A generated host function allocates and calls the launcher. For each recording, Helion is asked
-which one it would call; guards check in later calls that it would still be that one. A fallback
-counts for one generated host function only.
+which one it would call; guards check in later calls that it would still be that one. If shapes are
+dynamic, the call is followed and its plan is over sizes, with conditions under which Helion would
+call that function (`choice`). A fallback counts for one generated host function only.
 """
 
 from __future__ import annotations
 
+import functools
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from tzero.adapters.python_frames import is_supported
 from tzero.arguments.host import Host
+from tzero.arguments.situation import leaves
 from tzero.fallbacks import Fallbacks
 from tzero.integrations.helion import compat
+from tzero.integrations.helion.choice import read_choice, require_choice
 from tzero.plans import record
 from tzero.plans.plan import Refusal
 from tzero.plans.planner import Planner
 from tzero.plans.table import Bound, Planned, Table
+from tzero.plans.varied import Free
 from tzero.reading.dependencies import Dependencies, Unreplayable, read_dependencies
 from tzero.reading.forwarded import Passing, read_passing
 from tzero.reading.guards import Guard
@@ -72,7 +78,8 @@ class HelionPlanner(Planner[R]):
         pool: bool,
         fallbacks: Fallbacks | None = None,
     ) -> None:
-        super().__init__(host, True, pool, fallbacks)
+        free: Free = "everything" if compat.has_dynamic_shapes(kernel) else "nothing"
+        super().__init__(host, True, pool, fallbacks, free)
         self._kernel, self._fixed = kernel, fixed
         self._read: dict[Callable[..., Any], Read] = {}
         self._said_of: weakref.WeakKeyDictionary[Bound[R], dict[Any, tuple[Guard, ...]]] = (
@@ -127,7 +134,10 @@ class HelionPlanner(Planner[R]):
         return bound.call(*args), None
 
     def _can_follow(self, bound: Bound[R]) -> bool:
-        return False  # Helion generates its host functions from what was read
+        return False  # what a generated host function reads is found in its source
+
+    def _can_be_sized(self, bound: Bound[R]) -> bool:
+        return is_supported()
 
     def _subject(
         self,
@@ -136,20 +146,32 @@ class HelionPlanner(Planner[R]):
         before: Planned | None,
         free: frozenset[Source],
     ) -> record.Subject:
-        found = compat.compiled(self._kernel, whole(args, self._fixed))
+        given = whole(args, self._fixed)
+        found = compat.compiled(self._kernel, given)
         if found is None:
             raise _NotCompiled
         run = found.run
         self._recording.guards = found.guards
-        if found.obstacle:
-            raise Unreplayable(found.obstacle, run.__code__.co_filename, 0)
+        choice = read_choice(found.extractors, given, found.numbers_by_type)
+        obstacle = found.obstacle or (
+            choice.obstacle and f"Helion's key has {choice.obstacle}, which plans do not compare"
+        )
+        if obstacle:
+            raise Unreplayable(obstacle, run.__code__.co_filename, 0)
         passing, dependencies = self._reading(run)
         if not found.numbers_by_type:  # a number that is only forwarded may select the function
             passing = Passing({}, {})
         dependencies = dependencies._replace(guards=(*dependencies.guards, *found.guards))
         called = (lambda *given: run(*whole(given, self._fixed))) if self._fixed else run
-        names = self._host.parameters
-        return record.Subject(bound.name, called, names, run.__code__, passing, dependencies)
+        names, code = self._host.parameters, run.__code__
+        if not free:
+            return record.Subject(bound.name, called, names, code, passing, dependencies)
+        own = Dependencies(found.guards, {})
+        every = [value for _, value in leaves(args, names)]
+        require = functools.partial(require_choice, choice, every)
+        return record.Subject(
+            bound.name, called, names, code, passing, own, run, free, compat.launcher(), require
+        )
 
     def _reading(self, run: Any) -> tuple[Passing, Dependencies]:
         known = self._read.get(run)
