@@ -37,6 +37,8 @@ int is_of_class(const Entry &entry, const View &view) {
 int applies(Entry *entry, const Leaves &leaves, Found *out) {
     const int same = is_of_class(*entry, leaves.view());
     if (same <= 0) return same;
+    const int marked = entry->plan->sized->marks.are_same(leaves);
+    if (marked <= 0) return marked;
     out->applied = entry->plan->sized->applied(*entry->plan, leaves);
     if (out->applied == nullptr) return 0;
     out->entry = entry;
@@ -45,17 +47,19 @@ int applies(Entry *entry, const Leaves &leaves, Found *out) {
 
 }  // namespace
 
-int Classes::find_latest(const Leaves &leaves, Found *out) {
+int Classes::find_latest(const Leaves &leaves, const Entry **tried, Found *out) {
+    *tried = latest_;
     if (latest_ == nullptr) return 0;
     return applies(latest_, leaves, out) < 0 ? -1 : 0;
 }
 
-int Classes::find(const Leaves &leaves, Found *out) {
+int Classes::find(const Leaves &leaves, const Entry *tried, Found *out) {
     for (const auto &mask : masks_) {
         if (mask->kept.size() != leaves.word_count) continue;
         const auto found = mask->classes.find(hash_of_kept(*mask, leaves.words));
         if (found == mask->classes.end()) continue;
         for (Entry *entry : found->second) {
+            if (entry == tried) continue;
             const int answer = applies(entry, leaves, out);
             if (answer < 0) return -1;
             if (answer == 0) continue;

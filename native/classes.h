@@ -38,11 +38,11 @@ class Classes {
     Classes &operator=(const Classes &) = delete;
     ~Classes() { forget(nullptr); }
 
-    // Finds a plan that applies to a call. 0, or -1 with the Python error set.
-    int find(const Leaves &leaves, Found *out);
+    // Finds a plan that applies to a call, other than `tried`. 0, or -1 with the Python error set.
+    int find(const Leaves &leaves, const Entry *tried, Found *out);
 
-    // The same, but only tries the plan that was found last.
-    int find_latest(const Leaves &leaves, Found *out);
+    // The same, but only tries the plan that was found last, which it returns in `tried`.
+    int find_latest(const Leaves &leaves, const Entry **tried, Found *out);
 
     // Adds an entry with a plan over sizes, whose words are those of a call. False, with no entry
     // added, if that call has not all of the plan's sizes and numbers. Evicts the least recently

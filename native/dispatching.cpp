@@ -248,14 +248,15 @@ PyObject *run_unreplayed(Dispatcher &dispatcher, PyObject *self, const Unreplaye
 // Finds how a call is made: 0, or -1 with the Python error set. Any plan that applies is right, so
 // the table that had the latest one is asked first.
 int find(Dispatcher &dispatcher, const Leaves &leaves, Found *out) {
+    const Entry *tried = nullptr;
     if (dispatcher.found_in_class) {
-        if (dispatcher.classes.find_latest(leaves, out) < 0) return -1;
+        if (dispatcher.classes.find_latest(leaves, &tried, out) < 0) return -1;
         if (out->entry != nullptr) return 0;
     }
     dispatcher.found_in_class = false;
     if (dispatcher.entries.find(leaves.view(), &out->entry) < 0) return -1;
     if (out->entry != nullptr || dispatcher.classes.size() == 0) return 0;
-    if (dispatcher.classes.find(leaves, out) < 0) return -1;
+    if (dispatcher.classes.find(leaves, tried, out) < 0) return -1;
     dispatcher.found_in_class = out->entry != nullptr;
     return 0;
 }

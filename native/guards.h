@@ -32,6 +32,7 @@ namespace tzero {
     EACH(plan_knobs) EACH(plan_attributes) EACH(plan_run_hooks) EACH(plan_globals)                \
     EACH(plan_cache)                                                                              \
     EACH(plan_others_fixed) EACH(plan_other_sizes) EACH(plan_conditions) EACH(plan_variants)       \
+    EACH(plan_choice) EACH(plan_marks)                                                            \
     EACH(plan_asked_again) EACH(plan_addresses) EACH(plan_aligned) EACH(plan_result)              \
     EACH(plan_read)                                                                               \
     EACH(pool_names) EACH(pool_uses) EACH(pool_words) EACH(pool_version) EACH(pool_weak)          \

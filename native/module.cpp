@@ -399,13 +399,13 @@ int exec(PyObject *module) {
     if (plan::add_sizes(module) < 0) return -1;
     if (add_types(module, state) < 0) return -1;
     if (add_dispatching(module, state) < 0) return -1;
-    if (add_nearest(module) < 0 || add_run(module) < 0) return -1;
+    if (add_nearest(module, state) < 0 || add_run(module) < 0) return -1;
     return add_ring(module, state);
 }
 
 // Everything that may refer back to this module; the rest is strings.
 template <typename Visitor> int each_reference(State &state, Visitor visit) {
-    for (Ref *each : {&state.launchable, &state.launching, &state.dispatching, &state.ring,
+    for (Ref *each : {&state.launchable, &state.launching, &state.dispatching, &state.ring, &state.nearest,
                       &state.tensor_type, &state.parameter_type, &state.exchange_capsule,
                       &state.knobs, &state.more_knobs, &state.hook_chain, &state.runtime_knobs,
                       &state.driver, &state.events, &state.watched, &state.log_cache,

@@ -9,6 +9,8 @@
 
 #include "binary.h"
 #include "fields.h"
+#include "selecting.h"
+#include "state.h"
 
 namespace tzero::plan {
 
@@ -182,6 +184,47 @@ class Maker {
         }
         fields.for_each("launches",
                         [&](PyObject *each) { sized.launches.push_back(sized_launch(Fields(each))); });
+        if (const Ref found = fields.optional("choice")) sized.choice = choice(Fields(found.get()));
+        if (const Ref found = fields.optional("marks")) sized.marks = marks(Fields(found.get()));
+    }
+
+    Choice choice(const Fields &fields) const {
+        Choice made;
+        made.nearest = fields.any("nearest");
+        if (!is_nearest(state_, made.nearest.get())) fields.wrong("nearest", "a Nearest");
+        fields.for_each("shapes", [&](PyObject *each) {
+            if (!PyTuple_CheckExact(each)) fields.wrong("shapes", "tuples of formulas or None");
+            made.ranks.push_back(PyTuple_GET_SIZE(each));
+            for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(each); ++k) {
+                PyObject *item = PyTuple_GET_ITEM(each, k);
+                made.sizes.push_back(item == Py_None ? -1
+                                                     : static_cast<Py_ssize_t>(
+                                                           formula(fields, "shapes", item)));
+            }
+        });
+        made.asked.resize(made.sizes.size());
+        made.has_config.assign(hint_count(made.nearest.get()), 0);
+        fields.for_each("hints", [&](PyObject *each) {
+            const auto number = static_cast<size_t>(integer_from(each));
+            if (number >= made.has_config.size()) fields.wrong("hints", "numbers of its hints");
+            made.has_config[number] = 1;
+        });
+        return made;
+    }
+
+    Marks marks(const Fields &fields) const {
+        Marks made;
+        made.attribute = fields.text("attribute");
+        fields.for_each("of_leaf", [&](PyObject *each) {
+            if (each != Py_None && !PyFrozenSet_CheckExact(each)) {
+                fields.wrong("of_leaf", "a frozenset or None for each leaf");
+            }
+            made.of_leaf.push_back(each == Py_None ? Ref() : Ref::borrow(each));
+        });
+        if (made.of_leaf.size() != leaves_) {
+            fields.wrong("of_leaf", "a tuple with an item for each leaf");
+        }
+        return made;
     }
 
     // A tuple of three integers, none negative.

@@ -42,11 +42,6 @@ bool has_weak_references(PyObject *object) {
     return first != nullptr;
 }
 
-bool has_attributes(PyObject *object) {
-    PyObject **dict = _PyObject_GetDictPtr(object);
-    return dict != nullptr && *dict != nullptr && PyDict_GET_SIZE(*dict) != 0;
-}
-
 bool is_free(const State &state, const Kept &kept, void *stream, int64_t changes) {
     PyObject *tensor = kept.tensor.get();
     if ((Py_REFCNT(tensor) != 1 && !off(Guard::pool_names)) ||
@@ -64,7 +59,7 @@ bool is_free(const State &state, const Kept &kept, void *stream, int64_t changes
          (address != kept.address || count != kept.words.size() ||
           std::memcmp(words, kept.words.data(), count * sizeof words[0]) != 0)) ||
         (has_weak_references(tensor) && !off(Guard::pool_weak)) ||
-        (has_attributes(tensor) && !off(Guard::pool_attributes))) {
+        (attributes_of(tensor) != nullptr && !off(Guard::pool_attributes))) {
         return false;
     }
     // The version is 0 in a new tensor, and `changes` after the plan's own changes in place, which

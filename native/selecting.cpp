@@ -7,15 +7,13 @@
 // src/tzero/tune/select.py defines the distance. Both round to the same steps, so that they choose
 // the same hint. Here every distance is computed on each call: nothing is allocated or cached.
 
-#include "python.h"
+#include "selecting.h"
 
 #include <algorithm>
 #include <cmath>
-#include <cstdint>
 #include <cstdlib>
 #include <memory>
 #include <new>
-#include <vector>
 
 #include "state.h"
 
@@ -51,9 +49,18 @@ struct Family {
     std::vector<Column> columns;
 };
 
+// What `nearest_hint` was asked last: the plans of one kernel ask the same one after the other.
+struct Asked {
+    std::vector<Py_ssize_t> ranks;
+    std::vector<int64_t> sizes;
+    size_t number = 0;
+    bool is_known = false;
+};
+
 struct Hints {
     std::vector<Family> families;  // the one with the most hints first
     Column totals;                 // the elements of every hint
+    mutable Asked latest;
 };
 
 struct Nearest {
@@ -83,6 +90,54 @@ bool is_tuple(PyObject *object) {
             type->tp_as_sequence->sq_length == PyTuple_Type.tp_as_sequence->sq_length);
 }
 
+// The shapes of a call as Python has them, and as native code has computed them. `rank` is that of
+// tensor `k`; `each_size` calls a function with each of its sizes in order, -1 for a dynamic one, and
+// is false if one is invalid.
+class Tuples {
+  public:
+    explicit Tuples(PyObject *shapes) : shapes_(shapes) {}
+
+    size_t count() const { return static_cast<size_t>(PyTuple_GET_SIZE(shapes_)); }
+    Py_ssize_t rank(size_t k) const { return PyTuple_GET_SIZE(shape(k)); }
+
+    template <typename Each> bool each_size(size_t k, Each each) const {
+        PyObject *sizes = shape(k);
+        for (Py_ssize_t n = 0; n < PyTuple_GET_SIZE(sizes); ++n) {
+            int64_t size = 0;
+            const Size read = read_size(PyTuple_GET_ITEM(sizes, n), &size);
+            if (read == Size::invalid) return false;
+            each(read == Size::known ? size : -1);
+        }
+        return true;
+    }
+
+  private:
+    PyObject *shape(size_t k) const {
+        return PyTuple_GET_ITEM(shapes_, static_cast<Py_ssize_t>(k));
+    }
+
+    PyObject *shapes_;
+};
+
+class Computed {
+  public:
+    Computed(const std::vector<Py_ssize_t> &ranks, const std::vector<int64_t> &sizes)
+        : ranks_(ranks), next_(sizes.data()) {}
+
+    size_t count() const { return ranks_.size(); }
+    Py_ssize_t rank(size_t k) const { return ranks_[k]; }
+
+    // To be called for each tensor in order.
+    template <typename Each> bool each_size(size_t k, Each each) {
+        for (Py_ssize_t n = 0; n < ranks_[k]; ++n) each(*next_++);
+        return true;
+    }
+
+  private:
+    const std::vector<Py_ssize_t> &ranks_;
+    const int64_t *next_;
+};
+
 bool are_shapes(PyObject *shapes) {
     if (!is_tuple(shapes)) return false;
     for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(shapes); ++k) {
@@ -91,20 +146,9 @@ bool are_shapes(PyObject *shapes) {
     return true;
 }
 
-// Calls `each` with every size in order, -1 for a dynamic one; false if one is invalid.
-template <typename Each> bool for_each_size(PyObject *shape, Each each) {
-    for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(shape); ++k) {
-        int64_t size = 0;
-        const Size read = read_size(PyTuple_GET_ITEM(shape, k), &size);
-        if (read == Size::invalid) return false;
-        each(read == Size::known ? size : -1);
-    }
-    return true;
-}
-
-template <typename Each> bool for_each_size_of_all(PyObject *shapes, Each each) {
-    for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(shapes); ++k) {
-        if (!for_each_size(PyTuple_GET_ITEM(shapes, k), each)) return false;
+template <typename Shapes, typename Each> bool each_size_of_all(Shapes &shapes, Each each) {
+    for (size_t k = 0; k < shapes.count(); ++k) {
+        if (!shapes.each_size(k, each)) return false;
     }
     return true;
 }
@@ -118,11 +162,11 @@ int32_t in_steps(int64_t size) {
 
 // The number of elements of all tensors, at most 2^63 - 1, with dynamic sizes counted as 1; false
 // if a size is invalid.
-bool count_elements(PyObject *shapes, int64_t *count) {
+template <typename Shapes> bool count_elements(Shapes &shapes, int64_t *count) {
     uint64_t sum = 0;
-    for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(shapes); ++k) {
+    for (size_t k = 0; k < shapes.count(); ++k) {
         uint64_t product = 1;
-        const bool read = for_each_size(PyTuple_GET_ITEM(shapes, k), [&](int64_t size) {
+        const bool read = shapes.each_size(k, [&](int64_t size) {
             if (size < 0) return;
             const auto factor = static_cast<uint64_t>(size);
             product = factor != 0 && product > largest / factor ? largest : product * factor;
@@ -136,11 +180,10 @@ bool count_elements(PyObject *shapes, int64_t *count) {
 
 // ---- choosing -----------------------------------------------------------------------------------
 
-bool has_ranks(const Family &family, PyObject *shapes) {
-    const Py_ssize_t count = PyTuple_GET_SIZE(shapes);
-    if (static_cast<size_t>(count) != family.ranks.size()) return false;
-    for (Py_ssize_t k = 0; k < count; ++k) {
-        if (PyTuple_GET_SIZE(PyTuple_GET_ITEM(shapes, k)) != family.ranks[k]) return false;
+template <typename Shapes> bool has_ranks(const Family &family, const Shapes &shapes) {
+    if (shapes.count() != family.ranks.size()) return false;
+    for (size_t k = 0; k < family.ranks.size(); ++k) {
+        if (shapes.rank(k) != family.ranks[k]) return false;
     }
     return true;
 }
@@ -180,17 +223,17 @@ class Distances {
 };
 
 // The number of the nearest hint; -1 if a size is invalid.
-Py_ssize_t choose_within(const Family &family, PyObject *shapes) {
+template <typename Shapes> Py_ssize_t choose_within(const Family &family, Shapes &shapes) {
     Distances distances(family.numbers.size());
     const Column *column = family.columns.data();
-    const bool read = for_each_size_of_all(shapes, [&](int64_t size) {
+    const bool read = each_size_of_all(shapes, [&](int64_t size) {
         if (size >= 0) distances.add(*column, in_steps(size));
         ++column;
     });
     return read ? family.numbers[distances.least()] : -1;
 }
 
-Py_ssize_t choose(const Hints &hints, PyObject *shapes) {
+template <typename Shapes> Py_ssize_t choose(const Hints &hints, Shapes &shapes) {
     for (const Family &family : hints.families) {
         if (has_ranks(family, shapes)) return choose_within(family, shapes);
     }
@@ -202,21 +245,22 @@ Py_ssize_t choose(const Hints &hints, PyObject *shapes) {
 }
 
 PyObject *nearest_number(PyObject *object, PyObject *shapes) {
-    const Py_ssize_t number = are_shapes(shapes) ? choose(*nearest_of(object)->hints, shapes) : -1;
+    Tuples given(shapes);
+    const Py_ssize_t number = are_shapes(shapes) ? choose(*nearest_of(object)->hints, given) : -1;
     if (number < 0) Py_RETURN_NONE;
     return PyLong_FromSsize_t(number);
 }
 
 // ---- making one ---------------------------------------------------------------------------------
 
-Family &family_of(Hints &hints, PyObject *shapes) {
+Family &family_of(Hints &hints, const Tuples &shapes) {
     for (Family &family : hints.families) {
         if (has_ranks(family, shapes)) return family;
     }
     Family made;
     Py_ssize_t dims = 0;
-    for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(shapes); ++k) {
-        made.ranks.push_back(PyTuple_GET_SIZE(PyTuple_GET_ITEM(shapes, k)));
+    for (size_t k = 0; k < shapes.count(); ++k) {
+        made.ranks.push_back(shapes.rank(k));
         dims += made.ranks.back();
     }
     made.columns.resize(static_cast<size_t>(dims));
@@ -225,13 +269,14 @@ Family &family_of(Hints &hints, PyObject *shapes) {
 }
 
 // Adds the hint with this number; 0, or -1 with the Python error set.
-int add_hint(Hints &hints, Py_ssize_t number, PyObject *shapes) {
+int add_hint(Hints &hints, Py_ssize_t number, PyObject *given) {
     int64_t count = 0;
-    if (!are_shapes(shapes) || !count_elements(shapes, &count)) {
+    Tuples shapes(given);
+    if (!are_shapes(given) || !count_elements(shapes, &count)) {
         PyErr_Format(PyExc_TypeError,
                      "hint %zd is %R; Nearest takes tuples of shapes, which are tuples of sizes from "
                      "0 on, below 2**63, or None",
-                     number, shapes);
+                     number, given);
         return -1;
     }
     Family &family = family_of(hints, shapes);
@@ -241,7 +286,7 @@ int add_hint(Hints &hints, Py_ssize_t number, PyObject *shapes) {
         return -1;
     }
     Column *column = family.columns.data();
-    for_each_size_of_all(shapes, [&](int64_t size) {
+    each_size_of_all(shapes, [&](int64_t size) {
         column->push(size < 0 ? 0 : in_steps(size), size >= 0);
         ++column;
     });
@@ -320,14 +365,34 @@ PyType_Spec nearest_spec = {
 
 }  // namespace
 
-int add_nearest(PyObject *module) {
-    Ref type = Ref::steal(PyType_FromModuleAndSpec(module, &nearest_spec, nullptr));
-    if (!type || PyModule_AddIntConstant(module, "MOST_HINTS", most_hints) < 0 ||
+bool is_nearest(const State &state, PyObject *object) {
+    return reinterpret_cast<PyObject *>(Py_TYPE(object)) == state.nearest.get();
+}
+
+size_t hint_count(PyObject *nearest) { return nearest_of(nearest)->hints->totals.marks.size(); }
+
+size_t nearest_hint(PyObject *nearest, const std::vector<Py_ssize_t> &ranks,
+                    const std::vector<int64_t> &sizes) {
+    const Hints &hints = *nearest_of(nearest)->hints;
+    Asked &latest = hints.latest;
+    if (latest.is_known && latest.sizes == sizes && latest.ranks == ranks) return latest.number;
+    Computed shapes(ranks, sizes);
+    latest.is_known = false;
+    latest.number = static_cast<size_t>(choose(hints, shapes));
+    latest.sizes = sizes;
+    latest.ranks = ranks;
+    latest.is_known = true;
+    return latest.number;
+}
+
+int add_nearest(PyObject *module, State *state) {
+    state->nearest = Ref::steal(PyType_FromModuleAndSpec(module, &nearest_spec, nullptr));
+    if (!state->nearest || PyModule_AddIntConstant(module, "MOST_HINTS", most_hints) < 0 ||
         PyModule_AddIntConstant(module, "MOST_DIMS", most_dims) < 0 ||
         PyModule_AddIntConstant(module, "STEPS_PER_DOUBLING", steps) < 0) {
         return -1;
     }
-    return PyModule_AddObjectRef(module, "Nearest", type.get());
+    return PyModule_AddObjectRef(module, "Nearest", state->nearest.get());
 }
 
 }  // namespace tzero

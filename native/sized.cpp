@@ -4,6 +4,7 @@
 
 #include "guards.h"
 #include "plan.h"
+#include "selecting.h"
 
 namespace tzero::plan {
 
@@ -47,7 +48,33 @@ bool elements_of(const SizedSlot &slot, const int64_t *values, int64_t *out) {
     return true;
 }
 
+bool Choice::is_same(const int64_t *values) const {
+    if (!nearest || off(Guard::plan_choice)) return true;
+    for (size_t k = 0; k < sizes.size(); ++k) asked[k] = sizes[k] < 0 ? -1 : values[sizes[k]];
+    return has_config[nearest_hint(nearest.get(), ranks, asked)] != 0;
+}
+
+int Marks::are_same(const Leaves &leaves) const {
+    if (!attribute || off(Guard::plan_marks)) return 1;
+    for (size_t k = 0; k < of_leaf.size(); ++k) {
+        if (!of_leaf[k]) continue;
+        PyObject *expected = of_leaf[k].get(), *put = attributes_of(leaves.leaf[k].object);
+        const Ref found =
+            Ref::borrow(put ? PyDict_GetItemWithError(put, attribute.get()) : nullptr);
+        if (!found && PyErr_Occurred()) return -1;
+        if (!found || found.get() == Py_None) {
+            if (PySet_GET_SIZE(expected) != 0) return 0;
+            continue;
+        }
+        if (!PyAnySet_CheckExact(found.get())) return 0;
+        const int same = PyObject_RichCompareBool(found.get(), expected, Py_EQ);
+        if (same <= 0) return same;
+    }
+    return 1;
+}
+
 bool Sized::resolve(const Leaves &leaves) {
+    if (marks.of_leaf.size() > leaves.count) return false;
     constexpr size_t before_sizes = 3;  // the words of a tensor that come first
     for (Input &input : inputs) {
         if (input.leaf >= leaves.count) return false;
@@ -83,6 +110,7 @@ bool Sized::read(const Leaves &leaves, int64_t *out) const {
 bool Sized::compute(const Plan &plan, int64_t *values, size_t *launch) const {
     if (!formulas.compute(values)) return false;
     if (!formulas.hold(values) && !off(Guard::plan_conditions)) return false;
+    if (!choice.is_same(values)) return false;
     int64_t elements = 0, bytes = 0;
     for (const Allocate &each : plan.allocates) {
         if (!elements_of(slots[each.slot], values, &elements)) return false;
@@ -126,6 +154,9 @@ std::shared_ptr<const Applied> Sized::applied(const Plan &plan, const Leaves &le
 }
 
 int Sized::visit(visitproc visit, void *arg) const {
+    Py_VISIT(choice.nearest.get());
+    Py_VISIT(marks.attribute.get());
+    for (const Ref &each : marks.of_leaf) Py_VISIT(each.get());
     for (const std::shared_ptr<Applied> *kept : {&latest, &spare}) {
         if (!*kept) continue;
         for (const Arguments &each : (*kept)->allocations) Py_VISIT(each.tuple.get());

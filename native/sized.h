@@ -49,6 +49,27 @@ struct SizedLaunch {
     std::vector<Variant> variants;
 };
 
+// Which config a tuned kernel has for a call: that of the nearest hint. The plan is for some of them.
+struct Choice {
+    Ref nearest;                     // empty if the config is the same for all sizes
+    std::vector<Py_ssize_t> ranks;   // of the tensors whose sizes are compared
+    std::vector<Py_ssize_t> sizes;   // their formulas in order; -1 for an unknown size
+    std::vector<char> has_config;    // for each hint: whether it has the config of the plan
+    mutable std::vector<int64_t> asked;
+
+    bool is_same(const int64_t *values) const;
+};
+
+// What is put on tensors that decides on the config of a tuned kernel: the dimensions that are
+// marked static.
+struct Marks {
+    Ref attribute;              // its name; empty if nothing is compared
+    std::vector<Ref> of_leaf;  // a frozenset for each tensor, empty for other leaves
+
+    // Whether the arguments of a call have the same: 1 or 0, or -1 with the Python error set.
+    int are_same(const Leaves &leaves) const;
+};
+
 // The arguments of an allocation. They are made when it is first done, and may be of another call
 // until then.
 struct Arguments {
@@ -70,6 +91,8 @@ struct Sized {
     Formulas formulas;
     std::vector<SizedSlot> slots;
     std::vector<SizedLaunch> launches;
+    Choice choice;
+    Marks marks;
     mutable std::shared_ptr<Applied> latest, spare;
 
     // Finds the words of the inputs in the keys of calls. False if a call has no such size or

@@ -49,7 +49,7 @@ struct State {
     Ref launchable;  // types
     Ref launching;
     Ref dispatching;
-    Ref ring;
+    Ref ring, nearest;
     Names names;
 
     // Set by configure().
@@ -96,7 +96,7 @@ State *state_of(PyObject *module);
 // Make the types; 0, or -1 with the Python error set.
 int add_types(PyObject *module, State *state);
 int add_dispatching(PyObject *module, State *state);
-int add_nearest(PyObject *module);
+int add_nearest(PyObject *module, State *state);
 int add_run(PyObject *module);
 
 extern PyModuleDef definition;

@@ -167,4 +167,10 @@ struct Geometry {
               const int64_t *now) const;
 };
 
+// The attributes that someone has put on a tensor; null if there are none. Borrowed.
+inline PyObject *attributes_of(PyObject *tensor) {
+    PyObject **dict = _PyObject_GetDictPtr(tensor);
+    return dict == nullptr || *dict == nullptr || PyDict_GET_SIZE(*dict) == 0 ? nullptr : *dict;
+}
+
 }  // namespace tzero

@@ -10,6 +10,11 @@ import triton.language as tl
 import tzero
 from tests.launches.plan_scenario import NotWarm, same, table, twice
 from tests.plans.hosts import scaled
+from tzero import Config
+from tzero.arguments.key import Options
+from tzero.tune.by_size import BySize
+from tzero.tune.select import Hint
+from tzero.tune.space import Space
 
 SCENARIOS = table()
 fails_without = SCENARIOS.add
@@ -80,3 +85,44 @@ def an_output_of_other_sizes_is_not_used(make):
     if tzero.pool.stats().reused == before:
         raise NotWarm("nothing is used again")
     same(kernel(numbers(5)), twice(numbers(5)))
+
+
+ONE, OTHER = (Config(BLOCK=block) for block in (64, 128))
+
+
+def configured(x, config):
+    return scaled(x, 2.0), config.BLOCK
+
+
+def tuned(make):
+    """A kernel with two configs, and several sizes for each key."""
+    options, space = Options(static_shapes=False), Space.of([ONE, OTHER])
+    return make(configured, config=ONE, space=space, options=options, free="everything")
+
+
+def warm_at(kernel, *sizes):
+    for n in sizes:
+        kernel(numbers(n))
+    if not kernel._look(2, numbers(sizes[-1] + 2)):
+        raise NotWarm(kernel.explain(numbers(sizes[-1] + 2)).refusal)
+
+
+@fails_without("plan_choice")
+def a_size_may_be_nearer_to_another_hint(make):
+    kernel = tuned(make)
+    hints = [Hint(ONE, [(16,)]), Hint(OTHER, [(64,)])]
+    by_size = BySize(hints, (), ("x",))
+    by_size.selector.native = kernel.native.Nearest(tuple(each.shapes for each in hints))
+    kernel.bind(numbers(5)).choose_by_size(by_size)
+    warm_at(kernel, 5, 7, 9)
+    same(kernel(numbers(61)), configured(numbers(61), OTHER))
+
+
+@fails_without("plan_marks")
+def a_tensor_with_a_dim_marked_static_has_another_key(make):
+    kernel, marked = tuned(make), numbers(9)
+    torch._dynamo.mark_static(marked, 0)
+    kernel.bind(numbers(5)).set_config(ONE)
+    kernel.bind(marked).set_config(OTHER)
+    warm_at(kernel, 5, 7)
+    same(kernel(marked), configured(marked, OTHER))

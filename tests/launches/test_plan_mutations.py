@@ -50,11 +50,9 @@ def kind_of(module: ModuleType) -> Any:
 def maker(module: ModuleType) -> Callable[..., Any]:
     """Makes kernels of that class."""
 
-    def make(host: Any, pool: bool = False, free: str = "nothing") -> Any:
-        kind = kind_of(module)
-        return kind(
-            host, config=None, key=None, options=Options(), plans=True, pool=pool, free=free
-        )
+    def make(host: Any, **options: Any) -> Any:
+        given = {"config": None, "options": Options(), "free": "nothing", **options}
+        return kind_of(module)(host, key=None, plans=True, **given)
 
     return make
 

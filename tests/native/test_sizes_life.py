@@ -27,6 +27,7 @@ from tests.native.sized_plans import (
 )
 from tzero.launches.native import ParameterDescription
 from tzero.plans.describe import ValueDescription
+from tzero.plans.sized_description import ChoiceDescription, MarksDescription
 
 MOST_OF_A_CLASS = 32
 
@@ -239,6 +240,76 @@ def test_launches_that_make_no_sense_are_refused(
     kernel = SizedStub(total, lambda x, y: found)
     with pytest.raises((TypeError, ValueError), match=message):
         kernel(*pair(100))
+
+
+HINTS = (((16,),), ((256,),))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"nearest": 5}, r"ChoiceDescription\.nearest must be a Nearest"),
+        ({"shapes": (5,)}, "shapes must be tuples of formulas or None"),
+        ({"shapes": ((99,),)}, "shapes must be formulas of the plan"),
+        ({"hints": (2,)}, "hints must be numbers of its hints"),
+        ({"hints": (-1,)}, "hints must be numbers of its hints"),
+    ],
+)
+def test_choices_that_make_no_sense_are_refused(add_kernel: Any, fields: Any, message: str) -> None:
+    choice = ChoiceDescription(native.Nearest(HINTS), ((0,),), (0,))
+    found = changed(add_description(add_kernel, 100), choice=dataclasses.replace(choice, **fields))
+    kernel = SizedStub(total, lambda x, y: found)
+    with pytest.raises((TypeError, ValueError), match=message):
+        kernel(*pair(100))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"attribute": 5}, "attribute must be a str"),
+        ({"of_leaf": (frozenset(),)}, "of_leaf must be a tuple with an item for each leaf"),
+        ({"of_leaf": (frozenset(), 5)}, "of_leaf must be a frozenset or None for each leaf"),
+    ],
+)
+def test_marks_that_make_no_sense_are_refused(add_kernel: Any, fields: Any, message: str) -> None:
+    marks = MarksDescription("put_on_it", (frozenset(), None))
+    found = changed(add_description(add_kernel, 100), marks=dataclasses.replace(marks, **fields))
+    kernel = SizedStub(total, lambda x, y: found)
+    with pytest.raises((TypeError, ValueError), match=message):
+        kernel(*pair(100))
+
+
+def test_a_call_whose_nearest_hint_has_another_config_runs_the_host(add_kernel: Any) -> None:
+    choice = ChoiceDescription(native.Nearest(HINTS), ((0,),), (1,))
+    kernel = SizedStub(
+        total, lambda x, y: changed(add_description(add_kernel, x.numel()), choice=choice)
+    )
+    for n, misses in ((101, 1), (103, 1), (17, 2), (105, 2), (19, 3), (63, 4), (67, 4)):
+        x, y = pair(n)
+        assert torch.equal(kernel(x, y), x + y)
+        assert kernel.misses == misses, n
+
+
+def test_a_call_with_other_marks_on_its_tensors_runs_the_host(add_kernel: Any) -> None:
+    marks = MarksDescription("put_on_it", (frozenset({0}), frozenset()))
+    kernel = SizedStub(
+        total, lambda x, y: changed(add_description(add_kernel, x.numel()), marks=marks)
+    )
+
+    def call(on_x: Any = None, on_y: Any = None) -> int:
+        before = kernel.misses
+        x, y = pair(101)
+        for tensor, put in ((x, on_x), (y, on_y)):
+            tensor.other = 1
+            if put is not None:
+                tensor.put_on_it = put
+        assert torch.equal(kernel(x, y), x + y)
+        return kernel.misses - before
+
+    assert call({0}) == 1
+    assert [call({0}), call({0}, set()), call(frozenset({0}))] == [0, 0, 0]
+    assert [call(), call({1}), call({0, 1}), call({0}, {0}), call([0]), call({0}, 5)] == [1] * 6
+    assert call({0}) == 0
 
 
 def test_every_field_of_sizes_is_read_and_its_absence_named(add_kernel: Any) -> None:

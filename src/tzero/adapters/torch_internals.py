@@ -163,8 +163,21 @@ def static_dims(tensor: torch.Tensor) -> frozenset[int]:
     >>> static_dims(torch.empty(2, 3))
     frozenset()
     """
-    marked, dims = getattr(tensor, "_dynamo_static_indices", None) or (), tensor.dim()
+    marked, dims = getattr(tensor, STATIC_MARKS, None) or (), tensor.dim()
     return frozenset(k % dims for k in marked if -dims <= k < dims)
+
+
+STATIC_MARKS = "_dynamo_static_indices"
+"""The attribute of a tensor with the dimensions that `torch._dynamo.mark_static` has marked."""
+
+
+def static_marks(tensor: torch.Tensor) -> frozenset[int]:
+    """The dimensions that are marked static as they are written, some from the last.
+
+    >>> static_marks(torch.empty(2, 3))
+    frozenset()
+    """
+    return frozenset(getattr(tensor, STATIC_MARKS, None) or ())
 
 
 def dynamic_dims(tensor: torch.Tensor) -> frozenset[int]:

@@ -34,7 +34,7 @@ R = TypeVar("R")
 
 _NO_FACTS: Mapping[Hashable, Hashable] = MappingProxyType({})
 
-_swapping = locks.lock()  # so that each table of plans that is replaced is ended, and once
+_swapping = locks.lock()  # so that what is replaced is ended, and once: plans and variants
 
 Site = tuple[str, int, int]
 """A call of `specialize`: file, line, and bytecode offset."""
@@ -118,6 +118,8 @@ class BoundKernel(Generic[R]):
         self.family: BoundKernel[R] = self
         """The bound kernel that calls find, if this is one of its variants for some sizes; else
         itself."""
+        self.chosen_by: BySize | None = None
+        """What has chosen the config of this one, if it is such a variant."""
         self._variants: dict[Config, BoundKernel[R]] = {}
         self.example: Any = ()  # a description of its first arguments, if there are several configs
         self._config, self.call = host.config, host.configured(self.function, host.config)
@@ -152,9 +154,8 @@ class BoundKernel(Generic[R]):
     def choose(self, choice: Choice[Config], *, settled: bool = True) -> None:
         """Use the config of a choice in later calls; not `settled`: only until one is tuned."""
         was_chosen, by_size = self._was_chosen(), self.by_size
-        others = list(self._variants.values())
+        others = self._decided_by(None)
         self.choice, self.undecided = choice, not settled
-        self.by_size, self._variants = None, {}
         if choice.variant != self._config or by_size is not None:
             self._set(choice.variant)
             self._owner.chosen_apart()
@@ -162,12 +163,17 @@ class BoundKernel(Generic[R]):
 
     def choose_by_size(self, by_size: BySize) -> None:
         """In later calls, choose the config by the sizes of their tensors."""
-        was_chosen, others = self._was_chosen(), list(self._variants.values())
-        self.choice, self._variants = None, {}
-        self.by_size, self.undecided = by_size, False
+        was_chosen, others = self._was_chosen(), self._decided_by(by_size)
+        self.choice, self.undecided = None, False
         self._set(self._config)
-        self._owner.chosen_apart()
         self._end(others, was_chosen)
+
+    def _decided_by(self, by_size: BySize | None) -> list[BoundKernel[R]]:
+        """Let this choose configs from now on; returns the variants until now."""
+        with _swapping:
+            others, self._variants = list(self._variants.values()), {}
+            self.by_size = by_size
+        return others
 
     def _was_chosen(self) -> bool:
         """Whether calls may have used an earlier choice."""
@@ -182,25 +188,29 @@ class BoundKernel(Generic[R]):
 
     def variant(self, args: tuple[Any, ...]) -> BoundKernel[R]:
         """The bound kernel that makes a call: this one, or a variant if configs depend on sizes."""
-        by_size = self.by_size
-        if by_size is None:
-            return self
-        choice = by_size(args)
-        found = self._variants.get(choice.variant)
-        if found is None:
-            found = BoundKernel(self._owner, self.key, self.facts)
-            found.family, found.undecided, found.choice = self, False, choice
-            found._set(choice.variant)
-            found = self._variants.setdefault(choice.variant, found)  # or another thread's
-        return found
+        while True:
+            by_size = self.by_size
+            if by_size is None:
+                return self
+            choice = by_size(args)
+            found = self._variants.get(choice.variant)
+            if found is not None and found.chosen_by is by_size:
+                return found
+            made = BoundKernel(self._owner, self.key, self.facts)
+            made.family, made.undecided, made.choice = self, False, choice
+            made.chosen_by = by_size
+            made._set(choice.variant)
+            with _swapping:
+                if self.by_size is by_size:  # no other thread has decided meanwhile
+                    return self._variants.setdefault(choice.variant, made)
 
     def members(self) -> list[BoundKernel[R]]:
         """This bound kernel and its variants."""
         return [self, *self._variants.values()]
 
     def makes_calls(self) -> bool:
-        """Whether calls still use this one; a variant is unused after `set_config`."""
-        return self.family is self or self.family.by_size is not None
+        """Whether calls still use this one: a variant is unused after another decision."""
+        return self.family is self or self.family.by_size is self.chosen_by
 
     def is_settled(self) -> bool:
         """Whether calls use `call`: the config is chosen for all sizes, and `specialize` expects no

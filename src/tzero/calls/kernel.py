@@ -230,7 +230,9 @@ class Kernel(ByName, Stages[R], Generic[P, R]):
     def chosen_apart(self) -> None:
         """Note that a bound kernel has a config of its own, so that no plan serves the sizes of
         several."""
-        if self.planner is not None and not self.planner.varied.why_not:
+        if self.planner is None or self.planner.tuned is not None:
+            return  # plans of a tuned kernel are for one bound kernel each
+        if not self.planner.varied.why_not:
             self.planner.varied.disable("a bound kernel has a config of its own")
             self.plans_ended(None)
 

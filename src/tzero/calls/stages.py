@@ -99,12 +99,19 @@ class Stages(Generic[R]):
             host.name, host.parameters, dropped=BoundKernel.leave_table
         )
         self.tally = Tally(host.name, host.parameters, options.static_shapes, self.table.lock)
-        self.planner: Planner[R] | None = (
-            Planner(host, options.static_shapes, pool, self.fallbacks, self._left_free(free, key))
-            if plans
-            else None
-        )
-        if self.planner is not None:  # an integer that chooses the config must select the plan too
+        self.planner: Planner[R] | None = None
+        if plans:
+            why_not = self._why_exact(free, key)
+            self.planner = Planner(
+                host,
+                options.static_shapes,
+                pool,
+                self.fallbacks,
+                "nothing" if why_not else free,
+                why_not,
+                options if self.has_choice else None,
+            )
+            # An integer that chooses the config must select the plan too.
             self.planner.by_value = size_hints.integers(host.parameters)
         if host.runs_later:
             self._check_runs_later()
@@ -117,12 +124,17 @@ class Stages(Generic[R]):
         self._tick = itertools.count().__next__  # the number of each use
         self._binds = itertools.count()  # uses by `bind`, which are not calls
 
-    def _left_free(self, free: Free, key: Callable[..., Hashable] | None) -> Free:
-        """What of its sizes plans leave open: nothing, if the config may depend on them, or if only
-        Python could compute others."""
-        if not self.replays_sizes or key is not None or self.has_choice:
-            return "nothing"
-        return free
+    def _why_exact(self, free: Free, key: Callable[..., Hashable] | None) -> str:
+        """Why each plan is for one size; empty if it need not be."""
+        if free == "nothing":
+            return "static_shapes=True"
+        if not self.replays_sizes:
+            return "only native code replays other sizes"
+        if key is not None:
+            return "its key= function may return something else for other sizes"
+        if self.has_choice and self.options.static_shapes:
+            return "each size has a config of its own; size_hints= tunes a few for all"
+        return ""
 
     def _check_runs_later(self) -> None:
         """Tell that a host function whose body runs after its calls is not replayed; raise if it is

@@ -11,9 +11,13 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from tzero.adapters import triton_launch
+from tzero.adapters.torch_internals import STATIC_MARKS
 from tzero.launches.native import NotNative
+from tzero.plans.chosen import Chosen
 from tzero.plans.plan import Formula, Launch, Plan
 from tzero.plans.sized_description import (
+    ChoiceDescription,
+    MarksDescription,
     SizedLaunchDescription,
     SizesDescription,
     VariantDescription,
@@ -56,7 +60,17 @@ def describe_sizes(
         ),
         slots=tuple(None if each is None else (*each[:2], each.offset) for each in sizing.slots),
         launches=launches,
+        choice=_choice(sizing.chosen),
+        marks=None
+        if sizing.chosen is None
+        else MarksDescription(STATIC_MARKS, sizing.chosen.marks),
     )
+
+
+def _choice(chosen: Chosen | None) -> ChoiceDescription | None:
+    if chosen is None or chosen.selector is None:
+        return None
+    return ChoiceDescription(chosen.selector.native, chosen.shapes, tuple(sorted(chosen.hints)))
 
 
 class _Launches:

@@ -17,12 +17,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Hashable, Sequence
 from types import FunctionType, MethodType
-from typing import Any, Generic, NoReturn, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar, cast
 
 from tzero import events, locks, measure, settings
 from tzero.adapters import intercept, torch_modes, triton_launch
 from tzero.adapters.python_frames import is_supported
 from tzero.arguments.host import Host
+from tzero.arguments.key import Options
 from tzero.arguments.situation import leaves, situation
 from tzero.counts import Count
 from tzero.errors import InvalidArgument, PlanDrift, UnsupportedType
@@ -30,6 +31,7 @@ from tzero.fallbacks import Fallbacks
 from tzero.launches.current_call import current
 from tzero.plans import record
 from tzero.plans.capture import capture
+from tzero.plans.chosen import Choosing
 from tzero.plans.drift import Drift, drift, steps_drift
 from tzero.plans.plan import Plan, Refusal
 from tzero.plans.sized import concrete
@@ -134,9 +136,14 @@ class Planner(Generic[R]):
         pool: bool,
         fallbacks: Fallbacks | None = None,
         free: Free = "nothing",
+        why_not: str = "",
+        tuned: Options | None = None,
     ) -> None:
         self._host = host
-        self.varied = Varied(free, host.parameters)
+        self.varied = Varied(free, host.parameters, why_not)
+        self.tuned = tuned
+        """How keys are made, if configs are chosen for each key: then a plan over sizes is for one
+        bound kernel. None if all calls have the same config."""
         self.fallbacks = Fallbacks(host.name) if fallbacks is None else fallbacks
         self._pool = pool
         self._exact = exact  # whether keys have sizes and strides in full
@@ -163,7 +170,7 @@ class Planner(Generic[R]):
         key = self._key(args)
         found = bound.plans.get(key)  # under None there may be a refusal, never a plan
         if found is None and key is not None and _only_python():
-            found = self.varied.find(args)
+            found = self.varied.find(args, self._apart(bound))
         if type(found) is Refusal:
             return bound.call(*args), found
         if type(found) is Planned:
@@ -244,7 +251,7 @@ class Planner(Generic[R]):
             return result, None
         is_interrupted = isinstance(made, Refusal) and made.outside
         if free and is_interrupted:
-            self.varied.note_interruption(args, str(made))
+            self.varied.note_interruption(args, str(made), self._apart(bound))
         elif followed and not self._follows and _prevents_following(made, self._interrupted):
             self._by_source = True  # the next call is recorded by what its source reads
             self.varied.disable(f"its calls cannot be followed: {made}")
@@ -266,8 +273,8 @@ class Planner(Generic[R]):
         held = frozenset(id(made.guards[s.guard].value) for s in made.slots if s.guard is not None)
         planned = Planned(made, bound, wrapper, held, followed)
         if settings.current().verify:
-            self._verify_sizes(args, made)
-        planned = self.varied.note(args, planned)
+            self._verify_sizes(bound, args, made)
+        planned = self.varied.note(args, planned, self._apart(bound))
         with self._growing:
             self.by_value |= self._places(made)
         self._keep(table, self._key(args), planned, stale)
@@ -304,7 +311,7 @@ class Planner(Generic[R]):
         plans."""
         if before is not None:
             return frozenset() if before.plan.sizing is None else frozenset(before.plan.sizing.free)
-        free = self.varied.free(args)
+        free = self.varied.free(args, self._apart(bound))
         if not free or self._by_source or sys.gettrace() is not None:
             return frozenset()
         return free if self._can_be_sized(bound) else frozenset()
@@ -337,12 +344,28 @@ class Planner(Generic[R]):
         followed = _followed(function) if follows else None
         if followed is not None:
             nothing, code = Dependencies((), {}), followed.__code__
-            return record.Subject(
+            made = record.Subject(
                 bound.name, bound.call, names, code, self._passing, nothing, function, free
             )
+            return made if self.tuned is None else self._chosen(made, bound, args)
         own = getattr(function, "__code__", None)
         assert dependencies is not None
         return record.Subject(bound.name, bound.call, names, own, self._passing, dependencies)
+
+    def _apart(self, bound: Bound[R]) -> Hashable:
+        """What calls have in common besides if one plan serves them."""
+        return None if self.tuned is None else cast("Hashable", bound)
+
+    def _chosen(
+        self, subject: record.Subject, bound: Bound[R], args: tuple[Any, ...]
+    ) -> record.Subject:
+        """A call of a tuned kernel to record, for others with the same config."""
+        wide = self.tuned is not None and self.tuned.index_dtype is None
+        choosing = Choosing(bound.config, bound.chosen_by, bound.facts, wide)
+        return subject._replace(
+            require=lambda sizes: choosing.demand(sizes, args, subject.parameters),
+            by_value=choosing.integers(args),
+        )
 
     def _prefers_path(self, bound: Bound[R], dependencies: Dependencies | None) -> bool:
         """Whether calls are followed although the source can be read: if what it reads needs guards
@@ -361,7 +384,7 @@ class Planner(Generic[R]):
         if why:
             return None, why
         key = self._key(args)
-        found = bound.plans.get(key) or self.varied.find(args)
+        found = bound.plans.get(key) or self.varied.find(args, self._apart(bound))
         if found is None:
             return None, str(bound.plans.last_try(key) or UNRECORDED)
         if isinstance(found, Refusal):
@@ -417,9 +440,9 @@ class Planner(Generic[R]):
         self.fallbacks.lasting(f"not replayed: {refusal}")
         return bound.call(*args), None
 
-    def _verify_sizes(self, args: tuple[Any, ...], now: Plan) -> None:
+    def _verify_sizes(self, bound: Bound[R], args: tuple[Any, ...], now: Plan) -> None:
         """Compare a recording with what a plan over sizes says of this call."""
-        known, given = self.varied.find(args), self._given(args)
+        known, given = self.varied.find(args, self._apart(bound)), self._given(args)
         if known is None or not known.wrapper.holds():
             return
         before, made = concrete(known.plan, given), concrete(now, given)

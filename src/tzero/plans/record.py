@@ -90,6 +90,9 @@ class Subject(NamedTuple):
     nothing else with their arguments."""
     require: Callable[[Sizes], None] | None = None
     """Adds conditions on sizes: those under which another call is one of this function."""
+    by_value: frozenset[int] = frozenset()
+    """The leaves that are numbers of which plans must have the value, whatever is done with
+    them."""
 
 
 def failure(error: Exception) -> Refusal:
@@ -397,6 +400,7 @@ class Recorder:
         seen = self._passed
         free = {n for n, spans in uses.items() if spans and all((n, s) in seen for s in spans)}
         by_value = frozenset(k for k in numbers if self.leaves[k][0] not in free)
+        by_value |= self.subject.by_value
         back: dict[Value, Value] = {Scalar(k): Constant(self.leaves[k][1]) for k in by_value}
         if self.sizes is not None:
             value = self.sizes.result(value, result)

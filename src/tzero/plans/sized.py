@@ -92,6 +92,8 @@ class _Folded:
             self.number(each.number)
         for comparison, left, right, _ in list(self._old.conditions):
             self.formulas.compare(comparison, self.number(left), self.number(right))
+        chosen = self._sizes.chosen
+        self._chosen = None if chosen is None else chosen.renumbered(self.number)
 
     def _fixed(self) -> set[int]:
         """The inputs that conditions leave one value: they are equal to a constant, or to a formula
@@ -157,6 +159,7 @@ class _Folded:
             tuple(self._shapes),
             tuple(map(self.formulas.value, range(count))),
             pinned,
+            self._chosen,
         )
         slots = [
             dataclasses.replace(slot, opaque=shape is None)

@@ -11,12 +11,18 @@ comparisons and sources are numbers of `_native.SIZE_OPERATIONS`, `SIZE_COMPARIS
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tzero.plans.describe import LaunchDescription
 
-__all__ = ["SizedLaunchDescription", "SizesDescription", "VariantDescription"]
+__all__ = [
+    "ChoiceDescription",
+    "MarksDescription",
+    "SizedLaunchDescription",
+    "SizesDescription",
+    "VariantDescription",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +47,32 @@ class SizedLaunchDescription:
 
 
 @dataclass(frozen=True, slots=True)
+class ChoiceDescription:
+    """How a tuned kernel chooses its config: `nearest` is a `_native.Nearest`, `shapes` are the
+    formulas of the sizes that it compares, None for an unknown one, and `hints` are the numbers of
+    the hints with the plan's config."""
+
+    nearest: Any
+    shapes: tuple[tuple[int | None, ...], ...]
+    hints: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MarksDescription:
+    """What an attribute of the tensors among the leaves must be, None for other leaves. A tensor
+    without the attribute has an empty set."""
+
+    attribute: str
+    of_leaf: tuple[frozenset[int] | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class SizesDescription:
     """The formulas of a plan: `inputs` are (source, leaf, dimension), and `free` says for each
     whether calls of the plan may differ in it; `nodes` are (operation, a, b), with the value of a
     constant as `a`; `conditions` are (comparison, left, right, truth); `slots` are the geometry of
     each slot as (sizes, strides, offset), or None if nothing depends on it; `launches` belong to
-    the launch steps, in order."""
+    the launch steps, in order. `choice` and `marks` are there if the kernel is tuned."""
 
     inputs: tuple[tuple[int, int, int], ...]
     free: tuple[bool, ...]
@@ -54,3 +80,5 @@ class SizesDescription:
     conditions: tuple[tuple[int, int, int, bool], ...]
     slots: tuple[tuple[tuple[int, ...], tuple[int, ...], int] | None, ...]
     launches: tuple[SizedLaunchDescription, ...]
+    choice: ChoiceDescription | None = None
+    marks: MarksDescription | None = None

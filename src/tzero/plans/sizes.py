@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from tzero.arguments.situation import TENSORS
+from tzero.plans.chosen import Chosen
 from tzero.plans.plan import Constant, Formula, Nest, Scalar, Value
 from tzero.plans.slots import Slots
 from tzero.reading.integers import Integers, Mark
@@ -62,6 +63,8 @@ class Sizes:
         """Why the plan cannot be over sizes; usually empty."""
         self.launcher: Any = None
         """A function that launches kernels, as ``launcher(kernel, grid, *args, **options)``."""
+        self.chosen: Chosen | None = None
+        """What calls must have in common because the kernel is tuned; see `chosen`."""
         self.slots = slots
         self._shapes: dict[int, Shape] = {}
         self._bases: dict[int, int] = {}  # of views

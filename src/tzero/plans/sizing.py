@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from tzero.plans.chosen import Chosen
 from tzero.symbolic.formulas import OPERATIONS, Condition, Node, Source, computed, holds
 from tzero.symbolic.shapes import Shape
 
@@ -23,7 +24,8 @@ class Sizing:
     """The formulas of a plan over sizes. The first of them are its inputs, `free`: another call may
     have other values there, if the conditions are met. `slots` has the geometry of each slot of the
     plan, None for the result of a torch function that nothing reads the geometry of. `values` are
-    those of the recorded call; `pinned` says what is the same in every call, and why.
+    those of the recorded call; `pinned` says what is the same in every call, and why. `chosen` is
+    what else calls of a tuned kernel have in common.
 
     >>> n = Source("size", 0)
     >>> nodes = (Node("input", n), Node("constant", (4,)), Node("cdiv", (0, 1)))
@@ -38,6 +40,7 @@ class Sizing:
     slots: tuple[Shape | None, ...]
     values: tuple[int, ...] = field(default=(), compare=False)
     pinned: tuple[str, ...] = field(default=(), compare=False)
+    chosen: Chosen | None = None
 
     def at(self, leaves: Sequence[Any]) -> list[int] | None:
         """The values of all formulas for other arguments, given as leaves; None if the plan is not
@@ -46,7 +49,10 @@ class Sizing:
             values = computed(self.nodes, lambda source: read_source(source, leaves))
         except ArithmeticError:
             return None
-        return values if holds(self.conditions, values) else None
+        if not holds(self.conditions, values):
+            return None
+        is_same = self.chosen is None or self.chosen.holds(values, leaves)
+        return values if is_same else None
 
     def text(self, formula: int, names: Sequence[str]) -> str:
         """A formula as text, with the names of the leaves."""
@@ -65,7 +71,7 @@ class Sizing:
         for comparison, left, right, truth in self.conditions:
             shown = comparison if truth else _OPPOSITE[comparison]
             found.append(f"{self.text(left, names)} {shown} {self.text(right, names)}")
-        return found
+        return found if self.chosen is None else [*found, *self.chosen.text()]
 
 
 _OPPOSITE = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}

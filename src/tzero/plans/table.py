@@ -16,11 +16,13 @@ that joins the key) takes its plans along; native code drops its entries then, t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+from tzero.config import Config
 from tzero.plans.plan import Plan, Refusal
 from tzero.plans.wrapper import Wrapper
+from tzero.tune.by_size import BySize
 
 __all__ = ["Bound", "Planned", "Table"]
 
@@ -40,6 +42,12 @@ class Bound(Protocol[R]):
     function: Callable[..., Any]
     call: Callable[..., R]
     plans: Table
+    facts: Mapping[Any, Hashable]
+    chosen_by: BySize | None
+
+    @property
+    def config(self) -> Config | None:
+        """The config that calls use."""
 
     @property
     def family(self) -> object:

@@ -65,11 +65,11 @@ class Varied:
     frozenset({Source(what='number', leaf=1, dim=0)})
     """
 
-    def __init__(self, free: Free, parameters: Sequence[str]) -> None:
+    def __init__(self, free: Free, parameters: Sequence[str], why_not: str = "") -> None:
         self._free: Free = free
         self._parameters = parameters
         self._seen: dict[Hashable, _Seen] = {}
-        self.why_not = "" if free != "nothing" else "static_shapes=True"
+        self.why_not = "" if free != "nothing" else why_not or "static_shapes=True"
         """Why no plan is for several sizes; empty if they may be."""
 
     def disable(self, why: str) -> None:
@@ -81,9 +81,10 @@ class Varied:
         self.why_not = "" if self._free != "nothing" else self.why_not
         self._seen = {}
 
-    def free(self, args: tuple[Any, ...]) -> frozenset[Source]:
-        """What a plan of this call should not assume; empty if it is to be for these sizes."""
-        kind = None if self.why_not else _kind(args)
+    def free(self, args: tuple[Any, ...], apart: Hashable = None) -> frozenset[Source]:
+        """What a plan of this call should not assume; empty if it is to be for these sizes. Calls
+        that differ in `apart` have different plans."""
+        kind = None if self.why_not else _kind(args, apart)
         if kind is None:
             return frozenset()
         every, now = self._now(args)
@@ -109,10 +110,12 @@ class Varied:
         _, now = self._now(args)
         return hash((_kind(args), *((n == 0, n == 1, n % 16 == 0) for n in now.values())))
 
-    def note(self, args: tuple[Any, ...], planned: Planned) -> Planned:
+    def note(self, args: tuple[Any, ...], planned: Planned, apart: Hashable = None) -> Planned:
         """A call was recorded. Returns its plan, if it is one over sizes with the binaries of
         earlier plans that do the same; those end."""
-        seen = None if self.why_not else self._seen.get(_kind(args))
+        if self.why_not:
+            return planned._replace(plan=dataclasses.replace(planned.plan, unsized=self.why_not))
+        seen = self._seen.get(_kind(args, apart))
         if seen is None:
             return planned
         plan, seen.is_recorded = planned.plan, True
@@ -134,19 +137,19 @@ class Varied:
         seen.plans = [*alive[1 - _MOST_PLANS :], _Kept(planned, fixed)]
         return planned
 
-    def note_interruption(self, args: tuple[Any, ...], why: str) -> None:
+    def note_interruption(self, args: tuple[Any, ...], why: str, apart: Hashable = None) -> None:
         """Something else interrupted the recording of a call, as compilers may."""
-        seen = self._seen.get(_kind(args))
+        seen = self._seen.get(_kind(args, apart))
         if seen is None:
             return
         seen.interrupted += 1
         if seen.interrupted >= _MOST_INTERRUPTED:
             seen.in_vain, seen.why = _MOST_IN_VAIN, why
 
-    def find(self, args: tuple[Any, ...]) -> Planned | None:
+    def find(self, args: tuple[Any, ...], apart: Hashable = None) -> Planned | None:
         """A plan over sizes that serves a call, the latest; None if there is none. Its guards may
         not hold."""
-        seen = self._seen.get(_kind(args))
+        seen = self._seen.get(_kind(args, apart))
         if seen is None or not seen.plans:
             return None
         every, now = self._now(args)
@@ -163,21 +166,16 @@ class Varied:
         every = [value for _, value in leaves(args, self._parameters)]
         return every, {s: n for k, value in enumerate(every) for s, n in sources(k, value)}
 
-    def why(self, args: tuple[Any, ...]) -> str:
-        """Why calls like this one are recorded for each size; empty if they are not."""
-        seen = self._seen.get(_kind(args))
-        return self.why_not or ("" if seen is None else seen.why)
-
 
 def _is_alive(planned: Planned) -> bool:
     return planned.bound.makes_calls() and planned.bound.plans.has(planned)
 
 
-def _kind(args: tuple[Any, ...]) -> Hashable | None:
+def _kind(args: tuple[Any, ...], apart: Hashable = None) -> Hashable | None:
     """What calls have in common that one plan may serve, torch's modes included; None if plans do
     not support them."""
     try:
-        return torch_modes.now(), alike(args)
+        return torch_modes.now(), alike(args), apart
     except (UnsupportedType, RuntimeError):  # torch raises it for tensors without sizes
         return None
 

@@ -29,6 +29,7 @@ from tzero.adapters.torch_internals import static_dims, tree_flatten
 from tzero.arguments.situation import leaves
 from tzero.config import Config
 from tzero.launches.ahead import Spec
+from tzero.symbolic.formulas import Source
 from tzero.tune.copying import tensors_in, walk
 from tzero.tune.select import MOST_DIMS, Choice, Hint, Selector
 
@@ -47,6 +48,12 @@ __all__ = [
 ]
 
 Shapes = tuple[tuple[int, ...], ...]
+
+Compared = Source | int | None
+"""Where a size comes from that is compared with those of hints: an argument, or it is a number in
+all calls, or unknown. A negative integer counts as 0."""
+
+S = TypeVar("S")
 
 
 class NotResizable(Exception):
@@ -69,7 +76,7 @@ class Origin(NamedTuple):
     dimension: int = 0
     size: int | None = None
 
-    def of(self, shapes: Sequence[Sequence[int]]) -> int | None:
+    def of(self, shapes: Sequence[Sequence[S]]) -> S | int | None:
         """The size, for tensors of these shapes."""
         return self.size if self.tensor < 0 else shapes[self.tensor][self.dimension]
 
@@ -94,12 +101,20 @@ class BySize:
 
     def shapes(self, args: Sequence[Any]) -> tuple[tuple[int | None, ...], ...]:
         """The shapes of the arguments, then those of the results."""
-        given = shapes_of(args, self._parameters)
+        given: Shapes = shapes_of(args, self._parameters)
         results = [tuple(size.of(given) for size in each) for each in self._origins]
         return (*given, *results)
 
     def __call__(self, args: Sequence[Any]) -> Choice[Config]:
         return self.selector.select(self.shapes(args))
+
+    def sources(self, args: Sequence[Any]) -> tuple[tuple[Compared, ...], ...]:
+        """Where the sizes of `shapes` come from, for calls with such arguments."""
+        every = enumerate(leaves(args, self._parameters))
+        tensors = [(k, value) for k, (_, value) in every if isinstance(value, torch.Tensor)]
+        given = [tuple(Source("size", k, d) for d in range(x.dim())) for k, x in tensors]
+        results = [tuple(size.of(given) for size in each) for each in self._origins]
+        return (*given, *results)
 
 
 def shapes_of(args: Sequence[Any], parameters: Sequence[str]) -> Shapes:

@@ -29,7 +29,7 @@ from tzero.arguments.host import Host
 from tzero.config import Config
 from tzero.errors import InvalidArgument, InvalidKernel
 from tzero.launches.ahead import Spec
-from tzero.tune.by_size import BySize, Origins, Shapes, resized, shapes_of
+from tzero.tune.by_size import BySize, Compared, Origins, Shapes, resized, shapes_of
 from tzero.tune.resize import Place, changed, sharing, specified
 from tzero.tune.select import Hint
 
@@ -348,3 +348,7 @@ class ByDimension(BySize):
     def shapes(self, args: Sequence[Any]) -> tuple[tuple[int | None, ...], ...]:
         """The sizes of the named dimensions, as one shape."""
         return (tuple([place.size(args) for place in self._places]),)
+
+    def sources(self, args: Sequence[Any]) -> tuple[tuple[Compared, ...], ...]:
+        """Where these come from."""
+        return (tuple(place.source(args) for place in self._places),)

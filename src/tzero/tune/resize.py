@@ -24,6 +24,7 @@ import torch
 from tzero.adapters.torch_internals import static_dims
 from tzero.arguments.situation import leaves
 from tzero.launches.ahead import Spec
+from tzero.symbolic.formulas import Source
 from tzero.tune.by_size import NotResizable, bounded, check_memory, filled
 from tzero.tune.copying import tensors_in, walk
 
@@ -55,6 +56,17 @@ class Place(NamedTuple):
         if self.dimension is None:
             return int(min(max(value, 0), _LARGEST))
         return int(value.shape[self.dimension])
+
+    def source(self, args: Sequence[Any]) -> Source:
+        """Where the size comes from, in calls with such arguments.
+
+        >>> Place(1, "x", 0).source(([1, 2], torch.ones(3)))
+        Source(what='size', leaf=2, dim=0)
+        """
+        leaf = sum(1 for _ in leaves(args[: self.at], [""] * self.at))
+        if self.dimension is None:
+            return Source("number", leaf)
+        return Source("size", leaf, self.dimension)
 
 
 _LARGEST = 2**63 - 1

@@ -30,9 +30,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from math import floor, log2, prod
-from typing import Any, Generic, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, get_args
 
 from tzero.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from tzero._native import Nearest
 
 __all__ = [
     "BELOW_ONE",
@@ -245,6 +248,7 @@ class Selector(Generic[V]):
         "_kernel",
         "_likely",
         "_number",
+        "native",
     )
 
     def __init__(
@@ -270,7 +274,9 @@ class Selector(Generic[V]):
         totals = [(elements(each.shapes),) for each in self._hints]
         self._elements = _Family((1,), range(among), totals, kernel)
         self._likely = self._families[max(groups, key=lambda ranks: len(groups[ranks]))]
-        self._number = _natively(self._hints) if native else None
+        self.native = _natively(self._hints) if native else None
+        """The native object that chooses; None where Python does."""
+        self._number = None if self.native is None else self.native.number
         self._kept: _Kept[V] = _Kept(self.nearest)
 
     @property
@@ -293,6 +299,22 @@ class Selector(Generic[V]):
         >>> print(Selector([Hint("small", [(64,)]), Hint("large", [(4096,)])]).nearest(((500,),)))
         'small' (nearest: tuned for (64,), the nearest of 2 tuned shapes)
         """
+        return self._choices[self.number(shapes)]
+
+    def numbers(self, variant: V) -> frozenset[int]:
+        """The numbers of the hints with a variant.
+
+        >>> Selector([Hint("small", [(64,)]), Hint("large", [(4096,)])]).numbers("large")
+        frozenset({1})
+        """
+        return frozenset(k for k, each in enumerate(self._choices) if each.variant == variant)
+
+    def number(self, shapes: Shapes) -> int:
+        """The number of the nearest hint, computed each time.
+
+        >>> Selector([Hint("small", [(64,)]), Hint("large", [(4096,)])]).number(((5000,),))
+        1
+        """
         number = self._number(shapes) if self._number is not None else None
         if number is None:
             try:
@@ -301,7 +323,7 @@ class Selector(Generic[V]):
                 family, compared = self._family_of(shapes)
                 fields = family.fields(compared)
             number = self._least(fields, shapes)
-        return self._choices[number]
+        return number
 
     def _least(self, fields: Sequence[int], shapes: Shapes) -> int:
         """The number of the hint with the least distance."""
@@ -367,16 +389,16 @@ def elements(shapes: Shapes) -> int:
     return min(sum(counts), _LARGEST - 1)
 
 
-def _natively(hints: Iterable[Hint[Any]]) -> Callable[[Shapes], int | None] | None:
-    """A native function from shapes to the number of the nearest hint; it returns None where Python
-    must choose. None where the extension is not built."""
+def _natively(hints: Iterable[Hint[Any]]) -> Nearest | None:
+    """A native object whose `number` goes from shapes to the number of the nearest hint; it returns
+    None where Python must choose. None where the extension is not built."""
     try:
         from tzero._native import Nearest
     except ModuleNotFoundError as error:
         if error.name != "tzero._native":
             raise
         return None
-    return Nearest(tuple(each.shapes for each in hints)).number
+    return Nearest(tuple(each.shapes for each in hints))
 
 
 class _Family:
