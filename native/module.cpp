@@ -228,7 +228,8 @@ PyObject *strided_view(PyObject *module, PyObject *args) {
             if (PyErr_Occurred()) return nullptr;
         }
     }
-    PyObject *made = view_of(state->tensors, state->torch, tensor, geometry, offset);
+    PyObject *made = view_of(state->tensors, state->torch, tensor, geometry.data(),
+                             geometry.size() / 2, offset);
     if (made != nullptr || PyErr_Occurred()) return made;
     Py_RETURN_NONE;
 }

@@ -388,7 +388,7 @@ class Maker {
         made.itemsize = fields.integer("itemsize", 1, INT32_MAX);
         made.is_tensor = fields.flag("is_tensor");
         made.elements = fields.integer("elements", INT64_MIN, INT64_MAX);
-        if (made.is_tensor && (!state_.torch.makes_views || plan_->sized)) {
+        if (made.is_tensor && !state_.torch.makes_views) {
             fields.wrong("is_tensor", "False here");
         }
         return made;

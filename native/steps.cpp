@@ -191,12 +191,18 @@ Replay::Done Replay::put_in(const Fill &step, size_t bytes) {
 
 Replay::Done Replay::view(const View &step) {
     const bool nothing = applied_ == nullptr ? step.is_empty : is_empty(step.slot);
-    const Py_ssize_t offset =
-        applied_ == nullptr ? step.offset
-                            : (*applied_)[plan_.sized->slots[step.slot].offset] * step.itemsize;
+    int64_t elements = step.elements;
+    Py_ssize_t offset = step.offset;
+    if (applied_ != nullptr) {
+        elements = (*applied_)[plan_.sized->slots[step.slot].offset];
+        offset = elements * step.itemsize;
+    }
     if (step.is_tensor) {
+        const auto &recorded = plan_.slots[step.slot].geometry.sizes_and_strides;
+        int64_t now[2 * most_dimensions];
+        const bool is_sized = applied_ != nullptr && geometry(step.slot, now);
         PyObject *made = view_of(state_.tensors, state_.torch, frame_.objects[step.base],
-                                 plan_.slots[step.slot].geometry.sizes_and_strides, step.elements);
+                                 is_sized ? now : recorded.data(), recorded.size() / 2, elements);
         if (made == nullptr) return PyErr_Occurred() ? Done::error : Done::resume;
         Py_XSETREF(frame_.objects[step.slot], made);
     }

@@ -170,19 +170,18 @@ Uses read_uses(const Tensors &tensors, const Torch &torch, PyObject *value) {
 }
 
 PyObject *view_of(const Tensors &tensors, const Torch &torch, PyObject *base,
-                  const std::vector<int64_t> &sizes_and_strides, int64_t offset) {
+                  const int64_t *sizes, size_t dimensions, int64_t offset) {
     const void *handle = handle_of(tensors, base);
-    const size_t dimensions = sizes_and_strides.size() / 2;
-    const Integers sizes = {sizes_and_strides.data(), dimensions};
-    const Integers strides = {sizes.data + dimensions, dimensions};
+    const Integers size = {sizes, dimensions};
+    const Integers stride = {sizes + dimensions, dimensions};
     int64_t start = 0;
     // Without an offset, torch takes the base's.
     if (offset != 0 && torch.views.offset(handle, &start) != 0) return nullptr;
     const MaybeInteger from = {start + offset, offset != 0};
     try {
         const uint64_t keys = keys_below_autograd(torch, impl_of(handle));
-        NewTensor made = keys == 0 ? torch.views.as_strided(handle, sizes, strides, from)
-                                   : torch.views.below_autograd(keys, handle, sizes, strides, from);
+        NewTensor made = keys == 0 ? torch.views.as_strided(handle, size, stride, from)
+                                   : torch.views.below_autograd(keys, handle, size, stride, from);
         return torch.views.wrap(&made);
     } catch (const std::exception &) {
         return nullptr;

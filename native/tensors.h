@@ -145,10 +145,10 @@ int64_t read_version(const Tensors &tensors, const Torch &torch, PyObject *value
 void bump_version(const Tensors &tensors, const Torch &torch, PyObject *value);
 
 // A view of a tensor that starts `offset` elements after it: what torch.as_strided returns, without
-// parsing Python arguments. `sizes_and_strides` are as in `Geometry`. Null with the Python error set, or without one
-// if torch refuses.
+// parsing Python arguments. `sizes` is followed by as many strides. Null with the Python error set,
+// or without one if torch refuses.
 PyObject *view_of(const Tensors &tensors, const Torch &torch, PyObject *base,
-                  const std::vector<int64_t> &sizes_and_strides, int64_t offset);
+                  const int64_t *sizes, size_t dimensions, int64_t offset);
 
 // The geometry of a tensor that a step makes.
 struct Geometry {

@@ -59,7 +59,7 @@ def of_many_kinds(x):
     increased(x, 1.0)
     return (
         *(x.unsqueeze(1), x.unsqueeze(1).squeeze(1), x[:1].squeeze(), x[:, :1].squeeze(1)),
-        *(x.expand(5, 2, 3, 4)[4], x.permute(2, 1, 0)[1:], x[0].diagonal(), x.select(1, 2)),
+        *(x.expand(5, *x.shape)[4], x.permute(2, 1, 0)[1:], x[0].diagonal(), x.select(1, 2)),
         *(x[..., None], x.as_strided((2, 2), (12, 1))),
     )
 
@@ -235,18 +235,55 @@ def test_a_returned_view_is_as_in_a_plain_call(
         assert seen(kernel, build(), MODES[mode]) == seen(host, build(), MODES[mode])
 
 
+SIZES = (4, 5, 9, 7, 16, 6)
+
+
+def of_size(build: Callable[[], torch.Tensor], n: int) -> torch.Tensor:
+    """An argument whose last size is another one."""
+    x = build()
+    wider = torch.arange(6.0 * n).view(2, 3, n).clone()
+    if build is transposed:
+        wider = torch.arange(6.0 * n).view(2, n, 3).transpose(1, 2)
+    elif build is a_view:
+        wider = torch.arange(12.0 * (n + 1)).view(3, 4, n + 1)[1:, 1:, 1:]
+    with torch.inference_mode(x.is_inference()):
+        made = wider.clone() if x.is_inference() else wider
+    if isinstance(x, Parameter):
+        return Parameter(made, x.requires_grad)
+    return made.requires_grad_(x.requires_grad)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    "build",
+    [whole, a_view, transposed, a_leaf, a_parameter, made_in_inference_mode],
+    ids=lambda each: each.__name__,
+)
+@pytest.mark.parametrize("host", HOSTS, ids=lambda each: each.__name__)
+def test_a_view_of_a_size_never_seen_is_as_in_a_plain_call(
+    host: Host, build: Callable[[], torch.Tensor], mode: str
+) -> None:
+    kernel = of_tier(2, host, static_shapes=False)
+    for n in SIZES:
+        before = kernel.stats().recordings
+        made = seen(kernel, of_size(build, n), MODES[mode])
+        if mode != "inference" or kernel.stats().recordings == before:  # see the test above
+            assert made == seen(host, of_size(build, n), MODES[mode])
+
+
 # -- what a replay calls ---------------------------------------------------------------------------
 
 
-def steps_of(host: Host, x: torch.Tensor) -> tuple[list[Any], int]:
+def steps_of(host: Host, x: torch.Tensor, **options: Any) -> tuple[list[Any], int]:
     """The views and calls of torch in the native plan of a call, and how many views are made as
     tensors."""
     available(2)
     from tzero import _native as native
 
-    kernel = of_tier(2, host)
+    kernel = of_tier(2, host, **options)
     kernel(x)
     plan = kernel.explain(x).plan
+    assert (plan.sizing is not None) == bool(options), plan.unsized
     found = [each.details for each in describe(native, plan).steps]
     calls = [each.name for each in found if isinstance(each, CallDescription)]
     made = [each for each in found if isinstance(each, ViewDescription) and each.is_tensor]
@@ -263,6 +300,17 @@ def test_only_views_that_are_returned_are_made_and_torch_is_not_called(
     host: Host, views: int
 ) -> None:
     assert steps_of(host, whole()) == ([], views)
+
+
+@pytest.mark.parametrize(
+    ("host", "views"),
+    # A view of a view is made of it.
+    [(there_and_back, 2), (every_link, 4), (with_offsets, 6), (of_an_output, 7), (empty, 4)],
+    ids=lambda each: getattr(each, "__name__", ""),
+)
+@pytest.mark.skipif(verifying(), reason="in verify mode the host function runs in every call")
+def test_views_over_sizes_are_made_without_torch(host: Host, views: int) -> None:
+    assert steps_of(host, whole(), static_shapes=False) == ([], views)
 
 
 def test_a_view_beyond_the_memory_of_its_base_is_made_as_torch_makes_it(tier: int) -> None:

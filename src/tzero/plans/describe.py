@@ -366,16 +366,19 @@ class _Describer:
         # Where native code cannot make a view, Python goes on, which does not repeat a read.
         if not self.native.makes_views() or any(isinstance(s, Read) for s in self.plan.steps):
             return found
-        if self.plan.sizing is not None:  # torch computes the geometry of each call
-            return found
+        # A function of torch may give a tensor other memory than its earlier views have. In a plan
+        # over sizes the offset is a formula, from the base.
+        is_direct = self.calls or self.plan.sizing is not None
         for step in self.plan.steps:
-            if isinstance(step, View) and step.is_strided:
-                # A function of torch may give a tensor other memory than its earlier views have.
-                base, offset = (
-                    (step.base, 0) if self.calls else found.get(step.base, (step.base, 0))
-                )
+            if isinstance(step, View) and step.is_strided and self._is_known(step.slot):
+                direct = step.base, 0
+                base, offset = direct if is_direct else found.get(step.base, direct)
                 found[step.slot] = base, offset + step.offset
         return found
+
+    def _is_known(self, slot: int) -> bool:
+        """Whether the geometry of a slot is known for all sizes of the plan."""
+        return self.plan.sizing is None or self.plan.sizing.slots[slot] is not None
 
     def _view(self, at: int, base: int, offset: int, is_tensor: bool) -> ViewDescription:
         slot = self.plan.slots[at]
