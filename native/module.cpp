@@ -401,6 +401,7 @@ int exec(PyObject *module) {
     if (add_types(module, state) < 0) return -1;
     if (add_dispatching(module, state) < 0) return -1;
     if (add_nearest(module, state) < 0 || add_run(module) < 0) return -1;
+    if (add_untraced(module) < 0) return -1;
     return add_ring(module, state);
 }
 

@@ -94,6 +94,11 @@ def computed_sizes(
 def enable_calls(type: type, /) -> None: ...
 
 @final
+class Untraced:
+    def __enter__(self) -> None: ...
+    def __exit__(self, *exception: object) -> None: ...
+
+@final
 class Launching:
     kernel: Any
     grid: Any

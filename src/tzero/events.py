@@ -116,6 +116,16 @@ def watched() -> bool:
     return _logger.isEnabledFor(logging.DEBUG) if known is None else known
 
 
+def heard(kind: Kind) -> bool:
+    """Whether an observer or the log would get an event of a kind.
+
+    >>> with observe(print):
+    ...     heard("miss")
+    True
+    """
+    return bool(_every) or _logger.isEnabledFor(_LEVELS[kind])
+
+
 def emit(event: Event, level: int | None = None, advice: str = "") -> None:
     """Pass an event to the log and to every observer. The log's level is that of the event's kind
     if none is given; `advice` follows in the log. An observer's exception propagates to the caller,

@@ -96,3 +96,36 @@ def test_a_call_with_stars_shows_its_function_and_arguments():
     finally:
         python_frames.stop_tracing()
     assert seen == [(count, [], [1, 2]), (count, [], [1, 2])]
+
+
+def test_a_block_that_is_not_traced_is_not_seen():
+    seen: list[str] = []
+
+    def shown() -> None: ...
+
+    def hidden() -> None: ...
+
+    def look(frame: FrameType, event: str, arg: Any) -> Any:
+        seen.append(frame.f_code.co_name)
+
+    block = python_frames.untraced()
+    python_frames.start_tracing(look)
+    try:
+        shown()
+        with block:
+            hidden()
+            with block:
+                hidden()
+            hidden()
+        with pytest.raises(ValueError, match="as ever"), block:
+            raise ValueError("as ever")
+        shown()
+    finally:
+        python_frames.stop_tracing()
+    assert seen.count("shown") == 2
+    assert "hidden" not in seen
+
+
+def test_a_block_that_was_not_entered_cannot_end():
+    with pytest.raises(RuntimeError, match="was not entered"):
+        python_frames.untraced().__exit__(None, None, None)

@@ -148,8 +148,11 @@ def shown(
     recorder = here.recorder
     if recorder is None:
         return launch(grid)
-    with paused():
+    here.recorder = None  # as `paused`, which would take several frames
+    try:
         return recorder.launch(function, grid, args, kwargs, launch)
+    finally:
+        here.recorder = recorder
 
 
 def _switch(step: int) -> None:

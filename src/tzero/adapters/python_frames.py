@@ -12,9 +12,11 @@ lead there with the same depth. Where the stack lies in memory is in `native/fra
 from __future__ import annotations
 
 import dis
+import functools
 import sys
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
@@ -33,6 +35,7 @@ __all__ = [
     "start_tracing",
     "stop_tracing",
     "trace_instructions",
+    "untraced",
     "variables_of",
 ]
 
@@ -147,9 +150,16 @@ def _depths(
 
 def operands(frame: FrameType, instruction: Instruction, count: int) -> tuple[Any, ...]:
     """The upper values on a frame's stack, the top last; `EMPTY` where there is none."""
-    from tzero import _native  # only where it is built
+    found: tuple[Any, ...] = _native().frame_operands(frame, instruction.depth, count, EMPTY)
+    return found
 
-    return _native.frame_operands(frame, instruction.depth, count, EMPTY)
+
+@functools.cache
+def _native() -> Any:
+    """The native module, imported only where it is built."""
+    from tzero import _native
+
+    return _native
 
 
 def arity(instruction: Instruction) -> int:
@@ -212,6 +222,13 @@ def trace_instructions(frame: FrameType, function: Any) -> Any:
     return function
 
 
+def untraced() -> AbstractContextManager[None]:
+    """A block whose frames no trace function sees, which costs less than to ignore them there. It
+    can be used again and again."""
+    made: AbstractContextManager[None] = _native().Untraced()
+    return made
+
+
 def variables_of(environment: Any) -> dict[Any, Any]:
     """The dict behind `os.environ`, which native code watches; not to be written to."""
     held: dict[Any, Any] = environment._data
@@ -220,9 +237,7 @@ def variables_of(environment: Any) -> dict[Any, Any]:
 
 def function_of(frame: FrameType) -> Any:
     """The function that a frame runs; None for a module or a class body."""
-    from tzero import _native
-
-    return _native.frame_function(frame)
+    return _native().frame_function(frame)
 
 
 def is_supported() -> bool:

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from torch._C import DisableTorchFunction, TensorBase
+from torch._C import _DisableTorchDispatch as DisableTorchDispatch
 from torch._C import _storage_Use_Count as _storage_uses
 from torch._C import _VariableFunctions as _functions
 from torch._library.utils import has_fake_kernel
@@ -29,6 +30,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 from tzero import locks
 
 __all__ = [
+    "DisableTorchDispatch",
     "DisableTorchFunction",
     "OpOverload",
     "cuda_sleep",

@@ -21,12 +21,16 @@ from torch._C import (
     _dispatch_tls_local_include_set as _included,
 )
 from torch._C import (
+    _get_function_stack_at as _function_mode_at,
+)
+from torch._C import (
     _len_torch_dispatch_stack as _dispatch_modes,
 )
 from torch._C import (
     _len_torch_function_stack as _function_modes,
 )
 from torch._C._dynamo import eval_frame as _frames
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 _grad_enabled = torch.is_grad_enabled
@@ -37,6 +41,7 @@ __all__ = [
     "Modes",
     "dispatch",
     "follower",
+    "is_innermost",
     "is_proxy",
     "now",
     "obstacle",
@@ -79,6 +84,16 @@ def dispatch() -> tuple[int, int, bool]:
     True
     """
     return _included().raw_repr(), _excluded().raw_repr(), _grad_enabled()
+
+
+def is_innermost(mode: TorchFunctionMode) -> bool:
+    """Whether a torch function mode is the one that sees this thread's calls first.
+
+    >>> is_innermost(TorchFunctionMode())
+    False
+    """
+    count = _function_modes()
+    return count > 0 and _function_mode_at(count - 1) is mode
 
 
 def obstacle() -> str:

@@ -53,9 +53,10 @@ class Tally:
             last, self._last = self._last, key
             if last is not None:
                 self._changed[first_difference(last, key)] += 1
-        # Without the lock: values of the user's are printed.
-        reason = "the first call" if last is None else difference(last, key, self._parameters)
-        events.emit(events.Event("miss", self._kernel, reason, {"kernel": kernel, "args": args}))
+        if events.heard("miss"):  # without the lock: values of the user's are printed
+            reason = "the first call" if last is None else difference(last, key, self._parameters)
+            about = {"kernel": kernel, "args": args}
+            events.emit(events.Event("miss", self._kernel, reason, about))
         if first_eviction:
             self._warn(key)
 

@@ -41,7 +41,8 @@ def _recorded(
     """Make the call. `before` are the facts of its arguments, `misses` is how often cached
     functions have missed so far."""
     subject, path = recorder.subject, recorder.path or contextlib.nullcontext()
-    with _Functions(recorder), _Operators(recorder), intercept.intercepted(recorder), path:
+    recorder.mode = _Functions(recorder)
+    with recorder.mode, _Operators(recorder), intercept.intercepted(recorder), path:
         recorder.torch.modes = torch_modes.dispatch()
         result = subject.function(*args)
         if torch_modes.dispatch() != recorder.torch.modes:
@@ -76,8 +77,10 @@ class _Operators(torch_modes.Dispatching):
         kwargs = kwargs or {}
         self.recorder.operator(func, args, kwargs)
         # A replay calls a custom operator, which runs its code then.
-        path = self.recorder.path if is_custom(func) else None
-        with unfollowed(path):
+        if is_custom(func):
+            with unfollowed(self.recorder.path):
+                result = func(*args, **kwargs)
+        else:
             result = func(*args, **kwargs)
         self.recorder.operated(result)
         return result

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import inspect
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -286,6 +285,7 @@ class _Describer:
         self.ring = ring
         self.variants = variants
         self.functions: list[Any] = []
+        self._launches: dict[int, LaunchDescription | None] = {}  # by the identity of their steps
         self.made = {step.slot for step in plan.steps if isinstance(step, Allocate)}
         # How often each tensor was changed in place. In inference mode torch does not count that.
         self.versions: Counter[int] = Counter()
@@ -325,11 +325,10 @@ class _Describer:
         devices = self.native.DEVICE_TYPES
         if slot.device.type not in devices:
             raise NotNative(f"{slot.name} is on {slot.device}")
-        words = self.native.tensor_words(torch.empty(0, dtype=slot.dtype, device="cpu"))
         return SlotDescription(
             leaf=slot.leaf,
             guard=slot.guard,
-            dtype=dtype_in(words),
+            dtype=_number_of(self.native, slot.dtype),
             device_type=devices[slot.device.type],
             device_index=slot.device.index or 0,
             size=tuple(slot.size),
@@ -442,6 +441,11 @@ class _Describer:
     # -- launches ------------------------------------------------------------------------------
 
     def _launch(self, step: Launch) -> LaunchDescription | None:
+        if id(step) not in self._launches:  # a plan over sizes needs that of each step twice
+            self._launches[id(step)] = self._described(step)
+        return self._launches[id(step)]
+
+    def _described(self, step: Launch) -> LaunchDescription | None:
         name = step.function.__name__
         self._check_count(name, len(step.args), "parameters")
         _check_kernel(self.native, step.function)
@@ -532,16 +536,29 @@ class _Describer:
         )
 
 
+@functools.cache
+def _number_of(native: ModuleType, dtype: torch.dtype) -> int:
+    """The number of a dtype in native code."""
+    return dtype_in(native.tensor_words(torch.empty(0, dtype=dtype, device="cpu")))
+
+
 def _check_kernel(native: ModuleType, function: Any) -> None:
     """Native code reads these attributes from a `Launchable`'s fields or the kernel's own dict, so
     they must not be computed."""
     if isinstance(function, native.Launchable):
         return
-    for name in ("pre_run_hooks", "debug", "device_caches", "used_global_vals"):
-        if inspect.getattr_static(type(function), name, None) is not None:
-            raise NotNative(f"{function.__name__} computes its attribute {name!r}")
-        if name not in vars(function):
+    own = vars(function)
+    for name in _READ_NATIVELY:
+        if name not in own:
             raise NotNative(f"{function.__name__} has no attribute {name!r} of its own")
+    for kind in type(function).__mro__:
+        held = vars(kind)
+        for name in _READ_NATIVELY:
+            if held.get(name) is not None:
+                raise NotNative(f"{function.__name__} computes its attribute {name!r}")
+
+
+_READ_NATIVELY = ("pre_run_hooks", "debug", "device_caches", "used_global_vals")
 
 
 def _is_aligned(kernel: Any, index: int) -> bool:

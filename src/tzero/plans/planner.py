@@ -277,7 +277,9 @@ class Planner(Generic[R]):
         planned = self.varied.note(args, planned, self._apart(bound))
         with self._growing:
             self.by_value |= self._places(made)
-        self._keep(table, self._key(args), planned, stale)
+        if key is None or key[1] != self.by_value:  # else the call left its arguments as they were
+            key = self._key(args)
+        self._keep(table, key, planned, stale)
         return result, planned
 
     def _places(self, plan: Plan) -> frozenset[int]:
@@ -332,7 +334,8 @@ class Planner(Generic[R]):
         if self._passing is None:
             self._passing = read_passing(function, names)
         dependencies = self._dependencies
-        if not self._follows and (
+        is_by_source = not self._follows and not free
+        if is_by_source and (
             dependencies is None or not all(guard.holds() for guard in dependencies.guards)
         ):
             dependencies = self._dependencies = read_dependencies(function)

@@ -33,10 +33,18 @@ from types import FunctionType, MethodType
 from typing import Any, NamedTuple
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from tzero import settings
 from tzero.adapters import triton_launch
-from tzero.adapters.torch_internals import OpOverload, is_higher_order, is_wrapped_launch
+from tzero.adapters.python_frames import untraced
+from tzero.adapters.torch_internals import (
+    DisableTorchFunction,
+    OpOverload,
+    is_higher_order,
+    is_wrapped_launch,
+)
+from tzero.adapters.torch_modes import is_innermost
 from tzero.arguments.situation import NUMBERS, TENSORS, leaves, situation, unsupported
 from tzero.plans import torch_ops
 from tzero.plans.call_sizes import LaunchSizes
@@ -121,6 +129,9 @@ class Recorder:
         self._passed: set[tuple[str, Any]] = set()  # parameter, and the launch that forwarded it
         self._ran: list[torch_ops.Ran] | None = None
         self._paused = False
+        self.mode: TorchFunctionMode | None = None
+        """The mode that shows it torch functions."""
+        self._is_hidden = False  # whether that mode is off
         self._stack = Stack(subject.code, (subject.function, *subject.dependencies.helpers))
         self.sizes: Sizes | None = None
         if subject.host is not None and subject.free:
@@ -129,6 +140,8 @@ class Recorder:
             self.sizes.launcher = subject.launcher
         self.torch = TorchSteps(self.slots, self.steps, self._stack.line, self._guards, self.sizes)
         self.path = self._path(subject.host) if subject.host is not None else None
+        # A block of the recorder's own code, which needs not be followed.
+        self._own = contextlib.nullcontext() if self.path is None else untraced()
         for k, (name, value) in enumerate(self.leaves):
             odd = unsupported(name, value)
             if odd:
@@ -198,7 +211,9 @@ class Recorder:
         """Call a torch function and record what it did."""
         if self.refusal is not None or self._paused or self._ran is not None:
             return func(*args, **kwargs)
-        if self._interrupted() or is_wrapped_launch(func):  # `launch` sees what it launches
+        with self._own:
+            is_other = self._interrupted() or is_wrapped_launch(func)  # `launch` sees these
+        if is_other:
             return func(*args, **kwargs)
         self._ran = []
         try:
@@ -210,7 +225,7 @@ class Recorder:
             ran, self._ran = self._ran, None
         try:
             self._paused = True  # torch functions that the recorder calls are not recorded
-            with unfollowed(self.path):
+            with self._own, DisableTorchFunction():
                 if self.refusal is None and not self._is_alignment(func, args):
                     self.torch.note(func, args, kwargs, result, ran)
         except NotAStep as refused:
@@ -235,6 +250,10 @@ class Recorder:
 
     def operator(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Note an operator that is about to run."""
+        with self._own:
+            self._operator(func, args, kwargs)
+
+    def _operator(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         if is_higher_order(func):
             if not is_wrapped_launch(func):
                 self.refuse(f"it runs {func}, whose operators tzero does not see")
@@ -246,7 +265,8 @@ class Recorder:
     def operated(self, result: Any) -> None:
         """Note what the operator returned that ran last."""
         if self._ran and isinstance(result, torch.Tensor):
-            self._ran[-1] = self._ran[-1]._replace(result=weakref.ref(result))
+            with self._own:
+                self._ran[-1] = self._ran[-1]._replace(result=weakref.ref(result))
 
     # -- launches ------------------------------------------------------------------------------
 
@@ -261,38 +281,39 @@ class Recorder:
         """Make a launch and record it."""
         if self.refusal is not None or self._ran is not None:  # inside a torch function
             return launch(grid)
-        if self._interrupted():
+        marks = None
+        with self._own:
+            is_other = self._interrupted()
+            if self.sizes is not None and not is_other:
+                marks = LaunchSizes(self.sizes, function, args, kwargs)
+        if is_other:
             return launch(grid)
         answers: list[Any] = []
         read: set[str] = set()
-        marks = None if self.sizes is None else LaunchSizes(self.sizes, function, args, kwargs)
 
         def asking(meta: Any) -> Any:
-            self._paused = False
-            shown = Meta(meta)
-            if marks is not None:
-                marks.show(shown)
-            answers.append(grid(shown))
-            read.update(shown.read)
-            self._paused = True
-            if marks is not None:
-                marks.answered(shown.read)
+            answers.append(self._asked(grid, meta, marks, read))
             return answers[-1]
 
         self._paused = True
         try:
-            stream = triton_launch.current_stream()
+            with self._own:
+                stream = triton_launch.current_stream()
+            self._hide()
             kernel = launch(asking if callable(grid) else grid)
         except BaseException:
             self.refuse(f"it catches an exception of the launch of {function.__name__}")
             self._paused = False
             raise
+        finally:
+            self._show()
         try:
-            if self.refusal is None:
-                sizes = answers[-1] if answers else grid
-                self._launched(function, kernel, sizes, args, kwargs, read, stream)
-                if marks is not None:
-                    self.steps[-1] = marks.added(self.steps[-1], sizes)
+            with self._own:
+                if self.refusal is None:
+                    sizes = answers[-1] if answers else grid
+                    self._launched(function, kernel, sizes, args, kwargs, read, stream)
+                    if marks is not None:
+                        self.steps[-1] = marks.added(self.steps[-1], sizes)
         except NotAStep as refused:
             self.refuse(str(refused))
         except Exception as error:
@@ -300,6 +321,44 @@ class Recorder:
         finally:
             self._paused = False
         return kernel
+
+    def _asked(
+        self,
+        grid: Callable[[Any], Any],
+        meta: Any,
+        marks: LaunchSizes | None,
+        read: set[str],
+    ) -> Any:
+        """The answer of a grid function; the names of the arguments that it reads join `read`."""
+        self._paused = False
+        with self._own:
+            shown = Meta(meta)
+            if marks is not None:
+                marks.show(shown)
+        self._show()
+        answer = grid(shown)
+        self._hide()
+        self._paused = True
+        with self._own:
+            read.update(shown.read)
+            if marks is not None:
+                marks.answered(shown.read)
+        return answer
+
+    def _hide(self) -> None:
+        """See no torch functions for a while: they would be ignored. Those of a mode that is inside
+        of the recorder's are left to it."""
+        with self._own:
+            if self.mode is not None and is_innermost(self.mode):
+                self.mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+                self._is_hidden = True
+
+    def _show(self) -> None:
+        """See torch functions again."""
+        with self._own:
+            if self.mode is not None and self._is_hidden:
+                self.mode.__enter__()  # type: ignore[no-untyped-call]
+                self._is_hidden = False
 
     def _launched(
         self,
@@ -457,9 +516,11 @@ class Recorder:
                 self.refuse(f"{guard.text} changes while it runs", show=False, outside=True)
 
     def close(self) -> None:
-        """Let go of the path, which refers to this recorder, so that nothing keeps the tensors of
-        the call alive."""
-        self.path = None
+        """Let go of the path and the mode, which refer to this recorder, so that nothing keeps the
+        tensors of the call alive."""
+        self.path = self.mode = None
+        if self.sizes is not None:
+            self.sizes.close()
 
     def refuse(
         self, reason: str, *, lasting: bool = True, show: bool = True, outside: bool = False

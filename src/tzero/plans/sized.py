@@ -74,6 +74,7 @@ class _Folded:
 
     def __init__(self, plan: Plan, sizes: Sizes) -> None:
         self._plan = plan
+        self._used = formulas_in(plan)
         self._sizes = sizes
         self._old = sizes.formulas
         self._new: dict[int, int] = {}
@@ -88,7 +89,7 @@ class _Folded:
             if number not in fixed:
                 self._new[number] = self.formulas.input(source, self._old.value(number))
         self._shapes = [self._shape(k) for k in range(len(self._plan.slots))]
-        for each in formulas_in(self._plan):
+        for each in self._used:
             self.number(each.number)
         for comparison, left, right, _ in list(self._old.conditions):
             self.formulas.compare(comparison, self.number(left), self.number(right))
@@ -147,7 +148,7 @@ class _Folded:
 
     def plan(self, pinned: tuple[str, ...]) -> Plan:
         by: dict[Any, Value] = {}
-        for each in formulas_in(self._plan):
+        for each in self._used:
             new = self.number(each.number)
             constant = self.formulas.is_constant(new)
             by[each] = Constant(self.formulas.value(new)) if constant else Formula(new)
@@ -162,7 +163,7 @@ class _Folded:
             self._chosen,
         )
         slots = [
-            dataclasses.replace(slot, opaque=shape is None)
+            dataclasses.replace(slot, opaque=True) if shape is None else slot
             for slot, shape in zip(self._plan.slots, self._shapes, strict=True)
         ]
         return dataclasses.replace(

@@ -14,6 +14,7 @@ what the function was given is pinned.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -76,25 +77,23 @@ class Sizes:
 
     def arguments(self, args: Sequence[Any], parameters: Sequence[str]) -> None:
         """Mark the integers among the arguments of the host function."""
-        leaf = 0
-
-        def walk(value: Any) -> Mark:
-            nonlocal leaf
-            if type(value) in (list, tuple) or (
-                type(value) is dict and all(type(key) is str for key in value)
-            ):
-                inner = value.values() if type(value) is dict else value
-                marks = [walk(item) for item in inner]
-                named = dict(zip(value, marks, strict=True)) if type(value) is dict else marks
-                self.integers.mark_items(value, named)
-                return None
-            leaf += 1
-            return self.inputs.get(Source("number", leaf - 1))
-
+        numbers = itertools.count()  # of the leaves
         for name, value in zip(parameters, args, strict=True):
-            mark = walk(value)
+            mark = self._marked(value, numbers)
             if mark is not None:
                 self.integers.arguments[name] = mark
+
+    def _marked(self, value: Any, numbers: Iterator[int]) -> Mark:
+        """The mark of an argument; those in a list, tuple or dict are noted."""
+        if type(value) in (list, tuple) or (
+            type(value) is dict and all(type(key) is str for key in value)
+        ):
+            inner = value.values() if type(value) is dict else value
+            marks = [self._marked(item, numbers) for item in inner]
+            named = dict(zip(value, marks, strict=True)) if type(value) is dict else marks
+            self.integers.mark_items(value, named)
+            return None
+        return self.inputs.get(Source("number", next(numbers)))
 
     # -- the geometry of tensors ----------------------------------------------------------------
 
@@ -216,6 +215,10 @@ class Sizes:
         while slot is not None:
             self.formulas.pin(self.shape(slot).offset)
             slot = self._bases.get(slot)
+
+    def close(self) -> None:
+        """Let go of the tracker, which asks this object for geometry."""
+        del self.integers
 
     def lose(self, why: str) -> None:
         """Let the plan be for these sizes alone."""

@@ -16,6 +16,7 @@ import torch
 from torch.overrides import resolve_name
 
 from tzero.adapters.torch_internals import (
+    DisableTorchDispatch,
     OpOverload,
     disable_current_modes,
     fake_tensor,
@@ -188,8 +189,18 @@ def named(function: Any) -> str:
     >>> named(torch.Tensor.size)
     'Tensor.size'
     """
+    if isinstance(function, FunctionType) and not is_own(function):
+        return _named(function)
+    return _named_once(function)
+
+
+def _named(function: Any) -> str:
     name: str = resolve_name(function) or getattr(function, "__name__", repr(function))
     return name.removeprefix("torch.")
+
+
+_named_once = functools.lru_cache(1024)(_named)
+"""The name of a function of torch, which stays alive anyway. To find it takes long."""
 
 
 def is_own(function: Any) -> bool:
@@ -409,11 +420,18 @@ def is_plain(tensor: torch.Tensor) -> bool:
         and tensor.layout is torch.strided
         and tensor.device.type in ("cpu", "cuda")
         and not tensor.requires_grad
-        and not (tensor.device.type == "cpu" and tensor.is_pinned())
+        and not (tensor.device.type == "cpu" and _is_pinned(tensor))
         and tensor.storage_offset() == 0
         and not tensor.dtype.is_complex
         and tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
     )
+
+
+def _is_pinned(tensor: torch.Tensor) -> bool:
+    """Whether a tensor on the CPU is in pinned memory. To ask runs an operator, which need not be
+    shown to dispatch modes."""
+    with DisableTorchDispatch():
+        return tensor.is_pinned()
 
 
 def oddity(tensor: torch.Tensor) -> str:

@@ -73,9 +73,23 @@ class Wrapper:
     `call` takes the leaves of the arguments; `holds` says whether all guards of the plan hold.
     """
 
-    def __init__(self, writer: _Writer, holds: Callable[[], bool]) -> None:
-        self._writer = writer
-        self.holds = holds
+    def __init__(self, plan: Plan, pool: bool, drifted: Drifted) -> None:
+        self._made_of = plan, pool, drifted
+        # The facts of tensors in globals and closures, by slot, as they are now.
+        self._facts = {
+            k: _held_facts(plan.guards[slot.guard].value)
+            for k, slot in enumerate(plan.slots)
+            if slot.guard is not None
+        }
+
+    @locks.cached_property
+    def holds(self) -> Callable[[], bool]:
+        """The function that checks all guards."""
+        return _holds(self._made_of[0], self._facts)
+
+    @locks.cached_property
+    def _writer(self) -> _Writer:
+        return _Writer(*self._made_of)
 
     @locks.cached_property
     def source(self) -> str:
@@ -85,8 +99,8 @@ class Wrapper:
     @locks.cached_property
     def call(self) -> Callable[..., Any]:
         """The function."""
-        writer = self._writer
-        exec(compile(self.source, f"<plan of {writer.plan.kernel}>", "exec"), writer.world)
+        source, writer = self.source, self._writer
+        exec(compile(source, f"<plan of {writer.plan.kernel}>", "exec"), writer.world)
         found: Callable[..., Any] = writer.world[writer.function]
         return found
 
@@ -99,11 +113,12 @@ def _raise(plan: Plan, drift: Drift) -> NoReturn:
 
 def write(plan: Plan, *, pool: bool = False, drifted: Drifted = _raise) -> Wrapper:
     """Generate the function of a plan; with a pool, its allocations come from rings."""
-    return Wrapper(_Writer(plan, pool, drifted), _holds(plan))
+    return Wrapper(plan, pool, drifted)
 
 
-def _holds(plan: Plan) -> Callable[[], bool]:
-    """A function that checks all guards of a plan in one expression, identity first."""
+def _holds(plan: Plan, facts: Mapping[int, Any]) -> Callable[[], bool]:
+    """A function that checks all guards of a plan in one expression, identity first. `facts` are
+    those of tensors in globals and closures, by slot."""
     world: dict[str, Any] = {}
     words = ["True"]
     for k, guard in enumerate(plan.guards):
@@ -121,7 +136,7 @@ def _holds(plan: Plan) -> Callable[[], bool]:
     for k, slot in enumerate(plan.slots):
         if slot.guard is not None:
             tensor = plan.guards[slot.guard].value
-            world[f"look_{k}"] = functools.partial(_has_facts, tensor, _held_facts(tensor))
+            world[f"look_{k}"] = functools.partial(_has_facts, tensor, facts[k])
             words.append(f"look_{k}()")
     world["missing"] = object()
     exec(_code(f"def holds(): return {' and '.join(words)}", f"<world of {plan.kernel}>"), world)

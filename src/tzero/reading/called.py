@@ -52,6 +52,15 @@ _READING = frozenset(
 _TYPE_ONLY = (isinstance, issubclass, type, callable, super, id)
 """Functions that read only the type or identity of what they are given."""
 
+_TENSORS = (torch.Tensor, torch.nn.Parameter)
+_HOLD_NOTHING = frozenset(
+    [*_TENSORS, int, float, bool, str, bytes, complex, type(None), torch.dtype, torch.device]
+)
+"""Types of arguments of which nothing needs a guard if a function reads them."""
+
+_judged: set[types.BuiltinFunctionType] = set()
+"""Functions in C of libraries that read nothing but their arguments, as was found before."""
+
 _LOCKS = (type(threading.Lock()), type(threading.RLock()))
 
 
@@ -90,6 +99,8 @@ class Judge:
 
     def subscripted(self, value: Any) -> None:
         """A kernel is given its grid: heuristics and hooks around it run in the launch."""
+        if type(value) is triton_launch.JITFunction:  # nothing is around it
+            return
         if not isinstance(value, KERNELS) or not self._world.has(value):
             return
         for kernel in (value, *triton_launch.layers(value)):
@@ -142,6 +153,8 @@ class Judge:
     def call(self, callee: Callee) -> Pending | None:
         """A call is about to be made; the attribute that it reads, if it is `getattr`."""
         function = callee.function
+        if self._is_plain_call(callee):
+            return None
         special = special_read(callee.function, callee.args)
         if is_a(function, ConstantFunction):
             self._reads_all(callee.args, self._world.name(function))
@@ -157,7 +170,7 @@ class Judge:
             self._world.enter(function.__wrapped__, self._world.name(function))
         elif is_a(function, type):
             self._class(function, callee)
-        elif isinstance(inspect.getattr_static(function, "host", None), Host):
+        elif _is_kernel_of_tzero(function):
             self._kernel_of_tzero(function)
         elif is_a(function, torch.nn.Module):
             self._module(function)
@@ -175,6 +188,21 @@ class Judge:
             name = self._world.name(function)
             raise Unreplayable(f"it calls {name}, whose reads tzero does not see", "", 0)
         return None
+
+    def _is_plain_call(self, callee: Callee) -> bool:
+        """Judge a call quickly if nothing matters of it but its arguments, as of most calls: a
+        method in C of a tensor, `triton.cdiv`, or a function in C that was judged before."""
+        function, args = callee.function, callee.args
+        kind = type(function)
+        if kind is types.MethodDescriptorType:
+            is_plain_call = bool(args) and type(args[0]) in _TENSORS
+        elif kind is triton_launch.ConstexprFunction:
+            is_plain_call = "host" not in vars(function)
+        else:
+            is_plain_call = kind is types.BuiltinFunctionType and function in _judged
+        if is_plain_call:
+            self._reads_all(args, function.__name__)
+        return is_plain_call
 
     def returned(
         self, callee: Callee, result: Any, ran_program: bool, pending: Pending | None
@@ -280,6 +308,7 @@ class Judge:
         if not is_library(owner if is_a(owner, type) else function):
             raise Unreplayable(f"it calls {function.__name__}, which is not in Python", "", 0)
         if function not in _TYPE_ONLY:
+            _judged.add(function)
             self._reads_all(callee.args, function.__name__)
 
     def _object(self, value: Any) -> None:
@@ -333,6 +362,8 @@ class Judge:
         """A function reads its arguments in depth, where that cannot be followed; `state`: also the
         attributes of objects in them."""
         for value in args:
+            if type(value) in _HOLD_NOTHING:
+                continue
             if is_a(value, types.BuiltinFunctionType):  # it may be called
                 self._check_pure(value)
             elif is_a(value, CONTAINERS) or not self._world.has(value):
@@ -435,6 +466,21 @@ def _flat(classes: Any) -> Iterator[type]:
 
 def _asked_again(function: Callable[[Any, type], bool], kind: type, value: Any) -> bool:
     return function(value, kind)
+
+
+_IN_C = (
+    *(types.BuiltinFunctionType, types.MethodWrapperType),
+    *(types.MethodDescriptorType, types.WrapperDescriptorType),
+)
+
+
+def _is_kernel_of_tzero(function: Any) -> bool:
+    """Whether a callable is a kernel of tzero, or has the attributes of one."""
+    if type(function) in _IN_C:
+        return False
+    if type(function) is FunctionType:
+        return isinstance(vars(function).get("host"), Host)
+    return isinstance(inspect.getattr_static(function, "host", None), Host)
 
 
 def _is_pure_object(function: Any) -> bool:

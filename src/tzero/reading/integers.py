@@ -23,10 +23,10 @@ from typing import Any
 
 import torch
 
-from tzero.adapters.python_frames import Instruction, function_of, handlers, operands
+from tzero.adapters.python_frames import Instruction, function_of, operands
 from tzero.reading.integers_containers import Step
 from tzero.reading.integers_marks import Geometry, Lost, Mark, Marks, Offer, Ratio
-from tzero.reading.integers_steps import HANDLERS, MOVE_NOTHING, is_second_half
+from tzero.reading.integers_steps import MOVE_NOTHING, is_second_half, moves
 from tzero.symbolic.formulas import Formulas
 
 __all__ = ["Call", "Geometry", "Integers", "Lost", "Mark", "Offer", "Ratio", "Shadow"]
@@ -57,11 +57,12 @@ class Shadow:
 
     __slots__ = (
         *("after", "boxes", "call", "frame", "is_answer", "is_host", "is_open", "local"),
-        *("names", "packed", "stack"),
+        *("moves", "names", "packed", "stack"),
     )
 
     def __init__(self, frame: FrameType) -> None:
         self.frame = frame
+        self.moves = moves(frame.f_code)
         self.stack: list[Mark] = []
         self.local: dict[str, Mark] = {}
         self.packed: dict[
@@ -122,6 +123,7 @@ class Integers(Marks):
         for shadow in list(self._shadows.values()):
             self._abandon(shadow)
         self._shadows.clear()
+        self._taken = self._offering = None  # they hold frames, which refer to who traces them
 
     # -- frames --------------------------------------------------------------------------------
 
@@ -132,8 +134,14 @@ class Integers(Marks):
 
     def before(self, frame: FrameType, at: Instruction) -> None:
         """An instruction is about to run."""
-        if not self.lost and not is_second_half(at):
-            self._safely(self._before, frame, at)
+        if self.lost or is_second_half(at):
+            return
+        try:  # as `_safely`
+            self._before(frame, at)
+        except Lost as error:
+            self.lose(str(error))
+        except Exception as error:
+            self.lose(f"{type(error).__name__}: {error}")
 
     def leave(self, frame: FrameType) -> None:
         """A followed frame is left, or a generator yields."""
@@ -207,27 +215,35 @@ class Integers(Marks):
 
     def _before(self, frame: FrameType, at: Instruction) -> None:
         shadow = self._shadow(frame)
-        self._settle(shadow, at)
-        handler = HANDLERS.get(at.name)
+        kept, handler, count = shadow.moves[frame.f_lasti]
+        stack = shadow.stack
+        is_awaited = shadow.after is not None or shadow.call is not None or shadow.is_open
+        offers = self.offer is not None or self.reading is not None or self._taken is not None
+        if is_awaited or offers or kept is not None:  # else the instruction before left nothing
+            self._settle(shadow, at, kept)
+        elif len(stack) != at.depth:
+            raise Lost(f"{at.name} finds {at.depth} values and not {len(stack)}")
         if handler is None:
             if at.name not in MOVE_NOTHING:
                 self._unknown(shadow, at)
             return
-        count = handler.takes if isinstance(handler.takes, int) else handler.takes(at)
-        values = operands(frame, at, count) if count else ()
-        base = len(shadow.stack) - count
-        marks = shadow.stack[base:]
+        if not count:
+            stack += handler.run(Step(self, shadow, at, (), []))
+            return
+        values = operands(frame, at, count)
+        base = len(stack) - count
+        marks = stack[base:]
         for mark, value in zip(marks, values, strict=True):
-            self.checked(mark, value)
-        del shadow.stack[base:]
-        pushed = handler.run(Step(self, shadow, at, values, marks))
-        shadow.stack += pushed
+            if mark is not None:
+                self.checked(mark, value)
+        del stack[base:]
+        stack += handler.run(Step(self, shadow, at, values, marks))
 
-    def _settle(self, shadow: Shadow, at: Instruction) -> None:
-        """The instruction before has run: mark its result, and agree on the depth."""
+    def _settle(self, shadow: Shadow, at: Instruction, kept: int | None) -> None:
+        """The instruction before has run: mark its result, and agree on the depth. `kept` is not
+        None where only exceptions lead: how many values are below them."""
         stack, after, call = shadow.stack, shadow.after, shadow.call
         self._expire(shadow)
-        kept = handlers(shadow.frame.f_code).get(shadow.frame.f_lasti)
         if kept is not None:  # an exception was raised
             self._abandon(shadow)
             if len(stack) < kept:

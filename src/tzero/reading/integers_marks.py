@@ -59,6 +59,10 @@ ITERATORS: tuple[type, ...] = (type(iter(())), type(iter([])))
 """Iterators whose items are known wherever they go."""
 
 
+_OPENED = frozenset([*_CONTAINERS, *ITERATORS, BuiltinFunctionType, MethodWrapperType])
+"""Types of values that lead to what may be marked."""
+
+
 class Geometry(Protocol):
     """What is known of the geometry of tensors."""
 
@@ -152,6 +156,8 @@ class Marks:
 
     def _inside(self, value: Any) -> list[Any]:
         """The containers in a value, and itself if it is one."""
+        if type(value) not in _OPENED and id(value) not in self._items:
+            return []
         found: dict[int, Any] = {}
         todo = [value]
         while todo:

@@ -8,14 +8,17 @@ calls mean.
 from __future__ import annotations
 
 import dis
+import functools
 import operator
 import sys
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from types import CodeType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from tzero.adapters.python_frames import EMPTY, Instruction, arity, call_in
+from tzero.adapters.python_frames import EMPTY, Instruction, arity, call_in, decoded, handlers
 from tzero.reading import integers_containers as containers
 from tzero.reading.integers_calls import called
 from tzero.reading.integers_containers import Step
@@ -24,7 +27,7 @@ from tzero.reading.integers_marks import SEQUENCES, Lost, Mark, Offer
 if TYPE_CHECKING:
     from tzero.reading.integers import Integers, Shadow
 
-__all__ = ["HANDLERS", "MOVE_NOTHING", "Handler", "is_second_half"]
+__all__ = ["HANDLERS", "MOVE_NOTHING", "Handler", "Moves", "is_second_half", "moves"]
 
 Run = Callable[[Step], list[Mark]]
 
@@ -341,9 +344,13 @@ def _swap(step: Step) -> list[Mark]:
 
 def _push(step: Step) -> list[Mark]:
     """An instruction that pushes values which do not depend on sizes."""
-    at = step.at
-    arg = at.arg if dis.opmap[at.name] >= dis.HAVE_ARGUMENT else None
-    return [None] * dis.stack_effect(dis.opmap[at.name], arg)
+    return [None] * _effect(step.at.name, step.at.arg)
+
+
+@functools.lru_cache(1024)
+def _effect(name: str, arg: int) -> int:
+    opcode = dis.opmap[name]
+    return dis.stack_effect(opcode, arg if opcode >= dis.HAVE_ARGUMENT else None)
 
 
 def _keywords(step: Step) -> list[Mark]:
@@ -360,8 +367,7 @@ def _pin(step: Step) -> list[Mark]:
     """An instruction that is given values, and pushes as many as it says."""
     integers, at, values, marks = step.integers, step.at, step.values, step.marks
     integers.pin_values(values, marks)
-    arg = at.arg if dis.opmap[at.name] >= dis.HAVE_ARGUMENT else None
-    return [None] * (len(values) + dis.stack_effect(dis.opmap[at.name], arg))
+    return [None] * (len(values) + _effect(at.name, at.arg))
 
 
 def _drop(step: Step) -> list[Mark]:
@@ -469,3 +475,36 @@ MOVE_NOTHING = frozenset(
     ]
 )
 """Instructions that move no value, or end a frame."""
+
+
+class Moves(NamedTuple):
+    """What an instruction does with the stack: how many values are kept below an exception, if only
+    exceptions lead here; its handler, if it has one; and how many values it takes."""
+
+    kept: int | None
+    handler: Handler | None
+    takes: int
+
+
+_moves: weakref.WeakKeyDictionary[CodeType, Mapping[int, Moves]]
+_moves = weakref.WeakKeyDictionary()
+
+
+def moves(code: CodeType) -> Mapping[int, Moves]:
+    """What each instruction of a code object does with the stack, by its offset."""
+    found = _moves.get(code)
+    if found is None:
+        kept = handlers(code)
+        found = _moves[code] = {
+            place: _moved(at, kept.get(place)) for place, at in decoded(code).items()
+        }
+    return found
+
+
+def _moved(at: Instruction, kept: int | None) -> Moves:
+    handler = HANDLERS.get(at.name)
+    if handler is None:
+        return Moves(kept, None, 0)
+    return Moves(
+        kept, handler, handler.takes if isinstance(handler.takes, int) else handler.takes(at)
+    )

@@ -13,7 +13,7 @@ from __future__ import annotations
 import enum
 import functools
 from collections.abc import Callable, Sequence
-from types import FunctionType, ModuleType
+from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, ModuleType
 from typing import Any
 
 import torch
@@ -59,6 +59,10 @@ def can_change(kind: type) -> bool:
     return bool(kind.__flags__ & made) and not kind.__flags__ & fixed
 
 
+_NOT_PLAIN = frozenset([ModuleType, FunctionType, BuiltinFunctionType, MethodDescriptorType])
+"""Types of Python's own whose objects are often met, and are no constants."""
+
+
 class Known:
     """The objects of the world and the guards. `tensor` is called with each tensor of the world,
     its name, and the number of its guard."""
@@ -86,14 +90,19 @@ class Known:
     def enter(self, value: Any, name: str, is_passing: bool = False) -> None:
         """Note an object that a guarded read returned; or, `is_passing`, one that a library
         function returned, which may have been there before, or may be new in each call."""
-        if id(value) in self._objects or is_plain(value):
+        if id(value) in self._objects:
+            return
+        kind = type(value)
+        if kind not in _NOT_PLAIN and is_plain(value):
             return
         if is_passing:
             self._passing.add(id(value))
         self._objects[id(value)] = value
         self._names[id(value)] = name
+        if kind in _NOT_PLAIN and kind is not ModuleType:
+            return
         is_module = is_a(value, ModuleType) and not is_library(value)
-        if is_program_class(type(value)) or is_module or is_a(value, torch.nn.Module):
+        if is_module or is_program_class(kind) or is_a(value, torch.nn.Module):
             self._kinds.append(value)
 
     def member(self, value: Any) -> None:

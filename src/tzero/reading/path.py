@@ -19,13 +19,12 @@ called (finalizers, signal handlers) is recognized.
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import CodeType, FrameType, FunctionType
 from typing import Any
 
 from tzero.adapters.python_frames import (
-    decoded,
     function_of,
     start_tracing,
     stop_tracing,
@@ -39,7 +38,7 @@ from tzero.reading.integers import Integers
 from tzero.reading.known import is_program_class
 from tzero.reading.purity import LIBRARIES
 from tzero.reading.special import Callee
-from tzero.reading.steps import Steps
+from tzero.reading.steps import Ready, Steps, ready
 from tzero.reading.world import World
 
 __all__ = ["BUSY", "Path"]
@@ -72,6 +71,8 @@ class Path:
         self._cells: set[int] = set()  # cells of functions that were there before the call
         self._steps = Steps(world, self._judge, self._cells)
         self._is_over = self._is_paused = False
+        # The instructions of what was followed, by the identity of its code, which is kept.
+        self._tables: dict[int, tuple[CodeType, Mapping[int, Ready | None]]] = {}
         self._prefixed: dict[int, int] = {}  # by frame: where EXTENDED_ARG was before it
         self.codes: set[CodeType] = set()
         """The code that was followed, and the code nested in it."""
@@ -129,6 +130,8 @@ class Path:
         if self._is_over or self._is_paused or self._steps.fills_cache or event != "call":
             return None
         code = frame.f_code
+        if self._is_plainly_of_library(frame, code):
+            return None
         if code is self._host.__code__ and not self._follows_host:
             return None
         function = function_of(frame)
@@ -154,6 +157,17 @@ class Path:
             self._stop(error.reason, frame, True)
             return None
         return self._follow(frame)
+
+    def _is_plainly_of_library(self, frame: FrameType, code: CodeType) -> bool:
+        """Whether a frame is not followed because of its module alone, as most are."""
+        name = frame.f_globals.get("__name__") or ""
+        return (
+            name.partition(".")[0] in LIBRARIES
+            and self._steps.cached is None
+            and code is not self._host.__code__
+            and code not in self.codes
+            and code not in self._judge.followed
+        )
 
     def _is_of_library(self, function: Any, frame: FrameType) -> bool:
         """Whether a frame is not followed: `called` has judged the call of a library that led here.
@@ -197,6 +211,8 @@ class Path:
         self._steps.frames += 1
         if self.integers is not None:
             self.integers.enter(frame, frame.f_code is self._host.__code__)
+        if id(frame.f_code) not in self._tables:
+            self._tables[id(frame.f_code)] = frame.f_code, ready(frame.f_code)
         return trace_instructions(frame, self._step)
 
     def _stop(self, reason: str, frame: FrameType, lasting: bool, line: int = 0) -> None:
@@ -213,20 +229,25 @@ class Path:
             if event == "return" and self.integers is not None:
                 self.integers.leave(frame)
             return self._step
-        instruction = decoded(frame.f_code).get(frame.f_lasti)
-        if instruction is None:
+        place = frame.f_lasti
+        try:
+            ready = self._tables[id(frame.f_code)][1][place]
+        except KeyError:
             self._stop("its bytecode is not understood", frame, True)
             return None
-        if self._prefixed.pop(id(frame), None) == frame.f_lasti:
+        if self._prefixed and self._prefixed.pop(id(frame), None) == place:
             return self._step  # it was taken with its EXTENDED_ARG
-        if instruction.place != frame.f_lasti:
-            self._prefixed[id(frame)] = instruction.place
+        if ready is None:
+            return self._step
+        at = ready.at
+        if at.place != place:
+            self._prefixed[id(frame)] = at.place
         try:
-            self._steps.take(frame, instruction)
+            self._steps.take(frame, ready)
             if self.integers is not None:
-                self.integers.before(frame, instruction)
+                self.integers.before(frame, at)
         except Unreplayable as error:
-            self._stop(error.reason, frame, True, instruction.line)
+            self._stop(error.reason, frame, True, at.line)
             return None
         return self._step
 

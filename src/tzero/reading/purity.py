@@ -135,9 +135,12 @@ def is_library(thing: Any) -> bool:
     >>> is_library(torch.nn.Module), is_library(type("Own", (), {}))
     (True, False)
     """
-    name = thing.__name__ if isinstance(thing, ModuleType) else getattr(thing, "__module__", None)
     if isinstance(thing, FunctionType):  # functools.wraps copies __module__
         name = thing.__globals__.get("__name__")
+    elif isinstance(thing, ModuleType):
+        name = thing.__name__
+    else:
+        name = getattr(thing, "__module__", None)
     if (name or "").partition(".")[0] not in LIBRARIES:
         return False
     return not isinstance(thing, type) or _is_defined(thing)
@@ -149,10 +152,13 @@ _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 def _is_defined(kind: type) -> bool:
     """Whether a class is defined in the module that it names. A class that a library function
     creates for the program may name the library too."""
-    if not kind.__flags__ & _HEAP_TYPE or "<locals>" in kind.__qualname__:
+    name = kind.__qualname__
+    if not kind.__flags__ & _HEAP_TYPE or "<locals>" in name:
         return True
     module: Any = sys.modules.get(kind.__module__)
-    return functools.reduce(_attribute, kind.__qualname__.split("."), module) is kind
+    if "." not in name:
+        return getattr(module, name, None) is kind
+    return functools.reduce(_attribute, name.split("."), module) is kind
 
 
 def _attribute(thing: Any, name: str) -> Any:

@@ -10,8 +10,9 @@ import collections
 import enum
 import importlib.util
 import sys
+import weakref
 from collections.abc import Callable, Mapping, Sequence
-from types import BuiltinFunctionType, CellType, FrameType, FunctionType
+from types import BuiltinFunctionType, CellType, CodeType, FrameType, FunctionType
 from typing import Any, NamedTuple
 
 import torch
@@ -36,7 +37,7 @@ from tzero.reading.purity import is_library
 from tzero.reading.special import Callee
 from tzero.reading.world import Pending, World
 
-__all__ = ["Steps"]
+__all__ = ["Ready", "Steps", "ready"]
 
 
 class Steps:
@@ -56,23 +57,19 @@ class Steps:
         self._awaited: dict[int, tuple[Awaited, int]] = {}
         self._names: dict[int, tuple[str, ...]] = {}  # by frame: keywords of the next call
 
-    def take(self, frame: FrameType, at: Instruction) -> None:
+    def take(self, frame: FrameType, ready: Ready) -> None:
         """An instruction is about to run; the result of the call before it is on the stack."""
-        if at.name == "CALL" and _CALLS == "PRECALL":  # the second half of a call
-            return
-        awaited, place = self._awaited.pop(id(frame), (None, 0))
+        at, count, handle = ready
+        awaited, place = self._awaited.pop(id(frame), _NOTHING) if self._awaited else _NOTHING
         if self.fills_cache and (not _is_of_cache(awaited) or frame.f_lasti != place):
             name = self.cached.__qualname__
             raise Unreplayable(f"{name}, whose results are cached, raises an exception", "", 0)
         self.cached, self.fills_cache = None, False
         if awaited is not None:
             self._came(awaited, frame, at, raised=frame.f_lasti != place)
-        if at.name in _HARMLESS:
-            return
-        count, handle = _HANDLERS.get(at.name, (0, Steps.refused))
-        taken = count if count >= 0 else arity(at)
-        self.operands = operands(frame, at, taken) if taken else ()
-        handle(self, frame, at, self.operands)
+        if handle is not None:
+            self.operands = operands(frame, at, count) if count else ()
+            handle(self, frame, at, self.operands)
 
     def _came(self, awaited: Awaited, frame: FrameType, at: Instruction, raised: bool) -> None:
         """What the instruction before this one gave, or whether it raised."""
@@ -262,6 +259,7 @@ class Result(NamedTuple):
 
 
 Awaited = Result | Pending
+_NOTHING: tuple[Awaited | None, int] = (None, 0)
 
 
 def _is_of_cache(awaited: Awaited | None) -> bool:
@@ -431,3 +429,33 @@ _HARMLESS = frozenset(
 )
 """Instructions that neither read nor change anything that was there before the call. An instruction
 that is in neither table is not followed."""
+
+
+class Ready(NamedTuple):
+    """An instruction, how many operands it has, and what handles it: None for a harmless one."""
+
+    at: Instruction
+    takes: int
+    handle: Handle | None
+
+
+_ready: weakref.WeakKeyDictionary[CodeType, Mapping[int, Ready | None]]
+_ready = weakref.WeakKeyDictionary()
+
+
+def ready(code: CodeType) -> Mapping[int, Ready | None]:
+    """The instructions of a code object by offset, with what handles each; None for the second half
+    of a call."""
+    found = _ready.get(code)
+    if found is None:
+        found = _ready[code] = {place: _made_ready(at) for place, at in decoded(code).items()}
+    return found
+
+
+def _made_ready(at: Instruction) -> Ready | None:
+    if at.name == "CALL" and _CALLS == "PRECALL":
+        return None
+    if at.name in _HARMLESS:
+        return Ready(at, 0, None)
+    count, handle = _HANDLERS.get(at.name, (0, Steps.refused))
+    return Ready(at, count if count >= 0 else arity(at), handle)
