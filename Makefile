@@ -56,7 +56,7 @@ endif
 # A file stays in one process. tests/conftest.py orders them, the longest first.
 BY_FILE := --dist loadfile --no-loadscope-reorder
 
-.PHONY: help bench test test-bench lint types environments-beside-sanitized environments checks tests tests-beside-checks tidy test-all test-others test-faults test-verify test-helion sanitized sanitize test-newest test-gpu sanitize-gpu soak corpus fix docs clean
+.PHONY: help bench test test-bench lint types environments-beside-sanitized environments checks tests tests-beside-checks tidy test-all test-others test-faults test-verify test-symbolic test-helion sanitized sanitize test-newest test-gpu sanitize-gpu soak corpus fix docs clean
 
 help:
 	@echo 'make bench     build, and print a table of measurements for this machine'
@@ -88,7 +88,7 @@ tests: test-all test-others
 
 # The longest first. Three at a time, since some tests wait for processes and deadlines.
 test-others:
-	@$(MAKE) --no-print-directory -j 3 -O BESIDE=1 test-newest test-faults sanitize test-verify test-helion
+	@$(MAKE) --no-print-directory -j 3 -O BESIDE=1 test-newest test-faults sanitize test-verify test-symbolic test-helion
 
 lint: $(VENV)/.ready-dev
 	$(BIN)/ruff format --check .
@@ -163,6 +163,12 @@ test-faults: $(VENV)/.ready-dev
 # is about replays, of which there are none then; their skips are not listed.
 test-verify: $(VENV)/.ready-dev
 	TZERO_CPU=1 TZERO_VERIFY=1 $(BIN)/python -m pytest -r fE -n $(WORKERS) $(BY_FILE) -m 'not gpu and not soak' tests/plans $(TEST_ARGS)
+
+# And once more, with plans over sizes from the first call on. Left out: what Python replays, which has
+# no such plans, the tests of such plans, and a host function that cannot be followed.
+test-symbolic: $(VENV)/.ready-dev
+	TZERO_CPU=1 $(BIN)/python -m pytest -r fE -n $(WORKERS) $(BY_FILE) -m 'not gpu and not soak' --symbolic \
+		-k 'not python and not native-permute' --ignore tests/plans/test_sized.py tests/plans $(TEST_ARGS)
 
 # The oldest Helion that is supported; the others are those of the constraints. What depends on the
 # version is tested in each run; `make test-helion HELION_TESTS=tests/integrations/helion` runs all.

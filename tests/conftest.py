@@ -60,6 +60,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="FILE",
         help="this build of tzero._native instead of the installed one (see `make sanitize`)",
     )
+    parser.addoption(
+        "--symbolic",
+        action="store_true",
+        help="plans leave all sizes open from the first call on, unless a kernel says otherwise",
+    )
+
+
+def _start_symbolic() -> None:
+    """Let kernels without `static_shapes` start with plans over sizes. Their keys stay exact."""
+    from tzero.api import decorators
+
+    decorators._FREE = {**decorators._FREE, None: "everything"}
 
 
 def _parse_one_at_a_time() -> None:
@@ -109,6 +121,8 @@ def pytest_configure(config: pytest.Config) -> None:
         assert spec is not None and spec.loader is not None, f"{path} is no extension module"
         sys.modules["tzero._native"] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(sys.modules["tzero._native"])
+    if config.getoption("symbolic"):
+        _start_symbolic()
 
 
 def _longest_first(items: list[pytest.Item]) -> None:

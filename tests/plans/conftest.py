@@ -2,6 +2,7 @@
 
 With ``TZERO_VERIFY=1`` the whole directory runs in verify mode: every call is recorded again and
 compared with its plan. No call is replayed then, so tests about replays alone are skipped.
+With ``--symbolic`` plans leave all sizes open from the first call on.
 """
 
 from __future__ import annotations
@@ -36,6 +37,13 @@ def replaying() -> None:
     """Skip tests that are only about replays in verify mode."""
     if tiers.verifying():
         pytest.skip("in verify mode the host function runs in every call")
+
+
+@pytest.fixture
+def exact(request: pytest.FixtureRequest) -> None:
+    """Skip tests that are about plans for one size in a run with ``--symbolic``."""
+    if request.config.getoption("symbolic"):
+        pytest.skip("it is about plans for one size")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -123,6 +123,7 @@ def test_a_number_that_is_only_passed_on_has_a_plan_for_each_class(host: Any, pa
         assert not any(found(integer_place(), value) for value in others)
 
 
+@pytest.mark.usefixtures("exact")
 @pytest.mark.usefixtures("replaying")
 @pytest.mark.parametrize("host", [looked_at, passed_on_and_looked_at, asked_by_a_grid])
 def test_a_number_that_is_looked_at_has_a_plan_for_each_value(host: Any, pair: Any) -> None:

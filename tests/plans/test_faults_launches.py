@@ -64,6 +64,7 @@ def on_the_cpu() -> None:
         pytest.skip("an assertion on a GPU ends its context")
 
 
+@pytest.mark.usefixtures("exact")
 @pytest.mark.usefixtures("on_the_cpu")
 @pytest.mark.parametrize("pooled", [False, True])
 @pytest.mark.parametrize("which", range(3))

@@ -128,6 +128,7 @@ def facts(seen: list[Hooked]) -> list[Any]:
     ]
 
 
+@pytest.mark.usefixtures("exact")
 @pytest.mark.parametrize("host", HOSTS, ids=lambda host: host.__name__)
 @pytest.mark.parametrize("early", [False, True], ids=["attached later", "attached first"])
 def test_a_hook_gets_the_arguments_as_they_are_written(
@@ -190,6 +191,7 @@ def test_a_launch_of_tzeros_own_shows_hooks_the_same(
     assert facts(seen) == facts(plainly)
 
 
+@pytest.mark.usefixtures("exact")
 def test_the_source_of_a_wrapper_spells_launches_as_they_are_written(tier: int) -> None:
     kernel, x, y = of_tier(tier, with_options), torch.randn(40), torch.randn(40)
     kernel(x, y)

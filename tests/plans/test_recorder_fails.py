@@ -35,6 +35,7 @@ def reasons(seen: list[events.Event]) -> list[str]:
     return [event.reason for event in seen if event.kind == "fallback"]
 
 
+@pytest.mark.usefixtures("exact")
 @pytest.mark.parametrize(
     "module, name",
     [(torch_ops, "obstacle"), (record, "situation"), (slots, "constant_of")],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import random
 from collections.abc import Callable
@@ -73,6 +74,18 @@ def head_of(x, n):
     out = torch.empty_like(head)
     scale_kernel[(triton.cdiv(n, 64),)](head, out, 2.0, n, BLOCK=64)
     return out, x[1 : n + 1].sum()
+
+
+def with_a_slice(x):
+    return scaled_by_two(x), (slice(1, None), ...), x.shape
+
+
+def filled(x, by, more):
+    return scaled_by_two(x), torch.full((2,), by), torch.full((2,), more[0])
+
+
+def compared(x, by):
+    return scaled_by_two(x), by > 1.5
 
 
 def specialized(x):
@@ -320,6 +333,45 @@ def test_a_slice_up_to_a_number_is_computed() -> None:
         x = torch.randn(n + 20)
         assert_same(kernel(x, n), head_of(x, n))
     assert kernel.stats().native_replays == 3
+
+
+@pytest.mark.usefixtures("replaying")
+def test_a_slice_in_the_result_is_the_same_for_each_size() -> None:
+    kernel = tzero.kernel(with_a_slice)
+    assert called(kernel, 30, 50, 70, 90, 110) == (3, 2)
+
+
+@pytest.mark.parametrize("observed", [False, True])
+def test_a_float_that_is_used_by_value_has_plans_of_its_own(observed: bool) -> None:
+    kernel = tzero.kernel(filled)
+    with tzero.events.observe(lambda event: None) if observed else contextlib.nullcontext():
+        for n in range(20, 44, 2):
+            for by, more in ((1.0, [3.0]), (2.0, [3.0]), (1.0, [4.0]), (-0.0, [3.0])):
+                x = torch.randn(n)
+                assert_same(kernel(x, by, more), filled(x, by, more))
+
+
+@pytest.mark.usefixtures("replaying")
+def test_plans_that_differ_in_a_number_alone_do_not_replace_each_other() -> None:
+    kernel = tzero.kernel(compared)
+    for n in range(20, 60, 4):
+        for by in (1.0, 2.0):
+            x = torch.randn(n + 2)
+            assert_same(kernel(x, by), compared(x, by))
+    assert kernel.stats().recordings <= 4
+
+
+@pytest.mark.usefixtures("replaying")
+def test_what_interrupts_every_recording_over_sizes_leaves_exact_plans() -> None:
+    kernel, x, seen = tzero.kernel(static_shapes=False)(scaled_by_two), torch.randn(100), []
+    scale_kernel.add_pre_run_hook(hook := lambda *args, **kwargs: seen.append(1))
+    try:
+        for _ in range(25):
+            assert_same(kernel(x), x * 2)
+    finally:
+        scale_kernel.pre_run_hooks.remove(hook)
+    assert len(seen) == 25
+    assert kernel.explain(x).plan is not None
 
 
 @pytest.mark.usefixtures("replaying")

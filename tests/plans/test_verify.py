@@ -90,6 +90,7 @@ ROWS: list[tuple[Any, str, str]] = [
 ]
 
 
+@pytest.mark.usefixtures("exact")
 @pytest.mark.parametrize(("host", "fact", "now"), ROWS)
 def test_what_plans_do_not_see_is_a_drift_that_names_the_fact(
     host: Any, fact: str, now: str, tier: int

@@ -54,12 +54,18 @@ def hidden_in_an_equation(x):
     return scaled(x, torch.zeros_like(x), x.numel())
 
 
+def hidden_in_a_refusal(x):
+    out = scaled(x, torch.zeros_like(x), x.numel())
+    return out, x.tolist() if hidden() else None
+
+
 ROWS: list[tuple[Any, str, str]] = [
     (hidden_in_an_argument, "step 2", "(x.size(1) * 6)"),
     (hidden_in_geometry, "the geometry of its tensors", "float32[x.size(1), x.size(0)]"),
     (hidden_in_the_result, "its result", "x.size(1)"),
     (hidden_in_a_condition, "the set of conditions on sizes", "(x.size(0) * x.size(1)) > 3"),
     (hidden_in_an_equation, "the set of sizes it leaves open", "x.size(1), x.stride(0)"),
+    (hidden_in_a_refusal, "it", "not replayed: it reads Tensor.tolist"),
 ]
 
 

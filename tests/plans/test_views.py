@@ -290,6 +290,7 @@ def steps_of(host: Host, x: torch.Tensor, **options: Any) -> tuple[list[Any], in
     return calls, len(made)
 
 
+@pytest.mark.usefixtures("exact")
 @pytest.mark.parametrize(
     ("host", "views"),
     [(there_and_back, 1), (every_link, 3), (with_offsets, 3), (of_an_output, 3), (empty, 3)],

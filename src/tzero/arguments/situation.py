@@ -101,7 +101,7 @@ def situation(args: Sequence[Any], by_value: Collection[int], exact: bool = Fals
 
 def alike(args: Sequence[Any]) -> Hashable:
     """What calls have in common that one plan over sizes may serve: everything but sizes, strides,
-    addresses and integers.
+    addresses and numbers.
 
     >>> alike((1, [2])) == alike((3, [4])), alike((1,)) == alike((1.0,))
     (True, False)
@@ -113,10 +113,11 @@ def alike(args: Sequence[Any]) -> Hashable:
         if kind in TENSORS:
             facts = _facts_besides_sizes(value)
             return (*facts, value.dim(), seen.setdefault(id(value), len(seen)))
-        if kind is list or kind is tuple:
-            return (cast("Hashable", kind), *map(assumed, value))
-        if kind is dict:
-            return (dict, *((constant(key), assumed(item)) for key, item in value.items()))
+        if kind is list or kind is tuple or kind is dict:
+            same = seen.setdefault(id(value), len(seen))
+            if kind is dict:
+                return (dict, same, *((constant(k), assumed(item)) for k, item in value.items()))
+            return (cast("Hashable", kind), same, *map(assumed, value))
         return cast("Hashable", kind) if kind in NUMBERS else constant(value)
 
     return tuple(map(assumed, args))

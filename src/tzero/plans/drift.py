@@ -120,6 +120,8 @@ def _sized_drift(before: Plan, now: Plan) -> Drift | None:
     if found:  # a first call may have compared more, as it may have read more
         lost = [each for each in one.sizing.conditions if each not in other.sizing.conditions]
         return Drift("the set of conditions on sizes", _said(one, lost), _said(other, found))
+    if one.sizing.chosen != other.sizing.chosen:
+        return Drift("the choice of its config", str(one.sizing.chosen), str(other.sizing.chosen))
     fact = steps_drift(one, other)
     if fact is None and one.sizing.slots != other.sizing.slots:
         return Drift("the geometry of its tensors", *map(_geometry, (one, other)))
@@ -136,8 +138,8 @@ def _left_open(plan: Plan) -> str:
 def _said(plan: Plan, conditions: Sequence[Condition]) -> str:
     """Conditions of a plan as text."""
     assert plan.sizing is not None
-    chosen = dataclasses.replace(plan.sizing, conditions=tuple(conditions))
-    return ", ".join(chosen.conditioned(plan.leaves)) or "nothing"
+    these = dataclasses.replace(plan.sizing, conditions=tuple(conditions), chosen=None)
+    return ", ".join(these.conditioned(plan.leaves)) or "nothing"
 
 
 def _geometry(plan: Plan) -> str:
@@ -157,7 +159,14 @@ def _renumbered(one: Plan, of_one: Sizing, other: Plan, of_other: Sizing) -> tup
         by: dict[Any, Any] = {Formula(k): Formula(number) for k, number in enumerate(new)}
         conditions = (Condition(c, new[a], new[b], truth) for c, a, b, truth in sizing.conditions)
         slots = (None if shape is None else _shape(shape, new) for shape in sizing.slots)
-        changed = Sizing(tuple(shared.nodes), tuple(conditions), sizing.free, tuple(slots))
+        chosen = sizing.chosen and sizing.chosen.renumbered(new.__getitem__)
+        changed = Sizing(
+            tuple(shared.nodes),
+            tuple(conditions),
+            sizing.free,
+            tuple(slots),
+            chosen=chosen and dataclasses.replace(chosen, selector=None),
+        )
         made.append(
             dataclasses.replace(
                 plan,

@@ -231,6 +231,8 @@ class Sizes:
     def _lifted_result(self, result: Any, mark: Mark) -> Any:
         if type(result) is int:
             return mark if type(mark) is int else self.formulas.constant(result)
+        if type(result) is slice:
+            return self.lifted(result, mark, set())
         if isinstance(result, (tuple, list, dict)):
             every = list(result.values()) if isinstance(result, dict) else list(result)
             held = self.integers.items_of(result)

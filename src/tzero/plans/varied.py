@@ -14,6 +14,8 @@ from typing import Any, Literal, NamedTuple
 
 from tzero.adapters import torch_modes
 from tzero.adapters.torch_internals import dynamic_dims, static_dims
+from tzero.arguments.key import constant
+from tzero.arguments.scalars import NUMBERS
 from tzero.arguments.situation import TENSORS, alike, leaves
 from tzero.errors import UnsupportedType
 from tzero.plans.plan import Plan
@@ -38,10 +40,12 @@ _MOST_INTERRUPTED = 16
 
 
 class _Kept(NamedTuple):
-    """A plan over sizes, and the sizes, strides and integers that it does not leave open."""
+    """A plan over sizes; the sizes, strides and integers that it does not leave open; and the other
+    numbers that it is for, by leaf."""
 
     planned: Planned
     fixed: dict[Source, int]
+    numbers: dict[int, Hashable]
 
 
 class _Seen:
@@ -123,18 +127,22 @@ class Varied:
             seen.in_vain, seen.why = seen.in_vain + bool(plan.unsized), plan.unsized or seen.why
             return planned._replace(plan=dataclasses.replace(plan, unsized=seen.why))
         seen.in_vain = seen.interrupted = 0
-        for other in [each.planned for each in seen.plans if is_variant(plan, each.planned.plan)]:
-            planned = planned._replace(variants=_joined(planned, other))
-            seen.plans = [each for each in seen.plans if each.planned is not other]
-            other.bound.plans.forget(other)
-        free, (_, now) = set(plan.sizing.free), self._now(args)
+        every, now = self._now(args)
+        free = set(plan.sizing.free)
         fixed = {
             source: n
             for source, n in now.items()
             if source not in free and (source.what != "number" or source.leaf in plan.by_value)
         }
+        numbers = _numbers(every, plan.by_value)
+        for kept in seen.plans:
+            other = kept.planned
+            if kept[1:] == (fixed, numbers) and is_variant(plan, other.plan):
+                planned = planned._replace(variants=_joined(planned, other))
+                seen.plans = [each for each in seen.plans if each is not kept]
+                other.bound.plans.forget(other)
         alive = [each for each in seen.plans if _is_alive(each.planned)]
-        seen.plans = [*alive[1 - _MOST_PLANS :], _Kept(planned, fixed)]
+        seen.plans = [*alive[1 - _MOST_PLANS :], _Kept(planned, fixed, numbers)]
         return planned
 
     def note_interruption(self, args: tuple[Any, ...], why: str, apart: Hashable = None) -> None:
@@ -157,6 +165,7 @@ class Varied:
             planned: Planned = kept.planned
             sizing = planned.plan.sizing
             same = _is_alive(planned) and all(now[source] == n for source, n in kept.fixed.items())
+            same = same and _numbers(every, planned.plan.by_value) == kept.numbers
             if same and sizing is not None and sizing.at(every) is not None:
                 return planned
         return None
@@ -178,6 +187,15 @@ def _kind(args: tuple[Any, ...], apart: Hashable = None) -> Hashable | None:
         return torch_modes.now(), alike(args), apart
     except (UnsupportedType, RuntimeError):  # torch raises it for tensors without sizes
         return None
+
+
+def _numbers(every: Sequence[Any], by_value: frozenset[int]) -> dict[int, Hashable]:
+    """The numbers among the leaves that are no integers, and that a plan is for."""
+    return {
+        k: constant(value)
+        for k, value in enumerate(every)
+        if k in by_value and type(value) in NUMBERS and type(value) is not int
+    }
 
 
 def _joined(planned: Planned, other: Planned) -> tuple[Plan, ...]:
