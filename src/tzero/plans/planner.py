@@ -250,20 +250,18 @@ class Planner(Generic[R]):
             self.fallbacks.passing(f"not replayed: {BUSY}")
             return result, None
         is_interrupted = isinstance(made, Refusal) and made.outside
-        if free and is_interrupted and before is None:
-            self.varied.note_interruption(args, str(made), self._apart(bound))
-            self.fallbacks.passing(f"not replayed: {made}")
-            self._interrupted = True
-            return result, None  # it does not count as tried in vain: it may be recorded exactly
-        prevents = before is None and _prevents_following(made, self._interrupted)
-        if followed and not self._follows and prevents:
-            self._by_source = True  # the next call is recorded by what its source reads
-            self.varied.disable(f"its calls cannot be followed: {made}")
-            return result, None
-        self._interrupted = is_interrupted
+        again, self._interrupted = self._interrupted, is_interrupted
         if before is not None:
             if not is_interrupted:
                 self._verify(before.plan, made)
+            return result, None
+        if free and is_interrupted:  # not tried in vain: it may be recorded exactly
+            self.varied.note_interruption(args, str(made), self._apart(bound))
+            self.fallbacks.passing(f"not replayed: {made}")
+            return result, None
+        if followed and not self._follows and _prevents_following(made, again):
+            self._by_source = True  # the next call is recorded by what its source reads
+            self.varied.disable(f"its calls cannot be followed: {made}")
             return result, None
         if isinstance(made, Refusal):
             self._keep_refusal(bound, key, made)
