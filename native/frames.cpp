@@ -86,8 +86,10 @@ PyObject *untraced_exit(PyObject *, PyObject *) {
 }
 
 PyMethodDef untraced_methods[] = {
-    {"__enter__", untraced_enter, METH_NOARGS, nullptr},
-    {"__exit__", untraced_exit, METH_VARARGS, nullptr},
+    {"__enter__", untraced_enter, METH_NOARGS,
+     PyDoc_STR("__enter__($self, /)\n--\n\nSuspend this thread's trace and profile functions.")},
+    {"__exit__", untraced_exit, METH_VARARGS,
+     PyDoc_STR("__exit__($self, /, *exception)\n--\n\nLet them see frames again.")},
     {nullptr, nullptr, 0, nullptr},
 };
 
