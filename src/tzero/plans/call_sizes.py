@@ -29,6 +29,7 @@ from tzero.plans.size_rules import (
 from tzero.plans.sizes import Sizes
 from tzero.plans.torch_ops import Ran, always_makes_new, named
 from tzero.reading.integers import Mark, Offer
+from tzero.reading.integers_launches import launched_with
 from tzero.symbolic.shapes import VIEWS, NoRule, Shape, broadcast
 
 __all__ = ["LaunchSizes", "TorchSizes"]
@@ -224,18 +225,35 @@ class LaunchSizes:
         nothing: list[Mark] = [None] * (len(args) + len(kwargs))
         if offer is None:
             return nothing
+        marks: Sequence[Mark] | None = None
         if offer.subscript is None:
-            marks = self._passed_on(offer, args)
-            if marks is None:
-                return nothing
-            integers.take(offer)
-            return [*marks, *[None] * len(kwargs)]
-        if offer.subscript[0] is not self._function or not _is_given(offer, args, kwargs):
+            found = self._launched_by(offer, args)
+            marks = None if found is None else [*found, *[None] * len(kwargs)]
+        elif offer.subscript[0] is not self._function:
+            marks = self._passed_on(offer, offer.subscript[0], args, kwargs)
+        elif _is_given(offer, args, kwargs):
+            marks = offer.marks
+        if marks is None:
             return nothing
         integers.take(offer)
-        return offer.marks
+        return marks
 
-    def _passed_on(self, offer: Offer, args: Sequence[Any]) -> Sequence[Mark] | None:
+    def _passed_on(
+        self, offer: Offer, kernel: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Sequence[Mark] | None:
+        """The marks of a launch that heuristics and autotuners make, which add arguments; None if
+        they do something else. What the choice of a config depends on is pinned."""
+        if triton_launch.wrapped_in(kernel, offer.function) is not self._function:
+            return None
+        given = {name: kwargs[name] for name in offer.names if name in kwargs}
+        marks = launched_with(offer)
+        if marks is None or not _is_given(offer, args, given):
+            return None
+        for name in triton_launch.tuned_by(kernel):
+            self._sizes.integers.pin(None, marks.get(name))
+        return [*offer.marks[: len(args)], *(marks.get(name) for name in kwargs)]
+
+    def _launched_by(self, offer: Offer, args: Sequence[Any]) -> Sequence[Mark] | None:
         """The marks of the arguments that a launcher passes on; None if the offer is not of a call
         of it that launches this kernel, or if it has options that are marked or the launcher's."""
         launcher, count = self._sizes.launcher, len(offer.args) - len(offer.names)

@@ -374,10 +374,12 @@ class Planner(Generic[R]):
 
     def _prefers_path(self, bound: Bound[R], dependencies: Dependencies | None) -> bool:
         """Whether calls are followed although the source can be read: if what it reads needs guards
-        in Python. Those of a followed call are native."""
+        in Python, where those of a followed call are native; or if code interrupted it that may be
+        called where the source does not show it, such as the `run` of an autotuner's subclass."""
         if self._by_source or dependencies is None or sys.gettrace() is not None:
             return False
-        return any(type(each) is Check for each in dependencies.guards) and self._can_follow(bound)
+        reads = any(type(each) is Check for each in dependencies.guards)
+        return (reads or self._interrupted) and self._can_follow(bound)
 
     # -- for `explain` -------------------------------------------------------------------------
 

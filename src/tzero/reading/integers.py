@@ -25,6 +25,7 @@ import torch
 
 from tzero.adapters.python_frames import Instruction, function_of, operands
 from tzero.reading.integers_containers import Step
+from tzero.reading.integers_launches import as_run, classes_of, is_launching, launched_with
 from tzero.reading.integers_marks import Geometry, Lost, Mark, Marks, Offer, Ratio
 from tzero.reading.integers_steps import MOVE_NOTHING, is_second_half, moves
 from tzero.symbolic.formulas import Formulas
@@ -56,8 +57,8 @@ class Shadow:
     """The marks of one frame."""
 
     __slots__ = (
-        *("after", "boxes", "call", "frame", "is_answer", "is_host", "is_open", "local"),
-        *("moves", "names", "packed", "stack"),
+        *("after", "aside", "boxes", "call", "frame", "is_answer", "is_host", "is_open"),
+        *("local", "moves", "names", "packed", "stack"),
     )
 
     def __init__(self, frame: FrameType) -> None:
@@ -76,6 +77,7 @@ class Shadow:
         self.call: Call | None = None
         self.names: tuple[str, ...] = ()  # keywords of the next call
         self.is_host = self.is_answer = False
+        self.aside: tuple[Offer, Shadow] | None = None  # the call whose offer waits for this frame
 
 
 class Integers(Marks):
@@ -122,6 +124,8 @@ class Integers(Marks):
         self._expire()
         for shadow in list(self._shadows.values()):
             self._abandon(shadow)
+            if shadow.aside is not None:
+                self._pin_call(shadow.aside[0])
         self._shadows.clear()
         self._taken = self._offering = None  # they hold frames, which refer to who traces them
 
@@ -149,6 +153,9 @@ class Integers(Marks):
             shadow = self._shadows.pop(id(frame), None)
             if shadow is not None:
                 self._abandon(shadow)
+                if shadow.aside is not None:
+                    self._expire()
+                    self.offer, self._offering = shadow.aside
 
     def _safely(self, follow: Callable[..., None], *args: Any) -> None:
         """An error of the tracker must not reach the program: the plan is for this call alone."""
@@ -166,6 +173,8 @@ class Integers(Marks):
         self.offer = self.reading = self._taken = None
         for held in (self._shadows, self._items, self._iterators, self._cells, self._launchers):
             held.clear()
+        self._attributes.clear()
+        self._views.clear()
 
     def _enter(self, frame: FrameType, is_host: bool) -> None:
         found = self._shadows.get(id(frame))
@@ -182,6 +191,8 @@ class Integers(Marks):
                 raise Lost("the host function is not followed")
             self._has_begun = shadow.is_host = True
             shadow.local.update(self.arguments)
+        elif self.offer is not None:
+            self._ask(shadow, self.offer)
         elif self._taken is not None:
             # Code that is not followed calls it, with what it was given in the call.
             shadow.is_answer = any(
@@ -190,6 +201,26 @@ class Integers(Marks):
             self.has_answered |= shadow.is_answer
             if not shadow.is_answer:
                 self._pin_call(self._taken[0])
+
+    def _ask(self, shadow: Shadow, offer: Offer) -> None:
+        """Code that is not followed calls a function during the call that is offered. Heuristics
+        and hooks of a kernel get a dict of its arguments, and what they return is pinned; the offer
+        waits until they have returned."""
+        frame, marks = shadow.frame, launched_with(offer)
+        if marks is None or not is_launching(frame, offer) or frame.f_code.co_flags & GENERATES:
+            self._pin_call(offer)
+            return
+        if any(function_of(frame) is each.run for each in classes_of(offer)):
+            self.offer = None  # a class of the program launches: what it does is followed
+            _bind(shadow, as_run(offer))
+            return
+        given = [each for each in list(frame.f_locals.values()) if type(each) is dict]
+        if not given:
+            self._pin_call(offer)
+        for each in given:
+            self.mark_items(each, {name: marks.get(name) for name in each})
+        assert self._offering is not None
+        shadow.aside, self.offer = (offer, self._offering), None
 
     def _shadow(self, frame: FrameType) -> Shadow:
         shadow = self._shadows.get(id(frame))

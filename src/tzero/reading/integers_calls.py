@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 import triton
 
+from tzero.reading.integers_launches import as_launch
 from tzero.reading.integers_marks import ITERATORS, SEQUENCES, Mark, Offer, Ratio, is_plain_key
 from tzero.reading.purity import is_library
 
@@ -45,7 +46,7 @@ Understood = Callable[["Integers", "Shadow", Offer], Mark]
 
 def called(integers: Integers, shadow: Shadow, written: Offer) -> list[Mark]:
     """A call is about to be made; the mark of its result, as far as it is known now."""
-    offer = _opened(written)._replace(subscript=integers.subscript_of(written.function))
+    offer = as_launch(_opened(written)._replace(subscript=integers.subscript_of(written.function)))
     function = offer.function
     understood = _UNDERSTOOD.get(id(function))
     if understood is not None:
@@ -181,6 +182,13 @@ def _type_only(integers: Integers, shadow: Shadow, offer: Offer) -> Mark:
     return None
 
 
+def _attribute_of_type(integers: Integers, shadow: Shadow, offer: Offer) -> Mark:
+    """hasattr: which attributes an integer has depends on its type alone."""
+    if len(offer.args) != 2 or type(offer.args[0]) is not int:
+        raise NotUnderstood
+    return None
+
+
 # -- containers ------------------------------------------------------------------------------------
 
 
@@ -232,6 +240,15 @@ def _got(integers: Integers, shadow: Shadow, offer: Offer) -> Mark:
     if key in held:
         return items.get(key) if isinstance(items, dict) else None
     return offer.marks[2] if len(offer.args) == 3 else None
+
+
+def _viewed(integers: Integers, shadow: Shadow, offer: Offer) -> Mark:
+    """dict.items, dict.values"""
+    if len(offer.args) != 1 or type(offer.args[0]) is not dict:
+        raise NotUnderstood
+    (held,) = offer.args
+    shadow.after = 0, lambda made: integers.view(made, held)
+    return None
 
 
 def _change(integers: Integers, shadow: Shadow, target: Any, items: list[Mark]) -> None:
@@ -315,11 +332,14 @@ _UNDERSTOOD: dict[int, Understood] = {
         (torch.Size, _copied),
         (dict, _named),
         (dict.get, _got),
+        (dict.items, _viewed),
+        (dict.values, _viewed),
         (list.append, _appended),
         (list.extend, _extended),
         (len, _length),
         (isinstance, _type_only),
         (callable, _type_only),
+        (hasattr, _attribute_of_type),
         (torch.Tensor.size, _geometry("sizes")),
         (torch.Tensor.stride, _geometry("strides")),
         (torch.Tensor.numel, _count),

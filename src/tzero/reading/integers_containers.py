@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from tzero.adapters.python_frames import Instruction, operands
-from tzero.reading.integers_marks import SEQUENCES, Mark, Offer, is_plain_key
+from tzero.reading.integers_marks import SEQUENCES, VIEWS, Mark, Offer, is_plain_key
 from tzero.reading.kinds import KERNELS
 
 if TYPE_CHECKING:
@@ -254,6 +254,8 @@ def iterated(step: Step) -> list[Mark]:
             integers.iterate(iterator, sequence)
 
         shadow.after = 0, note
+    elif type(sequence) in VIEWS:
+        shadow.after = 0, lambda iterator: integers.view(iterator, sequence)
     elif type(sequence) is not dict:
         integers.pin_values((), marks)
     return [None]
@@ -263,7 +265,16 @@ def next(step: Step) -> list[Mark]:
     """FOR_ITER: the iterator stays, and goes when it is exhausted."""
     integers, shadow, values = step.integers, step.shadow, step.values
     shadow.is_open = True
+    if type(values[0]) is _ITEMS:
+        holding(integers, shadow, [None, integers.next_in_view(values[0])])
+        return [None, None]
+    if type(values[0]) is _VALUES:
+        return [None, integers.next_in_view(values[0])]
     return [None, integers.next_of(values[0])]
+
+
+_ITEMS: type = type(iter({}.items()))
+_VALUES: type = type(iter({}.values()))
 
 
 def intrinsic(step: Step) -> list[Mark]:

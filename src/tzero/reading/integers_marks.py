@@ -24,6 +24,7 @@ from tzero.symbolic.formulas import Formulas
 __all__ = [
     "ITERATORS",
     "SEQUENCES",
+    "VIEWS",
     "Geometry",
     "Items",
     "Lost",
@@ -31,6 +32,7 @@ __all__ = [
     "Marks",
     "Offer",
     "Ratio",
+    "is_context",
     "is_plain_key",
 ]
 
@@ -57,6 +59,11 @@ _CONTAINERS = (*SEQUENCES, dict, slice)
 _CHANGEABLE = (list, dict)
 ITERATORS: tuple[type, ...] = (type(iter(())), type(iter([])))
 """Iterators whose items are known wherever they go."""
+
+VIEWS: tuple[type, ...] = (type({}.items()), type({}.values()))
+"""What `dict.items` and `dict.values` return."""
+
+_OF_VIEWS = (*VIEWS, type(iter({}.items())), type(iter({}.values())))
 
 
 _OPENED = frozenset([*_CONTAINERS, *ITERATORS, BuiltinFunctionType, MethodWrapperType])
@@ -92,6 +99,8 @@ class Marks:
         self.formulas = formulas
         self._items: dict[int, tuple[Any, Items]] = {}
         self._iterators: dict[int, tuple[Any, Any]] = {}  # and what they iterate over
+        self._views: dict[int, tuple[Any, dict[Any, Any]]] = {}  # of dicts, and iterators over them
+        self._attributes: dict[int, tuple[Any, dict[str, int | None]]] = {}
         self._escaped: dict[int, Any] = {}  # lists and dicts that code holds which is not followed
 
     # -- containers ----------------------------------------------------------------------------
@@ -150,6 +159,26 @@ class Marks:
         place = len(sequence) - operator.length_hint(iterator)
         return items[place] if place < len(items) else None
 
+    def view(self, view: Any, of: Any) -> None:
+        """A view of a dict was made, or an iterator over a view."""
+        source = of if type(of) is dict else self._viewed(of)
+        if source is not None:
+            self._views[id(view)] = view, source
+
+    def _viewed(self, view: Any) -> dict[Any, Any] | None:
+        found = self._views.get(id(view))
+        return found[1] if found is not None and found[0] is view else None
+
+    def next_in_view(self, iterator: Any) -> Mark:
+        """The mark of the value that an iterator over a view of a dict comes to next."""
+        source = self._viewed(iterator)
+        items = self.items_of(source)
+        if source is None or not isinstance(items, dict):
+            return None
+        place = len(source) - operator.length_hint(iterator)
+        keys = list(source)[place : place + 1]
+        return items.get(keys[0]) if keys else None
+
     def holds_marks(self, value: Any) -> bool:
         """Whether a value contains a mark, at any depth."""
         return any(self.items_of(each) is not None for each in self._inside(value))
@@ -169,6 +198,8 @@ class Marks:
                 todo.append(each.__self__)
             elif kind in ITERATORS:
                 todo.append(self._sequence_of(each))
+            elif kind in _OF_VIEWS:
+                todo.append(self._viewed(each))
             elif kind in _CONTAINERS or self.items_of(each) is not None:
                 found[id(each)] = each
                 if isinstance(each, dict):
@@ -176,6 +207,22 @@ class Marks:
                 elif kind is not slice:
                     todo += each
         return list(found.values())
+
+    def is_unchangeable(self, value: Any) -> bool:
+        """Whether nothing in a value can be changed, as far as it holds marks."""
+        return not any(type(each) in _CHANGEABLE for each in self._inside(value))
+
+    # -- attributes ----------------------------------------------------------------------------
+
+    def put_attribute(self, owner: Any, name: str, mark: Mark) -> None:
+        """An attribute of an autograd context is set."""
+        _, held = self._attributes.setdefault(id(owner), (owner, {}))
+        held[name] = self.whole(mark)
+
+    def attribute(self, owner: Any, name: str) -> Mark:
+        """The mark of an attribute of an autograd context."""
+        _, held = self._attributes.get(id(owner), (None, {}))
+        return held.get(name)
 
     # -- pins ----------------------------------------------------------------------------------
 
@@ -248,6 +295,16 @@ class Marks:
         if not self.formulas.compare("!=", below, self.formulas.constant(0)):
             return None  # it raises an exception
         return Ratio(above, below)
+
+
+def is_context(value: Any) -> bool:
+    """Whether a value is what the forward of an autograd function keeps things in for its backward.
+    A call that is replayed has no backward, so nobody but the forward reads them.
+
+    >>> is_context(torch.autograd.function.FunctionCtx()), is_context(3)
+    (True, False)
+    """
+    return issubclass(type(value), torch.autograd.function.FunctionCtx)
 
 
 def is_plain_key(key: Any) -> bool:

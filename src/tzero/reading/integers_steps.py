@@ -22,7 +22,7 @@ from tzero.adapters.python_frames import EMPTY, Instruction, arity, call_in, dec
 from tzero.reading import integers_containers as containers
 from tzero.reading.integers_calls import called
 from tzero.reading.integers_containers import Step
-from tzero.reading.integers_marks import SEQUENCES, Lost, Mark, Offer
+from tzero.reading.integers_marks import SEQUENCES, Lost, Mark, Offer, is_context, is_plain_key
 
 if TYPE_CHECKING:
     from tzero.reading.integers import Integers, Shadow
@@ -127,6 +127,8 @@ def _contained(step: Step) -> list[Mark]:
     """CONTAINS_OP"""
     integers, values, marks = step.integers, step.values, step.marks
     key, container = values
+    if type(container) is dict and marks[0] is None and all(map(is_plain_key, [key, *container])):
+        return [None]
     wanted = integers.formula(key, marks[0])
     if type(container) in SEQUENCES and wanted is not None:
         found = list(map(integers.formula, container, integers.each(container)))
@@ -182,8 +184,21 @@ def _attribute(step: Step) -> list[Mark]:
             containers.holding(integers, shadow, list(sizes))
     elif type(value) is slice:
         integers.pin(value)
+    elif is_context(value):
+        return [integers.attribute(value, at.value)]
     integers.pin_values((), marks)
     return [None]
+
+
+def _put_attribute(step: Step) -> list[Mark]:
+    """STORE_ATTR"""
+    integers, (value, owner), (mark, _) = step.integers, step.values, step.marks
+    if not is_context(owner):
+        return _pin(step)
+    if not integers.is_unchangeable(value):
+        integers.pin(value)
+    integers.put_attribute(owner, step.at.value, mark)
+    return []
 
 
 def _called(step: Step) -> list[Mark]:
@@ -461,7 +476,8 @@ HANDLERS: dict[str, Handler] = {
     **_of("FORMAT_VALUE RAISE_VARARGS", arity, _pin),
     **_of("FORMAT_SIMPLE CONVERT_VALUE SET_ADD SET_UPDATE STORE_GLOBAL DELETE_ATTR", 1, _pin),
     **_of("BEFORE_WITH CHECK_EXC_MATCH YIELD_VALUE", 1, _pin),
-    **_of("FORMAT_WITH_SPEC STORE_ATTR DELETE_SUBSCR IMPORT_NAME", 2, _pin),
+    **_of("FORMAT_WITH_SPEC DELETE_SUBSCR IMPORT_NAME", 2, _pin),
+    **_of("STORE_ATTR", 2, _put_attribute),
     **_of("LOAD_SUPER_ATTR", 3, _pin),
     **_of("BUILD_STRING BUILD_SET", _ARG, _pin),
 }
