@@ -186,6 +186,46 @@ def dicts(x, y, n):
     return meta, meta["n"], {k: n for k in "ab"}
 
 
+def dict_items(x, y, n):
+    meta = {"n": n, "b": 4, "m": x.size(0)}
+    doubled = {k: v * 2 for k, v in meta.items() if k in meta}
+    total = 0
+    for value in meta.values():
+        total += value
+    return doubled, total, "n" in meta
+
+
+def dict_items_one_by_one(x, y, n):
+    meta = {"n": n, "b": 4}
+    pairs = iter(meta.items())
+    for k, v in pairs:
+        meta[k] = v + 1
+        break
+    for k, v in pairs:
+        return k, v, meta["n"]
+
+
+def dict_view_elsewhere(x, y, n):
+    meta = {"n": n, "b": 4}
+    return sorted(meta.items()), list({"m": x.size(0)}.values())
+
+
+def dict_values_unpacked(x, y, n):
+    a, b = {"n": n, "b": 4}.values()
+    return a + b, [*{"m": y.size(0)}.values()]
+
+
+def has_attributes(x, y, n):
+    return n + hasattr(n, "dtype") + hasattr(n, "real")
+
+
+def context_of_autograd(x, y, n):
+    context = torch.autograd.function.FunctionCtx()
+    context.n, context.sizes, context.kept = n, x.shape, [n + 1]
+    context.n, m = 3, context.n
+    return context.n, m, context.sizes[0], context.kept[0]
+
+
 def named_dict(x, y, n):
     meta = dict(n=n, b=4)
     return meta, meta.get("n"), meta.get("m", x.size(0)), meta.get("m")
