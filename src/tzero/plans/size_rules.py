@@ -211,6 +211,32 @@ def whole(formulas: Formulas, of: Shape) -> Shape:
     return Shape((), (), formulas.constant(0))
 
 
+def reduced(
+    formulas: Formulas, of: Shape, dim: Any = None, keepdim: Any = False, **_: Any
+) -> Shape:
+    """A function of the elements along some dimensions, such as `sum`; the result is contiguous."""
+    if type(keepdim) is not bool:
+        raise NoRule
+    places = dim if isinstance(dim, (tuple, list)) else [] if dim is None else [dim]
+    gone = {_constant(formulas, each) % max(len(of.sizes), 1) for each in places}
+    gone = gone or set(range(len(of.sizes)))
+    kept = [formulas.constant(1) if k in gone else size for k, size in enumerate(of.sizes)]
+    sizes = kept if keepdim else [size for k, size in enumerate(of.sizes) if k not in gone]
+    return Shape(tuple(sizes), contiguous(formulas, sizes), formulas.constant(0))
+
+
+def _constant(formulas: Formulas, number: Any) -> int:
+    if type(number) is not int or not formulas.is_constant(number):
+        raise NoRule
+    return formulas.value(number)
+
+
+def accumulated(formulas: Formulas, of: Shape, dim: Any, **_: Any) -> Shape:
+    """A function along a dimension that keeps it, such as `cumsum`; the result is contiguous."""
+    _constant(formulas, dim)
+    return Shape(of.sizes, contiguous(formulas, of.sizes), formulas.constant(0))
+
+
 def product(formulas: Formulas, one: Any, other: Any) -> Shape:
     """The product of two matrices."""
     if not (isinstance(one, Shape) and isinstance(other, Shape)):
@@ -261,11 +287,13 @@ RESULTS: Mapping[str, Rule] = {
     **dict.fromkeys(["Tensor.clone", "clone"], like),
     **dict.fromkeys(["nn.functional.softmax", "softmax", "Tensor.softmax"], along),
     **dict.fromkeys(["rand", "randn"], fresh),
+    **{name: whole for each in ("max", "min", "norm") for name in (each, f"Tensor.{each}")},
     **{
-        name: whole
-        for each in ("sum", "mean", "amax", "amin", "max", "min", "norm")
+        name: reduced
+        for each in ("sum", "mean", "amax", "amin", "prod", "logsumexp", "argmax", "argmin")
         for name in (each, f"Tensor.{each}")
     },
+    **dict.fromkeys(["cumsum", "Tensor.cumsum", "cumprod", "Tensor.cumprod"], accumulated),
     **{name: unary for each in _UNARY for name in (each, f"Tensor.{each}", f"Tensor.__{each}__")},
     **{
         name: binary

@@ -111,6 +111,11 @@ def view(formulas: Formulas, shape: Shape, *args: Any) -> Shape:
     return Shape(tuple(sizes), strides, formulas.constant(0))
 
 
+def view_as(formulas: Formulas, shape: Shape, other: Shape) -> Shape:
+    """Tensor.view_as; Tensor.reshape_as where it makes a view"""
+    return view(formulas, shape, *other.sizes)
+
+
 def _inferred(formulas: Formulas, shape: Shape, sizes: list[int]) -> list[int]:
     """The sizes of a view; one of them may be -1."""
     minus_one, zero = formulas.constant(-1), formulas.constant(0)
@@ -377,6 +382,7 @@ Rule = Callable[..., Shape]
 
 VIEWS: Mapping[str, Rule] = {
     **dict.fromkeys(["Tensor.view", "Tensor.reshape", "reshape"], view),
+    **dict.fromkeys(["Tensor.view_as", "Tensor.reshape_as"], view_as),
     **dict.fromkeys(["Tensor.flatten", "flatten"], flatten),
     **dict.fromkeys(["Tensor.transpose", "transpose", "Tensor.swapaxes"], transpose),
     **dict.fromkeys(["Tensor.t", "t", "Tensor.T.__get__", "Tensor.mT.__get__"], transposed),
