@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from tzero.adapters import triton_launch
+from tzero.adapters import triton_launch, triton_wrappers
 from tzero.adapters.torch_internals import OpOverload, name_of
 from tzero.plans.plan import Constant, Formula, Launch, Scalar, Value
 from tzero.plans.size_rules import (
@@ -243,13 +243,13 @@ class LaunchSizes:
     ) -> Sequence[Mark] | None:
         """The marks of a launch that heuristics and autotuners make, which add arguments; None if
         they do something else. What the choice of a config depends on is pinned."""
-        if triton_launch.wrapped_in(kernel, offer.function) is not self._function:
+        if triton_wrappers.wrapped_in(kernel, offer.function) is not self._function:
             return None
         given = {name: kwargs[name] for name in offer.names if name in kwargs}
         marks = launched_with(offer)
         if marks is None or not _is_given(offer, args, given):
             return None
-        for name in triton_launch.tuned_by(kernel):
+        for name in triton_wrappers.tuned_by(kernel):
             self._sizes.integers.pin(None, marks.get(name))
         return [*offer.marks[: len(args)], *(marks.get(name) for name in kwargs)]
 

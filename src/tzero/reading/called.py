@@ -25,7 +25,7 @@ from typing import Any
 
 import torch
 
-from tzero.adapters import triton_launch
+from tzero.adapters import triton_launch, triton_wrappers
 from tzero.arguments.host import Host
 from tzero.reading.contents import CONTAINERS, STEADY, has_state
 from tzero.reading.findings import Unreplayable
@@ -103,17 +103,17 @@ class Judge:
             return
         if not isinstance(value, KERNELS) or not self._world.has(value):
             return
-        for kernel in (value, *triton_launch.layers(value)):
+        for kernel in (value, *triton_wrappers.layers(value)):
             for name in ("run", "__getitem__", "__call__"):
                 self._world.of_classes(type(kernel), name)
-        for kernel in triton_launch.layers(value):
+        for kernel in triton_wrappers.layers(value):
             own, name = vars(kernel), f"{self._world.name(value)}'s"
             for each in ("values", "configs", "pre_hook", "post_hook", "fn"):
                 if each in own:
                     found = own[each]
                     self._world.own(f"{name} {each}", own, each)
                     self._world.contents(found)
-            for function in triton_launch.functions_of(kernel):
+            for function in triton_wrappers.functions_of(kernel):
                 self._world.enter(function, f"a heuristic or hook of {self._world.name(value)}")
 
     # -- calls ---------------------------------------------------------------------------------

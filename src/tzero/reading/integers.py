@@ -222,12 +222,6 @@ class Integers(Marks):
         assert self._offering is not None
         shadow.aside, self.offer = (offer, self._offering), None
 
-    def _shadow(self, frame: FrameType) -> Shadow:
-        shadow = self._shadows.get(id(frame))
-        if shadow is None or shadow.frame is not frame:
-            raise Lost("a frame was not seen to begin")
-        return shadow
-
     def returning(self, shadow: Shadow, value: Any, mark: Mark) -> None:
         """A frame is about to return a value."""
         back = shadow.frame.f_back
@@ -245,7 +239,9 @@ class Integers(Marks):
     # -- instructions --------------------------------------------------------------------------
 
     def _before(self, frame: FrameType, at: Instruction) -> None:
-        shadow = self._shadow(frame)
+        shadow = self._shadows.get(id(frame))
+        if shadow is None or shadow.frame is not frame:
+            raise Lost("a frame was not seen to begin")
         kept, handler, count = shadow.moves[frame.f_lasti]
         stack = shadow.stack
         is_awaited = shadow.after is not None or shadow.call is not None or shadow.is_open

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from types import FrameType, FunctionType
 from typing import Any
 
-from tzero.adapters import triton_launch
+from tzero.adapters import triton_wrappers
 from tzero.reading.integers_marks import Mark, Offer
 from tzero.reading.purity import is_library
 
@@ -23,7 +23,7 @@ __all__ = ["as_launch", "as_run", "classes_of", "is_launching", "launched_with"]
 def as_launch(offer: Offer) -> Offer:
     """A call of the `run` of Triton's classes, as the launch that it is."""
     count = len(offer.args) - len(offer.names)
-    if not triton_launch.is_run(offer.function) or count < 1 or "grid" not in offer.names:
+    if not triton_wrappers.is_run(offer.function) or count < 1 or "grid" not in offer.names:
         return offer
     kernel, *args = offer.args[:count]
     named = dict(zip(offer.names, offer.args[count:], strict=True))
@@ -51,12 +51,12 @@ def launched_with(offer: Offer) -> dict[str, Mark] | None:
     if offer.subscript is None:
         return None
     outer = offer.subscript[0]
-    kernel = triton_launch.innermost(outer)
-    if kernel is None or not all(map(_is_seen, triton_launch.called_with_arguments(outer))):
+    kernel = triton_wrappers.innermost(outer)
+    if kernel is None or not all(map(_is_seen, triton_wrappers.called_with_arguments(outer))):
         return None
     count = len(offer.args) - len(offer.names)
     names = (*kernel.arg_names[:count], *offer.names)
-    if triton_launch.computed_by(outer) & set(names):
+    if triton_wrappers.computed_by(outer) & set(names):
         return None
     return dict(zip(names, offer.marks, strict=False))
 
@@ -69,10 +69,10 @@ def is_launching(frame: FrameType, offer: Offer) -> bool:
     """Whether a frame begins because Triton's own code launches: it has passed the arguments on."""
     caller = None if frame.f_back is None else frame.f_back.f_code
     code = getattr(offer.function, "__code__", None)
-    return caller is not None and (caller is code or triton_launch.is_code_of_run(caller))
+    return caller is not None and (caller is code or triton_wrappers.is_code_of_run(caller))
 
 
 def classes_of(offer: Offer) -> Iterator[Any]:
     """The classes of a kernel and of what is around it."""
     assert offer.subscript is not None
-    return (type(each) for each in triton_launch.layers(offer.subscript[0]))
+    return (type(each) for each in triton_wrappers.layers(offer.subscript[0]))

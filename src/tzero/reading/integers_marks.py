@@ -66,7 +66,7 @@ VIEWS: tuple[type, ...] = (type({}.items()), type({}.values()))
 _OF_VIEWS = (*VIEWS, type(iter({}.items())), type(iter({}.values())))
 
 
-_OPENED = frozenset([*_CONTAINERS, *ITERATORS, BuiltinFunctionType, MethodWrapperType])
+_OPENED = frozenset([*_CONTAINERS, *ITERATORS, *_OF_VIEWS, BuiltinFunctionType, MethodWrapperType])
 """Types of values that lead to what may be marked."""
 
 

@@ -26,7 +26,7 @@ from typing import Any
 
 import torch
 
-from tzero.adapters import triton_launch
+from tzero.adapters import triton_launch, triton_wrappers
 from tzero.arguments.constants import constant
 from tzero.arguments.host import Host
 from tzero.errors import UnsupportedType
@@ -219,14 +219,14 @@ class Values:
         self._run(text, getattr(value, "__wrapped__", None))
 
     def _kernel(self, text: str, kernel: Any) -> None:
-        for layer in triton_launch.layers(kernel):
+        for layer in triton_wrappers.layers(kernel):
             for name in ("values", "configs", "pre_hook", "post_hook", "fn"):
                 held = vars(layer).get(name)
                 if held is not None:
                     self._found.add(Same(f"{text}.{name}", vars(layer), name, held))
                 if type(held) in (list, dict):
                     self._found.add(Items.of(f"the contents of {text}.{name}", held))
-        for function in triton_launch.functions_of(kernel):
+        for function in triton_wrappers.functions_of(kernel):
             self._run(text, function)
 
     # -- attributes ----------------------------------------------------------------------------
