@@ -43,9 +43,9 @@ def _host(count: int) -> Callable[..., Tensor]:
     return {2: kernels.add2, 8: kernels.add8, 16: kernels.add16}[count]
 
 
-def _kernel(count: int, tier: str, pool: bool = False) -> tzero.Kernel[Tensor]:
+def _kernel(count: int, tier: str, pool: bool = False, **options: Any) -> tzero.Kernel[Tensor]:
     with settings.override(tier=TIERS[tier], max_specializations=2 * MANY):
-        return tzero.kernel(pool=pool)(_host(count))
+        return tzero.kernel(pool=pool, **options)(_host(count))
 
 
 def _inputs(count: int, sets: int, device: str) -> list[list[Tensor]]:
@@ -156,7 +156,7 @@ def _five(device: str) -> Case:
 
 def _planned(sizes: Sequence[int]) -> tzero.Kernel[Tensor]:
     """A kernel that has a plan for each of these sizes."""
-    kernel = _kernel(2, "native")
+    kernel = _kernel(2, "native", static_shapes=True)
     storage = torch.randn(2 * MANY)
     with settings.override(max_specializations=2 * MANY):
         for size in [*sizes, *sizes]:
@@ -177,8 +177,9 @@ def _entries() -> Case:
 
 
 def _miss() -> Case:
-    """Calls with a size not seen before, which the compiled binary already covers."""
-    kernel = _kernel(2, "native")
+    """Calls with a size not seen before, which the compiled binary already covers, of a kernel that
+    records each size."""
+    kernel = _kernel(2, "native", static_shapes=True)
     storage = torch.randn(1 << 20)
     sizes = itertools.count(N, 16)
 

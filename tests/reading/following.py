@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
@@ -10,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.overrides import TorchFunctionMode
 
-from tzero.adapters.python_frames import decoded, start_tracing, trace_instructions
+from tzero.adapters.python_frames import decoded, start_tracing, stop_tracing, trace_instructions
 from tzero.reading.integers import Integers, Mark
 from tzero.symbolic.formulas import Condition, Formulas, Source, computed, holds
 
@@ -198,6 +197,6 @@ def follow(
         try:
             result = host(*args)
         finally:
-            sys.settrace(None)
+            stop_tracing()
     integers.finish()
     return Followed(result, integers, formulas, args, mode.taken)
