@@ -27,6 +27,7 @@ MARKERS = (
 SLOWEST = (
     "tests/hostile/test_search.py",
     "tests/tune/test_isolated.py",
+    "tests/corpus/test_sizes.py",
     "tests/calls/test_compare.py",
     "tests/integrations/torch/test_compile.py",
     "tests/integrations/torch/test_processes.py",

@@ -20,15 +20,13 @@ pytestmark = pytest.mark.skipif(
 
 # The case, and the place of the length among the numbers of its shapes.
 VARIED = {
-    "fla/sigmoid_fwd": 0,
     "fla/swiglu_fwdbwd": 0,  # an autotuner inside of heuristics
     "fla/layer_norm": 0,  # an autograd function
     "fla/l2norm_fwd": 0,  # an autotuner of its own
     "fla/chunk_simple_gla_fwd": 1,  # both, around several kernels
     "liger/rms_norm_forward": 0,
-    "liger/swiglu_forward": 0,
 }
-LONGER = (0, 1, 2, 3, 5, 8, 13, 17, 19, 23, 29, 31)
+LONGER = (0, 1, 3, 5, 13, 17, 19, 23, 29)
 
 
 def with_length(case: Case, place: int, more: int) -> Case:
@@ -55,5 +53,5 @@ def test_lengths_never_seen_are_replayed_natively(name: str) -> None:
             got = kernel(*mine.args, **mine.kwargs)
             assert not difference(expected, got, "the result")
             assert not difference(plain.args, mine.args, "the arguments")
-            replays += seed >= 7 and kernel.stats().native_replays > before
-        assert replays == len(LONGER) - 7
+            replays += seed >= 5 and kernel.stats().native_replays > before
+        assert replays == len(LONGER) - 5
