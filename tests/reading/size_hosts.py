@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 import triton
 
-# ruff: noqa: B009, C406, C408, C416, C417, C420, E731, F841, PIE804, RUF005, UP028, UP031, UP032
+# ruff: noqa: B009, B010, C406, C408, C416, C417, C420, E731, F841, PIE804, RUF005, UP028, UP031, UP032
 
 KEPT = 0
 
@@ -224,6 +224,25 @@ def context_of_autograd(x, y, n):
     context.n, context.sizes, context.kept = n, x.shape, [n + 1]
     context.n, m = 3, context.n
     return context.n, m, context.sizes[0], context.kept[0]
+
+
+def context_changed_elsewhere(x, y, n):
+    context = torch.autograd.function.FunctionCtx()
+    context.n, context.m = n, x.size(0)
+    context.save_for_backward(x)
+    setattr(context, "n", 7)
+    m = context.m
+    context.m = x.size(1)
+    del context.m
+    context.m = 40
+    return context.n, m, context.m
+
+
+def context_kept(x, y, n):
+    context = torch.autograd.function.FunctionCtx()
+    context.n = n
+    context.save_for_backward(x)
+    return context.n
 
 
 def named_dict(x, y, n):

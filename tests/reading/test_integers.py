@@ -71,6 +71,8 @@ CASES: list[tuple[Any, Any, str]] = [
     (hosts.dict_values_unpacked, (11, [12]), "N = 7; Y0 = 12"),
     (hosts.has_attributes, "(N + 1)", ""),
     (hosts.context_of_autograd, (3, "N", "X0", 8), "(N + 1) = 8"),
+    (hosts.context_changed_elsewhere, (7, 6, 40), "N = 7; X0 = 6"),
+    (hosts.context_kept, "N", ""),
     (hosts.named_dict, ({"n": "N", "b": 4}, "N", "X0", None), ""),
     (hosts.late_entry, {"a": 1, "b": "N"}, ""),
     (hosts.nested, ("X0", "N", (("N", ("X0", "X1")), ["N", {"a": "N"}])), ""),

@@ -28,7 +28,15 @@ import torch
 import triton
 
 from tzero.reading.integers_launches import as_launch
-from tzero.reading.integers_marks import ITERATORS, SEQUENCES, Mark, Offer, Ratio, is_plain_key
+from tzero.reading.integers_marks import (
+    ITERATORS,
+    SEQUENCES,
+    Mark,
+    Offer,
+    Ratio,
+    is_context,
+    is_plain_key,
+)
 from tzero.reading.purity import is_library
 
 if TYPE_CHECKING:
@@ -61,8 +69,22 @@ def called(integers: Integers, shadow: Shadow, written: Offer) -> list[Mark]:
         else:
             integers.follow(shadow, offer, function)
     else:
+        if id(function) not in _OF_CONTEXTS:
+            _pin_contexts(integers, offer)
         integers.make_offer(shadow, offer)
     return [None]
+
+
+def _pin_contexts(integers: Integers, offer: Offer) -> None:
+    """A function gets autograd contexts, and may read or change their attributes."""
+    for value in filter(is_context, offer.args):
+        held = integers.attributes_of(value)
+        integers.pin_values(vars(value).values(), held.values())
+        held.clear()
+
+
+_OF_CONTEXTS = frozenset(map(id, vars(torch.autograd.function.FunctionCtx).values()))
+"""Methods of contexts, such as `save_for_backward`, which leave other attributes alone."""
 
 
 _GENERATES = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR

@@ -214,15 +214,9 @@ class Marks:
 
     # -- attributes ----------------------------------------------------------------------------
 
-    def put_attribute(self, owner: Any, name: str, mark: Mark) -> None:
-        """An attribute of an autograd context is set."""
-        _, held = self._attributes.setdefault(id(owner), (owner, {}))
-        held[name] = self.whole(mark)
-
-    def attribute(self, owner: Any, name: str) -> Mark:
-        """The mark of an attribute of an autograd context."""
-        _, held = self._attributes.get(id(owner), (None, {}))
-        return held.get(name)
+    def attributes_of(self, context: Any) -> dict[str, int | None]:
+        """The marks of the attributes of an autograd context, by name, to be changed."""
+        return self._attributes.setdefault(id(context), (context, {}))[1]
 
     # -- pins ----------------------------------------------------------------------------------
 

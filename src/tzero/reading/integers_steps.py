@@ -185,7 +185,7 @@ def _attribute(step: Step) -> list[Mark]:
     elif type(value) is slice:
         integers.pin(value)
     elif is_context(value):
-        return [integers.attribute(value, at.value)]
+        return [integers.attributes_of(value).get(at.value)]
     integers.pin_values((), marks)
     return [None]
 
@@ -197,8 +197,16 @@ def _put_attribute(step: Step) -> list[Mark]:
         return _pin(step)
     if not integers.is_unchangeable(value):
         integers.pin(value)
-    integers.put_attribute(owner, step.at.value, mark)
+    integers.attributes_of(owner)[step.at.value] = integers.whole(mark)
     return []
+
+
+def _drop_attribute(step: Step) -> list[Mark]:
+    """DELETE_ATTR"""
+    (owner,) = step.values
+    if is_context(owner):
+        step.integers.attributes_of(owner).pop(step.at.value, None)
+    return _pin(step)
 
 
 def _called(step: Step) -> list[Mark]:
@@ -474,7 +482,8 @@ HANDLERS: dict[str, Handler] = {
     **_of("KW_NAMES", 0, _keywords),
     **_of("POP_EXCEPT", 1, _drop),
     **_of("FORMAT_VALUE RAISE_VARARGS", arity, _pin),
-    **_of("FORMAT_SIMPLE CONVERT_VALUE SET_ADD SET_UPDATE STORE_GLOBAL DELETE_ATTR", 1, _pin),
+    **_of("FORMAT_SIMPLE CONVERT_VALUE SET_ADD SET_UPDATE STORE_GLOBAL", 1, _pin),
+    **_of("DELETE_ATTR", 1, _drop_attribute),
     **_of("BEFORE_WITH CHECK_EXC_MATCH YIELD_VALUE", 1, _pin),
     **_of("FORMAT_WITH_SPEC DELETE_SUBSCR IMPORT_NAME", 2, _pin),
     **_of("STORE_ATTR", 2, _put_attribute),
