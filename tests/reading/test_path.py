@@ -19,7 +19,7 @@ import tzero
 from tests.plans.hosts import scaled
 from tzero.adapters import python_frames
 from tzero.events import observe
-from tzero.reading import steps
+from tzero.reading import path, steps
 from tzero.reading.path import BUSY
 
 pytestmark = pytest.mark.skipif(
@@ -475,3 +475,63 @@ def test_where_one_thread_traces_the_calls_of_others_run_as_written(monkeypatch)
     for _ in range(3):
         assert torch.equal(kernel(x), HOSTS["property"](x))
     assert kernel.explain(x).plan is not None
+
+
+class Base:
+    """A class whose subclasses extend class methods."""
+
+    by = 2.0
+
+    @classmethod
+    def scale(cls) -> float:
+        return cls.by
+
+    def plus(self) -> float:
+        return self.by + 1
+
+
+class Extended(Base):
+    """Extends both kinds of methods."""
+
+    @classmethod
+    def scale(cls) -> float:
+        return super().scale() * 2
+
+    def plus(self) -> float:
+        return super().plus() * 2
+
+
+extended = Extended()
+
+
+@pytest.mark.parametrize(
+    "host",
+    [lambda x: scaled(x, Extended.scale()), lambda x: scaled(x, extended.plus())],
+    ids=["class method", "method"],
+)
+def test_methods_of_super_are_replayed_until_they_change(
+    host: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel, x = tzero.kernel(host), torch.arange(4.0)
+    for _ in range(3):
+        assert torch.equal(kernel(x), host(x))
+    assert kernel.explain(x).plan is not None
+    monkeypatch.setattr(Base, "by", 5.0)
+    assert torch.equal(kernel(x), host(x))
+    monkeypatch.setattr(Base, "scale", classmethod(lambda cls: 7.0))
+    monkeypatch.setattr(Base, "plus", lambda self: 7.0)
+    assert torch.equal(kernel(x), host(x))
+
+
+@pytest.mark.parametrize("where", [(steps.Steps, "take"), (path.Path, "_begun")])
+def test_an_error_of_the_follower_is_a_refusal(
+    where: tuple[Any, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any) -> None:
+        raise IndexError("no such place")
+
+    kernel, x = tzero.kernel(HOSTS["property"]), torch.arange(4.0)
+    monkeypatch.setattr(*where, fails)
+    for _ in range(3):
+        assert torch.equal(kernel(x), HOSTS["property"](x))
+    assert "it cannot be followed: IndexError: no such place" in str(kernel.explain(x))

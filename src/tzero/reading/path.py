@@ -114,6 +114,13 @@ class Path:
     # -- frames --------------------------------------------------------------------------------
 
     def _entered(self, frame: FrameType, event: str, arg: Any) -> Any:
+        """A frame begins; what to trace it by."""
+        try:
+            return self._begun(frame, event)
+        except Exception as error:
+            return self._fail(error, frame)
+
+    def _begun(self, frame: FrameType, event: str) -> Any:
         """A frame begins; whether to follow it."""
         if self._is_over or self._is_paused or self._steps.fills_cache or event != "call":
             return None
@@ -211,7 +218,13 @@ class Path:
         except Unreplayable as error:
             self._stop(error.reason, frame, True, instruction.line)
             return None
+        except Exception as error:
+            return self._fail(error, frame)
         return self._step
+
+    def _fail(self, error: Exception, frame: FrameType) -> None:
+        """An error of the follower itself must not reach the program."""
+        self._stop(f"it cannot be followed: {type(error).__name__}: {error}", frame, True)
 
 
 def _module(frame: FrameType) -> str:

@@ -116,8 +116,10 @@ class Steps:
             self._awaited[id(frame)] = found, at.after
 
     def super_attribute(self, frame: FrameType, at: Instruction, values: Any) -> None:
-        """LOAD_SUPER_ATTR"""
-        self.world.of_classes(type(values[2]), at.value, after=values[1])
+        """LOAD_SUPER_ATTR; in a class method the object is a class."""
+        _, after, owner = values
+        is_class = issubclass(type(owner), type) and after in owner.__mro__
+        self.world.of_classes(owner if is_class else type(owner), at.value, after=after)
 
     def item(self, frame: FrameType, at: Instruction, values: Any) -> None:
         """BINARY_SUBSCR"""
