@@ -316,6 +316,14 @@ def test_a_number_that_is_never_the_same_is_right_each_time(
     assert len(reasons) == (0 if is_open else 1)
 
 
+def test_numbers_that_are_replayed_often_enough_are_all_recorded(pair: Any) -> None:
+    found: Pair = pair(looked_at, static_shapes=True)
+    for value in range(100):
+        for _ in range(4):
+            found(integer_place(), value)
+    assert not [reason for reason in found.reasons() if "change so often" in reason]
+
+
 def attributes_of_its_own(x):
     return scaled(x, x.by)
 

@@ -108,6 +108,8 @@ class NativeCalls(Kernel[..., Any]):
         """Make a call. Returns its result, and what native code needs to make such calls, if
         anything: the bound kernel, a description of the plan (None if Python replays it), one of a
         fallback or None, which parameters are compared by value, and the generation."""
+        if self.planner is not None:
+            self.planner.replays_natively = self._made()[0]
         result, made = self._answer(args, kwargs)
         generation = self._generation()  # before `lasts`: native code compares it once more
         if made is None or settings.current().verify:

@@ -156,6 +156,8 @@ class Planner(Generic[R]):
         self.recorded, self._in_vain = 0, 0
         self.replays = Count()
         """How often a plan was replayed in Python."""
+        self.replays_natively = 0
+        """How often native code had replayed one when it last made a call through Python."""
         self._growing = locks.lock()  # protects adding to `by_value`
         self.by_value: frozenset[int] = frozenset()
         """The places of parameters whose numbers are compared by value: those that choose the
@@ -292,7 +294,8 @@ class Planner(Generic[R]):
 
     def _worth(self, known: int) -> bool:
         """Whether a call should be recorded; `known` is the hash of its situation."""
-        if self.recorded < _FREE or self.replays.value() >= self.recorded:
+        replays = self.replays.value() + self.replays_natively
+        if self.recorded < _FREE or replays >= self.recorded:
             return True
         if known in self._seen:
             return True
