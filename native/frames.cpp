@@ -1,5 +1,4 @@
-// The value stack of a running Python frame, and blocks of code that no trace function sees, for
-// `tzero.adapters.python_frames`.
+// The value stack of a running Python frame, for `tzero.adapters.python_frames`.
 //
 // CPython has no API for it, so the layout of a frame is written down here for each release. Each
 // call checks that the code object is where it should be.
@@ -68,47 +67,7 @@ Activation *activation_of(PyObject *object) {
     return found;
 }
 
-// `with` calls both methods without a chance for a signal handler to raise in between, so that they
-// are always in balance.
-PyObject *untraced_enter(PyObject *, PyObject *) {
-    PyThreadState_EnterTracing(PyThreadState_Get());
-    Py_RETURN_NONE;
-}
-
-PyObject *untraced_exit(PyObject *, PyObject *) {
-    PyThreadState *thread = PyThreadState_Get();
-    if (thread->tracing <= 0) {
-        PyErr_SetString(PyExc_RuntimeError, "this block was not entered");
-        return nullptr;
-    }
-    PyThreadState_LeaveTracing(thread);
-    Py_RETURN_NONE;
-}
-
-PyMethodDef untraced_methods[] = {
-    {"__enter__", untraced_enter, METH_NOARGS,
-     PyDoc_STR("__enter__($self, /)\n--\n\nSuspend this thread's trace and profile functions.")},
-    {"__exit__", untraced_exit, METH_VARARGS,
-     PyDoc_STR("__exit__($self, /, *exception)\n--\n\nLet them see frames again.")},
-    {nullptr, nullptr, 0, nullptr},
-};
-
-PyType_Slot untraced_slots[] = {
-    {Py_tp_methods, untraced_methods},
-    {Py_tp_new, reinterpret_cast<void *>(PyType_GenericNew)},
-    {0, nullptr},
-};
-
-PyType_Spec untraced_spec = {
-    "tzero._native.Untraced", sizeof(PyObject), 0, Py_TPFLAGS_DEFAULT, untraced_slots,
-};
-
 }  // namespace
-
-int add_untraced(PyObject *module) {
-    Ref type = Ref::steal(PyType_FromModuleAndSpec(module, &untraced_spec, nullptr));
-    return type ? PyModule_AddObjectRef(module, "Untraced", type.get()) : -1;
-}
 
 PyObject *frame_operands(PyObject *, PyObject *args) {
     PyObject *frame = nullptr, *empty = nullptr;

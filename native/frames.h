@@ -1,4 +1,4 @@
-// The value stack of a running Python frame, and blocks of code that no trace function sees.
+// The value stack of a running Python frame.
 #pragma once
 
 #include "python.h"
@@ -11,8 +11,5 @@ PyObject *frame_operands(PyObject *module, PyObject *args);
 
 // frame_function(frame): the function that the frame runs; None for a module or a class body.
 PyObject *frame_function(PyObject *module, PyObject *frame);
-
-// Add the type Untraced: ``with Untraced():`` suspends this thread's trace and profile functions.
-int add_untraced(PyObject *module);
 
 }  // namespace tzero

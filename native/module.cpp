@@ -19,6 +19,7 @@
 #include "sizes.h"
 #include "spec.h"
 #include "state.h"
+#include "tracing.h"
 
 #ifndef TZERO_VERSION
 #error "TZERO_VERSION is given by setup.py: the version of the package this is built for"
@@ -401,7 +402,7 @@ int exec(PyObject *module) {
     if (add_types(module, state) < 0) return -1;
     if (add_dispatching(module, state) < 0) return -1;
     if (add_nearest(module, state) < 0 || add_run(module) < 0) return -1;
-    if (add_untraced(module) < 0) return -1;
+    if (add_tracing(module) < 0) return -1;
     return add_ring(module, state);
 }
 

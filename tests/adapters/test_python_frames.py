@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import gc
+import signal
 import sys
+import threading
+from collections.abc import Iterator
 from importlib.util import find_spec
 from types import FrameType
 from typing import Any
 
 import pytest
 
+from tests.unit.test_locks import forked
 from tzero.adapters import python_frames
 
 pytestmark = [
@@ -64,11 +69,8 @@ def test_a_call_shows_its_function_and_arguments(name: str) -> None:
             seen.append((*python_frames.call_in(values), keywords))
         return look
 
-    python_frames.start_tracing(look)
-    try:
+    with python_frames.traced(look):
         host()
-    finally:
-        python_frames.stop_tracing()
     assert seen == [(function, args, names)]
 
 
@@ -90,11 +92,8 @@ def test_a_call_with_stars_shows_its_function_and_arguments():
             seen.append((*python_frames.call_in(called), list(given)))
         return look
 
-    python_frames.start_tracing(look)
-    try:
+    with python_frames.traced(look):
         assert host([1, 2], {"by": 3}) == 5
-    finally:
-        python_frames.stop_tracing()
     assert seen == [(count, [], [1, 2]), (count, [], [1, 2])]
 
 
@@ -109,8 +108,7 @@ def test_a_block_that_is_not_traced_is_not_seen():
         seen.append(frame.f_code.co_name)
 
     block = python_frames.untraced()
-    python_frames.start_tracing(look)
-    try:
+    with python_frames.traced(look):
         shown()
         with block:
             hidden()
@@ -120,8 +118,6 @@ def test_a_block_that_is_not_traced_is_not_seen():
         with pytest.raises(ValueError, match="as ever"), block:
             raise ValueError("as ever")
         shown()
-    finally:
-        python_frames.stop_tracing()
     assert seen.count("shown") == 2
     assert "hidden" not in seen
 
@@ -129,3 +125,68 @@ def test_a_block_that_is_not_traced_is_not_seen():
 def test_a_block_that_was_not_entered_cannot_end():
     with pytest.raises(RuntimeError, match="was not entered"):
         python_frames.untraced().__exit__(None, None, None)
+
+
+def test_an_interrupt_leaves_nothing_traced_and_garbage_collected(interrupted: Any) -> None:
+    entered = 0
+
+    def work() -> None:
+        nonlocal entered
+        while True:
+            with python_frames.traced(lambda *_: None):
+                entered += 1
+
+    assert interrupted(work, 200)
+    assert entered
+    assert sys.gettrace() is None
+    assert gc.isenabled()
+
+
+@pytest.fixture
+def interrupted() -> Iterator[Any]:
+    """Calls a function that does not end, a number of times, until a signal handler raises."""
+
+    def interrupt(*_: object) -> None:
+        raise InterruptedError
+
+    def repeat(work: Any, times: int) -> bool:
+        for each in range(times):
+            with pytest.raises(InterruptedError):
+                signal.setitimer(signal.ITIMER_REAL, 1e-4 + each * 1e-6)
+                work()
+        return True
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    yield repeat
+    signal.signal(signal.SIGALRM, before)
+
+
+def test_blocks_of_several_threads_let_collections_run_again_when_the_last_one_ends() -> None:
+    def nothing(*_: object) -> None: ...
+
+    def other() -> None:
+        with python_frames.traced(nothing):
+            inside.set()
+            leave.wait()
+
+    inside, leave = threading.Event(), threading.Event()
+    thread = threading.Thread(target=other)
+    with python_frames.traced(nothing):
+        thread.start()
+        inside.wait()
+    assert not gc.isenabled()
+    # A child has no other thread; one that is forked in a block is still in it.
+    assert forked(lambda: gc.isenabled()) == 0
+    with python_frames.traced(nothing):
+        assert forked(lambda: not gc.isenabled()) == 0
+    leave.set()
+    thread.join()
+    assert gc.isenabled()
+
+
+def test_a_block_is_traced_once() -> None:
+    block = python_frames.traced(lambda *_: None)
+    with block, pytest.raises(RuntimeError, match="a block is traced once"):
+        block.__enter__()
+    assert sys.gettrace() is None
+    assert gc.isenabled()

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.overrides import TorchFunctionMode
 
-from tzero.adapters.python_frames import decoded, start_tracing, stop_tracing, trace_instructions
+from tzero.adapters.python_frames import decoded, trace_instructions, traced
 from tzero.reading.integers import Integers, Mark
 from tzero.symbolic.formulas import Condition, Formulas, Source, computed, holds
 
@@ -192,11 +192,7 @@ def follow(
         return trace_instructions(frame, step)
 
     mode = Reads(integers, known, frozenset(takes))
-    with mode:
-        start_tracing(enter)
-        try:
-            result = host(*args)
-        finally:
-            stop_tracing()
+    with mode, traced(enter):
+        result = host(*args)
     integers.finish()
     return Followed(result, integers, formulas, args, mode.taken)

@@ -399,7 +399,7 @@ def through_path(host: Any, *args: Any) -> tuple[Any, Integers, list[str]]:
     path = Path(
         Callee.of(host, list(args)), args, world, lambda *told: refused.append(told[0]), integers
     )
-    with path:
+    with path.followed():
         result = host(*args)
     path.finish()
     return result, integers, refused
@@ -432,6 +432,6 @@ def test_a_path_without_integers_is_as_before():
     path = Path(Callee.of(hosts.unpacks, []), (), world, lambda *told: None)
     assert path.integers is None
     args = torch.empty(6, 40), torch.empty(12), 7
-    with path:
+    with path.followed():
         assert hosts.unpacks(*args) == 247
     path.finish()

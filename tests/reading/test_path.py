@@ -81,11 +81,8 @@ def test_operands_are_the_values_that_an_instruction_works_on():
                 seen.append((at.name, python_frames.operands(frame, at, min(at.depth, 2))))
         return look
 
-    python_frames.start_tracing(look)
-    try:
+    with python_frames.traced(look):
         assert host(3, 5) == [16, 3, 2]
-    finally:
-        python_frames.stop_tracing()
     items = [values for name, values in seen if name == "BINARY_SUBSCR"]
     assert items == [({"x": 3}, "x"), ({"x": 5}, "x")]
     sums = [values for name, values in seen if name == "BINARY_OP"]
@@ -454,10 +451,10 @@ def test_where_one_thread_traces_the_calls_of_others_run_as_written(monkeypatch)
     traces, end = threading.Event(), threading.Event()
 
     def trace() -> None:
-        assert python_frames.start_tracing(lambda *_: None)
-        traces.set()
-        end.wait()
-        python_frames.stop_tracing()
+        with python_frames.traced(lambda *_: None) as is_traced:
+            assert is_traced
+            traces.set()
+            end.wait()
 
     other = threading.Thread(target=trace)
     other.start()

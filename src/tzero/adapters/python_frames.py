@@ -32,9 +32,8 @@ __all__ = [
     "handlers",
     "is_supported",
     "operands",
-    "start_tracing",
-    "stop_tracing",
     "trace_instructions",
+    "traced",
     "untraced",
     "variables_of",
 ]
@@ -188,29 +187,27 @@ def call_in(values: Sequence[Any]) -> tuple[Any, list[Any]]:
 _FUNCTION_FIRST = sys.version_info >= (3, 13)
 
 
-def start_tracing(function: Callable[..., Any]) -> bool:
-    """Call a function for each frame that this thread enters, and each instruction if the frame's
-    `f_trace_opcodes` is set. CPython 3.12 looks for that attribute only if some frame had it set
-    before tracing starts. Returns False, without tracing, if that is not safe now."""
-    if ONE_THREAD_TRACES and not _tracing.acquire(blocking=False):
-        return False
+def traced(function: Callable[..., Any]) -> AbstractContextManager[bool]:
+    """A block in which a function is called for each frame that this thread enters, and for each
+    instruction if the frame's `f_trace_opcodes` is set; CPython 3.12 looks for that attribute only
+    if some frame had it set before. No garbage collection begins in the block. It is entered
+    with False, and nothing is traced, if that is not safe now."""
     sys._getframe().f_trace_opcodes = True
-    sys.settrace(function)
-    return True
-
-
-def stop_tracing() -> None:
-    """End what `start_tracing` began."""
-    sys.settrace(None)
-    if ONE_THREAD_TRACES:
-        _tracing.release()
+    made: AbstractContextManager[bool] = _native().Traced(function, ONE_THREAD_TRACES)
+    return made
 
 
 ONE_THREAD_TRACES = sys.version_info[:2] == (3, 12)
 """Whether at most one thread may trace: CPython 3.12 crashes when one starts to while another one
 runs traced code, whose instructions it exchanges then."""
 
-_tracing = locks.lock()  # held by the thread that traces
+
+def _forget_other_threads() -> None:
+    if _native.cache_info().currsize:
+        _native().forget_traced()
+
+
+locks.after_fork(_forget_other_threads)
 
 
 def trace_instructions(frame: FrameType, function: Any) -> Any:
@@ -248,11 +245,13 @@ def is_supported() -> bool:
     """
     global _supported
     if _supported is None:
-        _supported = _try()
+        with _trying:
+            _supported = _try()
     return _supported
 
 
 _supported: bool | None = None
+_trying = locks.lock()  # nobody else traces before one thread has tried
 
 
 def _try() -> bool:
@@ -263,26 +262,23 @@ def _try() -> bool:
     def probe(value: Any) -> Any:
         return value.name
 
-    def traced(frame: FrameType, event: str, arg: Any) -> Any:
+    def look(frame: FrameType, event: str, arg: Any) -> Any:
         if frame.f_code is not probe.__code__:
             return None
         if event == "call":
-            return trace_instructions(frame, traced)
+            return trace_instructions(frame, look)
         if event == "opcode":
             instruction = decoded(frame.f_code).get(frame.f_lasti)
             if instruction is not None and instruction.name == "LOAD_ATTR":
                 seen.append(operands(frame, instruction, 1)[0] is marker)
                 seen.append(function_of(frame) is probe)
-        return traced
+        return look
 
     if sys.gettrace() is not None:
         return False
-    with _tracing:
-        start_tracing(traced)
+    with traced(look):
         try:
             probe(marker)
         except (ImportError, SystemError, ValueError):
             return False
-        finally:
-            stop_tracing()
     return seen == [True, True]

@@ -40,9 +40,17 @@ def _recorded(
 ) -> tuple[Any, Plan | Refusal]:
     """Make the call. `before` are the facts of its arguments, `misses` is how often cached
     functions have missed so far."""
-    subject, path = recorder.subject, recorder.path or contextlib.nullcontext()
+    subject, path = recorder.subject, recorder.path
+    followed = contextlib.nullcontext(True) if path is None else path.followed()
     recorder.mode = _Functions(recorder)
-    with recorder.mode, _Operators(recorder), intercept.intercepted(recorder), path:
+    with (
+        recorder.mode,
+        _Operators(recorder),
+        intercept.intercepted(recorder),
+        followed as is_followed,
+    ):
+        if path is not None and not is_followed:
+            path.miss()
         recorder.torch.modes = torch_modes.dispatch()
         result = subject.function(*args)
         if torch_modes.dispatch() != recorder.torch.modes:

@@ -18,17 +18,15 @@ called (finalizers, signal handlers) is recognized.
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from types import CodeType, FrameType, FunctionType
 from typing import Any
 
 from tzero.adapters.python_frames import (
     function_of,
-    start_tracing,
-    stop_tracing,
     trace_instructions,
+    traced,
 )
 from tzero.reading.attributes import is_generated
 from tzero.reading.called import Judge
@@ -89,21 +87,15 @@ class Path:
             self._is_over = True
             refuse(error.reason, code.co_filename, code.co_firstlineno, True)
 
-    def __enter__(self) -> Path:
-        # A collection may run finalizers and callbacks in the middle of the call.
-        self._collects = gc.isenabled()
-        gc.disable()
-        self._traces = start_tracing(self._entered)
-        if not self._traces:
-            self._is_over = True
-            self._refuse(BUSY, "", 0, False)
-        return self
+    def followed(self) -> AbstractContextManager[bool]:
+        """The block in which the call is made. It is entered with False if the call cannot be
+        followed now; tell `miss` then."""
+        return traced(self._entered)
 
-    def __exit__(self, *exception: object) -> None:
-        if self._traces:
-            stop_tracing()
-        if self._collects:
-            gc.enable()
+    def miss(self) -> None:
+        """Refuse a call that another thread prevents from being followed."""
+        self._is_over = True
+        self._refuse(BUSY, "", 0, False)
 
     def finish(self) -> None:
         """Guard the code of the helpers that ran, once the call is over."""

@@ -1,0 +1,13 @@
+// Blocks of code that a trace function sees, and blocks that none sees.
+#pragma once
+
+#include "python.h"
+
+namespace tzero {
+
+// Add the types Traced and Untraced and the function `forget_traced`: ``with Traced(function,
+// alone):`` sets this thread's trace function and lets no garbage collection run;
+// ``with Untraced():`` suspends the trace and profile functions.
+int add_tracing(PyObject *module);
+
+}  // namespace tzero
