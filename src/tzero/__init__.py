@@ -47,7 +47,8 @@ from tzero.versions import TZERO as _TZERO
 from tzero.versions import require as _require
 
 if TYPE_CHECKING:
-    from tzero.api.decorators import jit, kernel
+    from tzero.api.decorators import kernel
+    from tzero.api.jit import jit
     from tzero.api.variants import multi_kernel
     from tzero.arguments.extract import ConstExpr
     from tzero.calls.bound import BoundKernel
@@ -88,7 +89,7 @@ _HOMES = {
     "Space": "tzero.tune.space",
     "Spec": "tzero.launches.ahead",
     "constant": "tzero.reading.probes",
-    "jit": "tzero.api.decorators",
+    "jit": "tzero.api.jit",
     "kernel": "tzero.api.decorators",
     "multi_kernel": "tzero.api.variants",
     "precompile": "tzero.launches.ahead",

@@ -1,6 +1,6 @@
-"""`@tzero.kernel` and `@tzero.jit`: choose the kernel class for a function, its options, the tier.
+"""`@tzero.kernel`: chooses the kernel class for a function, its options and the tier.
 
-Enters: a function, and options. Leaves: a `Kernel` whose calls are replayed natively,
+Enters: a host function, and options. Leaves: a `Kernel` whose calls are replayed natively,
 one whose calls are replayed in Python, or one that always runs the host function, as where the
 extension is missing; or `InvalidKernel`. It must not know how calls are made.
 """
@@ -8,13 +8,14 @@ extension is missing; or `InvalidKernel`. It must not know how calls are made.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar, overload
 
 import torch
 
 from tzero import settings
 from tzero.adapters import triton_launch
+from tzero.api.jit import jit
 from tzero.api.options import (
     Given,
     check_helion,
@@ -31,7 +32,6 @@ from tzero.calls.kernel import Kernel
 from tzero.config import Config
 from tzero.errors import InvalidKernel, NativeMissing
 from tzero.integrations import helion
-from tzero.launches.tiers import made as made_jit
 from tzero.launches.tiers import tier
 from tzero.plans.varied import Free
 from tzero.tune.hints import Option
@@ -217,40 +217,3 @@ def _class_of(chosen: int) -> type[Kernel[..., Any]]:
 
     found: type[Kernel[..., Any]] = NativeKernel
     return found
-
-
-def jit(
-    fn: Any = None,
-    *,
-    version: Any = None,
-    repr: Callable[..., str] | None = None,
-    launch_metadata: Callable[..., Any] | None = None,
-    do_not_specialize: Iterable[int | str] | None = None,
-    do_not_specialize_on_alignment: Iterable[int | str] | None = None,
-    debug: bool | None = None,
-    noinline: bool | None = None,
-) -> Any:
-    """Make a Triton kernel, of a function or of a kernel that is there, whose launches are fast.
-
-    ::
-
-        @tzero.jit
-        def add_kernel(x, y, out, n, BLOCK: tl.constexpr): ...
-
-        fast = tzero.jit(someone_elses_kernel)
-
-    The options are those of ``triton.jit``, and so is everything else that the kernel does. The
-    tier is the one in force now.
-    """
-    options = {
-        "version": version,
-        "repr": repr,
-        "launch_metadata": launch_metadata,
-        "do_not_specialize": do_not_specialize,
-        "do_not_specialize_on_alignment": do_not_specialize_on_alignment,
-        "debug": debug,
-        "noinline": noinline,
-    }
-    if fn is None:
-        return functools.partial(made_jit, options=options)
-    return made_jit(fn, options)

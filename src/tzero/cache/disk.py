@@ -36,7 +36,7 @@ import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tzero import ownership
 from tzero.cache.entry import HEADER, Damaged, is_digest, opened, request_of, seal
@@ -63,8 +63,7 @@ _TEMPORARY = re.compile(r"\.(?:[0-9a-f]{64}|ledger)\.[0-9a-f]{32}\.tmp", re.ASCI
 _GONE = (errno.ENOENT, errno.ESTALE)  # ESTALE: replaced by another machine during the read
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(NamedTuple):
     """Number, size and age of the entries of a store.
 
     >>> import tempfile
@@ -82,8 +81,7 @@ class Usage:
     """Temporary files, of writers at work or dead."""
 
 
-@dataclass(frozen=True, slots=True)
-class Removed:
+class Removed(NamedTuple):
     """What `Disk.clear` removed, and a message for each file it could not remove.
 
     >>> import tempfile
@@ -97,8 +95,7 @@ class Removed:
     problems: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     """The result of verifying one entry.
 
     ::
@@ -111,8 +108,7 @@ class Verdict:
     """What is wrong with it; None if it is intact."""
 
 
-@dataclass(frozen=True, slots=True)
-class _File:
+class _File(NamedTuple):
     path: str
     name: str
     size: int

@@ -20,14 +20,14 @@ from __future__ import annotations
 import functools
 import os
 from dataclasses import dataclass
-from typing import Literal, Protocol
-
-import platformdirs
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 from tzero import scratch
 from tzero.cache.disk import Disk
-from tzero.cache.remote import Remote
 from tzero.settings import Settings
+
+if TYPE_CHECKING:
+    from tzero.cache.remote import Remote
 
 __all__ = ["Found", "Layers", "Store", "fetched_as", "location", "stores"]
 
@@ -48,8 +48,7 @@ class Store(Protocol):
         """Keep a payload. Failures of the environment are events, never exceptions."""
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(NamedTuple):
     """A payload, and the layer that had it.
 
     ::
@@ -115,6 +114,8 @@ def location(settings: Settings) -> str:
 
 
 def _user_cache() -> str:
+    import platformdirs  # here, because it is not needed where TZERO_CACHE_DIR is set
+
     try:
         found = platformdirs.user_cache_dir("tzero")
     except RuntimeError:  # a user without HOME and without an entry in passwd
@@ -146,4 +147,8 @@ def fetched_as(settings: Settings, digest: str) -> str:
 @functools.lru_cache(maxsize=32)
 def _layers(root: str | None, limit: int, url: str | None, key: str | None) -> Layers:
     disk = None if root is None else Disk(root, limit)
-    return Layers(disk, None if url is None else Remote(url, key))
+    if url is None:
+        return Layers(disk, None)
+    from tzero.cache.remote import Remote  # here, because few have one
+
+    return Layers(disk, Remote(url, key))

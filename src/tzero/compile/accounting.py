@@ -10,9 +10,8 @@ import logging
 from collections import Counter
 from collections.abc import Mapping
 from concurrent.futures import CancelledError
-from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from tzero import locks, measure
 from tzero.compile.request import Request
@@ -24,8 +23,7 @@ Layer = Literal["memory", "disk", "remote"]
 Where = Literal["inline", "process", "thread"]
 
 
-@dataclass(frozen=True, slots=True)
-class CompileStats:
+class CompileStats(NamedTuple):
     """Counts since the service was made.
 
     ::
@@ -49,8 +47,7 @@ class CompileStats:
     """Time spent compiling, summed over all workers."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
+class Cost(NamedTuple):
     """Number of compiles of one kernel, and their total time.
 
     >>> print(Cost("add", 2, 0.5))
@@ -66,8 +63,7 @@ class Cost:
         return f"{self.kernel}: {self.seconds:.3f} s in {self.compiles} {noun}"
 
 
-@dataclass(frozen=True, slots=True)
-class CompileRun:
+class CompileRun(NamedTuple):
     """Where one compile ran, and when: start and end in nanoseconds of ``time.perf_counter_ns``.
 
     >>> CompileRun("process", 4711, 4711, 0, 2_500_000_000).seconds

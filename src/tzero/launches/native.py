@@ -13,9 +13,8 @@ import inspect
 import logging
 import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -26,7 +25,6 @@ from tzero.adapters.torch_layout import handle_offset
 from tzero.adapters.torch_modes import untraced
 from tzero.adapters.triton_launch import driver
 from tzero.arguments.extract import ConstExpr
-from tzero.backends import source_kernel
 from tzero.cpu.launcher import Launcher
 from tzero.errors import LaunchFailed
 from tzero.launches.current_call import current
@@ -70,8 +68,7 @@ _HOOKED = "a launch hook is attached"  # as native/launch.cpp says it
 # -- descriptions: native code reads them by the names of their fields -----------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class ParameterDescription:
+class ParameterDescription(NamedTuple):
     """A parameter of a kernel or a host function, for `_prepare`. A parameter without a default has
     `has_default` false, because None is a default too."""
 
@@ -84,8 +81,7 @@ class ParameterDescription:
     keyword_only: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class MoveDescription:
+class MoveDescription(NamedTuple):
     """Which argument goes where in the block of parameters, and as which type."""
 
     argument: int
@@ -93,8 +89,7 @@ class MoveDescription:
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class CpuDescription:
+class CpuDescription(NamedTuple):
     """How the CPU backend runs a binary: two addresses, and the work of a program as `_steady_work`
     has it."""
 
@@ -103,8 +98,7 @@ class CpuDescription:
     work: int
 
 
-@dataclass(frozen=True, slots=True)
-class CudaDescription:
+class CudaDescription(NamedTuple):
     """How CUDA launches a binary. A launch attribute has a field here, which native/binary.cpp
     (`read_cuda`) reads and native/cuda.cpp (`Driver::launch`) packs."""
 
@@ -116,8 +110,7 @@ class CudaDescription:
     device: int
 
 
-@dataclass(frozen=True, slots=True)
-class BinaryDescription:
+class BinaryDescription(NamedTuple):
     """A binary, where Triton keeps it (`caches`, `table`, `key`), and how the CPU backend or CUDA
     launches it. `launcher` owns what the addresses point to."""
 
@@ -285,6 +278,10 @@ def _on_cuda(native: ModuleType, kernel: Any, launcher: Any, device: int) -> Cud
 def _device(function: Any) -> Any:
     """The device that a kernel's binary runs on."""
     active = driver.active
+    if isinstance(function, triton_launch.JITFunction):
+        return active.get_current_device()
+    from tzero.backends import source_kernel  # here, because most programs have only Triton kernels
+
     if not isinstance(function, source_kernel.Kernel):
         return active.get_current_device()
     if function.place == "cuda" and not isinstance(active, triton_launch.cuda_driver()):

@@ -17,7 +17,7 @@ from __future__ import annotations
 import struct
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tzero import events, settings
 from tzero.adapters import intercept, triton_launch
@@ -28,7 +28,9 @@ from tzero.backends.triton import compiled
 from tzero.cpu.launcher import Launcher
 from tzero.cpu.pool import DONE
 from tzero.fallbacks import Fallbacks
-from tzero.launches.ahead import Precompiled, precompile_launch
+
+if TYPE_CHECKING:
+    from tzero.launches.ahead import Precompiled
 
 __all__ = ["Launching", "PythonJit", "finish", "over"]
 
@@ -212,6 +214,8 @@ class PythonJit(JITFunction):
     def precompile(self, /, *args: Any, **kwargs: Any) -> Precompiled:
         """Compile in the background what a launch with these arguments needs; tensors may be
         `tzero.Spec`s."""
+        from tzero.launches.ahead import Precompiled, precompile_launch  # here: few programs do
+
         ahead = Precompiled()
         precompile_launch(self, args, kwargs, ahead)
         return ahead
