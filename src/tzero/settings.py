@@ -536,6 +536,15 @@ def compiler_variables(compiler: str = "c") -> dict[str, str]:
     }
 
 
+def search_path() -> str | None:
+    """The directories in which programs are searched, as `PATH` has them at this moment.
+
+    >>> search_path() == variables().get("PATH")
+    True
+    """
+    return os.environ.get("PATH")
+
+
 def variables() -> dict[str, str]:
     """A copy of the whole environment at this moment, for third-party compilers that read it.
 

@@ -24,7 +24,7 @@ from tests import warm
 from tests.backends import triton_zoo as zoo
 from tests.backends import triton_zoo_deeper, triton_zoo_helpers
 from tests.backends.test_triton_faithful import executed
-from tzero.adapters import triton_compile
+from tzero.adapters import triton_compile, triton_launch
 from tzero.adapters.triton_launch import ASTSource, GPUTarget
 from tzero.backends import triton as backend
 from tzero.backends.triton import names as triton_names
@@ -151,6 +151,51 @@ def test_a_replaced_text_is_written_anew() -> None:
     before = digest(kernel)
     kernel._unsafe_update_src(kernel.src.replace("1", "2"))
     assert digest(kernel) != before
+
+
+HELPED = """
+@triton.jit
+def helper(x):
+    return x + 1
+
+@triton.jit
+def kernel(out):
+    tl.store(out, helper(1))
+"""
+
+
+def test_each_function_is_parsed_once_for_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[str] = []
+    parse_text = ast.parse
+
+    def noting(text: Any, *args: Any, **kwargs: Any) -> Any:
+        parsed.append(str(text))
+        return parse_text(text, *args, **kwargs)
+
+    kernel = executed(HELPED, "<helped>")["kernel"]
+    digest(executed(HELPED, "<before>")["kernel"])  # what is read of Triton's own modules is kept
+    monkeypatch.setattr(ast, "parse", noting)
+    digest(kernel)
+    assert [text.split("(")[0] for text in parsed] == ["def kernel", "def helper"]
+
+
+def test_a_text_that_changes_after_it_was_hashed_is_read_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kernel = executed(HELPED, "<helped>")["kernel"]
+    hashed = triton_launch.hashed
+
+    def changing(function: Any) -> Any:
+        found = hashed(function)
+        kernel._unsafe_update_src(kernel.src.replace("helper(1)", "tl.abs(-1)"))
+        return found
+
+    monkeypatch.setattr(triton_launch, "hashed", changing)
+    found = asked(kernel)
+    assert isinstance(found, Request)
+    tables = parse(found.program)["tables"]
+    assert [row["name"] for row in tables["functions"]] == ["kernel"]
+    assert set(tables["scopes"][0]) == {"tl"}
 
 
 def test_a_list_that_changes_in_place_is_written_anew(monkeypatch: pytest.MonkeyPatch) -> None:

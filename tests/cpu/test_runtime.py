@@ -428,6 +428,7 @@ def test_pool_c_compiles_without_warnings() -> None:
         command=compiler.command,
         version=compiler.version,
         flags=tuple(flag for flag in compiler.flags if flag != "-w"),
+        linking=compiler.linking,
         features=compiler.features,
         fingerprint=compiler.fingerprint,
     )

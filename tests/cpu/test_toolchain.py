@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import importlib.util
 import os
 import shutil
@@ -118,6 +119,59 @@ def test_search_prefers_gcc_then_cc_then_clang(
     for name in ("clang", "cc", "gcc"):
         expected = script(tmp_path / name, "exit 1")
         assert toolchain._locate(None) == (str(expected),)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("plain:second", "missing:second", "folder:second", "unreadable:second", "link:second"),
+        *("dangling:second", ":second", "second/", "second:plain:second", "relative", "", None),
+    ],
+)
+def test_a_compiler_is_searched_as_shutil_does(
+    path: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("plain", "folder", "unreadable", "link", "dangling", "second", "relative"):
+        (tmp_path / name).mkdir()
+    for name in ("plain", "second", "relative"):
+        script(tmp_path / name / "mycc", "exit 1")
+    (tmp_path / "folder" / "mycc").mkdir()
+    (tmp_path / "unreadable" / "mycc").write_text("not executable")
+    (tmp_path / "link" / "mycc").symlink_to(tmp_path / "plain" / "mycc")
+    (tmp_path / "dangling" / "mycc").symlink_to(tmp_path / "nothing")
+    script(tmp_path / "mycc", "exit 1")  # found where PATH has an empty entry
+    monkeypatch.chdir(tmp_path)
+    if path is None:
+        monkeypatch.delenv("PATH")
+    else:
+        places = [
+            each if each in ("", "relative") else f"{tmp_path}/{each}"
+            for each in path.split(os.pathsep)
+        ]
+        monkeypatch.setenv("PATH", os.pathsep.join(places))
+    for name in ("mycc", "plain/mycc", str(tmp_path / "plain" / "mycc"), "no-such-compiler"):
+        assert toolchain._which(name) == shutil.which(name)
+
+
+def test_gnu_objects_are_linked_without_a_page_for_each_part(tmp_path: Path) -> None:
+    found = toolchain.find()
+    if not found.linking:
+        pytest.skip("needs gcc and ELF")
+    small = found.build(ANSWER, "answer")
+    large = dataclasses.replace(found, linking=()).build(ANSWER, "answer")
+    assert len(small) < len(large) - 4096
+    assert call(small, tmp_path) == 42
+
+
+def test_compilers_other_than_gcc_are_given_no_flags_for_its_linker(tmp_path: Path) -> None:
+    """zig refuses them."""
+    found = toolchain.find()
+    posing = script(tmp_path / "cc", f'exec {real_compiler()} -D__clang__=1 "$@"')
+    with settings.override(cc=(str(posing),)):
+        other = toolchain.find()
+    assert other.linking == ()
+    assert other.fingerprint != found.fingerprint
+    assert call(other.build(ANSWER, "answer"), tmp_path) == 42
 
 
 def test_a_failing_compile_names_kernel_and_command_and_shows_the_output() -> None:

@@ -14,6 +14,7 @@ and is the first test to fail on a new one; the steps are in `tzero.adapters`.
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 import threading
@@ -68,6 +69,7 @@ __all__ = [
     "current_stream",
     "driver",
     "every_config",
+    "hashed",
     "hooks",
     "interpreting",
     "is_interpreted",
@@ -351,6 +353,40 @@ def _hashed(self: Any) -> str:
 
 
 JITCallable.cache_key = property(_hashed)
+
+
+class _Trees(threading.local):
+    """What `hashed` collects on this thread."""
+
+    held: dict[int, tuple[str, ast.Module]] | None = None
+
+
+_trees = _Trees()
+_parse: Callable[[Any], ast.Module] = JITCallable.parse
+
+
+def _parsed(self: Any) -> ast.Module:
+    source, made = self._src, _parse(self)
+    held = _trees.held
+    if held is not None:
+        held[id(self)] = (source, made)
+    return made
+
+
+JITCallable.parse = _parsed
+
+
+def hashed(function: Any) -> dict[int, tuple[str, ast.Module]]:
+    """Let Triton hash a kernel: it checks the globals that the kernel reads, and stores them for
+    launches. Returns what it parsed for that, by the id of each function: the source text, and the
+    syntax tree, which is for reading only. It parses nothing if it has hashed the kernel before."""
+    found = _trees.held = {}
+    try:
+        function.cache_key  # noqa: B018
+    finally:
+        _trees.held = None
+    return found
+
 
 locks.register_properties(KernelParam)
 locks.register_properties(Autotuner)

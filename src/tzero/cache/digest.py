@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import operator
 import os
 import platform
 from collections.abc import Sequence
@@ -37,7 +38,8 @@ SCHEMA = 1
 """Incremented when tzero's own part of compiled code changes. All digests change with it, so older
 entries are never found again."""
 
-_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+_quoted = json.encoder.encode_basestring
+_PLAIN = {None: "null", False: "false", True: "true"}
 _CPUINFO = "/proc/cpuinfo"
 _PLAIN_INT = 1 << 63  # larger ones are written in hexadecimal, which int() reads at any length
 
@@ -73,7 +75,7 @@ def canonical(value: Any) -> str:
     """
     try:
         # Not ASCII: escaped, a pair of surrogates would equal the one character that it encodes.
-        return _encode(_to_json(value))
+        return _text(value)
     except RecursionError:
         raise Unwritable("a value that is nested too deeply has no canonical text") from None
 
@@ -94,31 +96,34 @@ def parse(text: str) -> Any:
     raise ValueError("not a canonical text: the canonical text of its value differs")
 
 
-def _to_json(value: Any) -> Any:
+def _text(value: Any) -> str:
     kind = type(value)
-    if value is None or kind is bool or kind is str:
-        return value
+    if kind is str:
+        return _quoted(value)
     if kind is int:
-        return value if -_PLAIN_INT < value < _PLAIN_INT else {"$int": hex(value)}
-    if kind is float:
-        return {"$float": value.hex()}
-    if kind is bytes:
-        return {"$bytes": value.hex()}
+        return repr(value) if -_PLAIN_INT < value < _PLAIN_INT else f'{{"$int":"{hex(value)}"}}'
     if kind is list:
-        return [_to_json(each) for each in value]
+        return f"[{','.join(map(_text, value))}]"
     if kind is tuple:
-        return {"$tuple": [_to_json(each) for each in value]}
+        return f'{{"$tuple":[{",".join(map(_text, value))}]}}'
     if kind is dict:
-        return _to_json_dict(value)
+        return _dict_text(value)
+    if value is None or kind is bool:
+        return _PLAIN[value]
+    if kind is float:
+        return f'{{"$float":"{value.hex()}"}}'
+    if kind is bytes:
+        return f'{{"$bytes":"{value.hex()}"}}'
     article = "an" if kind.__name__[0] in "aeiouAEIOU" else "a"
     raise Unwritable(f"{article} {kind.__name__} has no canonical text")
 
 
-def _to_json_dict(value: dict[Any, Any]) -> dict[str, Any]:
+def _dict_text(value: dict[Any, Any]) -> str:
     if all(type(key) is str and not key.startswith("$") for key in value):
-        return {key: _to_json(value[key]) for key in sorted(value)}
-    pairs = [(canonical(key), [_to_json(key), _to_json(each)]) for key, each in value.items()]
-    return {"$dict": [pair for _, pair in sorted(pairs, key=lambda pair: pair[0])]}
+        return f"{{{','.join([f'{_quoted(key)}:{_text(value[key])}' for key in sorted(value)])}}}"
+    texts = [(_text(key), _text(each)) for key, each in value.items()]
+    pairs = sorted(texts, key=operator.itemgetter(0))
+    return f'{{"$dict":[{",".join([f"[{key},{each}]" for key, each in pairs])}]}}'
 
 
 def _from_json(plain: Any) -> Any:

@@ -43,6 +43,11 @@ _FLAGS: tuple[tuple[str, ...], ...] = (
     ("-w",),
 )
 
+# GNU compilers lay the parts of an object out on pages of their own. Without that, a small kernel's
+# object has half the size, and is hashed and loaded faster. Linkers that do not know it, warn.
+# Other compilers may refuse it, as zig does; and it is about ELF.
+_LINKING = ("-Wl,-z,noseparate-code",)
+
 # Stands for the kernel's name in errors of the first run of a compiler.
 _PROBE = "probing the compiler"
 _PROBE_LIMIT = 60  # seconds for each question to a compiler
@@ -55,12 +60,14 @@ class Toolchain:
     """A C compiler and the flags it accepts.
 
     ``version`` is for display. ``features`` are the macros that the compiler defines as 1 with
-    these flags, including the machine's instruction sets (``__AVX2__``).
+    these flags, including the machine's instruction sets (``__AVX2__``). ``linking`` are flags for
+    the linker.
     """
 
     command: tuple[str, ...]
     version: str
     flags: tuple[str, ...]
+    linking: tuple[str, ...]
     features: frozenset[str]
     fingerprint: str
 
@@ -82,7 +89,7 @@ class Toolchain:
             text.write_text(source, encoding="utf-8")
             includes = [f"-I{os.fspath(each)}" for each in include_dirs]
             command = [*self.command, *self.flags, f"-O{optimization}", "-shared", *includes]
-            command += ["-o", str(binary), str(text), *extra_flags]
+            command += [*self.linking, "-o", str(binary), str(text), *extra_flags]
             output = _run(command, name)
             if output.returncode != 0 or not binary.exists():
                 messages = output.stderr + output.stdout
@@ -107,16 +114,29 @@ def find(configured: Settings | None = None) -> Toolchain:
 
 def _locate(named: tuple[str, ...] | None) -> tuple[str, ...]:
     if named is not None:
-        path = shutil.which(named[0])
+        path = _which(named[0])
         if path is None:
             raise CompilerMissing(searched=[named[0]])
         return (os.path.abspath(path), *named[1:])
     for name in _SEARCHED:
-        if path := shutil.which(name):
+        if path := _which(name):
             return (path,)
     if importlib.util.find_spec("ziglang") is not None:
         return (sys.executable, "-m", "ziglang", "cc")
     raise CompilerMissing(searched=[*_SEARCHED, "the ziglang package"])
+
+
+def _which(name: str) -> str | None:
+    """As `shutil.which`, with one question to the system for each directory instead of three: each
+    request asks for its compiler."""
+    path = settings.search_path()
+    if not path or os.path.dirname(name):
+        return shutil.which(name)
+    for folder in path.split(os.pathsep):
+        found = os.path.join(folder, name)
+        if os.access(found, os.F_OK | os.X_OK) and not os.path.isdir(found):
+            return found
+    return None
 
 
 @functools.cache
@@ -140,12 +160,16 @@ def _probe(
     # Macros cannot tell a wrapper script that adds flags from the compiler it calls; the file can.
     content = _content(os.path.realpath(command[0]))
     read = [f"{name}={value}" for name, value in variables]
-    identity = "\0".join([sys.platform, *command, *flags, answer.stdout, content, *read])
+    features = frozenset(_FEATURE.findall(answer.stdout))
+    linking = _LINKING if "__ELF__" in features and not _is_clang(answer.stdout) else ()
+    used = [*command, *flags, *linking]
+    identity = "\0".join([sys.platform, *used, answer.stdout, content, *read])
     return Toolchain(
         command=command,
         version=_version(answer.stdout),
         flags=flags,
-        features=frozenset(_FEATURE.findall(answer.stdout)),
+        linking=linking,
+        features=features,
         fingerprint=hashlib.sha256(identity.encode("utf-8", "surrogateescape")).hexdigest(),
     )
 
@@ -174,8 +198,12 @@ def _macros(command: tuple[str, ...], flags: tuple[str, ...]) -> subprocess.Comp
 def _version(macros: str) -> str:
     version = re.search(r'^#define __VERSION__ "(.*)"$', macros, re.MULTILINE)
     name = version[1].strip() if version else "of unknown version"
-    family = "clang" if "#define __clang__ " in macros else "gcc"
+    family = "clang" if _is_clang(macros) else "gcc"
     return name if family in name.lower() else f"{family} {name}"
+
+
+def _is_clang(macros: str) -> bool:
+    return "#define __clang__ " in macros
 
 
 def _run(command: Sequence[str], name: str) -> subprocess.CompletedProcess[str]:

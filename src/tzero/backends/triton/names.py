@@ -121,6 +121,16 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
             yield from _codes(constant)
 
 
+_SYMBOLS = (ast.expr_context, ast.operator, ast.cmpop, ast.unaryop, ast.boolop)
+_NO_NAMES = {
+    ast.Constant,
+    str,
+    type(None),
+    *(each for s in _SYMBOLS for each in s.__subclasses__()),
+}
+"""What a node may hold that has no names in it."""
+
+
 class _Reader:
     """Visits a function, with the set of names that are local at each point (`own`)."""
 
@@ -239,11 +249,19 @@ class _Reader:
             self.expression(part, inside, where)
 
     def children(self, node: ast.AST, own: set[str], where: Where) -> None:
-        for child in ast.iter_child_nodes(node):
-            if isinstance(child, ast.stmt):
-                self.statement(child, own)
-            else:
-                self.expression(child, own, where)
+        for name in node._fields:
+            child: Any = getattr(node, name, None)
+            for each in child if type(child) is list else (child,):
+                kind = type(each)
+                if kind is ast.Name:  # most nodes are of these kinds
+                    if each.id not in own and type(each.ctx) is ast.Load:
+                        self.found[Read(each.id, (), where)] = None
+                elif kind in _NO_NAMES:
+                    continue
+                elif isinstance(each, ast.stmt):
+                    self.statement(each, own)
+                elif isinstance(each, ast.AST):
+                    self.expression(each, own, where)
 
 
 def _chain(node: ast.AST) -> tuple[str, tuple[str, ...]] | None:

@@ -22,7 +22,7 @@ import enum
 import functools
 import sys
 from collections.abc import Callable, Mapping
-from types import BuiltinFunctionType, CellType, FunctionType, ModuleType
+from types import BuiltinFunctionType, CellType, FunctionType, MappingProxyType, ModuleType
 from typing import Any, NamedTuple
 
 from triton import language as tl
@@ -47,7 +47,19 @@ from tzero.backends.triton.rebuild import (
     lookup,
 )
 
-__all__ = ["Check", "Maker", "NotFaithful", "StandIn", "Unwritable", "Writer", "described"]
+__all__ = [
+    "Check",
+    "Maker",
+    "NotFaithful",
+    "StandIn",
+    "Trees",
+    "Unwritable",
+    "Writer",
+    "described",
+]
+
+Trees = Mapping[int, tuple[str, ast.Module]]
+"""Functions that were parsed already, by their ids: the source text, and its syntax tree."""
 
 _MISSING = object()
 _STAND_IN: dict[str, Any] = {"stand-in": None}
@@ -82,7 +94,8 @@ class Writer:
     (1, {'dtype': 'fp32'}, {'constexpr': 2.5})
     """
 
-    def __init__(self) -> None:
+    def __init__(self, trees: Trees = MappingProxyType({})) -> None:
+        self._trees = trees
         self.functions: list[dict[str, Any]] = []
         self.scopes: list[dict[str, Any]] = []
         self.modules: list[dict[str, Any]] = []
@@ -205,7 +218,8 @@ class Writer:
         self._check(lambda: function.fn, plain)
         self._check(lambda: plain.__code__, plain.__code__)
         raw_source = triton_launch.raw_source
-        self._check(lambda: raw_source(function), raw_source(function))
+        source = raw_source(function)
+        self._check(lambda: raw_source(function), source)
         row.update(
             kind="kernel" if is_kernel else "constexpr",
             module=function.__module__,
@@ -218,7 +232,10 @@ class Writer:
             scope=self._scope(function.__globals__),
             defaults=self._defaults(plain),
         )
-        tree = function.parse().body[0]
+        known, parsed = self._trees.get(id(function), ("", None))
+        if parsed is None or known is not source:
+            parsed = function.parse()
+        tree = parsed.body[0]
         if is_kernel:
             row["annotations"] = triton_compile.annotations_of(function)
             row["options"] = self._options(function)

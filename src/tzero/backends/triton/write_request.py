@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from tzero import settings
 from tzero.adapters import triton_compile, triton_launch
 from tzero.adapters.triton_launch import ASTSource, GPUTarget, JITCallable
-from tzero.backends.triton.program import Check, Unwritable, Writer
+from tzero.backends.triton.program import Check, Trees, Unwritable, Writer
 from tzero.cache.digest import Unwritable as NoText
 from tzero.cache.digest import canonical, file_digest, toolchain
 from tzero.compile.request import Request
@@ -77,13 +77,13 @@ def request(
     if type(source) is not ASTSource:
         return NotTransportable("it has no source text")
     function = source.fn
-    function.cache_key  # noqa: B018 - Triton checks the globals that the kernel reads, and stores them for launches
+    trees = triton_launch.hashed(function)
     around = _environment(target)
     if around.reason:
         return NotTransportable(around.reason)
     try:
         chosen = around.normalised(options or {})
-        tables, constants = _written(function, source.constants)
+        tables, constants = _written(function, source.constants, trees)
         parts = {
             "attributes": canonical({path: list(each) for path, each in source.attrs.items()}),
             "constants": constants,
@@ -140,10 +140,12 @@ _KEPT = "_tzero_written"
 _MOST_KEPT = 16
 
 
-def _written(function: Any, constants: Mapping[tuple[int, ...], Any]) -> tuple[str, str]:
+def _written(
+    function: Any, constants: Mapping[tuple[int, ...], Any], trees: Trees
+) -> tuple[str, str]:
     """The tables of a kernel and of the functions among its constants, and the constants."""
     called = {id(each): each for each in constants.values() if isinstance(each, JITCallable)}
-    memo = _remembered(function, called)
+    memo = _remembered(function, called, trees)
     writer = Writer()
     written = {
         path: memo.functions[id(each)][1] if id(each) in called else writer.value(each)
@@ -158,14 +160,14 @@ def _written(function: Any, constants: Mapping[tuple[int, ...], Any]) -> tuple[s
     return canonical(writer.tables()), plain
 
 
-def _remembered(function: Any, called: Mapping[int, Any]) -> _Memo:
+def _remembered(function: Any, called: Mapping[int, Any], trees: Trees) -> _Memo:
     """The memo for a kernel and these functions; a new one if there is none that is still valid."""
     allows = triton_launch.knobs.compilation.allow_non_constexpr_globals
     kept: dict[tuple[int, ...], _Memo] = vars(function).setdefault(_KEPT, {})
     key = tuple(called)
     memo = kept.get(key)
     if memo is None or not memo.holds(function, allows):
-        writer = Writer()
+        writer = Writer(trees)
         writer.function(function)
         functions = {place: (each, writer.value(each)) for place, each in called.items()}
         if len(kept) >= _MOST_KEPT:
