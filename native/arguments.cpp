@@ -295,7 +295,7 @@ const Form *Forms::find(const std::vector<Parameter> &parameters, Py_ssize_t pos
         *reason = "it is called with too many combinations of positional and keyword arguments";
         return nullptr;
     }
-    if (parameters.size() + (names ? PyTuple_GET_SIZE(names) : 0) > most_arguments) {
+    if (parameters.size() + (names ? PyTuple_GET_SIZE(names) : 0) > most_parameters) {
         *reason = "it is called with more arguments and options than native code reads";
         return nullptr;
     }

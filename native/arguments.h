@@ -17,7 +17,8 @@ namespace tzero {
 
 // Launches with more arguments, options included, are made in Python: here all of a call lies on
 // the stack.
-constexpr size_t most_arguments = 64;
+constexpr size_t most_arguments = 64;    // of a call of torch in a plan
+constexpr size_t most_parameters = 256;  // of a launch, with its options
 
 // A parameter of a kernel or a host function.
 struct Parameter {

@@ -56,7 +56,7 @@ bool is_brief(const Spec &spec, const int32_t grid[3]) {
 Move read_move(const Fields &fields, size_t bytes) {
     const auto type = static_cast<Type>(fields.index("type", static_cast<size_t>(Type::count)));
     // `put_one` may write as many bytes as the widest type has.
-    return {fields.index("argument", most_arguments), type,
+    return {fields.index("argument", most_parameters), type,
             fields.index("offset", bytes - parameter_bytes + 1)};
 }
 
@@ -90,7 +90,7 @@ std::unique_ptr<Spec> read_spec(const Fields &fields) {
     spec->bytes = static_cast<size_t>(
         fields.integer("block_bytes", parameter_bytes, static_cast<int64_t>(stack_bytes)));
     fields.for_each("moves", [&](PyObject *each) {
-        if (spec->moves.size() >= most_arguments) fields.wrong("moves", "a tuple of fewer items");
+        if (spec->moves.size() >= most_parameters) fields.wrong("moves", "a tuple of fewer items");
         spec->moves.push_back(read_move(Fields(each), spec->bytes));
     });
     if (const Ref cpu = fields.optional("cpu")) {
@@ -137,7 +137,7 @@ int run_on_cuda(const State &state, const Spec &spec, const int32_t grid[3], voi
                 char *block) {
     if (grid[0] == 0 || grid[1] == 0 || grid[2] == 0) return 0;
     // Triton's kernels take two scratch buffers after the arguments; this binary uses neither.
-    void *params[most_arguments + 2];
+    void *params[most_parameters + 2];
     size_t count = 0;
     for (const Move &move : spec.moves) params[count++] = block + move.offset;
     void *no_scratch = nullptr;

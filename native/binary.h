@@ -18,7 +18,7 @@ namespace tzero {
 constexpr size_t head_bytes = 32;
 
 // Room for the parameters of any binary, and for the head.
-constexpr size_t stack_bytes = head_bytes + parameter_bytes * (most_arguments + 1);
+constexpr size_t stack_bytes = head_bytes + parameter_bytes * (most_parameters + 1);
 
 // Makes a spec of a BinaryDescription, a class of src/tzero/launches/native.py. Null with the
 // Python error set.

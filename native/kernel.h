@@ -35,10 +35,14 @@ struct Kernel {
     Ref last_launching;
     bool prepared = false;
 
-    // Of a kernel beside one of Triton's, which it launches in fallbacks (running.cpp).
+    // Of a kernel beside one of Triton's, which it launches (running.cpp).
     PyObject *of = nullptr;  // Triton's kernel, which the Python object keeps alive
     SeenObject beside;       // that kernel, when its attributes were read
+    uint64_t choice = 0;     // the number of the choice of kernels for which `chosen` holds
+    bool chosen = false;     // whether its launches outside of fallbacks are native
     uint64_t launches = 0, misses = 0;
+    std::vector<std::pair<const char *, uint64_t>> left;  // why Triton launched, and how often
+    uint64_t sampled = 0, nanoseconds = 0;  // launches that were timed, and how long they took
 };
 
 // Attributes of a Triton kernel that its launches read; null if missing.
@@ -128,6 +132,10 @@ Answer globals_hold(const Attributes &attributes);
 
 // Reads a grid of one to three exact integers; false for any other, which Python handles.
 bool read_grid(PyObject *object, int32_t size[3]);
+
+// Counts a launch of one of Triton's kernels that is left to Triton. The first one with a reason is
+// reported, unless that is empty. 0, or -1 with the Python error set.
+int leave(Launchable &beside, const char *reason);
 
 // Launches; the compiled kernel, or null with the Python error set.
 PyObject *launch(Call &call);

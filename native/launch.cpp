@@ -11,6 +11,7 @@
 
 #include <alloca.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "binary.h"
@@ -59,6 +60,7 @@ PyObject *in_python(const Call &call, const Ref &method, const char *reason = nu
 // Python launches, and reports the reason unless it is empty.
 PyObject *handed_over(const Call &call, const char *reason) {
     if (call.plain != nullptr) {
+        if (leave(*call.self, reason) < 0) return nullptr;
         return PyObject_Vectorcall(call.plain, call.arguments - 1,
                                    static_cast<size_t>(call.positional) + 1, call.names);
     }
@@ -333,6 +335,21 @@ bool read_grid(PyObject *object, int32_t size[3]) {
         size[k] = static_cast<int32_t>(number);
     }
     return true;
+}
+
+int leave(Launchable &beside, const char *reason) {
+    auto &left = beside.kernel->left;
+    const auto known = std::find_if(left.begin(), left.end(), [reason](const auto &each) {
+        return std::strcmp(each.first, reason) == 0;
+    });
+    if (known != left.end()) {
+        ++known->second;
+        return 0;
+    }
+    left.emplace_back(reason, 1);
+    if (*reason == 0 || !beside.kernel->chosen) return 0;
+    auto *object = reinterpret_cast<PyObject *>(&beside);
+    return Ref::steal(PyObject_CallMethod(object, "_left", "s", reason)) ? 0 : -1;
 }
 
 PyObject *launch(Call &call) {

@@ -366,6 +366,21 @@ int intern_all(Names &names) {
         {&names.beside, "_tzero_beside"},
         {&names.index, "index"},
         {&names.type, "type"},
+        {&names.configs, "configs"},
+        {&names.arg_names, "arg_names"},
+        {&names.keys, "keys"},
+        {&names.cache, "cache"},
+        {&names.fn, "fn"},
+        {&names.values, "values"},
+        {&names.nargs, "nargs"},
+        {&names.best_config, "best_config"},
+        {&names.run, "run"},
+        {&names.grid, "grid"},
+        {&names.warmup, "warmup"},
+        {&names.dtype, "dtype"},
+        {&names.kwargs, "kwargs"},
+        {&names.pre_hook, "pre_hook"},
+        {&names.all_kwargs, "all_kwargs"},
     };
     for (const auto &[name, text] : all) {
         if (intern(*name, text) < 0) return -1;
@@ -377,6 +392,7 @@ int intern_all(Names &names) {
 int add_constants(PyObject *module) {
     const std::pair<const char *, size_t> limits[] = {
         {"MOST_ARGUMENTS", most_arguments},
+        {"MOST_PARAMETERS", most_parameters},
         {"MOST_SLOTS", plan::most_slots},
         {"HEAD_BYTES", head_bytes},
         {"PARAMETER_BYTES", parameter_bytes},
@@ -402,13 +418,14 @@ int exec(PyObject *module) {
     if (add_types(module, state) < 0) return -1;
     if (add_dispatching(module, state) < 0) return -1;
     if (add_nearest(module, state) < 0 || add_run(module) < 0) return -1;
-    if (add_tracing(module) < 0) return -1;
+    if (add_tracing(module) < 0 || add_wrappers(module, state) < 0) return -1;
     return add_ring(module, state);
 }
 
 // Everything that may refer back to this module; the rest is strings.
 template <typename Visitor> int each_reference(State &state, Visitor visit) {
     for (Ref *each : {&state.launchable, &state.launching, &state.dispatching, &state.ring, &state.nearest,
+                      &state.on_grid,
                       &state.tensor_type, &state.parameter_type, &state.exchange_capsule,
                       &state.knobs, &state.more_knobs, &state.hook_chain, &state.runtime_knobs,
                       &state.driver, &state.events, &state.watched, &state.log_cache,

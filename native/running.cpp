@@ -1,8 +1,9 @@
-// `Run`, which stands in for `run` of Triton's kernel class: inside a fallback it launches natively.
+// `Run`, which stands in for `run` of Triton's kernel class. It launches natively inside of a
+// fallback, and everywhere the kernels that are chosen.
 //
-//     kernel[grid](...) ─► Run ── in no fallback ──► Triton's own `run`
-//                           └ in one ─► the kernel's `Launchable` ── every guard holds ──► launch
-//                                                                  └ one fails: Triton's own `run`
+//     kernel[grid](...) ─► Run ── in no fallback, not chosen ──► Triton's own `run`
+//                           └ else ─► the kernel's `Launchable` ── every guard holds ──► launch
+//                                                                └ one fails: Triton's own `run`
 //
 // Triton's state stays on Triton's kernel. The `Launchable` beside it, which the kernel's dict
 // holds, has the keys and binaries. Which launches are native makes no difference but speed, so it
@@ -11,6 +12,7 @@
 #include "python.h"
 
 #include <cstddef>
+#include <ctime>
 
 #include "fallback.h"
 #include "kernel.h"
@@ -27,8 +29,10 @@ struct Run {
     vectorcallfunc call;
     PyObject *plain;   // owned, like the rest: Triton's own `run`
     PyObject *type;    // the class of kernels whose launches may be native
-    PyObject *beside;  // makes the Launchable of a kernel, or None if it cannot have one
+    PyObject *beside;  // makes the Launchable of a kernel
     State *state;      // of the module, which the type keeps alive
+    unsigned long long choice;  // the number of the choice of kernels that are launched natively
+                                // outside of fallbacks too; 0 for none
 };
 
 // Copies the attributes of Triton's kernel that launches read, unless its dict is unchanged. -1
@@ -55,7 +59,7 @@ int read_attributes(const State &state, PyObject *kernel, PyObject *dict, Launch
     return 0;
 }
 
-// The Launchable of a kernel; nothing if Triton makes its launches, or with the Python error set.
+// The Launchable of a kernel; empty with the Python error set.
 // A copy of a kernel may hold that of the original.
 Ref launchable_of(const Run &run, PyObject *kernel, PyObject *dict) {
     const State &state = *run.state;
@@ -64,28 +68,45 @@ Ref launchable_of(const Run &run, PyObject *kernel, PyObject *dict) {
     auto *type = reinterpret_cast<PyTypeObject *>(state.launchable.get());
     const bool ours = found && PyObject_TypeCheck(found.get(), type) &&
                       reinterpret_cast<Launchable *>(found.get())->kernel->of == kernel;
-    if (!ours && found.get() != Py_None) {
+    if (!ours) {
         found = Ref::steal(PyObject_CallOneArg(run.beside, kernel));
         if (!found) return {};
-        if (found.get() != Py_None && !PyObject_TypeCheck(found.get(), type)) {
-            PyErr_Format(PyExc_TypeError, "expected a Launchable or None, not %R", found.get());
+        if (!PyObject_TypeCheck(found.get(), type)) {
+            PyErr_Format(PyExc_TypeError, "expected a Launchable, not %R", found.get());
             return {};
         }
         if (PyDict_SetItem(dict, state.names.beside.get(), found.get()) < 0) return {};
-        if (found.get() != Py_None) {
-            reinterpret_cast<Launchable *>(found.get())->kernel->of = kernel;
-        }
+        reinterpret_cast<Launchable *>(found.get())->kernel->of = kernel;
     }
-    if (found.get() == Py_None) return {};
-    const Kernel &known = *reinterpret_cast<Launchable *>(found.get())->kernel;
-    if (known.misses > most_misses && 2 * known.misses > known.launches) return {};
     return found;
 }
+
+// Whether a kernel is launched natively outside of fallbacks. Python is asked once for each choice.
+Answer is_chosen(const Run &run, PyObject *beside) {
+    Kernel &kernel = *reinterpret_cast<Launchable *>(beside)->kernel;
+    if (kernel.choice != run.choice) {
+        const uint64_t choice = run.choice;
+        Ref said = Ref::steal(PyObject_CallMethod(beside, "_chosen", nullptr));
+        const int chosen = said ? PyObject_IsTrue(said.get()) : -1;
+        if (chosen < 0) return Answer::error;
+        kernel.choice = choice;
+        kernel.chosen = chosen != 0;
+    }
+    return kernel.chosen ? Answer::yes : Answer::no;
+}
+
+uint64_t now() {
+    timespec time{};
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return static_cast<uint64_t>(time.tv_sec) * 1'000'000'000u + static_cast<uint64_t>(time.tv_nsec);
+}
+
+constexpr uint64_t timed_every = 32;  // launches
 
 PyObject *run_call(PyObject *object, PyObject *const *args, size_t nargsf, PyObject *names) {
     const auto *self = reinterpret_cast<Run *>(object);
     const Py_ssize_t count = PyVectorcall_NARGS(nargsf);
-    if (!in_fallback() || count < 1 ||
+    if ((self->choice == 0 && !in_fallback()) || count < 1 ||
         reinterpret_cast<PyObject *>(Py_TYPE(args[0])) != self->type) {
         return PyObject_Vectorcall(self->plain, args, nargsf, names);
     }
@@ -93,13 +114,31 @@ PyObject *run_call(PyObject *object, PyObject *const *args, size_t nargsf, PyObj
     Ref dict = Ref::steal(PyObject_GenericGetDict(kernel, nullptr));
     if (!dict) return nullptr;
     Ref beside = launchable_of(*self, kernel, dict.get());
-    if (!beside && PyErr_Occurred()) return nullptr;
-    if (!beside) return PyObject_Vectorcall(self->plain, args, nargsf, names);
+    if (!beside) return nullptr;
+    if (!in_fallback()) {
+        const Answer chosen = is_chosen(*self, beside.get());
+        if (chosen == Answer::error) return nullptr;
+        if (chosen == Answer::no) return PyObject_Vectorcall(self->plain, args, nargsf, names);
+    }
     auto *launchable = reinterpret_cast<Launchable *>(beside.get());
     if (read_attributes(*self->state, kernel, dict.get(), launchable) < 0) return nullptr;
-    ++launchable->kernel->launches;
+    Kernel &known = *launchable->kernel;
+    const bool is_timed = ++known.launches % timed_every == 0;
+    const bool is_hopeless = known.misses > most_misses && 2 * known.misses > known.launches;
+    if (is_hopeless && leave(*launchable, "most of its launches need another binary") < 0) {
+        return nullptr;
+    }
+    if (is_hopeless || !known.prepared) {
+        return PyObject_Vectorcall(self->plain, args, nargsf, names);
+    }
+    const uint64_t start = is_timed ? now() : 0;
     Ref plain = Ref::borrow(self->plain);
-    return run_launchable(launchable, args + 1, count - 1, names, plain.get());
+    Ref result = Ref::steal(run_launchable(launchable, args + 1, count - 1, names, plain.get()));
+    if (is_timed && result) {
+        ++known.sampled;
+        known.nanoseconds += now() - start;
+    }
+    return result.release();
 }
 
 PyObject *run_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
@@ -131,9 +170,11 @@ PyObject *run_getattr(PyObject *object, PyObject *name) {
     if (PyUnicode_CompareWithASCIIString(name, "__wrapped__") == 0) {
         return Ref::borrow(reinterpret_cast<Run *>(object)->plain).release();
     }
-    PyObject *found = PyObject_GenericGetAttr(object, name);
-    if (found != nullptr || !PyErr_ExceptionMatches(PyExc_AttributeError)) return found;
-    PyErr_Clear();
+    if (PyUnicode_CompareWithASCIIString(name, "__module__") != 0) {  // the type has one
+        PyObject *found = PyObject_GenericGetAttr(object, name);
+        if (found != nullptr || !PyErr_ExceptionMatches(PyExc_AttributeError)) return found;
+        PyErr_Clear();
+    }
     return PyObject_GetAttr(reinterpret_cast<Run *>(object)->plain, name);
 }
 
@@ -164,6 +205,8 @@ void run_dealloc(PyObject *object) {
 }
 
 PyMemberDef run_members[] = {
+    {"choice", T_ULONGLONG, offsetof(Run, choice), 0,
+     PyDoc_STR("The number of the choice of kernels that are launched natively; 0 for none.")},
     {"__vectorcalloffset__", T_PYSSIZET, offsetof(Run, call), READONLY, nullptr},
     {nullptr, 0, 0, 0, nullptr},
 };

@@ -20,6 +20,8 @@ struct Names {
     Ref pre_run_hooks, device_caches, used_global_vals, value;
     Ref missed, unread, resume, drifted, settled, call, open, in_force, verify, version, data;
     Ref current_call, instance_dict, beside, index, type;
+    Ref configs, arg_names, keys, cache, fn, values, nargs, best_config, run, grid, warmup, dtype;
+    Ref kwargs, pre_hook, all_kwargs;
 };
 
 // The attributes of `triton.knobs.runtime`. Valid for this object, while its own dict is empty and
@@ -49,7 +51,7 @@ struct State {
     Ref launchable;  // types
     Ref launching;
     Ref dispatching;
-    Ref ring, nearest;
+    Ref ring, nearest, on_grid;
     Names names;
 
     // Set by configure().
@@ -83,6 +85,8 @@ struct State {
     Ref settings;    // the dict with the settings in force
     Ref plain_settings;  // the latest settings without verify mode
 
+    std::vector<Ref> dtype_texts;  // the text of each dtype, by torch's number
+
     Py_ssize_t recorders = 0;  // the number of calls that are being recorded
 
     RuntimeKnobs runtime;
@@ -98,6 +102,7 @@ int add_types(PyObject *module, State *state);
 int add_dispatching(PyObject *module, State *state);
 int add_nearest(PyObject *module, State *state);
 int add_run(PyObject *module);
+int add_wrappers(PyObject *module, State *state);
 
 extern PyModuleDef definition;
 

@@ -223,10 +223,10 @@ PyObject *launchable_prepare(PyObject *object, PyObject *args) {
     PyObject *given = nullptr;
     Py_ssize_t most = 0;
     if (!PyArg_ParseTuple(args, "O!n:_prepare", &PyTuple_Type, &given, &most)) return nullptr;
-    if (static_cast<size_t>(PyTuple_GET_SIZE(given)) > most_arguments) {
+    if (static_cast<size_t>(PyTuple_GET_SIZE(given)) > most_parameters) {
         PyErr_Format(PyExc_ValueError,
                      "the kernel has %zd parameters, and native launches take at most %zu",
-                     PyTuple_GET_SIZE(given), most_arguments);
+                     PyTuple_GET_SIZE(given), most_parameters);
         return nullptr;
     }
     Kernel *kernel = kernel_of(object);
@@ -238,7 +238,26 @@ PyObject *launchable_prepare(PyObject *object, PyObject *args) {
     Py_RETURN_NONE;
 }
 
+// _counts(): launches of a kernel of Triton's, those that missed, why others were left to Triton
+// and how often, how many were timed, and the nanoseconds that these took.
+PyObject *launchable_counts(PyObject *object, PyObject *) {
+    const Kernel &kernel = *kernel_of(object);
+    Ref left = Ref::steal(PyDict_New());
+    for (const auto &[reason, count] : kernel.left) {
+        Ref number = Ref::steal(PyLong_FromUnsignedLongLong(count));
+        if (!left || !number || PyDict_SetItemString(left.get(), reason, number.get()) < 0) {
+            return nullptr;
+        }
+    }
+    using Number = unsigned long long;
+    return Py_BuildValue("KKNKK", Number{kernel.launches}, Number{kernel.misses}, left.release(),
+                         Number{kernel.sampled}, Number{kernel.nanoseconds});
+}
+
 PyMethodDef launchable_methods[] = {
+    {"_counts", launchable_counts, METH_NOARGS,
+     PyDoc_STR("_counts($self, /)\n--\n\nHow often a kernel of Triton's was launched, missed, and "
+               "left to Triton by reason; how many launches were timed, and their nanoseconds.")},
     {"run", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(launchable_run)),
      METH_FASTCALL | METH_KEYWORDS,
      PyDoc_STR("run($self, /, *args, grid, warmup, **kwargs)\n--\n\nTriton's own entry.")},

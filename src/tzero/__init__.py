@@ -48,6 +48,7 @@ from tzero.versions import require as _require
 
 if TYPE_CHECKING:
     from tzero.api.decorators import kernel
+    from tzero.api.install import install, installed, uninstall
     from tzero.api.jit import jit
     from tzero.api.variants import multi_kernel
     from tzero.arguments.extract import ConstExpr
@@ -72,6 +73,8 @@ __all__ = [
     "Spec",
     "__version__",
     "constant",
+    "install",
+    "installed",
     "jit",
     "kernel",
     "multi_kernel",
@@ -79,6 +82,7 @@ __all__ = [
     "pretuned",
     "ship",
     "specialize",
+    "uninstall",
 ]
 
 _HOMES = {
@@ -89,6 +93,8 @@ _HOMES = {
     "Space": "tzero.tune.space",
     "Spec": "tzero.launches.ahead",
     "constant": "tzero.reading.probes",
+    "install": "tzero.api.install",
+    "installed": "tzero.api.install",
     "jit": "tzero.api.jit",
     "kernel": "tzero.api.decorators",
     "multi_kernel": "tzero.api.variants",
@@ -96,6 +102,7 @@ _HOMES = {
     "pretuned": "tzero.tune.shipping",
     "ship": "tzero.tune.shipping",
     "specialize": "tzero.calls.specialize",
+    "uninstall": "tzero.api.install",
 }
 
 

@@ -2,7 +2,8 @@ from types import FrameType, MappingProxyType
 from typing import Any, Final, Self, final
 
 # Limits
-MOST_ARGUMENTS: Final[int]  # of a launch, or of a call of torch in a plan
+MOST_ARGUMENTS: Final[int]  # of a call of torch in a plan
+MOST_PARAMETERS: Final[int]  # of a launch, with its options
 MOST_SLOTS: Final[int]  # tensors in a plan
 MOST_FORMULAS: Final[int]  # of a plan over sizes
 MOST_HINTS: Final[int]  # of Nearest
@@ -119,6 +120,7 @@ class Launchable:
     def __getitem__(self, grid: Any, /) -> Launching: ...
     def run(self, /, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any: ...
     def _prepare(self, parameters: tuple[Any, ...], most: int, /) -> None: ...
+    def _counts(self) -> tuple[int, int, dict[str, int], int, int]: ...
 
 @final
 class Run:
@@ -126,6 +128,28 @@ class Run:
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
     def __get__(self, instance: Any, owner: Any = None, /) -> Any: ...
     def __getattribute__(self, name: str, /) -> Any: ...
+    choice: int
+
+@final
+class Wrapper:
+    def __new__(
+        cls,
+        kind: str,
+        plain: Any,
+        type: type,
+        config: type = ...,
+        all_kwargs: Any = ...,
+        fields: tuple[str, ...] = ...,
+    ) -> Self: ...
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+    def __get__(self, instance: Any, owner: Any = None, /) -> Any: ...
+    def __getattribute__(self, name: str, /) -> Any: ...
+
+@final
+class OnGrid:
+    kernel: Any
+    grid: Any
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
 
 class Dispatching:
     def _prepare(

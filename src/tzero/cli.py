@@ -76,9 +76,7 @@ def bench(
     # Imported here: this command alone needs torch.
     from tzero.calls.compare import compare, watch
 
-    path = Path(script)
-    if not (path.is_file() or (path / "__main__.py").is_file()):
-        _fail(f"there is no program {script!r}. Give the path of a Python file.", 2)
+    _check_program(script)
     seen = watch(script, arguments or [])
     rows = compare(seen)
     if as_json:
@@ -99,6 +97,32 @@ def bench(
         )
         table.add_row(Text(row.kernel), calls, *numbers, Text(row.how))
     Console().print(table)
+
+
+@app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+def run(
+    target: Annotated[str, typer.Argument(help="A Python program, or a module after -m.")],
+    arguments: Annotated[list[str] | None, typer.Argument(help="Its arguments.")] = None,
+    is_module: Annotated[bool, typer.Option("-m", help="TARGET is a module's name.")] = False,
+) -> None:
+    """Run a program whose Triton and Helion kernels tzero launches; then say how, on stderr."""
+    from tzero.api.install import install, installed
+    from tzero.calls import program
+
+    if not is_module:
+        _check_program(target)
+    install()
+    try:
+        program.run(target, arguments or [], is_module=is_module)
+    finally:
+        if not settings.current().quiet:
+            print(installed(), file=sys.stderr)
+
+
+def _check_program(script: str) -> None:
+    path = Path(script)
+    if not (path.is_file() or (path / "__main__.py").is_file()):
+        _fail(f"there is no program {script!r}. Give the path of a Python file.", 2)
 
 
 @cache.command()

@@ -22,7 +22,7 @@ from tests.faults.fork_kernels import new_add
 from tests.compile.backends import request
 from tests.compile.memory import Memory
 from tzero import locks, settings
-from tzero.adapters import intercept, triton_compile, triton_launch
+from tzero.adapters import intercept, triton_compile, triton_entries
 from tzero.compile import AsyncCompile
 
 # Until 3.13 CPython counts the depth of the trees that all threads build in one variable.
@@ -194,7 +194,7 @@ def change():
         settings.applied({"TZERO_TEST": "1", "TZERO_QUIESCE": "7"}),
         triton_compile.with_knobs(values),
         triton_compile.private_cache("/nowhere"),
-        triton_launch.every_config(),
+        triton_entries.every_config(),
         events.hushed(),
     ):
         changed.set()

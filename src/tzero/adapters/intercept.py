@@ -16,9 +16,9 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol
 
 from tzero import locks
-from tzero.adapters import triton_launch
+from tzero.adapters import triton_entries
 
-__all__ = ["Recorder", "add_switch", "here", "intercepted", "paused", "run_with", "shown"]
+__all__ = ["Recorder", "add_switch", "here", "intercepted", "paused", "shown"]
 
 
 class Recorder(Protocol):
@@ -122,17 +122,6 @@ def add_switch(switch: Callable[[int], None]) -> None:
         _switches.append(switch)
 
 
-def run_with(run: Any) -> None:
-    """Make this the `run` of Triton's own kernels while nothing is recorded.
-
-    ::
-
-        run_with(native.Run(triton_launch.plain_run, triton_launch.JITFunction, beside))
-    """
-    with _change:
-        triton_launch.run_with(run)
-
-
 def shown(
     function: Any,
     grid: Any,
@@ -169,9 +158,9 @@ def _count(step: int) -> None:
         for switch in _switches:
             switch(step)
         if anywhere == 0:
-            triton_launch.put_before_run(None)
+            triton_entries.put_before_run(None)
         elif anywhere == step:
-            triton_launch.put_before_run(shown)
+            triton_entries.put_before_run(shown)
 
 
 # In a forked child the recordings of other threads never end.

@@ -17,9 +17,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from triton import knobs
@@ -68,7 +66,6 @@ __all__ = [
     "cuda_launch",
     "current_stream",
     "driver",
-    "every_config",
     "hashed",
     "hooks",
     "interpreting",
@@ -82,9 +79,7 @@ __all__ = [
     "parameters",
     "plain_alignment",
     "plain_run",
-    "put_before_run",
     "raw_source",
-    "run_with",
     "set_source",
     "source_of",
     "specialization",
@@ -308,38 +303,6 @@ def current_stream() -> Any:
 plain_run = JITFunction.run
 """Triton's own launch."""
 
-_usual: Any = plain_run
-"""The `run` of kernels while no launches are shown to anyone."""
-
-
-def put_before_run(shown: Callable[..., Any] | None) -> None:
-    """Pass launches of Triton's own kernels to `shown`; None undoes that."""
-    if shown is None:
-        JITFunction.run = _usual
-        return
-
-    def run(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
-        if warmup:
-            return plain_run(self, *args, grid=grid, warmup=warmup, **kwargs)
-
-        def launch(grid: Any) -> Any:
-            return plain_run(self, *args, grid=grid, warmup=False, **kwargs)
-
-        return shown(self, grid, args, kwargs, launch)
-
-    JITFunction.run = run
-
-
-def run_with(run: Any) -> None:
-    """Make this the `run` of Triton's own kernels from now on, unless the program has another. The
-    caller holds the lock of `intercept`."""
-    global _usual
-    if _usual is not plain_run:
-        return
-    _usual = run
-    if JITFunction.run is plain_run:
-        JITFunction.run = run
-
 
 # Triton hashes a kernel's source under a lock of the kernel, and stores a part of the result there
 # meanwhile. A child forked at that moment would hang, or take the part for the whole.
@@ -390,63 +353,6 @@ def hashed(function: Any) -> dict[int, tuple[str, ast.Module]]:
 
 locks.register_properties(KernelParam)
 locks.register_properties(Autotuner)
-
-
-class _Autotuning(threading.local):
-    """Whether autotuners on this thread launch with each of their configs instead of tuning, and
-    how many blocks of `every_config` are open."""
-
-    every_config = False
-    blocks = 0
-
-
-_autotuning = _Autotuning()
-_tuned = Autotuner.run
-_tuners = 0
-_tuners_lock = locks.lock(fork_waits=True)  # protects `_tuners` and `Autotuner.run`
-
-
-def _tune(self: Any, *args: Any, **kwargs: Any) -> Any:
-    if not _autotuning.every_config:
-        return _tuned(self, *args, **kwargs)
-    self.nargs = dict(zip(self.arg_names, args, strict=False))
-    try:
-        for config in self.prune_configs(kwargs):
-            self.fn.run(*args, **kwargs, **config.all_kwargs())
-    finally:
-        self.nargs = None
-    return None
-
-
-@contextmanager
-def every_config() -> Iterator[None]:
-    """Make autotuners on this thread launch once with each config, without timing, until the block
-    ends."""
-    _count_tuners(1)
-    outer, _autotuning.every_config = _autotuning.every_config, True
-    try:
-        yield
-    finally:
-        _autotuning.every_config = outer
-        _count_tuners(-1)
-
-
-def _count_tuners(step: int) -> None:
-    global _tuners
-    with _tuners_lock:
-        _autotuning.blocks += step
-        _tuners += step
-        Autotuner.run = _tune if _tuners else _tuned
-
-
-def _forget_tuners() -> None:
-    """In a forked child: the blocks of other threads never end."""
-    global _tuners
-    _tuners = _autotuning.blocks
-    Autotuner.run = _tune if _tuners else _tuned
-
-
-locks.after_fork(_forget_tuners)
 
 
 def compile_with(function: JITFunction[Any], compile: Callable[..., Any]) -> None:

@@ -15,6 +15,8 @@ from typing import Any
 from triton.runtime.autotuner import Autotuner, Heuristics
 from triton.runtime.jit import JITFunction, KernelInterface
 
+from tzero.adapters.triton_entries import is_entry, plain
+
 __all__ = [
     "called_with_arguments",
     "computed_by",
@@ -27,7 +29,7 @@ __all__ = [
     "wrapped_in",
 ]
 
-_TUNED: CodeType = Autotuner.run.__code__  # which is replaced while kernels compile for all configs
+_PASSING: tuple[CodeType, ...] = (plain["tuned"].__code__, plain["heuristics"].__code__)
 
 
 def layers(kernel: Any) -> Iterator[Any]:
@@ -39,12 +41,12 @@ def layers(kernel: Any) -> Iterator[Any]:
 
 def is_run(function: Any) -> bool:
     """Whether a function is what launches a plain kernel, an autotuner or heuristics."""
-    return any(function is each.run for each in (JITFunction, Autotuner, Heuristics))
+    return is_entry(function)
 
 
 def is_code_of_run(code: CodeType) -> bool:
     """Whether code is that of Triton's autotuners or heuristics, which pass arguments on."""
-    return code is _TUNED or code is Heuristics.run.__code__
+    return code in _PASSING
 
 
 def innermost(kernel: Any) -> JITFunction[Any] | None:

@@ -12,21 +12,18 @@ place do not change those of the program.
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import runpy
 import statistics
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 import triton
 
 from tzero import events
+from tzero.calls import program
 from tzero.calls.kernel import Kernel
 from tzero.errors import UnsupportedType
 from tzero.launches.current_call import current
@@ -91,24 +88,13 @@ def watch(script: str, arguments: Sequence[str]) -> list[tuple[Any, Any]]:
             except UnsupportedType as error:  # must not disturb the program
                 seen[id(kernel)] = kernel, error
 
-    with _as_program(script, arguments), events.observe(note):
+    with events.observe(note):
         try:
-            runpy.run_path(script, run_name="__main__")
+            program.run(script, arguments)
         except SystemExit as left:
             if left.code not in (None, 0):
                 raise
     return list(seen.values())
-
-
-@contextlib.contextmanager
-def _as_program(script: str, arguments: Sequence[str]) -> Iterator[None]:
-    argv, path = sys.argv, list(sys.path)
-    sys.argv = [script, *arguments]
-    sys.path.insert(0, str(Path(script).resolve().parent))
-    try:
-        yield
-    finally:
-        sys.argv, sys.path[:] = argv, path
 
 
 def compare(seen: Sequence[tuple[Any, Any]]) -> list[Row]:

@@ -138,7 +138,7 @@ class NativeCalls(Kernel[..., Any]):
     def _described_fallback(self, fallback: FallbackDescription, generation: int) -> Any:
         if not fallback.lasts() or self.planner is None:
             return None
-        beside.install(self.native)
+        beside.in_fallbacks(self.native)
         places = self.planner.by_value | by_value_in(fallback.bound.facts)
         by_value = tuple(k in places for k in range(len(self.host.parameters)))
         return fallback.bound, None, fallback, by_value, generation

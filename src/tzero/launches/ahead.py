@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from tzero import compile as compiling
-from tzero.adapters import intercept, torch_modes, triton_launch
+from tzero.adapters import intercept, torch_modes, triton_entries, triton_launch
 from tzero.adapters.torch_internals import fake_tensor, storage_id, tree_leaves, tree_map
 from tzero.backends import triton as backend
 from tzero.errors import InvalidArgument
@@ -220,7 +220,7 @@ def run_without_memory(
 
     args = tree_map(unreal, args)
     try:
-        with mode, _Noting(noted), intercept.intercepted(ask), triton_launch.every_config():
+        with mode, _Noting(noted), intercept.intercepted(ask), triton_entries.every_config():
             return function(*args)
     finally:
         torch.clear_autocast_cache()  # it may hold fake copies of weights in another dtype
@@ -245,7 +245,7 @@ class _Unread(torch_modes.Dispatching):
 def _run_without_launches(
     function: Callable[..., Any], args: tuple[Any, ...], ask: Callable[..., None]
 ) -> None:
-    with _Unread(), intercept.intercepted(ask), triton_launch.every_config():  # type: ignore[no-untyped-call]
+    with _Unread(), intercept.intercepted(ask), triton_entries.every_config():  # type: ignore[no-untyped-call]
         function(*args)
 
 

@@ -1,48 +1,150 @@
-"""Native launches of Triton's own kernels in host functions that run as written.
+"""Native launches of Triton's own kernels.
 
-    kernel[grid](...) ─► `JITFunction.run` ── in a fallback ──► native launch, with every guard
-                                           └ elsewhere, or a guard fails ──► Triton's own `run`
+    kernel[grid](...) ─► `JITFunction.run` ── in a fallback, or chosen ──► native launch, guarded
+                                           └ else, or a guard fails ──► Triton's own `run`
 
-Enters: a kernel that `triton.jit` made, at its first launch in a fallback. Leaves: a `Launchable`
-beside it, in the kernel's dict, which has the keys and binaries of its launches. Hooks, caches and
-flags stay Triton's, on Triton's kernel: native code reads them there. It must not know host
-functions.
+Enters: a kernel that `triton.jit` made, at its first launch, and which kernels are chosen. Leaves:
+a `Launchable` beside it, in the kernel's dict, which has the keys and binaries of its launches.
+Hooks, caches and flags stay Triton's, on Triton's kernel: native code reads them there. It must not
+know host functions, nor who chooses.
 
-`install` puts a native object in the place of `JITFunction.run`, when the first host function falls
-back for good. Launches elsewhere pass through it.
+`in_fallbacks` puts a native object in the place of `JITFunction.run`, when the first host function
+falls back for good. `everywhere` does so too, and for what Triton puts around kernels; the launches
+of chosen kernels are native then, wherever they are made.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+import itertools
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
 from tzero import settings
-from tzero.adapters import intercept, triton_launch
+from tzero.adapters import triton_entries, triton_launch
+from tzero.fallbacks import Fallbacks
 from tzero.launches.native import NotNative, described, parameter_of
 from tzero.launches.python import finish
 
-__all__ = ["install"]
+__all__ = ["Launches", "everywhere", "in_fallbacks", "launched", "nowhere"]
+
+Chooses = Callable[[Any], bool]
+
+_numbers = itertools.count(1)
+_fall_back = False  # whether `in_fallbacks` was called
+_chooses: Chooses | None = None  # the choice in force; its number is `Run.choice`
 
 
-@functools.cache
-def install(native: ModuleType) -> None:
+def in_fallbacks(native: ModuleType) -> None:
     """Launch Triton's own kernels natively in fallbacks, from now on.
 
     ::
 
-        install(tzero._native)
+        in_fallbacks(tzero._native)
     """
+    global _fall_back
+    if not _fall_back:
+        _fall_back = True
+        triton_entries.replace({**triton_entries.replaced(), "run": _run(native)})
+
+
+def everywhere(native: ModuleType, chooses: Chooses) -> None:
+    """Launch those of Triton's own kernels natively that a function chooses, from now on.
+
+    ::
+
+        everywhere(tzero._native, lambda kernel: kernel.__module__ == "fla")
+    """
+    global _chooses
+    run = _run(native)
+    _chooses = chooses
+    run.choice = next(_numbers)
+    triton_entries.replace({"run": run, **_around(native)})
+
+
+def nowhere(native: ModuleType) -> None:
+    """Undo `everywhere`; launches in fallbacks stay native."""
+    global _chooses
+    run = _run(native)
+    run.choice, _chooses = 0, None
+    triton_entries.replace({"run": run} if _fall_back else {})
+
+
+@dataclass(frozen=True, slots=True)
+class Launches:
+    """How one of Triton's kernels was launched: natively, or by Triton, with the reason of each."""
+
+    kernel: Any
+    launches: int
+    missed: int
+    """Launches that compiled, or looked for, another binary: Triton makes these."""
+    left: Mapping[str, int]
+    """Other launches that Triton made, by reason."""
+    microseconds: float | None
+    """The mean of those launches that were timed: one of 32."""
+
+    @property
+    def native(self) -> int:
+        """How many launches were native."""
+        return self.launches - self.missed - sum(self.left.values())
+
+
+def launched() -> list[Launches]:
+    """The kernels that were launched since they were first chosen."""
+    return [each.counted() for each in list(_all)]
+
+
+_all: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+@functools.cache
+def _around(native: ModuleType) -> dict[str, Any]:
+    """What stands in for the functions of Triton's autotuners, heuristics and subscripts."""
+    kinds = {key: kind for key, (kind, _) in triton_entries.ENTRIES.items() if key != "run"}
+    made = {
+        key: native.Wrapper(key, triton_entries.plain[key], kind)
+        for key, kind in kinds.items()
+        if key != "tuned"
+    }
+    if triton_entries.configs_are_known():
+        made["tuned"] = native.Wrapper(
+            *("tuned", triton_entries.plain["tuned"], kinds["tuned"]),
+            config=triton_entries.Config,
+            all_kwargs=triton_entries.all_kwargs,
+            fields=triton_entries.OPTIONS,
+        )
+    return made
+
+
+@functools.cache
+def _run(native: ModuleType) -> Any:
+    """What stands in for `JITFunction.run`."""
 
     class Beside(native.Launchable):  # type: ignore[name-defined, misc]
-        """Launches one of Triton's kernels. `_launched` and `_finish` are called by native code."""
+        """Launches one of Triton's kernels. Native code calls methods with an underscore."""
 
-        def __init__(self, kernel: Any) -> None:
-            self.kernel = kernel
-            shape = triton_launch.parameters(kernel)
-            self._prepare(tuple(map(parameter_of, shape)), settings.current().max_specializations)
+        def __init__(self, kernel: Any, why_not: str) -> None:
+            self.kernel, self.why_not = kernel, why_not
+            self.fallbacks = Fallbacks(kernel.__name__)
+            if not why_not:
+                shape = tuple(map(parameter_of, triton_launch.parameters(kernel)))
+                self._prepare(shape, settings.current().max_specializations)
+            _all.add(self)
+
+        def _chosen(self) -> bool:
+            """Whether launches outside of fallbacks are native."""
+            chooses = _chooses
+            is_chosen = chooses is not None and chooses(self.kernel)
+            if is_chosen and self.why_not:
+                self._left(self.why_not)
+            return is_chosen
+
+        def _left(self, reason: str) -> None:
+            """Report why launches are left to Triton."""
+            self.fallbacks.lasting(f"Triton launches: {reason}")
 
         def _launched(self, grid: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
             """Let Triton launch. Returns the compiled kernel and its description, or None if native
@@ -50,13 +152,23 @@ def install(native: ModuleType) -> None:
             made = triton_launch.plain_run(self.kernel, *args, grid=grid, warmup=False, **kwargs)
             try:
                 return made, None if made is None else described(native, self.kernel, made)
-            except NotNative:
+            except NotNative as reason:
+                if _chooses is not None:
+                    self._left(str(reason))
                 return made, None
 
         def _finish(self, kernel: Any, grid: Any, values: tuple[Any, ...], stream: int) -> Any:
             """Finish a launch in Python after native code has called the grid function."""
             finish(self.kernel, kernel, grid, values, stream)
             return kernel
+
+        def counted(self) -> Launches:
+            """How the kernel was launched."""
+            launches, missed, left, timed, nanoseconds = self._counts()
+            if self.why_not:
+                left = {self.why_not: launches}
+            mean = nanoseconds / timed / 1e3 if timed else None
+            return Launches(self.kernel, launches, missed, left, mean)
 
         # A copy of Triton's kernel has attributes of its own, and gets another one of these.
 
@@ -66,9 +178,11 @@ def install(native: ModuleType) -> None:
         def __reduce__(self) -> Any:
             return type(None), ()
 
-    def beside(kernel: Any) -> Beside | None:
-        fits = len(kernel.params) <= native.MOST_ARGUMENTS
-        return Beside(kernel) if fits and not triton_launch.unsupported(kernel) else None
+    def beside(kernel: Any) -> Beside:
+        why_not = triton_launch.unsupported(kernel)
+        count, most = len(kernel.params), native.MOST_PARAMETERS
+        if not why_not and count > most:
+            why_not = f"it has {count} parameters, more than {most}"
+        return Beside(kernel, why_not)
 
-    run = native.Run(triton_launch.plain_run, triton_launch.JITFunction, beside)
-    intercept.run_with(run)
+    return native.Run(triton_launch.plain_run, triton_launch.JITFunction, beside)

@@ -162,7 +162,7 @@ def make(native: ModuleType) -> type[PythonJit]:
     class NativeJit(native.Launchable, PythonJit):  # type: ignore[name-defined]
         """A Triton kernel whose launches are native; `tzero.jit` makes it."""
 
-        most_parameters: int = native.MOST_ARGUMENTS
+        most_parameters: int = native.MOST_PARAMETERS
 
         def __init__(self, fn: Any, **options: Any) -> None:
             super().__init__(fn, **options)

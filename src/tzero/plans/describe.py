@@ -447,7 +447,7 @@ class _Describer:
 
     def _described(self, step: Launch) -> LaunchDescription | None:
         name = step.function.__name__
-        self._check_count(name, len(step.args), "parameters")
+        self._check_count(name, len(step.args), "parameters", self.native.MOST_PARAMETERS)
         _check_kernel(self.native, step.function)
         binary = native_launch.described(self.native, step.function, step.compiled)
         if binary is None:
@@ -476,8 +476,7 @@ class _Describer:
             grid=tuple(size if isinstance(size, int) else 0 for size in step.grid),
         )
 
-    def _check_count(self, name: str, count: int, what: str) -> None:
-        most = self.native.MOST_ARGUMENTS
+    def _check_count(self, name: str, count: int, what: str, most: int) -> None:
         if count > most:
             raise NotNative(f"{name} has {count} {what}, more than {most}")
 
@@ -508,7 +507,8 @@ class _Describer:
     # -- calls and values ----------------------------------------------------------------------
 
     def _call(self, call: Call) -> CallDescription:
-        self._check_count(call.name, len(call.args) + len(call.kwargs), "arguments")
+        count = len(call.args) + len(call.kwargs)
+        self._check_count(call.name, count, "arguments", self.native.MOST_ARGUMENTS)
         values = (*call.args, *(value for _, value in call.kwargs))
         return CallDescription(
             function=call.function,

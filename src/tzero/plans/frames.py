@@ -12,7 +12,7 @@ from collections.abc import Container, Iterable, Iterator
 from types import CodeType, FrameType
 from typing import Any
 
-from tzero.adapters import intercept, triton_launch
+from tzero.adapters import intercept, triton_entries
 from tzero.backends import source_kernel
 from tzero.launches import python
 from tzero.reading.purity import LIBRARIES
@@ -21,7 +21,7 @@ __all__ = ["Stack", "is_timed"]
 
 _LAUNCHING = frozenset(
     {
-        *(module.__name__ for module in (source_kernel, intercept, python, triton_launch)),
+        *(module.__name__ for module in (source_kernel, intercept, python, triton_entries)),
         *(__name__, "tzero.plans.record", "tzero.launches.native"),
         *("triton.runtime.jit", "helion.runtime", "helion.runtime.triton.launcher"),
     }

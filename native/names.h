@@ -1,0 +1,35 @@
+// Names of arguments, joined: those of a call, and some more.
+#pragma once
+
+#include "python.h"
+
+#include <vector>
+
+namespace tzero {
+
+// Keeps the tuples that were joined, because CPython and `Forms` compare tuples of names by
+// identity first.
+class JoinedNames {
+  public:
+    // The names of a call (a tuple, or null for none) and others, before or after them. Empty
+    // without a Python error if a name occurs twice; empty with it on errors.
+    Ref joined(PyObject *names, PyObject *const *more, size_t count, bool before);
+
+    void clear();
+
+  private:
+    struct Entry {
+        Ref names;
+        std::vector<Ref> more;
+        bool before = false;
+        Ref joined;
+    };
+
+    static constexpr size_t size = 256;
+    std::vector<Entry> entries_;
+};
+
+// Whether two names are the same text.
+bool same_name(PyObject *one, PyObject *other);
+
+}  // namespace tzero

@@ -1,0 +1,298 @@
+// `run` of an autotuner whose key is tuned: its config's arguments are added, and the kernel inside
+// runs.
+//
+//     tuner.run(x, n, grid=..) ─► key ─► tuner.cache ── a config ──► fn.run(x, n, .., BLOCK=64)
+//                                         └ none: Triton's own `run` tunes
+//
+// The key is the one that Triton makes, and the cache is the autotuner's own dict: results that are
+// filled in, dropped or loaded by others count as they do in Triton.
+
+#include "wrappers.h"
+
+#include <alloca.h>
+
+#include <cstdint>
+
+namespace tzero {
+
+namespace {
+
+// torch's numbers of dtypes are small.
+constexpr int32_t most_dtypes = 64;
+
+// The text of an argument's dtype, as Triton's key has it; empty if it has none, or with the Python
+// error set.
+Ref dtype_text(State &state, PyObject *value) {
+    PyTypeObject *type = Py_TYPE(value);
+    if (type == &PyLong_Type || type == &PyFloat_Type || type == &PyBool_Type ||
+        type == &PyUnicode_Type || value == Py_None) {
+        return {};
+    }
+    const Tensors &tensors = state.tensors;
+    int32_t number = -1;
+    if ((type == tensors.tensor || type == tensors.parameter) && tensors.handle >= 0) {
+        const void *handle = reinterpret_cast<const char *>(value) + tensors.handle;
+        if (tensors.shim.dtype(handle, &number) != 0) number = -1;
+    }
+    const bool is_known = number >= 0 && number < most_dtypes;
+    if (is_known && !state.dtype_texts.empty() && state.dtype_texts[number]) {
+        return state.dtype_texts[number];
+    }
+    Ref dtype = Ref::steal(PyObject_GetAttr(value, state.names.dtype.get()));
+    if (!dtype) {
+        if (PyErr_ExceptionMatches(PyExc_AttributeError)) PyErr_Clear();
+        return {};
+    }
+    Ref text = Ref::steal(PyObject_Str(dtype.get()));
+    if (text && is_known) {
+        state.dtype_texts.resize(most_dtypes);
+        state.dtype_texts[number] = text;
+    }
+    return text;
+}
+
+bool same_items(const std::vector<Ref> &kept, PyObject *list) {
+    if (kept.size() != static_cast<size_t>(PyList_GET_SIZE(list))) return false;
+    for (size_t k = 0; k < kept.size(); ++k) {
+        if (kept[k].get() != PyList_GET_ITEM(list, static_cast<Py_ssize_t>(k))) return false;
+    }
+    return true;
+}
+
+std::vector<Ref> items_of(PyObject *list) {
+    std::vector<Ref> made;
+    for (Py_ssize_t k = 0; k < PyList_GET_SIZE(list); ++k) {
+        made.push_back(Ref::borrow(PyList_GET_ITEM(list, k)));
+    }
+    return made;
+}
+
+// Where a name is in a list, or its size.
+size_t place_in(const std::vector<Ref> &list, PyObject *name) {
+    size_t k = 0;
+    while (k < list.size() && !same_name(list[k].get(), name)) ++k;
+    return k;
+}
+
+TunedForm new_form(const Passed &passed, PyObject *names, PyObject *arg_names, PyObject *keys) {
+    TunedForm made;
+    made.names = Ref::borrow(names);
+    made.positional = passed.positional();
+    made.arg_names = items_of(arg_names);
+    made.keys = items_of(keys);
+    const size_t parameters = made.arg_names.size();
+    std::vector<size_t> places(parameters, 0);  // of each parameter; 0 is the autotuner itself
+    made.is_odd = passed.positional() > parameters + 1;
+    for (size_t k = 1; k < passed.count() && !made.is_odd; ++k) {
+        const bool is_named = k >= passed.positional();
+        const size_t parameter = is_named ? place_in(made.arg_names, passed.name(k)) : k - 1;
+        if (parameter == parameters) continue;  // an option, or the grid
+        made.is_odd = places[parameter] != 0;
+        places[parameter] = k;
+        made.typed.push_back(k);
+    }
+    for (const Ref &key : made.keys) {
+        const size_t parameter = place_in(made.arg_names, key.get());
+        if (parameter < parameters && places[parameter] != 0) made.keyed.push_back(places[parameter]);
+    }
+    return made;
+}
+
+constexpr size_t most_forms = 256;
+
+const TunedForm &form_of(std::vector<TunedForm> &forms, const Passed &passed, PyObject *names,
+                         PyObject *arg_names, PyObject *keys) {
+    if (forms.empty()) forms.resize(most_forms);
+    const auto mixed = (reinterpret_cast<uintptr_t>(names) ^ reinterpret_cast<uintptr_t>(arg_names) ^
+                        passed.positional() << 8) * 0x9e3779b97f4a7c15u;
+    TunedForm &found = forms[mixed >> 32 & (most_forms - 1)];
+    const bool holds = found.positional == passed.positional() && found.names.get() == names &&
+                       same_items(found.arg_names, arg_names) && same_items(found.keys, keys);
+    if (!holds) {
+        TunedForm made = new_form(passed, names, arg_names, keys);
+        std::swap(found, made);
+    }
+    return found;
+}
+
+// The key under which Triton keeps the best config of a launch: the values of the arguments that
+// the autotuner names, and the dtypes of all. Empty with the Python error set.
+Ref tuned_key(State &state, const Passed &passed, const TunedForm &form) {
+    const size_t most = form.keyed.size() + form.typed.size();
+    auto **parts = static_cast<PyObject **>(alloca((most + 1) * sizeof(PyObject *)));
+    size_t count = 0;
+    for (const size_t place : form.keyed) parts[count++] = Ref::borrow(passed.at(place)).release();
+    for (const size_t place : form.typed) {
+        parts[count] = dtype_text(state, passed.at(place)).release();
+        if (parts[count] != nullptr) {
+            ++count;
+        } else if (PyErr_Occurred()) {
+            break;
+        }
+    }
+    Ref key = PyErr_Occurred() ? Ref() : Ref::steal(PyTuple_New(static_cast<Py_ssize_t>(count)));
+    for (size_t k = 0; k < count; ++k) {
+        if (key) {
+            PyTuple_SET_ITEM(key.get(), static_cast<Py_ssize_t>(k), parts[k]);
+        } else {
+            Py_DECREF(parts[k]);
+        }
+    }
+    return key;
+}
+
+// Whether configs are Triton's, whose arguments are read here as `all_kwargs` does.
+bool are_plain_configs(Wrapper *self) {
+    auto *type = reinterpret_cast<PyTypeObject *>(self->config);
+    if (self->config_version != 0 && type->tp_version_tag == self->config_version) return true;
+    const Names &names = self->state->names;
+    if (_PyType_Lookup(type, names.all_kwargs.get()) != self->all_kwargs) return false;
+    if (_PyType_Lookup(type, names.kwargs.get()) != nullptr ||
+        _PyType_Lookup(type, names.pre_hook.get()) != nullptr) {
+        return false;
+    }
+    for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(self->fields); ++k) {
+        if (_PyType_Lookup(type, PyTuple_GET_ITEM(self->fields, k)) != nullptr) return false;
+    }
+    self->config_version = type->tp_version_tag;
+    return true;
+}
+
+enum class Adding { done, odd, error };
+
+// Adds a config's arguments: those of its kernel, then options. All are kept alive by `keep`.
+Adding add_config(Wrapper *self, PyObject *config, Passed *passed, Ref *keep) {
+    *keep = Ref::steal(PyObject_GenericGetDict(config, nullptr));
+    if (!*keep) return Adding::error;
+    PyObject *kwargs = entry(keep->get(), self->state->names.kwargs, &PyDict_Type);
+    PyObject *hook = entry(keep->get(), self->state->names.pre_hook, nullptr);
+    if (kwargs == nullptr || hook == nullptr) return PyErr_Occurred() ? Adding::error : Adding::odd;
+    const Py_ssize_t fields = PyTuple_GET_SIZE(self->fields);
+    if (PyDict_GET_SIZE(kwargs) + fields > static_cast<Py_ssize_t>(Passed::most_added)) {
+        return Adding::odd;
+    }
+    PyObject *name = nullptr, *value = nullptr;
+    Py_ssize_t at = 0;
+    while (PyDict_Next(kwargs, &at, &name, &value)) {
+        if (!PyUnicode_CheckExact(name)) return Adding::odd;
+        passed->add(name, value);
+    }
+    for (Py_ssize_t k = 0; k < fields; ++k) {
+        name = PyTuple_GET_ITEM(self->fields, k);
+        value = PyDict_GetItemWithError(keep->get(), name);
+        if (value == nullptr) return PyErr_Occurred() ? Adding::error : Adding::odd;
+        if (value == Py_None) continue;
+        if (PyDict_GetItemWithError(kwargs, name) != nullptr) return Adding::odd;
+        passed->add(name, value);
+    }
+    return PyErr_Occurred() ? Adding::error : Adding::done;
+}
+
+// What a launch reads of an autotuner; borrowed from its dict.
+struct Tuner {
+    PyObject *configs, *arg_names, *keys, *cache, *fn;
+};
+
+// Whether it looks as expected; false with the Python error set for an error.
+bool read_tuner(const Names &names, PyObject *dict, Tuner *out) {
+    *out = {entry(dict, names.configs, &PyList_Type), entry(dict, names.arg_names, &PyList_Type),
+            entry(dict, names.keys, &PyList_Type), entry(dict, names.cache, &PyDict_Type),
+            entry(dict, names.fn, nullptr)};
+    return !PyErr_Occurred() && out->configs != nullptr && out->arg_names != nullptr &&
+           out->keys != nullptr && out->cache != nullptr && out->fn != nullptr &&
+           PyList_GET_SIZE(out->configs) > 0;
+}
+
+// The config of a launch; empty if it is not tuned, or with the Python error set.
+Ref config_of(Wrapper *self, const Passed &passed, PyObject *names, const Tuner &tuner) {
+    if (PyList_GET_SIZE(tuner.configs) == 1) return Ref::borrow(PyList_GET_ITEM(tuner.configs, 0));
+    const TunedForm &form = form_of(*self->forms, passed, names, tuner.arg_names, tuner.keys);
+    if (form.is_odd) return {};
+    Ref key = tuned_key(*self->state, passed, form);
+    if (!key) return {};
+    Ref cache = Ref::borrow(tuner.cache);
+    return Ref::borrow(PyDict_GetItemWithError(cache.get(), key.get()));
+}
+
+PyObject *grid_in(const Passed &passed, const Names &names) {
+    for (size_t k = passed.positional(); k < passed.count(); ++k) {
+        if (same_name(passed.name(k), names.grid.get())) return passed.at(k);
+    }
+    return nullptr;
+}
+
+// Sets an attribute unless it has this value.
+int set_to(PyObject *object, PyObject *dict, const Ref &name, PyObject *value) {
+    PyObject *now = PyDict_GetItemWithError(dict, name.get());
+    if (now == value) return 0;
+    if (now == nullptr && PyErr_Occurred()) return -1;
+    return PyObject_SetAttr(object, name.get(), value);
+}
+
+// Sets `nargs`, the positional arguments by name, where the hook or a grid function may look at it.
+int tell_tuner(const State &state, PyObject *tuner, PyObject *hook, const Passed &passed,
+               PyObject *arg_names) {
+    PyObject *grid = grid_in(passed, state.names);
+    if (hook == Py_None && (grid == nullptr || !PyCallable_Check(grid))) return 0;
+    Ref nargs = as_dict(passed, arg_names, passed.positional());
+    return nargs ? PyObject_SetAttr(tuner, state.names.nargs.get(), nargs.get()) : -1;
+}
+
+// Calls the hook of a config with all arguments by name, and reads the config again, which it may
+// have changed. The names of all arguments; empty with the Python error set.
+Ref after_hook(Wrapper *self, PyObject *config, PyObject *hook, PyObject *arg_names,
+               Passed *passed, Ref *keep) {
+    Ref called = Ref::borrow(hook);
+    Ref all = as_dict(*passed, arg_names, passed->count());
+    if (!all || !Ref::steal(PyObject_CallOneArg(called.get(), all.get()))) return {};
+    passed->forget_added();
+    Ref names;
+    if (add_config(self, config, passed, keep) == Adding::done) names = passed->names(*self->names);
+    if (!names && !PyErr_Occurred()) {
+        PyErr_SetString(PyExc_TypeError, "the hook of a config has changed its arguments' names");
+    }
+    return names;
+}
+
+// Launches with a config whose arguments are added and named.
+PyObject *launch_tuned(Wrapper *self, PyObject *tuner, PyObject *dict, const Tuner &read,
+                       PyObject *config, Ref names, Passed *passed, Ref *keep) {
+    const State &state = *self->state;
+    Ref hook = Ref::borrow(PyDict_GetItemWithError(keep->get(), state.names.pre_hook.get()));
+    Ref arg_names = Ref::borrow(read.arg_names), fn = Ref::borrow(read.fn);
+    if (!hook || set_to(tuner, dict, state.names.best_config, config) < 0) return nullptr;
+    if (tell_tuner(state, tuner, hook.get(), *passed, arg_names.get()) < 0) return nullptr;
+    if (hook.get() != Py_None) {
+        names = after_hook(self, config, hook.get(), arg_names.get(), passed, keep);
+        if (!names) return nullptr;
+    }
+    Ref result = Ref::steal(passed->run(state, names.get(), fn.get()));
+    if (!result || set_to(tuner, dict, state.names.nargs, Py_None) < 0) return nullptr;
+    return result.release();
+}
+
+}  // namespace
+
+PyObject *tuned_call(PyObject *object, PyObject *const *args, size_t nargsf, PyObject *names) {
+    auto *self = reinterpret_cast<Wrapper *>(object);
+    const Py_ssize_t count = PyVectorcall_NARGS(nargsf);
+    if (count < 1 || self->state->recorders != 0) return left_to_triton(self, args, nargsf, names);
+    Ref dict = plain_dict(self, args[0]), config, keep, all;
+    Passed passed(TZ_SPACE(given(count, names)), args, count, names);
+    Tuner read{};
+    if (dict && read_tuner(self->state->names, dict.get(), &read)) {
+        config = config_of(self, passed, names, read);
+        // Triton tunes, or raises what is wrong with the key.
+        if (!config) PyErr_Clear();
+    }
+    if (config && reinterpret_cast<PyObject *>(Py_TYPE(config.get())) == self->config &&
+        are_plain_configs(self) && add_config(self, config.get(), &passed, &keep) == Adding::done) {
+        all = passed.names(*self->names);  // none if an argument is given twice: Triton raises
+    }
+    if (PyErr_Occurred()) return nullptr;
+    if (!all) return left_to_triton(self, args, nargsf, names);
+    return launch_tuned(self, args[0], dict.get(), read, config.get(), std::move(all), &passed,
+                        &keep);
+}
+
+}  // namespace tzero

@@ -1,0 +1,5 @@
+"""``python -m tzero``: the ``tzero`` command."""
+
+from tzero.cli import main
+
+main()

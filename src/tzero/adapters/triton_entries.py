@@ -1,0 +1,203 @@
+"""Adapts the functions that every launch by Triton goes through: replaces them and puts them back.
+
+    kernel[grid]   KernelInterface.__getitem__ ─► Heuristics.run, Autotuner.run ─► JITFunction.run
+
+Enters: native functions to use instead, a function that is shown launches, and blocks in which
+autotuners launch with every config. Leaves: Triton's classes, with the functions that are right
+now. A function that the program has replaced is left alone. It must not know what the functions do.
+
+While launches are shown to a recorder, all but `JITFunction.run` are Triton's own.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from triton.runtime.autotuner import Autotuner, Config, Heuristics
+from triton.runtime.jit import JITFunction, KernelInterface
+
+from tzero import locks
+
+__all__ = [
+    "ENTRIES",
+    "OPTIONS",
+    "Config",
+    "all_kwargs",
+    "configs_are_known",
+    "every_config",
+    "is_entry",
+    "plain",
+    "put_before_run",
+    "replace",
+    "replaced",
+]
+
+ENTRIES: Mapping[str, tuple[type, str]] = {
+    "run": (JITFunction, "run"),
+    "tuned": (Autotuner, "run"),
+    "heuristics": (Heuristics, "run"),
+    "subscript": (KernelInterface, "__getitem__"),
+}
+"""The functions, by what native code calls them: a class and a name."""
+
+plain: Mapping[str, Any] = {key: vars(kind)[name] for key, (kind, name) in ENTRIES.items()}
+"""Triton's own functions."""
+
+OPTIONS = ("num_warps", "num_ctas", "num_stages", "maxnreg", "ir_override")
+"""The fields of a config that `Config.all_kwargs` adds to its arguments, in order, unless None."""
+
+all_kwargs = Config.all_kwargs
+"""The arguments and options of a config."""
+
+
+def configs_are_known() -> bool:
+    """Whether `all_kwargs` adds `OPTIONS` and nothing else, so that native code can do the same.
+
+    >>> configs_are_known()
+    True
+    """
+    reads = set(all_kwargs.__code__.co_names)
+    config = Config({"BLOCK": 1})
+    for number, name in enumerate(OPTIONS):
+        setattr(config, name, number)
+    whole = config.all_kwargs()
+    for name in OPTIONS:
+        setattr(config, name, None)
+    expected = {"BLOCK": 1, **{name: number for number, name in enumerate(OPTIONS)}}
+    return (
+        reads == {"kwargs", *OPTIONS}
+        and list(whole.items()) == list(expected.items())
+        and config.all_kwargs() == {"BLOCK": 1}
+    )
+
+
+_lock = locks.lock(fork_waits=True)  # protects what follows, and Triton's classes
+_native: dict[str, Any] = {}  # what stands in for each, by the same keys
+_shown: Callable[..., Any] | None = None
+_known: list[Any] = []  # all that ever stood in for one
+
+
+def replace(functions: Mapping[str, Any]) -> None:
+    """Use other functions from now on; those that are not named are Triton's own again.
+
+    >>> replace({})
+    """
+    with _lock:
+        _native.clear()
+        _native.update(functions)
+        _known.extend(each for each in functions.values() if not _is_in(each, _known))
+        _put()
+
+
+def replaced() -> Mapping[str, Any]:
+    """The functions in use instead of Triton's.
+
+    >>> sorted(replaced()) == sorted(set(replaced()))
+    True
+    """
+    return dict(_native)
+
+
+def put_before_run(shown: Callable[..., Any] | None) -> None:
+    """Pass launches of Triton's own kernels to `shown`; None undoes that."""
+    global _shown
+    with _lock:
+        _shown = shown
+        _put()
+
+
+def _show(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
+    """`JITFunction.run` while launches are shown to someone."""
+    shown, run = _shown, plain["run"]
+    if warmup or shown is None:  # None: that has just ended
+        return run(self, *args, grid=grid, warmup=warmup, **kwargs)
+
+    def launch(grid: Any) -> Any:
+        return run(self, *args, grid=grid, warmup=False, **kwargs)
+
+    return shown(self, grid, args, kwargs, launch)
+
+
+def is_entry(function: Any) -> bool:
+    """Whether a function is one of Triton's that launches, or stands in for one.
+
+    >>> is_entry(print)
+    False
+    """
+    return _is_in(function, (*plain.values(), *_known, _show, _tune))
+
+
+def _is_in(value: Any, those: Iterable[Any]) -> bool:
+    return any(value is each for each in those)
+
+
+def _put() -> None:
+    """Give Triton's classes the functions that are right now; the caller holds the lock."""
+    for key, (kind, name) in ENTRIES.items():
+        found = plain[key] if _shown is not None else _native.get(key, plain[key])
+        if key == "run" and _shown is not None:
+            found = _show
+        if key == "tuned" and _tuners:
+            found = _tune
+        now = vars(kind)[name]
+        if now is not found and is_entry(now):
+            setattr(kind, name, found)
+
+
+class _Autotuning(threading.local):
+    """Whether autotuners on this thread launch with each of their configs instead of tuning, and
+    how many blocks of `every_config` are open."""
+
+    every_config = False
+    blocks = 0
+
+
+_autotuning = _Autotuning()
+_tuners = 0
+
+
+def _tune(self: Any, *args: Any, **kwargs: Any) -> Any:
+    if not _autotuning.every_config:
+        return plain["tuned"](self, *args, **kwargs)
+    self.nargs = dict(zip(self.arg_names, args, strict=False))
+    try:
+        for config in self.prune_configs(kwargs):
+            self.fn.run(*args, **kwargs, **config.all_kwargs())
+    finally:
+        self.nargs = None
+    return None
+
+
+@contextmanager
+def every_config() -> Iterator[None]:
+    """Make autotuners on this thread launch once with each config, without timing, until the block
+    ends."""
+    _count_tuners(1)
+    outer, _autotuning.every_config = _autotuning.every_config, True
+    try:
+        yield
+    finally:
+        _autotuning.every_config = outer
+        _count_tuners(-1)
+
+
+def _count_tuners(step: int) -> None:
+    global _tuners
+    with _lock:
+        _autotuning.blocks += step
+        _tuners += step
+        _put()
+
+
+def _forget_tuners() -> None:
+    """In a forked child: the blocks of other threads never end."""
+    global _tuners
+    with _lock:
+        _tuners = _autotuning.blocks
+        _put()
+
+
+locks.after_fork(_forget_tuners)
