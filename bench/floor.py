@@ -1,6 +1,6 @@
 """The floor of a launch: the bare launch with the same arguments, in a C loop.
 
-Enters: a compiled kernel, its tensors and its one number. Leaves: a contender. It must not use
+Enters: a compiled kernel, and its arguments without constants. Leaves: a contender. It must not use
 tzero's launchers: on the CPU it calls the thread pool, on CUDA the driver.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +32,13 @@ def _library() -> ctypes.CDLL:
         return ctypes.CDLL(file.name)
 
 
-def on_cpu(kernel: Any, programs: int, tensors: list[torch.Tensor], number: int) -> Loop:
-    """The thread pool, with the arguments packed as the kernel's launcher packs them."""
+def on_cpu(kernel: Any, programs: int, given: Sequence[Any]) -> Loop:
+    """The thread pool, with the arguments packed as the kernel's launcher packs them. Constants are
+    not among them."""
     launcher = kernel.run
-    addresses = [tensor.data_ptr() for tensor in tensors]
+    values = [each.data_ptr() if isinstance(each, torch.Tensor) else each for each in given]
     threads = torch.get_num_threads()
-    packed = launcher._pack(kernel.function, programs, 1, 1, threads, *addresses, number)
+    packed = launcher._pack(kernel.function, programs, 1, 1, threads, *values)
     room = ctypes.create_string_buffer(len(packed) + 16)
     start = (ctypes.addressof(room) + 15) & ~15
     ctypes.memmove(start, packed, len(packed))
@@ -44,17 +46,23 @@ def on_cpu(kernel: Any, programs: int, tensors: list[torch.Tensor], number: int)
     function = _library().floor_cpu
     function.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int64]
 
-    def run(times: int, keep: Any = (room, tensors, launcher)) -> None:
+    def run(times: int, keep: Any = (room, given, launcher)) -> None:
         outcome = function(native.run, native.program, start, times)
         assert outcome == 0, f"a launch returned {outcome}"
 
     return Loop(run)
 
 
-def on_cuda(kernel: Any, programs: int, tensors: list[torch.Tensor], number: int) -> Loop:
-    """cuLaunchKernelEx, on the current stream."""
-    values = [ctypes.c_uint64(tensor.data_ptr()) for tensor in tensors]
-    slots: list[Any] = [*values, ctypes.c_int32(number), ctypes.c_uint64(0), ctypes.c_uint64(0)]
+def _slot(value: Any) -> Any:
+    """An argument as a kernel on CUDA takes it."""
+    if isinstance(value, torch.Tensor):
+        return ctypes.c_uint64(value.data_ptr())
+    return ctypes.c_float(value) if isinstance(value, float) else ctypes.c_int32(value)
+
+
+def on_cuda(kernel: Any, programs: int, given: Sequence[Any]) -> Loop:
+    """cuLaunchKernelEx, on the current stream. Constants are not among the arguments."""
+    slots: list[Any] = [*map(_slot, given), ctypes.c_uint64(0), ctypes.c_uint64(0)]
     params = (ctypes.c_void_p * len(slots))(*(ctypes.addressof(slot) for slot in slots))
     function = _library().floor_cuda
     function.argtypes = [
@@ -64,7 +72,7 @@ def on_cuda(kernel: Any, programs: int, tensors: list[torch.Tensor], number: int
     threads = 32 * kernel.metadata.num_warps
     stream = torch.cuda.current_stream().cuda_stream
 
-    def run(times: int, keep: Any = (slots, tensors)) -> None:
+    def run(times: int, keep: Any = (slots, given)) -> None:
         shared = kernel.metadata.shared
         result = function(kernel.function, programs, threads, shared, stream, params, times)
         assert result == 0, f"the driver returned {result}"

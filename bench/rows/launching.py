@@ -73,7 +73,7 @@ def _given_output(count: int, tiers: tuple[str, ...], device: str) -> Case:
             contenders[name] = _launches(tzero.jit(plain), tensors)
     compiled = plain[(PROGRAMS,)](*tensors, N, BLOCK=kernels.LAUNCH_BLOCK)
     make = floor.on_cuda if device == "cuda" else floor.on_cpu
-    contenders["floor"] = make(compiled, PROGRAMS, tensors, N)
+    contenders["floor"] = make(compiled, PROGRAMS, [*tensors, N])
 
     def check() -> None:
         for name, call in contenders.items():

@@ -107,7 +107,7 @@ def _floor(count: int, inputs: Sequence[Tensor], device: str) -> Loop:
     tensors = [*inputs, torch.empty(N, device=device)]
     compiled = kernels.SUMS[count][(PROGRAMS,)](*tensors, N, BLOCK=kernels.LAUNCH_BLOCK)
     make = floor.on_cuda if device == "cuda" else floor.on_cpu
-    return make(compiled, PROGRAMS, tensors, N)
+    return make(compiled, PROGRAMS, [*tensors, N])
 
 
 def _graph(count: int, inputs: Sequence[Tensor]) -> Call:

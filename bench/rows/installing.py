@@ -1,0 +1,162 @@
+"""What a launch of someone else's kernel costs with `tzero.install`, beside Triton and the floor.
+
+The kernels do nothing. Samples of `installed` begin with `tzero.install()` and end with
+`tzero.uninstall()`, which is timed with them; the other contenders are Triton's own launches, and
+the bare launch in a C loop. A tuned kernel has two configs, and its key is tuned before.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import triton
+
+import tzero
+from bench import floor
+from bench.measure import Call, Loop
+from bench.noop_kernels import KINDS, NOOPS
+from bench.record import Target
+from bench.rows.row import Case, Row
+
+__all__ = ["ROWS"]
+
+COUNTS = tuple(KINDS)
+ON_CPU = {"plain": 0.06, "tuned": 0.12, "heuristics": 0.15}
+"""The largest allowed ratio to the same launch by Triton, the floor subtracted from both."""
+
+ON_CUDA = {0: 1.25, 19: 1.4, 58: 1.7}
+"""The largest allowed ratio of a plain launch to the floor, by number of arguments."""
+
+MORE_ON_CUDA = {"tuned": 0.6e-6, "heuristics": 0.5e-6}
+"""How many seconds more a launch may take than a plain one."""
+
+TITLES = {"plain": "", "tuned": " through triton.autotune", "heuristics": " through a heuristic"}
+
+
+def _given(count: int, device: str) -> tuple[list[Any], dict[str, Any]]:
+    """The arguments of a kernel, and its constants."""
+    tensors, integers, floats, constants = KINDS[count]
+    given = [
+        *(torch.zeros(16, device=device) for _ in range(tensors)),
+        *(17 + 2 * k for k in range(integers)),
+        *(0.5 + k for k in range(floats)),
+    ]
+    return given, {f"C{k}": 32 + k for k in range(constants)}
+
+
+def _wrapped(kind: str, count: int, constants: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """A kernel with something around it, and the constants that a launch still gives."""
+    kernel = triton.jit(NOOPS[count].fn)
+    if kind == "plain":
+        return kernel, constants
+    if kind == "tuned":
+        key = ["n0"] if count else []
+        configs = [triton.Config(dict(constants), num_warps=warps) for warps in (1, 2)]
+        return triton.autotune(configs, key=key)(kernel), {}
+    computed = {name: functools.partial(_constant, value) for name, value in constants.items()}
+    first = dict(list(computed.items())[:1])
+    rest = {name: value for name, value in constants.items() if name not in first}
+    return triton.heuristics(first)(kernel), rest
+
+
+def _constant(value: int, given: Any) -> int:
+    return value
+
+
+def _launches(kernel: Any, given: list[Any], named: dict[str, Any], install: bool) -> Loop:
+    """Launches as a program makes them: in a loop, with every argument a local variable."""
+    places = [f"a{k}" for k in range(len(given))]
+    world: dict[str, Any] = dict(zip(places, given, strict=True))
+    world |= {"kernel": kernel, "grid": (1,), "tzero": tzero}
+    local = ", ".join(f"{name}={name}" for name in world)
+    passed = ", ".join([*places, *(f"{name}={value}" for name, value in named.items())])
+    lines = [
+        f"def run(times, {local}):",
+        *([" tzero.install()"] if install else []),
+        " for _ in range(times):",
+        f"  kernel[grid]({passed})",
+        *([" tzero.uninstall()"] if install else []),
+    ]
+    exec("\n".join(lines), world)
+    return Loop(world["run"])
+
+
+def _case(kind: str, count: int, device: str, beside: bool) -> Case:
+    given, constants = _given(count, device)
+    kernel, named = _wrapped(kind, count, constants)
+    contenders: dict[str, Call] = {
+        "triton": _launches(kernel, given, named, False),
+        "installed": _launches(kernel, given, named, True),
+    }
+    plain = triton.jit(NOOPS[count].fn)
+    compiled = plain[(1,)](*given, **constants, num_warps=1)
+    make = floor.on_cuda if device == "cuda" else floor.on_cpu
+    contenders["floor"] = make(compiled, 1, given)
+    if beside:
+        contenders["plain"] = _launches(plain, given, constants, True)
+
+    def check() -> None:
+        for call in contenders.values():
+            for _ in range(3):
+                call()
+
+    settle = torch.cuda.synchronize if device == "cuda" else lambda: None
+    return Case(contenders, check, settle=settle)
+
+
+def _made(kind: str, count: int, device: str, beside: bool) -> Callable[[], Case]:
+    return functools.partial(_case, kind, count, device, beside)
+
+
+ROWS = (
+    *(
+        Row(
+            f"install.{kind}.{count}",
+            f"Launch with {count} arguments{TITLES[kind]}, tzero.install()",
+            _made(kind, count, "cpu", False),
+            subject="installed",
+            baseline="triton",
+            floor="floor",
+            unit="us",
+            target=Target("ratio", ON_CPU[kind]),
+            interpreted=False,
+        )
+        for kind in ON_CPU
+        for count in COUNTS
+        if kind != "heuristics" or count
+    ),
+    *(
+        Row(
+            f"cuda.install.plain.{count}",
+            f"Launch with {count} arguments on CUDA, tzero.install()",
+            _made("plain", count, "cuda", False),
+            subject="installed",
+            baseline="floor",
+            unit="us",
+            target=Target("ratio", ON_CUDA[count]),
+            interpreted=False,
+            device="cuda",
+        )
+        for count in COUNTS
+    ),
+    *(
+        Row(
+            f"cuda.install.{kind}.{count}",
+            f"The same{TITLES[kind]}, {count} arguments, over a plain one",
+            _made(kind, count, "cuda", True),
+            subject="installed",
+            baseline="triton",
+            floor="plain",
+            unit="us",
+            target=Target("value", MORE_ON_CUDA[kind]),
+            interpreted=False,
+            device="cuda",
+        )
+        for kind in MORE_ON_CUDA
+        for count in COUNTS
+        if kind != "heuristics" or count
+    ),
+)
