@@ -41,6 +41,24 @@ Ref join(PyObject *names, PyObject *const *more, size_t count, bool before) {
 
 }  // namespace
 
+bool same_names_in(PyObject *one, PyObject *other) {
+    if (one == other) return true;
+    if (one == nullptr || other == nullptr) return false;
+    const Py_ssize_t count = PyTuple_GET_SIZE(one);
+    if (count != PyTuple_GET_SIZE(other)) return false;
+    for (Py_ssize_t k = 0; k < count; ++k) {
+        if (PyTuple_GET_ITEM(one, k) != PyTuple_GET_ITEM(other, k)) return false;
+    }
+    return true;
+}
+
+size_t hash_of_names(PyObject *names) {
+    const Py_ssize_t count = names == nullptr ? 0 : PyTuple_GET_SIZE(names);
+    size_t hash = static_cast<size_t>(count);
+    for (Py_ssize_t k = 0; k < count; ++k) hash = mixed(hash, PyTuple_GET_ITEM(names, k));
+    return hash;
+}
+
 bool same_name(PyObject *one, PyObject *other) {
     return one == other || (PyUnicode_Check(one) && PyUnicode_Check(other) &&
                             PyUnicode_Compare(one, other) == 0);
@@ -48,10 +66,10 @@ bool same_name(PyObject *one, PyObject *other) {
 
 Ref JoinedNames::joined(PyObject *names, PyObject *const *more, size_t count, bool before) {
     if (entries_.empty()) entries_.resize(size);
-    size_t hash = mixed(before, names);
+    size_t hash = hash_of_names(names) + (before ? 1 : 0);
     for (size_t k = 0; k < count; ++k) hash = mixed(hash, more[k]);
     Entry &entry = entries_[hash >> 32 & (size - 1)];
-    if (entry.joined && entry.names.get() == names && entry.before == before &&
+    if (entry.joined && same_names_in(entry.names.get(), names) && entry.before == before &&
         same_objects(entry.more, more, count)) {
         return entry.joined;
     }

@@ -32,4 +32,11 @@ class JoinedNames {
 // Whether two names are the same text.
 bool same_name(PyObject *one, PyObject *other);
 
+// Whether two tuples of names, or nulls for none, have the same objects. A call with many arguments
+// has a new tuple each time.
+bool same_names_in(PyObject *one, PyObject *other);
+
+// A hash of the objects in such a tuple.
+size_t hash_of_names(PyObject *names);
+
 }  // namespace tzero

@@ -103,10 +103,11 @@ constexpr size_t most_forms = 256;
 const TunedForm &form_of(std::vector<TunedForm> &forms, const Passed &passed, PyObject *names,
                          PyObject *arg_names, PyObject *keys) {
     if (forms.empty()) forms.resize(most_forms);
-    const auto mixed = (reinterpret_cast<uintptr_t>(names) ^ reinterpret_cast<uintptr_t>(arg_names) ^
+    const auto mixed = (hash_of_names(names) ^ reinterpret_cast<uintptr_t>(arg_names) ^
                         passed.positional() << 8) * 0x9e3779b97f4a7c15u;
     TunedForm &found = forms[mixed >> 32 & (most_forms - 1)];
-    const bool holds = found.positional == passed.positional() && found.names.get() == names &&
+    const bool holds = found.positional == passed.positional() &&
+                       same_names_in(found.names.get(), names) &&
                        same_items(found.arg_names, arg_names) && same_items(found.keys, keys);
     if (!holds) {
         TunedForm made = new_form(passed, names, arg_names, keys);

@@ -28,6 +28,9 @@ from tzero.events import observe
 pytestmark = pytest.mark.skipif(tzero.launches.tiers.tier() < 2, reason="about native launches")
 
 
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
 def entries() -> dict[str, Any]:
     return {key: vars(kind)[name] for key, (kind, name) in triton_entries.ENTRIES.items()}
 
@@ -108,7 +111,7 @@ KINDS: dict[str, Callable[[], Any]] = {
 
 
 def launch(kernel: Any, n: int = 100, **named: Any) -> list[float]:
-    x, out = torch.arange(float(n)), torch.zeros(n)
+    x, out = torch.arange(float(n), device=DEVICE), torch.zeros(n, device=DEVICE)
     if kernel_is_plain(kernel):
         named = {"BLOCK": 32, **named}
     kernel[lambda given: (triton.cdiv(n, given["BLOCK"]),)](x, x, out, n, **named)
@@ -226,7 +229,7 @@ def test_an_autotuner_whose_cache_is_changed_by_hand(installed: None) -> None:
     assert kernel.best_config is other
     other.kwargs["BLOCK"] = 16
     seen: list[int] = []
-    x, out = torch.arange(64.0), torch.zeros(64)
+    x, out = torch.arange(64.0, device=DEVICE), torch.zeros(64, device=DEVICE)
 
     def grid(given: Any) -> tuple[int]:
         seen.append(given["BLOCK"])
@@ -274,7 +277,7 @@ def test_a_copy_of_an_autotuner_has_its_own_attributes(installed: None) -> None:
 
 
 def failing(kernel: Any, name: str) -> str:
-    x = torch.zeros(8)
+    x = torch.zeros(8, device=DEVICE)
     cases: dict[str, Callable[[], Any]] = {
         "twice": lambda: kernel[(1,)](x, x, x, 8, n=8),
         "missing": lambda: kernel[(1,)](x, x),
@@ -318,7 +321,7 @@ def test_a_heuristic_may_replace_an_argument_that_is_given(installed: None) -> N
     kernel = triton.heuristics({"n": lambda given: given["n"] - 1, "BLOCK": lambda given: 32})(
         plain()
     )
-    x, out = torch.ones(32), torch.zeros(32)
+    x, out = torch.ones(32, device=DEVICE), torch.zeros(32, device=DEVICE)
     for _ in range(3):
         out.zero_()
         kernel[(1,)](x, x, out, n=9)
@@ -361,11 +364,11 @@ def test_why_triton_launches_is_an_event(installed: None) -> None:
     class Odd(torch.Tensor):
         pass
 
-    x = torch.ones(8).as_subclass(Odd)
+    x, out = torch.ones(8, device=DEVICE).as_subclass(Odd), torch.zeros(8, device=DEVICE)
     with observe(lambda event: reasons.append(event.reason)):
-        kernel[(1,)](x, x, torch.zeros(8), 8, BLOCK=8)
+        kernel[(1,)](x, x, out, 8, BLOCK=8)
     for _ in range(2):
-        kernel[(1,)](x, x, torch.zeros(8), 8, BLOCK=8)
+        kernel[(1,)](x, x, out, 8, BLOCK=8)
     left = counted(kernel).left
     why = next(filter(None, left))
     assert left == {"": 1, why: 2}  # the first launch was observed
@@ -392,7 +395,7 @@ def test_two_kernels_of_one_name_and_one_defined_again(installed: None) -> None:
 
     one, other = make(2.0), make(3.0)
     for _ in range(3):
-        x = torch.ones(8)
+        x = torch.ones(8, device=DEVICE)
         one(x)
         other(x)
         assert x.tolist() == [6.0] * 8
@@ -422,7 +425,7 @@ def test_a_kernel_with_a_hundred_parameters_is_launched_natively(
     installed: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTEST_TMP", str(tmp_path))
-    kernel, out = many_parameters(), torch.zeros(1, dtype=torch.int32)
+    kernel, out = many_parameters(), torch.zeros(1, dtype=torch.int32, device=DEVICE)
     for start in (2, 3, 4):
         kernel[(1,)](out, *(2 * k + 16 * start + 3 for k in range(MANY)))
         assert out.item() == sum(2 * k + 16 * start + 3 for k in range(MANY))
@@ -462,6 +465,7 @@ def test_install_and_uninstall_while_threads_launch(kind: str) -> None:
     assert not faults
 
 
+@pytest.mark.skipif(DEVICE == "cuda", reason="a forked child cannot use CUDA")
 def test_a_forked_child_launches_and_can_uninstall(installed: None) -> None:
     kernel = tuned()
     expected = launch(kernel)
@@ -487,7 +491,7 @@ def test_host_functions_are_recorded_and_replayed_as_ever(kind: str, installed: 
 
     replayed = tzero.kernel(host)
     for _ in range(5):
-        x = torch.randn(100)
+        x = torch.randn(100, device=DEVICE)
         assert torch.equal(replayed(x), x + x)
         assert torch.equal(host(x), x + x)
     assert replayed.stats().native_replays >= 2
@@ -505,7 +509,7 @@ def double(x, n, BLOCK: tl.constexpr):
     tl.store(x + at, 2 * tl.load(x + at, mask=at < n), mask=at < n)
 
 if __name__ == "__main__":
-    x = torch.ones(8)
+    x = torch.ones(8, device="cuda" if torch.cuda.is_available() else "cpu")
     for _ in range(40):
         double[(1,)](x, 4, BLOCK=8)
     print(sys.argv[1:], x.tolist() == [2.0 ** 40] * 4 + [1.0] * 4)
@@ -519,7 +523,7 @@ def test_a_program_runs_as_it_is(as_module: bool, tmp_path: Path) -> None:
     target = ["-m", "doubling"] if as_module else [str(tmp_path / "doubling.py")]
     done = subprocess.run(
         [sys.executable, "-m", "tzero", "run", *target, "--steps", "-m"],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TZERO_CPU": "1"},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         cwd=tmp_path,
         capture_output=True,
         text=True,

@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [
     "docs/how-a-call-works.md",
     "docs/sizes.md",
+    "docs/whole-programs.md",
     "docs/fallbacks.md",
     "docs/launching.md",
     "docs/pytorch.md",
