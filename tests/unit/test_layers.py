@@ -36,6 +36,7 @@ calls
 integrations
 api
 cli
+__main__
 tzero
 """.strip().splitlines()
 HEIGHT = {name: height for height, line in enumerate(LAYERS) for name in line.split()}

@@ -17,6 +17,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 

@@ -122,6 +122,19 @@ def _around(native: ModuleType) -> dict[str, Any]:
 @functools.cache
 def _run(native: ModuleType) -> Any:
     """What stands in for `JITFunction.run`."""
+    kind, most = _class(native), native.MOST_PARAMETERS
+
+    def beside(kernel: Any) -> Any:
+        why_not, count = triton_launch.unsupported(kernel), len(kernel.params)
+        if not why_not and count > most:
+            why_not = f"it has {count} parameters, more than {most}"
+        return kind(kernel, why_not)
+
+    return native.Run(triton_launch.plain_run, triton_launch.JITFunction, beside)
+
+
+def _class(native: ModuleType) -> Any:
+    """The class of what stands beside a kernel."""
 
     class Beside(native.Launchable):  # type: ignore[name-defined, misc]
         """Launches one of Triton's kernels. Native code calls methods with an underscore."""
@@ -178,11 +191,4 @@ def _run(native: ModuleType) -> Any:
         def __reduce__(self) -> Any:
             return type(None), ()
 
-    def beside(kernel: Any) -> Beside:
-        why_not = triton_launch.unsupported(kernel)
-        count, most = len(kernel.params), native.MOST_PARAMETERS
-        if not why_not and count > most:
-            why_not = f"it has {count} parameters, more than {most}"
-        return Beside(kernel, why_not)
-
-    return native.Run(triton_launch.plain_run, triton_launch.JITFunction, beside)
+    return Beside
