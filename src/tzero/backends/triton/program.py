@@ -281,26 +281,36 @@ class Writer:
         plain = function.fn
         cells = dict(zip(plain.__code__.co_freevars, plain.__closure__ or (), strict=True))
         free: dict[str, Any] = {}
-        for read in reads:
-            cell = cells.get(read.name)
-            look: Callable[[], Any]
-            if cell is not None:
-                look = functools.partial(_contents, cell)
-            else:
-                look = functools.partial(around.get, read.name, _MISSING)
-            found = look()
-            self._check(look, found)
+        values: dict[str, Any] = {}
+        allows: dict[str, bool] = {}  # whether Triton lets a kernel read it
+        for name, attributes, where in reads:
+            if name not in values:
+                values[name] = self._looked_up(name, cells.get(name), around)
+            found = values[name]
             if found is _MISSING:
                 continue
-            allowed = not is_kernel or read.where == "default"
-            allowed = allowed or triton_compile.is_allowed_global(read.name, found)
+            allowed = not is_kernel or where == "default"
+            if not allowed:
+                if name not in allows:
+                    allows[name] = triton_compile.is_allowed_global(name, found)
+                allowed = allows[name]
             try:
-                written = self._named_value(found, read.attributes, read.where, allowed)
+                written = self._named_value(found, attributes, where, allowed)
             except Unwritable as problem:
-                what = ".".join([read.name, *read.attributes])
+                what = ".".join([name, *attributes])
                 raise Unwritable(f"{problem} ({what!r} in {function.__name__!r})") from None
-            _put(free if cell is not None else scope, read.name, written)
+            _put(free if name in cells else scope, name, written)
         return free
+
+    def _looked_up(self, name: str, cell: CellType | None, around: dict[str, Any]) -> Any:
+        look: Callable[[], Any]
+        if cell is not None:
+            look = functools.partial(_contents, cell)
+        else:
+            look = functools.partial(around.get, name, _MISSING)
+        found = look()
+        self._check(look, found)
+        return found
 
     def _named_value(
         self, value: Any, attributes: tuple[str, ...], where: str, allowed: bool
