@@ -45,6 +45,7 @@ __all__ = [
     "DRIVER_SLOT",
     "KNOBS",
     "MORE_KNOBS",
+    "RAW_SOURCE",
     "ASTSource",
     "Block",
     "Compiled",
@@ -83,7 +84,6 @@ __all__ = [
     "plain_alignment",
     "plain_run",
     "put_before_run",
-    "raw_source",
     "run_with",
     "set_source",
     "source_of",
@@ -91,6 +91,9 @@ __all__ = [
     "tensor_types",
     "unsupported",
 ]
+
+RAW_SOURCE = "_src"
+"""The attribute of a kernel or a constexpr function that has its source text."""
 
 Constexpr = tl.constexpr
 """The type of ``tl.constexpr(64)``."""
@@ -470,12 +473,6 @@ def compile_with(function: JITFunction[Any], compile: Callable[..., Any]) -> Non
 def set_source(kernel: JITFunction[Any], text: str) -> None:
     """Give a kernel other source text than its function's file has."""
     kernel._unsafe_update_src(text)
-
-
-def raw_source(function: Any) -> str:
-    """The source text that a kernel or a constexpr function keeps."""
-    found: str = function._src
-    return found
 
 
 def source_of(
