@@ -218,6 +218,18 @@ def test_objects_loaded_and_unloaded_in_turn_are_not_mistaken_for_each_other(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_the_types_of_a_function_are_its_object_s_own() -> None:
+    binary = toolchain.find().build("double f(double x) { return x / 2; }", "f", optimization=0)
+    typed, plain = loading.open_object(binary), loading.open_object(binary)
+    assert typed.f is not plain.f
+    typed.f.restype, typed.f.argtypes = ctypes.c_double, [ctypes.c_double]
+    assert typed.f(3) == 1.5
+    assert plain.f.restype is ctypes.c_int
+    assert plain.f.argtypes is None
+    for each in (typed, plain):
+        loading.close_object(each)
+
+
 def test_kernels_resolve_the_c_librarys_math_functions() -> None:
     body = (
         "double sinh(double); struct { double *x; } const *a = launch->args; *a->x = sinh(*a->x);"

@@ -224,14 +224,14 @@ def test_an_object_is_never_in_a_file_that_others_can_reach(
         raise PermissionError("memory that can be executed is forbidden here")
 
     modes: list[int] = []
-    cdll = loading.ctypes.CDLL
+    dlopen = loading.dlopen
 
-    def spied(path: str, **options: int) -> object:
+    def spied(path: str, mode: int) -> int:
         modes.append(stat.S_IMODE(os.stat(os.path.dirname(path)).st_mode))
-        return cdll(path, **options)
+        return dlopen(path, mode)
 
     monkeypatch.setattr("os.memfd_create", none, raising=False)
-    monkeypatch.setattr(loading.ctypes, "CDLL", spied)
+    monkeypatch.setattr(loading, "dlopen", spied)
     library = loading.open_object(binary)
     assert library.f() == 3
     loading.close_object(library)

@@ -44,6 +44,7 @@ __all__ = [
     "DRIVER_SLOT",
     "KNOBS",
     "MORE_KNOBS",
+    "RAW_SOURCE",
     "ASTSource",
     "Block",
     "Compiled",
@@ -80,13 +81,15 @@ __all__ = [
     "parameters",
     "plain_alignment",
     "plain_run",
-    "raw_source",
     "set_source",
     "source_of",
     "specialization",
     "tensor_types",
     "unsupported",
 ]
+
+RAW_SOURCE = "_src"
+"""The attribute of a kernel or a constexpr function that has its source text."""
 
 Constexpr = tl.constexpr
 """The type of ``tl.constexpr(64)``."""
@@ -377,12 +380,6 @@ def compile_with(function: JITFunction[Any], compile: Callable[..., Any]) -> Non
 def set_source(kernel: JITFunction[Any], text: str) -> None:
     """Give a kernel other source text than its function's file has."""
     kernel._unsafe_update_src(text)
-
-
-def raw_source(function: Any) -> str:
-    """The source text that a kernel or a constexpr function keeps."""
-    found: str = function._src
-    return found
 
 
 def source_of(

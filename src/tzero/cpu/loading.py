@@ -10,12 +10,24 @@ from __future__ import annotations
 import ctypes
 import itertools
 import os
+from _ctypes import dlopen
 
 from tzero import scratch
 
 __all__ = ["close_object", "open_object"]
 
 _serial = itertools.count(1)
+_this_program = ctypes.CDLL(None)
+_dlclose = _this_program.dlclose
+
+
+class _Object(ctypes.CDLL):
+    """A loaded object. `ctypes.CDLL` makes a class for the functions of each library, which takes
+    about as long as loading a small one; these objects share a class."""
+
+    def __init__(self, path: str, mode: int) -> None:
+        self._name, self._FuncPtr = path, _this_program._FuncPtr
+        self._handle = dlopen(path, mode)
 
 
 def open_object(
@@ -37,7 +49,7 @@ def _open_in_memory(binary: bytes, name: str, mode: int) -> ctypes.CDLL:
     file = os.memfd_create(name.replace("\0", "")[:60], os.MFD_CLOEXEC)  # at most 249 bytes
     try:
         _write_all(file, binary)
-        return ctypes.CDLL(_unique_path(file), mode=mode)
+        return _Object(_unique_path(file), mode)
     finally:
         os.close(file)
 
@@ -58,7 +70,7 @@ def _open_copy(binary: bytes, mode: int) -> ctypes.CDLL:
             _write_all(file, binary)
         finally:
             os.close(file)
-        return ctypes.CDLL(path, mode=mode)
+        return _Object(path, mode)
 
 
 def _write_all(file: int, data: bytes) -> None:
@@ -71,6 +83,3 @@ def close_object(library: ctypes.CDLL) -> None:
     """Unload a shared object; nothing of it may be running or be called again."""
     if _dlclose(ctypes.c_void_p(library._handle)) != 0:
         raise OSError(f"dlclose failed for {library._name}")
-
-
-_dlclose = ctypes.CDLL(None).dlclose

@@ -23,7 +23,7 @@ import functools
 import sys
 from collections.abc import Callable, Mapping
 from types import BuiltinFunctionType, CellType, FunctionType, MappingProxyType, ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 from triton import language as tl
 
@@ -48,7 +48,7 @@ from tzero.backends.triton.rebuild import (
 )
 
 __all__ = [
-    "Check",
+    "Checks",
     "Maker",
     "NotFaithful",
     "StandIn",
@@ -74,17 +74,42 @@ class Unwritable(Exception):
     """
 
 
-class Check(NamedTuple):
-    """One read that was made while writing. The tables are valid as long as repeating the read
+class Checks:
+    """The reads that were made while writing. The tables are valid as long as repeating each read
     returns the same object.
 
-    >>> read, found = Check(lambda: None, None)
-    >>> read() is found
-    True
+    >>> checks = Checks()
+    >>> checks.attribute(tl, "load") is tl.load, checks.hold()
+    (True, True)
     """
 
-    read: Callable[[], Any]
-    found: Any
+    __slots__ = ("_attributes", "_calls")
+
+    def __init__(self) -> None:
+        # Flat, three items for each read: a kernel and its checks refer to each other, so the
+        # garbage collector visits what they consist of.
+        self._attributes: list[Any] = []
+        self._calls: list[Any] = []
+
+    def attribute(self, holder: Any, name: str) -> Any:
+        """Read an attribute; `_MISSING` if there is none."""
+        found = getattr(holder, name, _MISSING)
+        self._attributes += (holder, name, found)
+        return found
+
+    def call(self, read: Callable[[], Any], found: Any) -> None:
+        """Add any other read, and what it returned."""
+        self._calls += (read, found)
+
+    def hold(self) -> bool:
+        """Whether every read would still return the same object."""
+        items, calls = iter(self._attributes), iter(self._calls)
+        if any(
+            getattr(holder, name, _MISSING) is not found
+            for holder, name, found in zip(items, items, items, strict=True)
+        ):
+            return False
+        return all(read() is found for read, found in zip(calls, calls, strict=True))
 
 
 class Writer:
@@ -100,7 +125,7 @@ class Writer:
         self.scopes: list[dict[str, Any]] = []
         self.modules: list[dict[str, Any]] = []
         self.classes: list[dict[str, Any]] = []
-        self.checks: list[Check] = []
+        self.checks = Checks()
         self._places: dict[int, int] = {}  # id of an object -> its row in its table
         self._kept: list[Any] = []  # keeps these objects alive, so that ids stay unique
 
@@ -125,11 +150,10 @@ class Writer:
         if kind is list:
             # A list can change in place, so its items are compared.
             held = tuple(value)
-            self._check(lambda: len(value) == len(held) and all(map(_is, value, held)), True)
+            self.checks.call(lambda: len(value) == len(held) and all(map(_is, value, held)), True)
             return [self.value(each) for each in held]
         if kind is Constexpr:
-            self._check(lambda: value.value, value.value)
-            return {"constexpr": self.value(value.value)}
+            return {"constexpr": self.value(self.checks.attribute(value, "value"))}
         if isinstance(value, Dtype):
             return self._dtype(value)
         if isinstance(value, JITCallable):
@@ -214,12 +238,9 @@ class Writer:
             raise Unwritable("it is a Gluon kernel")
         row: dict[str, Any] = {}
         place = self._new(function, self.functions, row)  # before its reads: it may call itself
-        plain = function.fn
-        self._check(lambda: function.fn, plain)
-        self._check(lambda: plain.__code__, plain.__code__)
-        raw_source = triton_launch.raw_source
-        source = raw_source(function)
-        self._check(lambda: raw_source(function), source)
+        plain = self.checks.attribute(function, "fn")
+        self.checks.attribute(plain, "__code__")
+        source = self.checks.attribute(function, triton_launch.RAW_SOURCE)
         row.update(
             kind="kernel" if is_kernel else "constexpr",
             module=function.__module__,
@@ -250,8 +271,7 @@ class Writer:
 
     def _options(self, function: Any) -> dict[str, Any]:
         for name in ("noinline", "debug", "do_not_specialize", "do_not_specialize_on_alignment"):
-            held = getattr(function, name)
-            self._check(functools.partial(getattr, function, name), held)
+            self.checks.attribute(function, name)
         return {
             "noinline": function.noinline,
             "debug": function.debug,
@@ -262,11 +282,11 @@ class Writer:
         }
 
     def _defaults(self, plain: FunctionType) -> list[Any]:
-        positional, by_name = plain.__defaults__, plain.__kwdefaults__
-        self._check(lambda: plain.__defaults__, positional)
-        self._check(lambda: plain.__kwdefaults__, by_name)
-        self._unchanged(by_name or {})
-        named = {k: self.value(v) for k, v in (by_name or {}).items()}
+        positional = self.checks.attribute(plain, "__defaults__")
+        by_name = self.checks.attribute(plain, "__kwdefaults__") or {}
+        if by_name:
+            self._unchanged(by_name)
+        named = {k: self.value(v) for k, v in by_name.items()}
         return [self.value(positional), named]
 
     def _scope(self, names: dict[str, Any]) -> int:
@@ -281,26 +301,36 @@ class Writer:
         plain = function.fn
         cells = dict(zip(plain.__code__.co_freevars, plain.__closure__ or (), strict=True))
         free: dict[str, Any] = {}
-        for read in reads:
-            cell = cells.get(read.name)
-            look: Callable[[], Any]
-            if cell is not None:
-                look = functools.partial(_contents, cell)
-            else:
-                look = functools.partial(around.get, read.name, _MISSING)
-            found = look()
-            self._check(look, found)
+        values: dict[str, Any] = {}
+        allows: dict[str, bool] = {}  # whether Triton lets a kernel read it
+        for name, attributes, where in reads:
+            if name not in values:
+                values[name] = self._looked_up(name, cells.get(name), around)
+            found = values[name]
             if found is _MISSING:
                 continue
-            allowed = not is_kernel or read.where == "default"
-            allowed = allowed or triton_compile.is_allowed_global(read.name, found)
+            allowed = not is_kernel or where == "default"
+            if not allowed:
+                if name not in allows:
+                    allows[name] = triton_compile.is_allowed_global(name, found)
+                allowed = allows[name]
             try:
-                written = self._named_value(found, read.attributes, read.where, allowed)
+                written = self._named_value(found, attributes, where, allowed)
             except Unwritable as problem:
-                what = ".".join([read.name, *read.attributes])
+                what = ".".join([name, *attributes])
                 raise Unwritable(f"{problem} ({what!r} in {function.__name__!r})") from None
-            _put(free if cell is not None else scope, read.name, written)
+            _put(free if name in cells else scope, name, written)
         return free
+
+    def _looked_up(self, name: str, cell: CellType | None, around: dict[str, Any]) -> Any:
+        look: Callable[[], Any]
+        if cell is not None:
+            look = functools.partial(_contents, cell)
+        else:
+            look = functools.partial(around.get, name, _MISSING)
+        found = look()
+        self.checks.call(look, found)
+        return found
 
     def _named_value(
         self, value: Any, attributes: tuple[str, ...], where: str, allowed: bool
@@ -326,8 +356,7 @@ class Writer:
             self._new(module, self.modules, {"name": module.__name__, "holds": {}})
         place = self._places[id(module)]
         name = attributes[0]
-        found = getattr(module, name, _MISSING)
-        self._check(functools.partial(getattr, module, name, _MISSING), found)
+        found = self.checks.attribute(module, name)
         if found is not _MISSING:
             written = self._named_value(found, attributes[1:], where, True)
             _put(self.modules[place]["holds"], name, written)
@@ -338,10 +367,9 @@ class Writer:
         attribute would not be replaced in the other process."""
         found: Any = module
         for name in attributes:
-            holder, found = found, getattr(found, name, _MISSING)
-            if not isinstance(holder, ModuleType):
+            if not isinstance(found, ModuleType):
                 return
-            self._check(functools.partial(getattr, holder, name, _MISSING), found)
+            holder, found = found, self.checks.attribute(found, name)
             if found is _MISSING:
                 return
             if found is tl.static_print:
@@ -356,9 +384,6 @@ class Writer:
         table.append(row)
         return len(table) - 1
 
-    def _check(self, read: Callable[[], Any], found: Any) -> None:
-        self.checks.append(Check(read, found))
-
     def _unchanged(self, names: Mapping[str, Any]) -> None:
         """Add a check for a dict that may change in place."""
         held = dict(names)
@@ -368,7 +393,7 @@ class Writer:
                 names.get(name, _MISSING) is each for name, each in held.items()
             )
 
-        self._check(same, True)
+        self.checks.call(same, True)
 
 
 def _put(table: dict[str, Any], name: str, written: Any) -> None:

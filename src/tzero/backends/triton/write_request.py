@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from tzero import settings
 from tzero.adapters import triton_compile, triton_launch
 from tzero.adapters.triton_launch import ASTSource, GPUTarget, JITCallable
-from tzero.backends.triton.program import Check, Trees, Unwritable, Writer
+from tzero.backends.triton.program import Checks, Trees, Unwritable, Writer
 from tzero.cache.digest import Unwritable as NoText
 from tzero.cache.digest import canonical, file_digest, toolchain
 from tzero.compile.request import Request
@@ -125,14 +125,12 @@ class _Memo(NamedTuple):
     owner: Any  # the kernel: a copy of it also copies its attributes, and this memo
     tables: str
     functions: dict[int, tuple[Any, Any]]  # by id: the function, and its form among the constants
-    checks: list[Check]
+    checks: Checks
     allows: bool  # this knob decides which globals may be left out
 
     def holds(self, owner: Any, allows: bool) -> bool:
         """Whether every read would still return the same object."""
-        if self.owner is not owner or self.allows != allows:
-            return False
-        return all(read() is found for read, found in self.checks)
+        return self.owner is owner and self.allows == allows and self.checks.hold()
 
 
 # An attribute of the kernel: the checks in a memo refer to the kernel, so both are freed together.
