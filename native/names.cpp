@@ -81,9 +81,4 @@ Ref JoinedNames::joined(PyObject *names, PyObject *const *more, size_t count, bo
     return made;
 }
 
-void JoinedNames::clear() {
-    std::vector<Entry> gone;
-    gone.swap(entries_);
-}
-
 }  // namespace tzero

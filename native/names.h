@@ -15,8 +15,6 @@ class JoinedNames {
     // without a Python error if a name occurs twice; empty with it on errors.
     Ref joined(PyObject *names, PyObject *const *more, size_t count, bool before);
 
-    void clear();
-
   private:
     struct Entry {
         Ref names;

@@ -61,6 +61,7 @@ bool same_items(const std::vector<Ref> &kept, PyObject *list) {
 
 std::vector<Ref> items_of(PyObject *list) {
     std::vector<Ref> made;
+    made.reserve(static_cast<size_t>(PyList_GET_SIZE(list)));
     for (Py_ssize_t k = 0; k < PyList_GET_SIZE(list); ++k) {
         made.push_back(Ref::borrow(PyList_GET_ITEM(list, k)));
     }

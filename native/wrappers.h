@@ -101,8 +101,9 @@ inline size_t given(Py_ssize_t count, PyObject *names) {
     return static_cast<size_t>(count + (names == nullptr ? 0 : PyTuple_GET_SIZE(names)));
 }
 
+// Room on the stack of the caller for a call with this many arguments, as `Passed` needs it.
 #define TZ_SPACE(count) \
-    static_cast<PyObject **>(alloca(((count) + Passed::most_added + 2) * sizeof(PyObject *)))
+    (static_cast<PyObject **>(alloca(((count) + Passed::most_added + 2) * sizeof(PyObject *))))
 
 // The first `count` arguments as Triton's dict of them: positional ones by the names of the
 // parameters, as far as both go, then named ones.
