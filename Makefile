@@ -129,7 +129,7 @@ RUNTIMES = $(foreach name,asan ubsan,$(shell $(CXX) -print-file-name=lib$(name).
 
 $(SANITIZED): $(wildcard native/*.cpp native/*.h) | $(VENV)/.ready-bench
 	@mkdir -p $(dir $@)
-	printf '%s\n' $(basename $(notdir $(wildcard native/*.cpp))) | xargs -P $(JOBS) -I NAME $(CXX) -O1 -g -fPIC -c \
+	printf '%s\n' $(basename $(notdir $(wildcard native/*.cpp))) | xargs -P $(JOBS) -I NAME $(CXX) -O1 -g1 -fPIC -c \
 		-Wall -Wextra -Werror $(NATIVE_FLAGS) $(SANITIZERS) native/NAME.cpp -o $(dir $@)NAME.o
 	$(CXX) -shared $(SANITIZERS) $(patsubst native/%.cpp,$(dir $@)%.o,$(wildcard native/*.cpp)) -o $@ -ldl
 

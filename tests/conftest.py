@@ -13,10 +13,14 @@ import threading
 from collections.abc import Generator
 from pathlib import Path
 from types import FunctionType
+from typing import Any
 
 import pytest
 
 pytest.register_assert_rewrite("tests.plans.tiers")  # before any other conftest imports it
+
+# Before torch is imported. Its threads would spin on cores that other test processes need.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 MARKERS = (
     "gpu: needs a CUDA device; skipped without one (run with `make test-gpu`)",
@@ -25,6 +29,7 @@ MARKERS = (
 
 
 SLOWEST = (
+    "tests/integrations/helion/test_calls.py",
     "tests/hostile/test_search.py",
     "tests/tune/test_isolated.py",
     "tests/corpus/test_sizes.py",
@@ -52,6 +57,13 @@ SLOWEST = (
     "tests/cpu/test_driver.py",
 )
 """The slowest files, the longest first. Those with many tests are not listed: they come next."""
+
+
+TOGETHER = {
+    "tests/integrations/helion/test_rows.py": "tests/integrations/helion/test_calls.py",
+}
+"""Files that run in the process of another one. Helion compiles a kernel object for a second, and
+keeps the result in it; both files call the same objects."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -124,6 +136,21 @@ def pytest_configure(config: pytest.Config) -> None:
         spec.loader.exec_module(sys.modules["tzero._native"])
     if config.getoption("symbolic"):
         _start_symbolic()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | None:
+    """With ``--dist loadfile``, keep the files of `TOGETHER` in one process."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class Together(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file: str = super()._split_scope(nodeid)
+            return TOGETHER.get(file, file)
+
+    return Together(config, log)
 
 
 def _longest_first(items: list[pytest.Item]) -> None:

@@ -11,8 +11,8 @@ import triton.language as tl
 
 import tzero
 from tests import tiers
+from tests.briefly import tune_briefly
 from tzero.errors import InvalidKernel
-from tzero.tune import tuner
 
 
 @triton.jit
@@ -40,7 +40,7 @@ def wrong(x: torch.Tensor, more: float = 0.0) -> torch.Tensor:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tuner, "EACH", 0.02)
+    tune_briefly(monkeypatch)
 
 
 tier = tiers.fixture(0, 1, 2, override=True)

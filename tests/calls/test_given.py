@@ -11,9 +11,16 @@ import torch
 
 import tzero
 from tests import tiers
+from tests.briefly import tune_briefly
 from tzero.config import Config
 
 tier = tiers.fixture(0, 1, 2, override=True)
+
+
+@pytest.fixture(autouse=True)
+def briefly(monkeypatch: pytest.MonkeyPatch) -> None:
+    tune_briefly(monkeypatch)
+
 
 X, Y = torch.ones(4), torch.zeros(4)
 

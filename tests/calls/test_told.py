@@ -17,6 +17,7 @@ import triton.language as tl
 
 import tzero
 from tests import tiers
+from tests.briefly import autotune_briefly
 from tzero import settings
 from tzero.fallbacks import Fallbacks
 
@@ -130,7 +131,10 @@ def test_each_kernel_has_its_own_warning(tier: int, caplog: pytest.LogCaptureFix
     assert [each.levelname for each in caplog.records] == ["WARNING", "WARNING"]
 
 
-def test_what_passes_too_often_lasts(tier: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_passes_too_often_lasts(
+    tier: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    autotune_briefly(monkeypatch)
     kernel = tzero.kernel(tuned_by_triton)
     with caplog.at_level(logging.INFO, logger="tzero"):
         for _ in range(40):

@@ -36,7 +36,7 @@ def mutable() -> ModuleType | None:
     include = sysconfig.get_paths()["include"]
     if not compiler[0] or not (Path(include) / "Python.h").exists():
         return None
-    flags = ["-std=c++17", "-O1", "-fPIC", "-fvisibility=hidden", f"-I{include}"]
+    flags = ["-std=c++17", "-O0", "-fPIC", "-fvisibility=hidden", f"-I{include}"]
     macros = ["-DTZERO_MUTABLE", f'-DTZERO_VERSION="{tzero.__version__}"']
     target = _built([*compiler, *flags, *macros])
     spec = importlib.util.spec_from_file_location("tzero._native", target)

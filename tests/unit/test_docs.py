@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.briefly import tune_briefly
+
 ROOT = Path(__file__).parents[2]
 PAGES = [
     "docs/how-a-call-works.md",
@@ -31,7 +33,10 @@ PAGES = [
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_the_code_of_a_page_runs(page: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_code_of_a_page_runs(
+    page: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tune_briefly(monkeypatch)
     text = (ROOT / page).read_text()
     blocks = list(re.finditer(r"^```python\n(.*?)^```$", text, re.S | re.M))
     assert blocks
