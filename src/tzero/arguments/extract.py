@@ -16,8 +16,9 @@ is tried first: it checks the types, and calls `_other` if they differ.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Hashable, Sequence
-from types import BuiltinFunctionType, FunctionType, MethodType
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType
 from typing import Any, cast
 
 import torch
@@ -254,7 +255,7 @@ class Extractor:
             "strided": torch.strided,
             "of_cpu": capability(_CPU),
         }
-        exec(compile(source, f"<keys of {self._kernel}>", "exec"), namespace)
+        exec(_code(source, f"<keys of {self._kernel}>"), namespace)
         return cast("Callable[[tuple[Any, ...]], Raw]", namespace["extract"])
 
     def _expression(self, k: int, kind: type) -> str:
@@ -268,6 +269,12 @@ class Extractor:
         if kind in BY_VALUE:
             return f"a{k}"
         return f"part({k}, a{k})"
+
+
+@functools.lru_cache
+def _code(source: str, name: str) -> CodeType:
+    """Compiled once: kernels of one name, made again and again, have the same arguments."""
+    return compile(source, name, "exec")
 
 
 def _where(kinds: list[type]) -> list[str]:
