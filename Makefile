@@ -56,7 +56,7 @@ endif
 # A file stays in one process. tests/conftest.py orders them, the longest first.
 BY_FILE := --dist loadfile --no-loadscope-reorder
 
-.PHONY: help bench test test-bench lint types environments-beside-sanitized environments checks tests tests-beside-checks tidy test-all test-others test-faults test-verify test-symbolic test-helion sanitized sanitize test-newest test-gpu sanitize-gpu soak corpus fix docs clean
+.PHONY: help bench test test-bench lint types bench-beside-sanitized bench-then-environments environments checks tests tests-beside-checks tidy test-all test-others test-faults test-verify test-symbolic test-helion sanitized sanitize test-newest test-gpu sanitize-gpu soak corpus fix docs clean
 
 help:
 	@echo 'make bench     build, and print a table of measurements for this machine'
@@ -82,7 +82,7 @@ test-bench: $(VENV)/.ready-bench
 		$(BIN)/python -m bench --quick; \
 	fi
 
-test: test-bench environments-beside-sanitized lint tests-beside-checks
+test: bench-beside-sanitized lint tests-beside-checks
 
 tests: test-all test-others
 
@@ -97,14 +97,17 @@ lint: $(VENV)/.ready-dev
 types: $(VENV)/.ready-dev
 	$(BIN)/mypy
 
-# pip and a compiler take one core each.
-environments-beside-sanitized: $(VENV)/.ready-bench
-	@printf '%s\n' environments sanitized | xargs -P 2 -I TARGET $(MAKE) --no-print-directory BESIDE=1 TARGET
+# The bench and pip take one core, a compiler the other. What the bench prints is not looked at.
+bench-beside-sanitized: $(VENV)/.ready-bench
+	@printf '%s\n' bench-then-environments sanitized | xargs -P 2 -I TARGET $(MAKE) --no-print-directory BESIDE=1 TARGET
 
 # Tests leave some time unused, in which mypy and clang-tidy run. What those say comes last.
 tests-beside-checks: $(VENV)/.ready-dev
 	@printf '%s\n' tests checks | xargs -P 2 -I TARGET $(MAKE) --no-print-directory TARGET; \
 		status=$$?; cat build/checks.log; exit $$status
+
+bench-then-environments: test-bench
+	@$(MAKE) --no-print-directory environments
 
 checks: $(VENV)/.ready-dev
 	@mkdir -p build
@@ -129,7 +132,7 @@ RUNTIMES = $(foreach name,asan ubsan,$(shell $(CXX) -print-file-name=lib$(name).
 
 $(SANITIZED): $(wildcard native/*.cpp native/*.h) | $(VENV)/.ready-bench
 	@mkdir -p $(dir $@)
-	printf '%s\n' $(basename $(notdir $(wildcard native/*.cpp))) | xargs -P $(JOBS) -I NAME $(CXX) -O1 -g1 -fPIC -c \
+	printf '%s\n' $(basename $(notdir $(wildcard native/*.cpp))) | xargs -P $(JOBS) -I NAME $(CXX) -O0 -g1 -fPIC -c \
 		-Wall -Wextra -Werror $(NATIVE_FLAGS) $(SANITIZERS) native/NAME.cpp -o $(dir $@)NAME.o
 	$(CXX) -shared $(SANITIZERS) $(patsubst native/%.cpp,$(dir $@)%.o,$(wildcard native/*.cpp)) -o $@ -ldl
 
