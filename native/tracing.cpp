@@ -57,22 +57,19 @@ Traced *traced(PyObject *self) {
     return reinterpret_cast<Traced *>(self);
 }
 
-int traced_init(PyObject *self, PyObject *args, PyObject *kwargs) {
+PyObject *traced_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     PyObject *function = nullptr;
     int alone = 0;
     if (kwargs != nullptr && PyDict_GET_SIZE(kwargs) != 0) {
         PyErr_SetString(PyExc_TypeError, "Traced() takes no keyword arguments");
-        return -1;
+        return nullptr;
     }
-    if (!PyArg_ParseTuple(args, "Op:Traced", &function, &alone)) return -1;
-    if (traced(self)->entered != 0) {
-        PyErr_SetString(PyExc_RuntimeError, "this block was entered");
-        return -1;
-    }
-    Py_INCREF(function);
-    Py_XSETREF(traced(self)->function, function);
+    if (!PyArg_ParseTuple(args, "Op:Traced", &function, &alone)) return nullptr;
+    PyObject *self = type->tp_alloc(type, 0);
+    if (self == nullptr) return nullptr;
+    traced(self)->function = Ref::borrow(function).release();
     traced(self)->alone = alone;
-    return 0;
+    return self;
 }
 
 PyObject *traced_enter(PyObject *self, PyObject *) {
@@ -129,9 +126,10 @@ PyMethodDef traced_methods[] = {
 };
 
 PyType_Slot traced_slots[] = {
+    {Py_tp_doc, const_cast<char *>("Traced(function, alone, /)\n--\n\n"
+                                   "A block in which a function traces this thread.")},
     {Py_tp_methods, traced_methods},
-    {Py_tp_init, reinterpret_cast<void *>(traced_init)},
-    {Py_tp_new, reinterpret_cast<void *>(PyType_GenericNew)},
+    {Py_tp_new, reinterpret_cast<void *>(traced_new)},
     {Py_tp_traverse, reinterpret_cast<void *>(traced_traverse)},
     {Py_tp_clear, reinterpret_cast<void *>(traced_clear)},
     {Py_tp_dealloc, reinterpret_cast<void *>(traced_dealloc)},

@@ -312,7 +312,8 @@ PyMemberDef wrapper_members[] = {
 };
 
 PyType_Slot wrapper_slots[] = {
-    {Py_tp_doc, const_cast<char *>("Wrapper(kind, plain, type, config, all_kwargs, fields)\n--\n\n"
+    {Py_tp_doc, const_cast<char *>("Wrapper(kind, plain, type, config=None, all_kwargs=None, "
+                                   "fields=None)\n--\n\n"
                                    "A native function in the place of one of Triton's.")},
     {Py_tp_new, reinterpret_cast<void *>(wrapper_new)},
     {Py_tp_call, reinterpret_cast<void *>(PyVectorcall_Call)},
