@@ -337,6 +337,16 @@ PyType_Spec wrapper_spec = {
 
 }  // namespace
 
+// An empty dict with room for this many entries, where CPython offers that.
+static PyObject *new_dict(size_t count) {
+#if PY_VERSION_HEX < 0x030D0000
+    return _PyDict_NewPresized(static_cast<Py_ssize_t>(count));
+#else
+    (void)count;
+    return PyDict_New();
+#endif
+}
+
 PyObject *left_to_triton(const Wrapper *self, PyObject *const *args, size_t nargsf,
                          PyObject *names) {
     Ref plain = Ref::borrow(self->plain);
@@ -360,7 +370,7 @@ PyObject *entry(PyObject *dict, const Ref &name, PyTypeObject *type) {
 }
 
 Ref as_dict(const Passed &passed, PyObject *arg_names, size_t count) {
-    Ref made = Ref::steal(PyDict_New());
+    Ref made = Ref::steal(new_dict(count));
     const size_t known = static_cast<size_t>(PyList_GET_SIZE(arg_names)) + 1;
     for (size_t k = 1; made && k < count; ++k) {
         if (k >= known && k < passed.positional()) continue;

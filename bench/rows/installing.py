@@ -1,8 +1,9 @@
 """What a launch of someone else's kernel costs with `tzero.install`, beside Triton and the floor.
 
-The kernels do nothing. Samples of `installed` begin with `tzero.install()` and end with
-`tzero.uninstall()`, which is timed with them; the other contenders are Triton's own launches, and
-the bare launch in a C loop. A tuned kernel has two configs, and its key is tuned before.
+The kernels do nothing, and all arguments are given by place. Samples of `installed` begin with
+`tzero.install()` and end with `tzero.uninstall()`, which is timed with them; the other contenders
+are Triton's own launches, and the bare launch in a C loop. A tuned kernel has two configs, and its
+key is tuned before.
 """
 
 from __future__ import annotations
@@ -56,10 +57,8 @@ def _wrapped(kind: str, count: int, constants: dict[str, Any]) -> tuple[Any, dic
         key = ["n0"] if count else []
         configs = [triton.Config(dict(constants), num_warps=warps) for warps in (1, 2)]
         return triton.autotune(configs, key=key)(kernel), {}
-    computed = {name: functools.partial(_constant, value) for name, value in constants.items()}
-    first = dict(list(computed.items())[:1])
-    rest = {name: value for name, value in constants.items() if name not in first}
-    return triton.heuristics(first)(kernel), rest
+    *rest, (last, value) = constants.items()
+    return triton.heuristics({last: functools.partial(_constant, value)})(kernel), dict(rest)
 
 
 def _constant(value: int, given: Any) -> int:
@@ -72,7 +71,7 @@ def _launches(kernel: Any, given: list[Any], named: dict[str, Any], install: boo
     world: dict[str, Any] = dict(zip(places, given, strict=True))
     world |= {"kernel": kernel, "grid": (1,), "tzero": tzero}
     local = ", ".join(f"{name}={name}" for name in world)
-    passed = ", ".join([*places, *(f"{name}={value}" for name, value in named.items())])
+    passed = ", ".join([*places, *map(str, named.values())])
     lines = [
         f"def run(times, {local}):",
         *([" tzero.install()"] if install else []),

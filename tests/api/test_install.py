@@ -22,8 +22,9 @@ import tzero
 from tests.unit.test_locks import forked
 from tzero.adapters import triton_entries
 from tzero.api.install import Installed
-from tzero.errors import InvalidArgument
+from tzero.errors import InvalidArgument, InvalidKernel
 from tzero.events import observe
+from tzero.launches.python import PythonJit
 
 pytestmark = pytest.mark.skipif(tzero.launches.tiers.tier() < 2, reason="about native launches")
 
@@ -332,6 +333,51 @@ def test_a_heuristic_that_raises_raises(installed: None) -> None:
     kernel = triton.heuristics({"BLOCK": lambda given: 1 // 0})(plain())
     with pytest.raises(ZeroDivisionError):
         launch(kernel)
+
+
+# -- tzero.jit of what is around a kernel ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_jit_of_a_wrapped_kernel_launches_natively(kind: str) -> None:
+    before = entries()
+    original = KINDS[kind]()
+    kernel = tzero.jit(original)
+    assert isinstance(kernel, type(original))
+    for n in (100, 100, 64, 100):
+        assert launch(kernel, n) == [2.0 * k for k in range(n)]
+    assert kernel is not original
+    assert isinstance(innermost(kernel), PythonJit)
+    assert not isinstance(innermost(original), PythonJit)
+    frames: list[str] = []
+
+    def look(frame: Any, event: str, arg: Any) -> None:
+        if event == "call" and "triton" in frame.f_globals["__name__"]:
+            frames.append(frame.f_code.co_name)
+
+    sys.setprofile(look)
+    try:
+        launch(kernel)
+    finally:
+        sys.setprofile(None)
+    own = {"cdiv", "next_power_of_2"}  # of grids and heuristics, and what these call
+    own |= {"__call__", "_unwrap_if_constexpr", "<listcomp>", "<dictcomp>"}
+    if kind == "of_a_subclass":  # its own `run` calls Triton's
+        own |= {"run", "__get__", "get", "all_kwargs"}
+    assert not set(frames) - own
+    assert entries() == before
+    assert launch(original) == [2.0 * k for k in range(100)]
+
+
+def test_jit_of_an_autotuner_shares_what_is_tuned() -> None:
+    original = tuned()
+    launch(original)
+    kernel = tzero.jit(original)
+    assert kernel.cache is original.cache
+    launch(kernel)
+    assert len(original.cache) == 1
+    with pytest.raises(InvalidKernel, match="debug came with it"):
+        tzero.jit(original, debug=True)
 
 
 # -- hooks -----------------------------------------------------------------------------------------

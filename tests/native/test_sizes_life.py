@@ -165,7 +165,9 @@ def test_replays_with_ever_new_sizes_leave_nothing_behind(add_kernel: Any) -> No
     objects, references, blocks = held()
     for _ in range(5):
         found = held()
-    assert found[:2] == (objects, references)
+    # Fewer are none of these: a thread of another test may have ended meanwhile.
+    assert found[0] <= objects
+    assert found[1] <= references
     assert found[2] - blocks < 50
     assert kernel.misses == 0
 

@@ -321,7 +321,8 @@ def test_numbers_that_are_replayed_often_enough_are_all_recorded(pair: Any) -> N
     for value in range(100):
         for _ in range(4):
             found(integer_place(), value)
-    assert not [reason for reason in found.reasons() if "change so often" in reason]
+    if not verifying():  # which records each call again
+        assert not [reason for reason in found.reasons() if "change so often" in reason]
 
 
 def attributes_of_its_own(x):

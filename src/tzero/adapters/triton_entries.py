@@ -29,6 +29,7 @@ __all__ = [
     "configs_are_known",
     "every_config",
     "is_entry",
+    "know",
     "plain",
     "put_before_run",
     "replace",
@@ -83,13 +84,21 @@ _known: list[Any] = []  # all that ever stood in for one
 def replace(functions: Mapping[str, Any]) -> None:
     """Use other functions from now on; those that are not named are Triton's own again.
 
-    >>> replace({})
+    >>> replace(replaced())
     """
     with _lock:
         _native.clear()
         _native.update(functions)
-        _known.extend(each for each in functions.values() if not _is_in(each, _known))
+        know(functions.values())
         _put()
+
+
+def know(functions: Iterable[Any]) -> None:
+    """Let `is_entry` know functions that do what Triton's do.
+
+    >>> know([])
+    """
+    _known.extend(each for each in functions if not _is_in(each, _known))
 
 
 def replaced() -> Mapping[str, Any]:

@@ -29,7 +29,7 @@ from tzero.fallbacks import Fallbacks
 from tzero.launches.native import NotNative, described, parameter_of
 from tzero.launches.python import finish
 
-__all__ = ["Launches", "everywhere", "in_fallbacks", "launched", "nowhere"]
+__all__ = ["Launches", "everywhere", "in_fallbacks", "launched", "nowhere", "with_native_run"]
 
 Chooses = Callable[[Any], bool]
 
@@ -46,9 +46,10 @@ def in_fallbacks(native: ModuleType) -> None:
         in_fallbacks(tzero._native)
     """
     global _fall_back
-    if not _fall_back:
-        _fall_back = True
-        triton_entries.replace({**triton_entries.replaced(), "run": _run(native)})
+    _fall_back = True
+    before = triton_entries.replaced()
+    if "run" not in before:
+        triton_entries.replace({**before, "run": _run(native)})
 
 
 def everywhere(native: ModuleType, chooses: Chooses) -> None:
@@ -101,6 +102,21 @@ _all: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 @functools.cache
+def with_native_run(kind: Any) -> type:
+    """A subclass of a class of autotuners or heuristics whose launches are native, unless the class
+    has a `run` of its own."""
+    from tzero import _native
+
+    around = _around(_native)
+    names = {"__module__": kind.__module__, "__getitem__": around["subscript"]}
+    if triton_entries.is_entry(kind.run):
+        for key in around.keys() & {"tuned", "heuristics"}:
+            if issubclass(kind, triton_entries.ENTRIES[key][0]):
+                names["run"] = around[key]
+    return type(kind.__name__, (kind,), names)
+
+
+@functools.cache
 def _around(native: ModuleType) -> dict[str, Any]:
     """What stands in for the functions of Triton's autotuners, heuristics and subscripts."""
     kinds = {key: kind for key, (kind, _) in triton_entries.ENTRIES.items() if key != "run"}
@@ -116,6 +132,7 @@ def _around(native: ModuleType) -> dict[str, Any]:
             all_kwargs=triton_entries.all_kwargs,
             fields=triton_entries.OPTIONS,
         )
+    triton_entries.know(made.values())
     return made
 
 

@@ -15,6 +15,7 @@ tier class            used
 
 from __future__ import annotations
 
+import copy
 import functools
 from typing import Any
 
@@ -22,6 +23,7 @@ import triton
 
 from tzero import events, settings
 from tzero.adapters.triton_launch import JITFunction, is_interpreted, unsupported
+from tzero.adapters.triton_wrappers import innermost
 from tzero.errors import InvalidKernel, NativeMissing
 from tzero.launches.python import PythonJit
 
@@ -76,20 +78,34 @@ def made(fn: Any, options: dict[str, Any]) -> Any:
     """
     chosen = tier()
     given = {name: value for name, value in options.items() if value is not None}
-    if isinstance(fn, JITFunction):
+    inside = innermost(fn)
+    if inside is not None:
         if given:
             raise InvalidKernel(
-                kernel=fn.__name__,
+                kernel=inside.__name__,
                 problem=f"it is a Triton kernel already, and {', '.join(given)} came with it",
                 advice="Give these to the decorator that made it, or pass the plain function.",
             )
-        return fn if chosen == 0 or isinstance(fn, PythonJit) else _from_triton(fn, chosen)
+        if chosen == 0 or isinstance(fn, PythonJit):
+            return fn
+        return _from_triton(fn, chosen) if fn is inside else _around(fn, chosen)
     if is_interpreted(fn):
         return fn
     plain = triton.jit(fn, **options)
     return (
         plain if chosen == 0 or not isinstance(plain, JITFunction) else _from_triton(plain, chosen)
     )
+
+
+def _around(wrapper: Any, chosen: int) -> Any:
+    """An autotuner or heuristics like these, around a kernel of tzero. Both share what is tuned."""
+    made_too = copy.copy(wrapper)
+    made_too.fn = made(wrapper.fn, {})
+    if chosen == 2:
+        from tzero.launches.beside import with_native_run
+
+        made_too.__class__ = with_native_run(type(wrapper))
+    return made_too
 
 
 def _from_triton(kernel: Any, chosen: int) -> Any:
