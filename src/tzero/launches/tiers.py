@@ -104,7 +104,8 @@ def _around(wrapper: Any, chosen: int) -> Any:
     if chosen == 2:
         from tzero.launches.beside import with_native_run
 
-        made_too.__class__ = with_native_run(type(wrapper))
+        kind: Any = type(wrapper)
+        made_too.__class__ = with_native_run(kind)
     return made_too
 
 
