@@ -56,7 +56,7 @@ endif
 # A file stays in one process. tests/conftest.py orders them, the longest first.
 BY_FILE := --dist loadfile --no-loadscope-reorder
 
-.PHONY: help bench test test-bench lint types bench-beside-sanitized bench-then-environments environments checks tests tests-beside-checks tidy test-all test-others test-faults test-verify test-symbolic test-helion sanitized sanitize test-newest test-gpu sanitize-gpu soak corpus fix docs clean
+.PHONY: help bench test test-bench lint types bench-beside-sanitized bench-then-environments environments checks tests tests-beside-checks tidy site test-all test-others test-faults test-verify test-symbolic test-helion sanitized sanitize test-newest test-gpu sanitize-gpu soak corpus fix docs clean
 
 help:
 	@echo 'make bench     build, and print a table of measurements for this machine'
@@ -68,6 +68,7 @@ help:
 	@echo 'make soak      the long tests'
 	@echo 'make corpus    host functions of public projects, with and without tzero, as a table'
 	@echo 'make docs      write the tables in docs/ and the map in CONTRIBUTING.md'
+	@echo 'make site      the documentation as web pages, in build/site'
 	@echo 'make clean     remove environments, builds and caches'
 
 bench: $(READY_BENCH)
@@ -101,7 +102,7 @@ types: $(VENV)/.ready-dev
 bench-beside-sanitized: $(VENV)/.ready-bench
 	@printf '%s\n' bench-then-environments sanitized | xargs -P 2 -I TARGET $(MAKE) --no-print-directory BESIDE=1 TARGET
 
-# Tests leave some time unused, in which mypy and clang-tidy run. What those say comes last.
+# Tests leave some time unused, in which mypy, clang-tidy and mkdocs run. What those say comes last.
 tests-beside-checks: $(VENV)/.ready-dev
 	@printf '%s\n' tests checks | xargs -P 2 -I TARGET $(MAKE) --no-print-directory TARGET; \
 		status=$$?; cat build/checks.log; exit $$status
@@ -111,7 +112,7 @@ bench-then-environments: test-bench
 
 checks: $(VENV)/.ready-dev
 	@mkdir -p build
-	@nice -n 19 $(MAKE) --no-print-directory types tidy > build/checks.log 2>&1
+	@nice -n 19 $(MAKE) --no-print-directory types tidy site > build/checks.log 2>&1
 
 # That of the oldest Helion may fail here; test-helion tries again and says what then.
 environments: $(VENV)/.ready-dev
@@ -239,6 +240,11 @@ docs: $(VENV)/.ready-dev
 	$(BIN)/python -m tests.corpus.table
 	$(BIN)/python -m tests.integrations.helion.table
 	$(BIN)/python -m tests.unit.map
+	$(BIN)/python -m tests.unit.reference
+
+# A broken link, a page that is not in the navigation or a name that does not exist is an error.
+site: $(VENV)/.ready-dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build -q --strict
 
 clean:
 	rm -rf $(VENV) build dist src/tzero_runtime.egg-info src/tzero/_native*.so

@@ -13,6 +13,8 @@ from tests.briefly import tune_briefly
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
+    "docs/quickstart.md",
+    "docs/troubleshooting.md",
     "docs/how-a-call-works.md",
     "docs/sizes.md",
     "docs/whole-programs.md",

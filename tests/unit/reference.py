@@ -1,0 +1,161 @@
+"""Generates the reference pages of the docs from the source: settings, errors and public names.
+
+Enters: the fields of `Settings`, the classes of `tzero.errors`, and the names that `tzero` offers.
+Leaves: docs/settings.md, docs/errors.md and docs/api.md. It must not know what any of them means:
+that is said in the source.
+
+    python -m tests.unit.reference            rewrite the pages
+"""
+
+from __future__ import annotations
+
+import ast
+import doctest
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+
+import tzero
+from tzero import errors, settings
+
+__all__ = ["PAGES", "ROOT", "main"]
+
+ROOT = Path(__file__).parents[2]
+_WRITTEN = "<!-- Written by `make docs` from the source. -->"
+
+_SETTINGS = """
+Each setting is an environment variable, and a field of `tzero.settings.Settings` with which a
+program changes it for a block: `with tzero.settings.override(cpu_check=True): ...`. An empty
+variable counts as not set. A wrong value raises `InvalidSetting`, which says what is allowed. Most
+are read once, at the first use; those of compiling and caching are read for each compile.
+"""
+_ERRORS = """
+Every error that tzero raises on purpose derives from `tzero.TzeroError`, and is a name of `tzero`.
+Most derive from the built-in exception that fits, too. The message says what happened, where, and
+what to do; the facts are attributes.
+"""
+_PART = "    options: {show_root_heading: false, heading_level: 4}"
+
+
+# -- settings --------------------------------------------------------------------------------------
+
+
+def meanings() -> dict[str, str]:
+    """What each field of `Settings` means: the string below it."""
+    tree = ast.parse(inspect.getsource(settings))
+    (found,) = (
+        each for each in tree.body if isinstance(each, ast.ClassDef) and each.name == "Settings"
+    )
+    said = {}
+    for field, text in zip(found.body, found.body[1:], strict=False):
+        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
+            assert isinstance(field.target, ast.Name) and isinstance(text.value, ast.Constant)
+            said[field.target.id] = " ".join(text.value.value.split())
+    return said
+
+
+def settings_page() -> Iterator[str]:
+    yield "# Settings"
+    yield _WRITTEN
+    yield _SETTINGS.strip()
+    rows = ["| variable | field | values | not set |  |", "|---|---|---|---|---|"]
+    said = meanings()
+    for each in settings._VARIABLES:
+        names = ", else ".join(f"`{name}`" for name in each.names)
+        values = "; ".join(each.kind.texts)
+        meaning = said[each.field].replace("``", "`")
+        rows.append(f"| {names} | `{each.field}` | {values} | {each.empty} | {meaning} |")
+    yield "\n".join(rows)
+
+
+# -- errors ----------------------------------------------------------------------------------------
+
+
+def errors_page() -> Iterator[str]:
+    yield "# Errors"
+    yield _WRITTEN
+    yield _ERRORS.strip()
+    for name in errors.__all__:
+        kind = getattr(errors, name)
+        yield f"## {name}"
+        yield _paragraph(kind)
+        others = [f"`{base.__name__}`" for base in kind.__bases__ if base.__module__ == "builtins"]
+        if others and kind is not errors.TzeroError:
+            yield f"Also a {' and a '.join(others)}."
+        message = _example(kind)
+        if message:
+            yield f"```text\n{message}\n```"
+
+
+def _paragraph(kind: type) -> str:
+    text = inspect.getdoc(kind) or ""
+    return text.split("\n\n")[0].replace("``", "`")
+
+
+def _example(kind: type) -> str:
+    """The message that the example in the docstring prints."""
+    for example in doctest.DocTestParser().get_examples(inspect.getdoc(kind) or ""):
+        if example.source.startswith("print("):
+            return example.want.rstrip()
+    return ""
+
+
+# -- public names ----------------------------------------------------------------------------------
+
+_MODULES = (
+    "settings",
+    "events",
+    "measure",
+    "compile",
+    "cache",
+    "tune",
+    "pool",
+    "helion",
+    "backends",
+)
+_GROUPS = {
+    "Kernels": ("kernel", "jit", "multi_kernel", "Kernel", "BoundKernel"),
+    "Whole programs": ("install", "uninstall", "installed"),
+    "What counts in a key": ("ConstExpr", "specialize", "constant"),
+    "Configs and tuning": ("Config", "Space", "ship", "pretuned"),
+    "Compiling ahead": ("Spec", "precompile", "Precompiled"),
+}
+
+
+def api_page() -> Iterator[str]:
+    yield "# API"
+    yield _WRITTEN
+    yield "Every public name. The errors have [a page of their own](errors.md)."
+    listed = [name for names in _GROUPS.values() for name in names]
+    public = [each for each in tzero.__all__ if each not in errors.__all__ and each[0] != "_"]
+    rest = tuple(sorted(set(public) - set(listed)))
+    assert set(listed) <= set(public), set(listed) - set(public)
+    for title, names in {**_GROUPS, **({"More": rest} if rest else {})}.items():
+        yield f"## {title}"
+        yield from (f"::: tzero.{name}" for name in names)
+    yield "## Modules"
+    for name in _MODULES:
+        yield f"### tzero.{name}"
+        yield f"::: {getattr(tzero, name).__name__}\n{_PART}"
+
+
+# -- writing ---------------------------------------------------------------------------------------
+
+PAGES = {"settings": settings_page, "errors": errors_page, "api": api_page}
+
+
+def text_of(name: str) -> str:
+    return "\n\n".join(PAGES[name]()) + "\n"
+
+
+def path_of(name: str) -> Path:
+    return ROOT / "docs" / f"{name}.md"
+
+
+def main() -> None:
+    for each in PAGES:
+        path_of(each).write_text(text_of(each))
+
+
+if __name__ == "__main__":
+    main()
