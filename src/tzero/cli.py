@@ -6,7 +6,8 @@ Enters: command line arguments and the environment. Leaves: text or JSON, and an
 code  meaning
 ====  =============================================================================
 0     done
-1     done, but: damaged entries, files that could not be removed, no kernel called
+1     done, but: damaged entries, files that could not be removed, no kernel called,
+      something that the doctor found broken
 2     the command line or a ``TZERO_`` variable is invalid
 3     the cache is not private or cannot be read; nothing was done
 ====  =============================================================================
@@ -30,20 +31,19 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tzero import settings
+from tzero import settings, versions
 from tzero.cache import stores
-from tzero.cache.disk import Disk, Verdict
+from tzero.cache.disk import Disk, Removed, Verdict
 from tzero.cache.store import location
-from tzero.errors import CacheRefused, InvalidSetting
+from tzero.errors import CacheRefused, InvalidArgument, InvalidSetting
 
 __all__ = ["app", "main"]
 
-app = typer.Typer(
-    help="Time kernels with and without tzero, and manage the cache of compiled kernels.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
+_SHORT = {"help_option_names": ["-h", "--help"]}
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, context_settings={**_SHORT})
+cache = typer.Typer(
+    help="Manage the cache of compiled kernels.", no_args_is_help=True, context_settings={**_SHORT}
 )
-cache = typer.Typer(help="Manage the cache of compiled kernels.", no_args_is_help=True)
 app.add_typer(cache, name="cache")
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -60,9 +60,79 @@ def main() -> None:
     app()
 
 
+def _show_version(is_asked: bool) -> None:
+    if is_asked:
+        print(f"tzero {versions.TZERO}")
+        raise typer.Exit
+
+
 @app.callback()
-def _root() -> None:
-    """Time kernels with and without tzero, and manage the cache of compiled kernels."""
+def _root(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print tzero's version.", callback=_show_version, is_eager=True
+        ),
+    ] = False,
+) -> None:
+    """Make calls of Triton and Helion kernels cheap, and see what that does."""
+
+
+@app.command()
+def doctor(as_json: AsJson = False) -> None:
+    """Say whether tzero works here, and what would make it faster."""
+    from tzero.commands.doctor import examine
+
+    findings = list(examine())
+    if as_json:
+        print(json.dumps([asdict(each) for each in findings]))
+    else:
+        table = Table(box=None, show_header=False, pad_edge=False)
+        for each in findings:
+            sign, style = _SIGNS[each.state]
+            table.add_row(Text(sign, style), Text(each.subject, "bold"), Text(each.found))
+            if each.cure:
+                table.add_row("", "", Text(f"→ {each.cure}", style))
+        console = Console(width=None if sys.stdout.isatty() else 10_000, highlight=False)
+        console.print(table)
+        console.print(_diagnosis([each.state for each in findings]))
+    raise typer.Exit(1 if any(each.state == "broken" for each in findings) else 0)
+
+
+_SIGNS = {
+    "ok": ("✓", "green"),
+    "note": ("·", "dim"),
+    "slow": ("!", "yellow"),
+    "broken": ("✗", "red"),
+}
+
+
+def _diagnosis(states: list[str]) -> str:
+    broken, slow = states.count("broken"), states.count("slow")
+    if broken:
+        return f"tzero does not work here: {broken} of {len(states)} findings must be mended."
+    if slow:
+        return f"tzero works, and could be faster: see {slow} of the {len(states)} findings."
+    return "tzero works, at full speed."
+
+
+@app.command()
+def explain(
+    place: Annotated[str, typer.Argument(help="module:function, or file.py:function.")],
+    call: Annotated[str, typer.Option("--call", help="The arguments of a call, as Python code.")],
+    as_json: AsJson = False,
+) -> None:
+    """Call a function that launches kernels, and explain how tzero makes its calls."""
+    from tzero.commands.explaining import explain as explained
+
+    with _exit_on_errors():
+        found = explained(place, call)
+    if as_json:
+        how, why = found.replay or ("", found.refusal)
+        facts = {"kernel": found.kernel, "hit": found.hit, "tier": found.tier, "replayed": how}
+        print(json.dumps({**facts, "why": why, "stages": dict(found.stages)}))
+    else:
+        print(found)
 
 
 # Everything after the script belongs to the script, options included.
@@ -150,20 +220,51 @@ def stats(as_json: AsJson = False) -> None:
     _print(facts, as_json, _stats_table)
 
 
+@cache.command("ls")
+def listed(as_json: AsJson = False) -> None:
+    """List the entries on disk, the one used last first."""
+    from tzero.commands.listing import entries
+
+    with _exit_on_errors():
+        store = Disk(location(settings.now()))
+        found = list(entries(store))
+    if as_json:
+        print(json.dumps([asdict(each) for each in found]))
+        return
+    table = Table("kernel", "for", "size", "last used", "digest", box=None, pad_edge=False)
+    for each in found:
+        row = (each.kernel, each.target, _size(each.bytes), _day(each.used), each.digest[:12])
+        table.add_row(*map(_plain, row))
+    Console(width=None if sys.stdout.isatty() else 10_000, highlight=False).print(table)
+
+
+@cache.command()
+def prune(
+    days: Annotated[
+        float | None, typer.Option(min=0, help="Remove what was not used for that many days.")
+    ] = None,
+    size: Annotated[
+        int | None, typer.Option(min=0, help="Keep at most that many MiB, the latest used.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Remove old entries on disk. A shared cache is not changed."""
+    if days is None and size is None:
+        _fail("say what to remove: --days 30, --size 1024, or both.", 2)
+    with _exit_on_errors():
+        store = Disk(location(settings.now()))
+        before = None if days is None else datetime.now(UTC).timestamp() - days * 86400
+        removed = store.prune(before, None if size is None else size << 20)
+    _print_removed(store, removed, as_json)
+
+
 @cache.command()
 def clear(as_json: AsJson = False) -> None:
     """Remove every entry on disk. A shared cache is not changed."""
     with _exit_on_errors():
         store = Disk(location(settings.now()))
         removed = store.clear()
-    facts = {
-        "location": store.root,
-        "entries": removed.entries,
-        "bytes": removed.bytes,
-        "problems": list(removed.problems),
-    }
-    _print(facts, as_json, _clear_table)
-    raise typer.Exit(1 if removed.problems else 0)
+    _print_removed(store, removed, as_json)
 
 
 @cache.command()
@@ -183,12 +284,23 @@ def verify(as_json: AsJson = False, remove: Remove = False) -> None:
     raise typer.Exit(1 if damaged else 0)
 
 
+def _print_removed(store: Disk, removed: Removed, as_json: bool) -> NoReturn:
+    facts = {
+        "location": store.root,
+        "entries": removed.entries,
+        "bytes": removed.bytes,
+        "problems": list(removed.problems),
+    }
+    _print(facts, as_json, _clear_table)
+    raise typer.Exit(1 if removed.problems else 0)
+
+
 @contextmanager
 def _exit_on_errors() -> Iterator[None]:
     """Print expected errors without a traceback, and exit."""
     try:
         yield
-    except InvalidSetting as error:
+    except (InvalidSetting, InvalidArgument) as error:
         _fail(error, 2)
     except (CacheRefused, OSError) as error:
         _fail(error, 3)

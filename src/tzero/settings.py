@@ -26,7 +26,17 @@ from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar
 from tzero import locks
 from tzero.errors import InvalidSetting
 
-__all__ = ["Changes", "Settings", "applied", "current", "now", "override", "read", "variables"]
+__all__ = [
+    "Changes",
+    "Settings",
+    "applied",
+    "current",
+    "names",
+    "now",
+    "override",
+    "read",
+    "variables",
+]
 
 ENVIRONMENT, READ_VARIABLE = os.environ, os.getenv
 """How programs read the environment. Recordings recognize such reads by these."""
@@ -347,6 +357,15 @@ def read(environ: Mapping[str, str]) -> Settings:
     """
     values: Changes = {variable.field: variable.read(environ) for variable in _VARIABLES}
     return Settings(**values)
+
+
+def names() -> tuple[str, ...]:
+    """The variables of all settings.
+
+    >>> "TZERO_CPU" in names()
+    True
+    """
+    return tuple(name for variable in _VARIABLES for name in variable.names)
 
 
 class _Applied(NamedTuple):

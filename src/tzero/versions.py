@@ -25,7 +25,16 @@ from dataclasses import dataclass
 
 from tzero.errors import UnsupportedVersion
 
-__all__ = ["SUPPORTED", "Supported", "order", "require"]
+__all__ = [
+    "SUPPORTED",
+    "Supported",
+    "how_to_get",
+    "installed",
+    "is_newer_than_tested",
+    "is_too_old",
+    "order",
+    "require",
+]
 
 TZERO = "0.1.0"
 """tzero's own version. It is part of every key of a cache: another tzero may compile otherwise."""
@@ -73,14 +82,14 @@ def require(*packages: str) -> None:
     >>> require("python")
     """
     for row in map(_ROWS.__getitem__, packages):
-        found = _installed(row.package)
-        if found is None or not _VERSION.match(found):
+        found = installed(row.package)
+        if found is None:
             continue
-        if order(found) < order(row.oldest):
+        if is_too_old(row, found):
             raise UnsupportedVersion(
-                package=row.title, found=found, oldest=row.oldest, advice=_upgrade(row)
+                package=row.title, found=found, oldest=row.oldest, advice=how_to_get(row)
             )
-        if _minor(found) > _minor(row.newest) and row.package not in _warned:
+        if is_newer_than_tested(row, found) and row.package not in _warned:
             _warned.add(row.package)
             warnings.warn(
                 f"{row.title} {found} is newer than {row.newest}, the newest that this tzero was "
@@ -88,6 +97,24 @@ def require(*packages: str) -> None:
                 f"{row.title} {row.newest}.",
                 stacklevel=3,
             )
+
+
+def is_too_old(row: Supported, found: str) -> bool:
+    """Whether a version is older than any that works; false for one that is no number.
+
+    >>> is_too_old(SUPPORTED[2], "3.5.1")
+    True
+    """
+    return _VERSION.match(found) is not None and order(found) < order(row.oldest)
+
+
+def is_newer_than_tested(row: Supported, found: str) -> bool:
+    """Whether a version is newer than any that was tested; false for one that is no number.
+
+    >>> is_newer_than_tested(SUPPORTED[2], "99.0")
+    True
+    """
+    return _VERSION.match(found) is not None and _minor(found) > _minor(row.newest)
 
 
 def order(version: str) -> tuple[tuple[int, ...], int]:
@@ -112,8 +139,13 @@ def _minor(version: str) -> tuple[int, ...]:
     return (*order(version)[0], 0, 0)[:2]
 
 
-def _installed(package: str) -> str | None:
-    """A package's version: its module's own where it is imported, else its distribution's."""
+def installed(package: str) -> str | None:
+    """A package's version: its module's own where it is imported, else its distribution's; None if
+    it is not installed.
+
+    >>> installed("python") == platform.python_version()
+    True
+    """
     if package == "python":
         return platform.python_version()
     own = getattr(sys.modules.get(package), "__version__", None)
@@ -127,8 +159,12 @@ def _installed(package: str) -> str | None:
         return None
 
 
-def _upgrade(row: Supported) -> str:
-    """How to get a version that works. Each torch wants its own Triton, so they go together."""
+def how_to_get(row: Supported) -> str:
+    """How to get a version that works. Each torch wants its own Triton, so they go together.
+
+    >>> how_to_get(SUPPORTED[0])
+    'use Python 3.11 or newer'
+    """
     if row.package == "python":
         return f"use Python {row.oldest} or newer"
     pair = ("torch", "triton") if row.package in ("torch", "triton") else (row.package,)

@@ -35,6 +35,7 @@ plans
 calls
 integrations
 api
+commands
 cli
 __main__
 tzero

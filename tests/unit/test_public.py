@@ -117,13 +117,23 @@ PUBLIC = {
         "Settings",
         "applied",
         "current",
+        "names",
         "now",
         "override",
         "read",
         "variables",
     ],
     tzero.integrations.helion: ["install", "installed", "is_kernel", "uninstall", "wrap"],
-    tzero.versions: ["SUPPORTED", "Supported", "order", "require"],
+    tzero.versions: [
+        "SUPPORTED",
+        "Supported",
+        "how_to_get",
+        "installed",
+        "is_newer_than_tested",
+        "is_too_old",
+        "order",
+        "require",
+    ],
 }
 """The modules that users import, with their names."""
 

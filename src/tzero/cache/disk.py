@@ -43,7 +43,7 @@ from tzero.cache.entry import HEADER, Damaged, is_digest, opened, request_of, se
 from tzero.errors import CacheRefused
 from tzero.events import Event, emit
 
-__all__ = ["Disk", "Removed", "Usage", "Verdict"]
+__all__ = ["Disk", "Kept", "Removed", "Usage", "Verdict"]
 
 FRESH = 3600
 """Seconds within which another use of an entry is not recorded, and a temporary file is taken to be
@@ -81,8 +81,24 @@ class Usage(NamedTuple):
     """Temporary files, of writers at work or dead."""
 
 
+class Kept(NamedTuple):
+    """One entry: its digest, its size, when it was last used, and its payload.
+
+    ::
+
+        [kept.digest for kept in store.kept() if kept.size > 1 << 20]
+    """
+
+    digest: str
+    size: int
+    used: float
+    """In seconds since 1970; accurate to `FRESH`."""
+    payload: bytes | None
+    """None if it is damaged or cannot be read."""
+
+
 class Removed(NamedTuple):
-    """What `Disk.clear` removed, and a message for each file it could not remove.
+    """What `Disk.clear` or `Disk.prune` removed, and a message for each file it could not remove.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as root:
@@ -173,7 +189,7 @@ class Disk:
 
     def check(self) -> None:
         """Raise `CacheRefused` if another user could have written the entries."""
-        for path in (self.root, *self._shards()):
+        for path in (self.root, *_shards(self.root)):
             with suppress(FileNotFoundError):  # not created yet, or removed meanwhile
                 ownership.check(path)
 
@@ -370,18 +386,11 @@ class Disk:
                 self._evicted(file)
         return entries
 
-    def _shards(self) -> list[str]:
-        try:
-            names = os.listdir(self.root)
-        except FileNotFoundError:
-            return []
-        return sorted(os.path.join(self.root, name) for name in names if _SHARD.fullmatch(name))
-
     def _files(self) -> tuple[list[_File], list[_File]]:
         """The entries and the temporary files. Any other file is not ours."""
         entries: list[_File] = []
         temporary: list[_File] = []
-        for folder in (self.root, *self._shards()):
+        for folder in (self.root, *_shards(self.root)):
             try:
                 with os.scandir(folder) as found:
                     for each in found:
@@ -411,21 +420,39 @@ class Disk:
             temporary=len(temporary),
         )
 
+    def kept(self) -> Iterator[Kept]:
+        """Read the entries, the one used last first. That does not count as a use."""
+        self.check()
+        for file in sorted(self._files()[0], key=lambda file: -file.used):
+            try:
+                payload = opened(self._read(file.path, record_use=False), file.name)
+            except FileNotFoundError:
+                continue  # evicted or replaced meanwhile
+            except (Damaged, OSError):
+                yield Kept(file.name, file.size, file.used, None)
+            else:
+                yield Kept(file.name, file.size, file.used, payload)
+
+    def prune(self, before: float | None = None, limit: int | None = None) -> Removed:
+        """Remove the entries that were last used before a time, in seconds since 1970; then the
+        least recently used ones until at most `limit` bytes are left."""
+        self.check()
+        left = sorted(self._files()[0], key=lambda file: file.used)
+        total, gone = sum(file.size for file in left), []
+        for file in left:
+            is_old = before is not None and file.used < before
+            if is_old or (limit is not None and total > limit):
+                gone.append(file)
+                total -= file.size
+        return _removed(gone)
+
     def clear(self) -> Removed:
         """Remove every entry and the store's own files; any other file stays."""
         self.check()
         entries, temporary = self._files()
-        problems: list[str] = []
-        count = size = 0
-        for file in [*entries, *temporary]:
-            try:
-                removed = _remove(file.path)
-            except OSError as error:
-                problems.append(f"{file.path}: {error.strerror}")
-                continue
-            if removed and is_digest(file.name):
-                count, size = count + 1, size + file.size
-        for path in self._shards():
+        removed = _removed([*entries, *temporary])
+        problems = list(removed.problems)
+        for path in _shards(self.root):
             with suppress(OSError):  # not empty: a foreign file, or a new entry
                 os.rmdir(path)
         for name in ("ledger", "lock"):
@@ -433,7 +460,7 @@ class Disk:
                 _remove(os.path.join(self.root, name))
             except OSError as error:
                 problems.append(f"{name}: {error.strerror}")
-        return Removed(count, size, tuple(problems))
+        return removed._replace(problems=tuple(problems))
 
     def verify(self, remove: bool = False) -> Iterator[Verdict]:
         """Read and verify every entry; with ``remove``, remove the damaged ones."""
@@ -469,6 +496,15 @@ _ADVICE = {
 }
 
 
+def _shards(root: str) -> list[str]:
+    """The directories that have the entries."""
+    try:
+        names = os.listdir(root)
+    except FileNotFoundError:
+        return []
+    return sorted(os.path.join(root, name) for name in names if _SHARD.fullmatch(name))
+
+
 def _is_unchanged(file: _File) -> bool:
     """Whether the entry was neither used nor replaced since it was counted."""
     try:
@@ -483,3 +519,17 @@ def _remove(path: str) -> bool:
     except FileNotFoundError:
         return False  # another process did
     return True
+
+
+def _removed(files: list[_File]) -> Removed:
+    problems: list[str] = []
+    count = size = 0
+    for file in files:
+        try:
+            removed = _remove(file.path)
+        except OSError as error:
+            problems.append(f"{file.path}: {error.strerror}")
+            continue
+        if removed and is_digest(file.name):
+            count, size = count + 1, size + file.size
+    return Removed(count, size, tuple(problems))

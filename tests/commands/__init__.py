@@ -1,0 +1,1 @@
+"""The commands of ``tzero``, end to end: what they print, and their exit codes."""

@@ -1,0 +1,78 @@
+"""`tzero explain`: which function is found, and what is told of its calls."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.commands.conftest import Command, facts
+
+PROGRAM = """
+import torch, triton, triton.language as tl
+
+@triton.jit
+def double_kernel(x, out, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + at, tl.load(x + at, mask=at < n) * 2, mask=at < n)
+
+def double(x):
+    out = torch.empty_like(x)
+    double_kernel[(triton.cdiv(x.numel(), 128),)](x, out, x.numel(), BLOCK=128)
+    return out
+
+def sign(x):
+    return double(x) if double(x).sum() > 0 else x
+
+class Layer:
+    @staticmethod
+    def forward(x):
+        return double(x)
+
+SIZE = 300
+if __name__ == "__main__":
+    raise SystemExit("run as a program")
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> str:
+    path = tmp_path / "explained_program.py"
+    path.write_text(PROGRAM)
+    return str(path)
+
+
+def test_a_function_of_a_file_is_called_and_explained(tzero_command: Command, program: str) -> None:
+    text = tzero_command("explain", f"{program}:double", "--call", "torch.ones(SIZE)").stdout
+    assert text.startswith("double: hit, replayed natively (tier 2)")
+    assert "launch double_kernel[(3, 1, 1)]" in text
+
+
+def test_a_function_of_a_module_is_found(
+    tzero_command: Command, program: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(Path(program).parent)
+    place = "explained_program:Layer.forward"
+    found = facts(tzero_command("explain", place, "--call", "torch.ones(8)", "--json"))
+    assert found["replayed"] == "natively" and found["why"] == ""
+
+
+def test_a_fallback_is_told_with_its_reason(tzero_command: Command, program: str) -> None:
+    found = facts(tzero_command("explain", f"{program}:sign", "--call", "torch.ones(8)", "--json"))
+    assert found["replayed"] == "" and "reads the value of a tensor" in found["why"]
+
+
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        ("double", "module:function"),
+        ("{program}:treble", "no 'treble'"),
+        ("{program}:double_kernel", "JITFunction"),
+        ("{program}:SIZE", "int"),
+    ],
+)
+def test_what_is_no_function_is_refused(
+    tzero_command: Command, program: str, place: str, words: str
+) -> None:
+    done = tzero_command("explain", place.format(program=program), "--call", "1", code=2)
+    assert words in done.stderr
