@@ -15,6 +15,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from triton.language.extra.cpu import libdevice as cpu_libdevice
 
 from bench import kernels
 from tests.cpu.cases import survives
@@ -347,6 +348,27 @@ def test_defaults_keywords_and_options_of_a_launch() -> None:
     assert kernel.name == "scaled_kernel"
     with pytest.raises(KeyError, match="no_such_option"):
         scaled_kernel[(2,)](x, out, 100, no_such_option=1)
+
+
+def test_options_that_only_gpus_have_are_taken_and_change_nothing() -> None:
+    x, out = torch.arange(100.0), torch.zeros(100)
+    plain = scaled_kernel[(2,)](x, out, 100)
+    given = {"waves_per_eu": 2, "matrix_instr_nonkdim": 16, "kpack": 2, "ptx_options": "-v"}
+    kernel = scaled_kernel[(2,)](x, out, 100, **given)
+    assert torch.equal(out, x * 3)
+    assert kernel.hash == plain.hash, "the binary is the same"
+
+
+@triton.jit
+def powers_kernel(x_ptr, out_ptr, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    tl.store(out_ptr + at, cpu_libdevice.exp2(tl.load(x_ptr + at)))
+
+
+def test_functions_can_be_imported_from_where_other_cpu_backends_have_them() -> None:
+    x, out = torch.arange(16.0), torch.zeros(16)
+    powers_kernel[(1,)](x, out, 16)
+    assert torch.equal(out, torch.exp2(x))
 
 
 def test_one_kernel_specializes_on_arguments() -> None:

@@ -99,11 +99,14 @@ class CPUBackend(BaseBackend):
         return f"{self.identity()}-{sealing.fingerprint(triton_compat.cache_directory())}"
 
     def parse_options(self, options: Mapping[str, Any]) -> CPUOptions:
-        """Options from a launch's keywords; unknown keywords are dropped."""
+        """Options from a launch's keywords. Those that only GPUs have are taken and mean nothing:
+        they are attributes, which Triton asks for, but no fields, so that binaries are the same."""
         known = {f.name for f in fields(CPUOptions)}
         given = {k: v for k, v in options.items() if k in known and v is not None}
         check = bool(given.get("cpu_check")) or settings.current().cpu_check
-        return CPUOptions(**{**given, "cpu_check": check})
+        made = CPUOptions(**{**given, "cpu_check": check})
+        vars(made).update(dict.fromkeys(triton_compat.gpu_options() - known))
+        return made
 
     def pack_metadata(self, metadata: Any) -> tuple[int, int, int]:
         """Metadata that Triton passes to the launcher with the arguments."""

@@ -21,7 +21,7 @@ from triton.backends.compiler import GPUTarget
 from triton.backends.driver import DriverBase
 
 from tzero import settings
-from tzero.cpu import loading, pool, sealing, triton_compat
+from tzero.cpu import extra, loading, pool, sealing, triton_compat
 from tzero.cpu.launcher import Launcher
 from tzero.versions import require
 
@@ -242,3 +242,5 @@ def _quantile(ordered: Sequence[float], at: float) -> float:
 
 if settings.current().cpu:
     triton_compat.deactivate_gpu_drivers()
+
+extra.offer()

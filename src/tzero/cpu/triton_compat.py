@@ -31,6 +31,7 @@ __all__ = [
     "cache_directory",
     "deactivate_gpu_drivers",
     "gpu_drivers",
+    "gpu_options",
     "parameters",
     "stores_binaries_only",
 ]
@@ -126,6 +127,23 @@ def deactivate_gpu_drivers() -> None:
 
 def _unless_forced(is_active: Callable[[], bool]) -> bool:
     return settings.current().cpu is not True and is_active()
+
+
+# ---- options ------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=1)
+def gpu_options() -> frozenset[str]:
+    """The launch options of the GPU backends in Triton's own wheel, such as ``waves_per_eu``."""
+    found: set[str] = set()
+    backends = importlib.import_module("triton.backends")
+    for module in pkgutil.iter_modules(backends.__path__):
+        if module.ispkg:
+            compiler = importlib.import_module(f"triton.backends.{module.name}.compiler")
+            for each in vars(compiler).values():
+                if isinstance(each, type) and dataclasses.is_dataclass(each):
+                    found.update(field.name for field in dataclasses.fields(each))
+    return frozenset(found)
 
 
 # ---- parameters ---------------------------------------------------------------------------------
