@@ -22,6 +22,7 @@ PAGES = [
     "docs/launching.md",
     "docs/pytorch.md",
     "docs/cpu.md",
+    "docs/testing.md",
     "docs/backends.md",
     "docs/caching.md",
     "docs/concurrency.md",
