@@ -132,6 +132,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'tzero' has no attribute {name!r}")
     _require("python", "torch", "triton")  # before an import of their private names fails
+    importlib.import_module("tzero.logs").begin()
     value = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
     return value
 

@@ -141,6 +141,22 @@ def _is_command(value: object) -> bool:
     return isinstance(value, tuple) and bool(value) and all(isinstance(w, str) for w in value)
 
 
+def _several(*words: str) -> _Kind[tuple[str, ...]]:
+    """Some of several words, with commas between; ``all`` for all of them."""
+
+    def parse(text: str) -> tuple[str, ...]:
+        found = tuple(word.strip() for word in text.split(",") if word.strip())
+        if not accepts(found) and "all" not in found:
+            raise _Malformed
+        return words if "all" in found else found
+
+    def accepts(value: object) -> bool:
+        return isinstance(value, tuple) and all(each in words for each in value)
+
+    listed = f"some of {', '.join(words)}, with commas between, or 'all'"
+    return _Kind(parse, accepts, (listed,), (f"a tuple of some of {', '.join(words)}",))
+
+
 _SWITCH = _one_of(("0", False, "off"), ("1", True, "on"))
 _COMMAND: _Kind[tuple[str, ...]] = _Kind(
     _split,
@@ -205,6 +221,16 @@ class Settings:
 
     quiet: bool = _setting("TZERO_QUIET", default=False, kind=_SWITCH)
     """Log fallbacks as INFO, not as warnings."""
+
+    logs: tuple[str, ...] = _setting(
+        "TZERO_LOGS",
+        default=(),
+        kind=_several(
+            *("hit", "miss", "fallback", "refusal", "compile", "launch", "cache", "tune"),
+        ),
+        empty="none",
+    )
+    """The kinds of events that are printed on stderr. With hits or launches calls are slower."""
 
     output_pool: bool = _setting("TZERO_OUTPUT_POOL", default=False, kind=_SWITCH)
     """Let kernels without a ``pool=`` of their own reuse output tensors that are no longer

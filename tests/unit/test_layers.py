@@ -21,7 +21,7 @@ SOURCE = Path(tzero.__file__).parent
 LAYERS = """
 errors  locks
 settings  events  measure  config  moved  versions  ownership  _native
-counts  fallbacks
+counts  fallbacks  logs
 processes  scratch
 cpu  cache
 compile
