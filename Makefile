@@ -241,6 +241,7 @@ docs: $(VENV)/.ready-dev
 	$(BIN)/python -m tests.integrations.helion.table
 	$(BIN)/python -m tests.unit.map
 	$(BIN)/python -m tests.unit.reference
+	$(BIN)/python -m bench.chart
 
 # A broken link, a page that is not in the navigation or a name that does not exist is an error.
 site: $(VENV)/.ready-dev

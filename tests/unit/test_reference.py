@@ -1,12 +1,18 @@
-"""The reference pages are those of the source."""
+"""The reference pages are those of the source, and the picture is that of its record."""
 
 from __future__ import annotations
 
 import pytest
 
+from bench import chart
 from tests.unit.reference import PAGES, path_of, text_of
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_a_reference_page_is_up_to_date(page: str) -> None:
     assert path_of(page).read_text() == text_of(page), "run `make docs`"
+
+
+def test_the_picture_of_a_call_is_that_of_its_record() -> None:
+    assert chart.PICTURE.read_text() == chart.picture(), "run `make docs`"
+    assert [bar.words for bar in chart.bars(chart.read(chart.RECORD)) if bar.ours]
