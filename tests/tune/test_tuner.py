@@ -23,7 +23,7 @@ from tzero.tune.rounds import MOST, WITHIN
 from tzero.tune.search import Exhaustive, First, Strategy
 from tzero.tune.space import Space
 from tzero.tune.trial import ReferenceFailed
-from tzero.tune.tuner import Search, search
+from tzero.tune.tuner import Search, Step, search
 
 CONFIGS = [Config(B=size) for size in (8, 16, 32, 64)]
 FAST = {8: 4e-5, 16: 3e-5, 32: 1e-5, 64: 2e-5}
@@ -575,6 +575,20 @@ def test_a_search_is_drawn_with_its_failures_and_what_was_chosen(tmp_path: Path)
     titles = [each.text for each in page.iter() if each.tag.endswith("title")]
     assert "Config(B=8): a < b & c" in titles
     assert "10 µs Config(B=32)" in titles
+
+
+def test_candidates_are_drawn_at_the_times_that_decided(tmp_path: Path) -> None:
+    slow, quick = Config(B=1), Config(B=2)
+    steps = (Step(0.1, slow, Outcome(1e-5)), Step(0.2, quick, Outcome(3e-5)))
+    decided = {slow: Outcome(4e-5), quick: Outcome(2e-5)}
+    found = Search(decided, steps, 0.5, "searched")
+    found.plot(tmp_path / "search.svg")
+    page = ElementTree.fromstring((tmp_path / "search.svg").read_text(encoding="utf-8"))
+    dots = [each for each in page.iter() if each.get("cy")]
+    heights = {each.get("class"): float(each.get("cy", "0")) for each in dots}
+    assert heights["chosen"] > heights["candidate"], "the fastest is the lowest"
+    first = [each.get("d", "") for each in page.iter() if each.get("class") == "first"]
+    assert len(first) == 2 and all("V" in each for each in first)
 
 
 def test_an_empty_search_is_drawn_too(tmp_path: Path) -> None:

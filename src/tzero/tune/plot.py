@@ -1,14 +1,15 @@
 """A search as a picture: how long each candidate takes, when it was timed, and the best so far.
 
-Enters: the steps of a search. Leaves: an SVG file, which browsers and GitHub show. It must not know
-how candidates were timed.
+Enters: the steps of a search, and the times that decided. Leaves: an SVG file, which browsers and
+GitHub show. It must not know how candidates were timed.
 """
 
 from __future__ import annotations
 
 import html
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from tzero.tune.seconds import in_words
@@ -26,19 +27,26 @@ _STYLE = """
   .candidate { fill: #4878a8; fill-opacity: .55 }
   .best { fill: none; stroke: #c0504d; stroke-width: 1.5; stroke-opacity: .6 }
   .chosen { fill: #c0504d }
+  .first { stroke: #4878a8; stroke-width: 1; stroke-opacity: .35 }
   .failed { stroke: #888; stroke-width: 1.5; fill: none }
 """
 
 
-def svg(title: str, steps: Sequence[Any], chosen: Any = None) -> str:
+def svg(
+    title: str,
+    steps: Sequence[Any],
+    chosen: Any = None,
+    decided: Mapping[Any, Any] = MappingProxyType({}),
+) -> str:
     """The steps of a search, each with `at`, `config` and `outcome`, as SVG. `chosen` is the config
-    that was chosen.
+    that was chosen, and `decided` the outcomes by which it was: the fastest are timed again.
 
     >>> svg("matmul", []).startswith("<svg")
     True
     """
-    timed = [each.outcome.median for each in steps if each.outcome.usable]
-    low, high = _ends(timed)
+    last = [decided.get(each.config, each.outcome) for each in steps]
+    timed = [each.median for each in last if each.usable]
+    low, high = _ends([*timed, *(each.outcome.median for each in steps if each.outcome.usable)])
 
     def x(number: float) -> float:
         return LEFT + (number + 0.5) / max(len(steps), 1) * (WIDTH - LEFT - RIGHT)
@@ -49,16 +57,19 @@ def svg(title: str, steps: Sequence[Any], chosen: Any = None) -> str:
 
     parts = [_frame(title, steps, low, high, x, y)]
     if timed:
-        parts.append(_best(steps, x, y))
-    for number, each in enumerate(steps):
+        parts.append(_best(last, x, y))
+    for number, (each, outcome) in enumerate(zip(steps, last, strict=True)):
         name = html.escape(repr(each.config))
-        if each.outcome.usable:
+        if outcome.usable:
             kind = "chosen" if each.config == chosen else "candidate"
-            words = f"{in_words(each.outcome.median)} {name}"
-            place = f'cx="{x(number):.1f}" cy="{y(each.outcome.median):.1f}"'
+            words = f"{in_words(outcome.median)} {name}"
+            place = f'cx="{x(number):.1f}" cy="{y(outcome.median):.1f}"'
+            if each.outcome.usable:
+                ends = f"M{x(number):.1f} {y(each.outcome.median):.1f}V{y(outcome.median):.1f}"
+                parts.append(f'<path class="first" d="{ends}"/>')
             parts.append(f'<circle class="{kind}" {place} r="4.5"><title>{words}</title></circle>')
         else:
-            words = html.escape(each.outcome.problem)
+            words = html.escape(outcome.problem)
             path = f"M{x(number) - 4:.1f} {TOP + 4}l8 8m0 -8l-8 8"
             parts.append(f'<path class="failed" d="{path}"><title>{name}: {words}</title></path>')
     body = "\n".join(parts)
@@ -93,7 +104,7 @@ def _frame(title: str, steps: Sequence[Any], low: float, high: float, x: Any, y:
         lines.append(
             f'<text x="{x(number):.1f}" y="{bottom + 18}" text-anchor="middle">{words}</text>'
         )
-    words = "candidates in order, and when each was timed; crosses failed, the red one was chosen"
+    words = "candidates by the times that decided; lines lead from their first; red: the chosen one"
     middle = (LEFT + WIDTH - RIGHT) / 2
     lines.append(f'<text x="{middle}" y="{HEIGHT - 10}" text-anchor="middle">{words}</text>')
     return "\n".join(lines)
@@ -109,12 +120,12 @@ def _ticks(low: float, high: float) -> list[float]:
     return found
 
 
-def _best(steps: Sequence[Any], x: Any, y: Any) -> str:
+def _best(outcomes: Sequence[Any], x: Any, y: Any) -> str:
     """The least median so far, as a staircase."""
     best, path = math.inf, ""
-    for number, each in enumerate(steps):
-        if each.outcome.usable and each.outcome.median < best:
-            best = each.outcome.median
+    for number, each in enumerate(outcomes):
+        if each.usable and each.median < best:
+            best = each.median
             height, at = f"{y(best):.1f}", f"{x(number):.1f}"
             path += f"H{at}V{height}" if path else f"M{at} {height}"
     return f'<path class="best" d="{path}H{WIDTH - RIGHT}"/>'

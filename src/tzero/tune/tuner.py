@@ -156,7 +156,7 @@ class Search:
 
             matmul.autotune(a, b).plot("search.svg", "matmul, 512 x 512")
         """
-        Path(path).write_text(svg(title, self.steps, self.best), encoding="utf-8")
+        Path(path).write_text(svg(title, self.steps, self.best, self.outcomes), encoding="utf-8")
 
     def __str__(self) -> str:
         usable = sorted(
