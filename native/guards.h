@@ -20,7 +20,9 @@ namespace tzero {
     EACH(tensor_type) EACH(constants) EACH(options) EACH(defaults) EACH(globals)                  \
     EACH(knob_debug) EACH(knob_instrumentation) EACH(stages_hook) EACH(launch_hooks)              \
     EACH(pre_run_hooks) EACH(own_debug) EACH(driver) EACH(device) EACH(stream) EACH(cache)        \
-    EACH(grid)                                                                                    \
+    EACH(grid) EACH(tuple_shape) EACH(descriptor_block)                                           \
+    EACH(compiled_hooks) EACH(compiled_attributes) EACH(compiled_class) EACH(compiled_choice)     \
+    EACH(compiled_driver) EACH(heuristics_dict)                                                   \
     EACH(plan_tensor_type) EACH(plan_requires_grad) EACH(plan_alignment) EACH(plan_dtype)         \
     EACH(plan_sizes) EACH(plan_strides) EACH(plan_keys) EACH(plan_same_tensor)                    \
     EACH(plan_same_container) EACH(plan_container) EACH(plan_class) EACH(plan_value)              \

@@ -3,7 +3,8 @@
 The kernels do nothing, and all arguments are given by place. Samples of `installed` begin with
 `tzero.install()` and end with `tzero.uninstall()`, which is timed with them; the other contenders
 are Triton's own launches, and the bare launch in a C loop. A tuned kernel has two configs, and its
-key is tuned before.
+key is tuned before. `compiled` is ``compiled[grid](...)`` of a compiled kernel, as programs with a
+cache of their own launch it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from bench.rows.row import Case, Row
 __all__ = ["ROWS"]
 
 COUNTS = tuple(KINDS)
-ON_CPU = {"plain": 0.06, "tuned": 0.12, "heuristics": 0.15}
+ON_CPU = {"plain": 0.06, "tuned": 0.12, "heuristics": 0.15, "compiled": 0.3}
 """The largest allowed ratio to the same launch by Triton, the floor subtracted from both."""
 
 ON_CUDA = {0: 1.25, 19: 1.4, 58: 1.7}
@@ -34,7 +35,12 @@ ON_CUDA = {0: 1.25, 19: 1.4, 58: 1.7}
 MORE_ON_CUDA = {"tuned": 0.6e-6, "heuristics": 0.5e-6}
 """How many seconds more a launch may take than a plain one."""
 
-TITLES = {"plain": "", "tuned": " through triton.autotune", "heuristics": " through a heuristic"}
+TITLES = {
+    "plain": "",
+    "tuned": " through triton.autotune",
+    "heuristics": " through a heuristic",
+    "compiled": " of a compiled kernel",
+}
 
 
 def _given(count: int, device: str) -> tuple[list[Any], dict[str, Any]]:
@@ -65,11 +71,13 @@ def _constant(value: int, given: Any) -> int:
     return value
 
 
-def _launches(kernel: Any, given: list[Any], named: dict[str, Any], install: bool) -> Loop:
+def _launches(
+    kernel: Any, given: list[Any], named: dict[str, Any], install: bool, grid: Any = (1,)
+) -> Loop:
     """Launches as a program makes them: in a loop, with every argument a local variable."""
     places = [f"a{k}" for k in range(len(given))]
     world: dict[str, Any] = dict(zip(places, given, strict=True))
-    world |= {"kernel": kernel, "grid": (1,), "tzero": tzero}
+    world |= {"kernel": kernel, "grid": grid, "tzero": tzero}
     local = ", ".join(f"{name}={name}" for name in world)
     passed = ", ".join([*places, *map(str, named.values())])
     lines = [
@@ -85,13 +93,17 @@ def _launches(kernel: Any, given: list[Any], named: dict[str, Any], install: boo
 
 def _case(kind: str, count: int, device: str, beside: bool) -> Case:
     given, constants = _given(count, device)
-    kernel, named = _wrapped(kind, count, constants)
-    contenders: dict[str, Call] = {
-        "triton": _launches(kernel, given, named, False),
-        "installed": _launches(kernel, given, named, True),
-    }
     plain = triton.jit(NOOPS[count].fn)
     compiled = plain[(1,)](*given, **constants, num_warps=1)
+    grid: tuple[int, ...] = (1,)
+    if kind == "compiled":
+        kernel, named, grid = compiled, constants, (1, 1, 1)  # it takes three
+    else:
+        kernel, named = _wrapped(kind, count, constants)
+    contenders: dict[str, Call] = {
+        "triton": _launches(kernel, given, named, False, grid),
+        "installed": _launches(kernel, given, named, True, grid),
+    }
     make = floor.on_cuda if device == "cuda" else floor.on_cpu
     contenders["floor"] = make(compiled, 1, given)
     if beside:
