@@ -190,9 +190,7 @@ PyObject *on_bound_call(PyObject *object, PyObject *const *args, size_t nargsf, 
     Binding &binding = binding_of(self->bound);
     auto *made_by = reinterpret_cast<Wrapper *>(self->subscript);
     State &state = *made_by->state;
-    const Answer chosen = state.choice == 0 && !off(Guard::compiled_choice)
-                              ? Answer::no
-                              : is_chosen(state, binding.beside.get());
+    const Answer chosen = is_chosen(state, binding.beside.get());
     if (chosen == Answer::error) return nullptr;
     if (chosen == Answer::yes) {
         Kernel &kernel = *launchable(binding)->kernel;

@@ -25,10 +25,10 @@ constexpr int most_depth = 16;
 bool is_plain_tuple(PyTypeObject *type) {
     if (type == &PyTuple_Type) return true;
     if (!PyType_IsSubtype(type, &PyTuple_Type)) return false;
-    const PySequenceMethods *own = type->tp_as_sequence, *plain = PyTuple_Type.tp_as_sequence;
-    return own != nullptr && type->tp_as_mapping != nullptr && own->sq_item == plain->sq_item &&
-           own->sq_length == plain->sq_length && type->tp_iter == PyTuple_Type.tp_iter &&
-           type->tp_as_mapping->mp_subscript == PyTuple_Type.tp_as_mapping->mp_subscript;
+    return type->tp_iter == PyTuple_Type.tp_iter && type->tp_as_mapping != nullptr &&
+           type->tp_as_mapping->mp_subscript == PyTuple_Type.tp_as_mapping->mp_subscript &&
+           type->tp_as_sequence != nullptr &&
+           type->tp_as_sequence->sq_length == PyTuple_Type.tp_as_sequence->sq_length;
 }
 
 // The items of a list or tuple of sizes; empty for anything else.

@@ -189,8 +189,8 @@ int compute(const Heuristics &read, Passed *passed, Ref *results) {
         } else {
             passed->add(name.get(), results[k].get());
         }
-        const bool is_ours = Py_REFCNT(all.get()) == 1 &&
-                             (before.is(all.get()) || off(Guard::heuristics_dict));
+        const bool is_ours = off(Guard::heuristics_dict) ||
+                             (Py_REFCNT(all.get()) == 1 && before.is(all.get()));
         if (!is_ours) {
             all.clear();
         } else if (PyDict_SetItem(all.get(), name.get(), results[k].get()) < 0) {
