@@ -15,19 +15,26 @@ from typing import Any
 
 import torch
 import triton
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 import tzero
 from bench import floor
 from bench.measure import Call, Loop
-from bench.noop_kernels import KINDS, NOOPS
+from bench.noop_kernels import KINDS, NOOPS, noop_descriptors, noop_tuples
 from bench.record import Target
 from bench.rows.row import Case, Row
 
 __all__ = ["ROWS"]
 
 COUNTS = tuple(KINDS)
-ON_CPU = {"plain": 0.06, "tuned": 0.12, "heuristics": 0.15, "compiled": 0.3}
+ON_CPU = {"plain": 0.06, "tuned": 0.12, "heuristics": 0.15, "three": 0.15, "compiled": 0.3}
 """The largest allowed ratio to the same launch by Triton, the floor subtracted from both."""
+
+CONSTANTS = {"heuristics": 1, "three": 3}
+"""How many constants heuristics compute."""
+
+HOLDING = 0.1
+"""The same of a launch whose arguments hold others."""
 
 ON_CUDA = {0: 1.25, 19: 1.4, 58: 1.7}
 """The largest allowed ratio of a plain launch to the floor, by number of arguments."""
@@ -39,6 +46,7 @@ TITLES = {
     "plain": "",
     "tuned": " through triton.autotune",
     "heuristics": " through a heuristic",
+    "three": " through three heuristics",
     "compiled": " of a compiled kernel",
 }
 
@@ -63,8 +71,10 @@ def _wrapped(kind: str, count: int, constants: dict[str, Any]) -> tuple[Any, dic
         key = ["n0"] if count else []
         configs = [triton.Config(dict(constants), num_warps=warps) for warps in (1, 2)]
         return triton.autotune(configs, key=key)(kernel), {}
-    *rest, (last, value) = constants.items()
-    return triton.heuristics({last: functools.partial(_constant, value)})(kernel), dict(rest)
+    many = CONSTANTS[kind]
+    rest, last = list(constants.items())[:-many], list(constants.items())[-many:]
+    functions = {name: functools.partial(_constant, value) for name, value in last}
+    return triton.heuristics(functions)(kernel), dict(rest)
 
 
 def _constant(value: int, given: Any) -> int:
@@ -118,6 +128,30 @@ def _case(kind: str, count: int, device: str, beside: bool) -> Case:
     return Case(contenders, check, settle=settle)
 
 
+def _holding_case(what: str) -> Case:
+    """Arguments that hold others: 17 values in two tuples, or two tensor descriptors."""
+    given, constants = _given(19, "cpu")
+    floor_of = triton.jit(NOOPS[19].fn)[(1,)](*given, **constants)
+    if what == "tuples":
+        kernel, held = triton.jit(noop_tuples.fn), [(*given[:8],), (*given[8:14], (*given[14:],))]
+    else:
+        source = torch.zeros(16, 16)
+        block = TensorDescriptor.from_tensor(source, [8, 16])
+        kernel, held, constants = triton.jit(noop_descriptors.fn), [block, block, 17], {}
+    contenders: dict[str, Call] = {
+        "triton": _launches(kernel, held, constants, False),
+        "installed": _launches(kernel, held, constants, True),
+        "floor": floor.on_cpu(floor_of, 1, given),
+    }
+
+    def check() -> None:
+        for call in contenders.values():
+            for _ in range(3):
+                call()
+
+    return Case(contenders, check)
+
+
 def _made(kind: str, count: int, device: str, beside: bool) -> Callable[[], Case]:
     return functools.partial(_case, kind, count, device, beside)
 
@@ -137,7 +171,21 @@ ROWS = (
         )
         for kind in ON_CPU
         for count in COUNTS
-        if kind != "heuristics" or count
+        if KINDS[count][3] >= CONSTANTS.get(kind, 0)
+    ),
+    *(
+        Row(
+            f"install.{what}",
+            f"Launch with {what}, tzero.install()",
+            functools.partial(_holding_case, what),
+            subject="installed",
+            baseline="triton",
+            floor="floor",
+            unit="us",
+            target=Target("ratio", HOLDING),
+            interpreted=False,
+        )
+        for what in ("tuples", "descriptors")
     ),
     *(
         Row(

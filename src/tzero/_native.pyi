@@ -159,7 +159,12 @@ class OnGrid:
 @final
 class Bound:
     def __new__(
-        cls, kernel: Any, beside: Launchable | None, description: Any, run: Any, launch_metadata: Any
+        cls,
+        kernel: Any,
+        beside: Launchable | None,
+        description: Any,
+        run: Any,
+        launch_metadata: Any,
     ) -> Self: ...
     def __deepcopy__(self, memo: Any, /) -> Self: ...
     def __reduce__(self) -> tuple[Any, ...]: ...

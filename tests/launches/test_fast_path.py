@@ -110,7 +110,10 @@ def pointed(make: Any, device: Any) -> tuple[Any, Call]:
 def descriptors(make: Any, device: Any) -> tuple[Any, Call]:
     kernel, out = make(kernels.descriptor), torch.zeros(4, 8, device=device)
     source = torch.ones(8, 8, device=device)
-    both = [TensorDescriptor.from_tensor(source, [4, 8]), TensorDescriptor(source, [2, 8], [8, 1], [4, 8])]
+    both = [
+        TensorDescriptor.from_tensor(source, [4, 8]),
+        TensorDescriptor(source, [2, 8], [8, 1], [4, 8]),
+    ]
 
     def call() -> None:
         for each in both:

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-
 from tests.launches import rows_installed
 from tests.launches.mutable_native import mutable
 from tests.launches.row import INSTALLED_GUARDS, Row

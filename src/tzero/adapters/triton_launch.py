@@ -161,12 +161,13 @@ class Parameter(NamedTuple):
     default: Any = inspect.Parameter.empty
 
 
-def unsupported(function: JITFunction[Any]) -> str:
-    """Why only Triton can launch a kernel with these parameters; empty for most kernels."""
+def unsupported(function: JITFunction[Any], *, in_python: bool = True) -> str:
+    """Why only Triton can launch a kernel with these parameters; empty for most kernels.
+    `in_python`: Python reads its arguments too, with code that has names of its own."""
     for parameter in function.signature.parameters.values():
         if parameter.kind is inspect.Parameter.VAR_POSITIONAL:  # since 3.9
             return f"its parameter {parameter.name!r} collects several arguments"
-        if parameter.name.startswith("_tz_"):
+        if in_python and parameter.name.startswith("_tz_"):
             return f"its parameter {parameter.name!r} has a name that tzero reserves"
     return ""
 

@@ -166,7 +166,8 @@ def _run(native: ModuleType) -> Any:
     kind, most = _class(native), native.MOST_PARAMETERS
 
     def beside(kernel: Any) -> Any:
-        why_not, count = triton_launch.unsupported(kernel), len(kernel.params)
+        why_not = triton_launch.unsupported(kernel, in_python=False)
+        count = len(kernel.params)
         if not why_not and count > most:
             why_not = f"it has {count} parameters, more than {most}"
         return kind(kernel, why_not)
