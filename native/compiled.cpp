@@ -72,13 +72,11 @@ int is_as_bound(const State &state, Binding &binding) {
     now.set(kernel);
     PyTypeObject *type = Py_TYPE(kernel);
     const Names &names = state.names;
-    if (!off(Guard::compiled_class)) {
-        if (type->tp_getattro != PyObject_GenericGetAttr ||
-            _PyType_Lookup(type, names.run.get()) != binding.run.get() ||
-            _PyType_Lookup(type, names.launch_metadata.get()) != binding.launch_metadata.get()) {
-            return 0;
-        }
-    }
+    const bool is_own_class =
+        type->tp_getattro == PyObject_GenericGetAttr &&
+        _PyType_Lookup(type, names.run.get()) == binding.run.get() &&
+        _PyType_Lookup(type, names.launch_metadata.get()) == binding.launch_metadata.get();
+    if (!is_own_class && !off(Guard::compiled_class)) return 0;
     Ref dict = Ref::steal(PyObject_GenericGetDict(kernel, nullptr));
     if (!dict) return -1;
     const std::pair<const Ref *, PyObject *> expected[] = {
@@ -351,7 +349,6 @@ void bound_dealloc(PyObject *object) {
     Py_DECREF(type);
 }
 
-// A copy of a compiled kernel is bound again; pickled, it is not bound.
 PyObject *bound_deepcopy(PyObject *object, PyObject *) { return Ref::borrow(object).release(); }
 
 PyObject *bound_reduce(PyObject *, PyObject *) {
@@ -359,8 +356,10 @@ PyObject *bound_reduce(PyObject *, PyObject *) {
 }
 
 PyMethodDef bound_methods[] = {
-    {"__deepcopy__", bound_deepcopy, METH_O, nullptr},
-    {"__reduce__", bound_reduce, METH_NOARGS, nullptr},
+    {"__deepcopy__", bound_deepcopy, METH_O,
+     PyDoc_STR("__deepcopy__($self, memo, /)\n--\n\nItself: a copy of the kernel is bound again.")},
+    {"__reduce__", bound_reduce, METH_NOARGS,
+     PyDoc_STR("__reduce__($self, /)\n--\n\nNone, in the place of this.")},
     {nullptr, nullptr, 0, nullptr},
 };
 

@@ -144,16 +144,15 @@ def _compiled(native: ModuleType) -> Any:
     def bind(kernel: Any) -> Any:
         """How native code launches a compiled kernel that is loaded."""
         made_from = getattr(kernel.src, "fn", None)
-        is_known = isinstance(made_from, triton_launch.JITFunction)
-        said: Any = "it was compiled from no function of triton.jit"
-        try:
-            if is_known:
-                said = alone(native, kernel)
-        except NotNative as reason:
-            said = str(reason)
-        counts = run.beside_of(made_from) if is_known else None
-        if counts is None:
+        if not isinstance(made_from, triton_launch.JITFunction):
+            counts, said = None, "it was compiled from no function of triton.jit"
             Fallbacks(kernel.name).lasting(f"Triton launches: {said}")
+        else:
+            counts = run.beside_of(made_from)
+            try:
+                said = counts.why_not or alone(native, kernel)
+            except NotNative as reason:
+                said = str(reason)
         return native.Bound(kernel, counts, said, **triton_entries.READ_BY_COMPILED)
 
     plain, kind = triton_entries.plain["compiled"], triton_entries.CompiledKernel
@@ -210,8 +209,6 @@ def _class(native: ModuleType) -> Any:
                     return None, None
                 return made, described(native, self.kernel, made, takes_nested=True)
             except NotNative as reason:
-                if _chooses is not None:
-                    self._left(str(reason))
                 return made, str(reason)
 
         def _finish(self, kernel: Any, grid: Any, values: tuple[Any, ...], stream: int) -> Any:
