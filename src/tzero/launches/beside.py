@@ -144,6 +144,7 @@ def _compiled(native: ModuleType) -> Any:
     def bind(kernel: Any) -> Any:
         """How native code launches a compiled kernel that is loaded."""
         made_from = getattr(kernel.src, "fn", None)
+        said: Any
         if not isinstance(made_from, triton_launch.JITFunction):
             counts, said = None, "it was compiled from no function of triton.jit"
             Fallbacks(kernel.name).lasting(f"Triton launches: {said}")
