@@ -322,7 +322,11 @@ PyObject *bound_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     if (beside != Py_None) binding->beside = Ref::borrow(beside);
     binding->run = Ref::borrow(run);
     binding->launch_metadata = Ref::borrow(launch_metadata);
-    return bind(state, description, kernel, binding) < 0 ? nullptr : made.release();
+    try {
+        return bind(state, description, kernel, binding) < 0 ? nullptr : made.release();
+    } catch (const std::bad_alloc &) {
+        return PyErr_NoMemory();
+    }
 }
 
 int bound_traverse(PyObject *object, visitproc visit, void *arg) {

@@ -27,7 +27,9 @@ struct Facts {
         note(argument.kind, argument.bits);
         if (argument.kind != Kind::constant_object) return;
         constants[constant_count++] = argument.object;
-        runs_python |= !PyUnicode_CheckExact(argument.object) && !PyLong_CheckExact(argument.object);
+        PyObject *object = argument.object;
+        runs_python |= !PyUnicode_CheckExact(object) && !PyLong_CheckExact(object) &&
+                       !PyType_CheckExact(object);
     }
 
     View view() const { return {words, word_count, constants, constant_count}; }

@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 
 #include "binary.h"
 #include "facts.h"
@@ -378,7 +379,12 @@ int leave(Launchable &beside, const char *reason) {
         ++known->second;
         return 0;
     }
-    left.emplace_back(reason, 1);
+    try {
+        left.emplace_back(reason, 1);
+    } catch (const std::bad_alloc &) {
+        PyErr_NoMemory();
+        return -1;
+    }
     if (*reason == 0 || !beside.kernel->chosen) return 0;
     auto *object = reinterpret_cast<PyObject *>(&beside);
     return Ref::steal(PyObject_CallMethod(object, "_left", "s", reason)) ? 0 : -1;

@@ -22,8 +22,10 @@ namespace {
 constexpr int most_depth = 16;
 
 // Whether items are read as those of a tuple: no subclass that computes them.
-bool is_plain_tuple(PyTypeObject *type) {
-    if (type == &PyTuple_Type) return true;
+bool is_plain_tuple(const State &state, PyTypeObject *type) {
+    if (type == &PyTuple_Type || reinterpret_cast<PyObject *>(type) == state.torch_size.get()) {
+        return true;
+    }
     if (!PyType_IsSubtype(type, &PyTuple_Type)) return false;
     return type->tp_iter == PyTuple_Type.tp_iter && type->tp_as_mapping != nullptr &&
            type->tp_as_mapping->mp_subscript == PyTuple_Type.tp_as_mapping->mp_subscript &&
@@ -78,7 +80,7 @@ class Reader {
     Reading value(PyObject *value, const Parameter &parameter, int depth) {
         PyTypeObject *type = Py_TYPE(value);
         if (parameter.constant) return one(value, parameter);
-        if (is_plain_tuple(type)) return tuple(value, depth);
+        if (is_plain_tuple(state_, type)) return tuple(value, depth);
         const auto *kind = reinterpret_cast<PyObject *>(type);
         if (kind == state_.descriptor.get()) return descriptor(value);
         // Triton compiles these in.

@@ -342,7 +342,8 @@ Pair = namedtuple("Pair", "first second")
 def the_items_of_a_tuple_are_arguments(make, device):
     kernel, out = make(kernels.numbers), floats(device)
     warm(kernel, lambda: kernel[GRID](out, (7, 8)))
-    for value in ((3, 4), (1, 16), (2.5, True), Pair(5, 6), (2**31, 1), (7, 8)):
+    sizes = torch.ones(2, 3).shape
+    for value in ((3, 4), (1, 16), (2.5, True), Pair(5, 6), (2**31, 1), sizes, (7, 8)):
         kernel[GRID](out, value)
         assert out.tolist()[:2] == [float(each) for each in value]
     for value in ((tl.constexpr(5), 6), (tl.constexpr(9), 6)):

@@ -124,6 +124,7 @@ def descriptors(make: Any, device: Any) -> tuple[Any, Call]:
 
 HOLDING: dict[str, Callable[[Any, Any], tuple[Any, Call]]] = {
     "tuples": described(kernels.numbers, (7, 8), (1, 2.5), Pair(3, 4), (tl.constexpr(3), 5)),
+    "sizes of a tensor": described(kernels.numbers, torch.ones(3, 4).shape, torch.ones(5, 1).shape),
     "tuples in tuples": described(kernels.count_first, ((7, 8), ((1,), ()))),
     "kernels in tuples": described(kernels.call_item, (kernels.plus_one, 3)),
     "wrapped constants": described(kernels.put, tl.constexpr(7), tl.constexpr(9)),

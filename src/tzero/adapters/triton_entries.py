@@ -15,6 +15,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from types import CodeType
 from typing import Any
 
 from triton.compiler.compiler import CompiledKernel
@@ -30,6 +31,7 @@ __all__ = [
     "CompiledKernel",
     "Config",
     "all_kwargs",
+    "compiled_is_known",
     "configs_are_known",
     "every_config",
     "is_entry",
@@ -83,6 +85,41 @@ def configs_are_known() -> bool:
         and list(whole.items()) == list(expected.items())
         and config.all_kwargs() == {"BLOCK": 1}
     )
+
+
+_READ = frozenset(
+    [
+        "_init_handles",
+        "driver",
+        "active",
+        "get_current_device",
+        "get_current_stream",
+        "launch_metadata",
+        "run",
+        "function",
+        "packed_metadata",
+        "knobs",
+        "runtime",
+        "launch_enter_hook",
+        "launch_exit_hook",
+    ]
+)
+
+
+def compiled_is_known() -> bool:
+    """Whether ``compiled[grid](...)`` reads what native code compares, and nothing else.
+
+    >>> compiled_is_known()
+    True
+    """
+    return set(_names(plain["compiled"].__code__)) <= _READ
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for each in code.co_consts:
+        if isinstance(each, CodeType):
+            yield from _names(each)
 
 
 _lock = locks.lock(fork_waits=True)  # protects what follows, and Triton's classes

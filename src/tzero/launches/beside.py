@@ -26,6 +26,7 @@ from typing import Any
 
 from tzero import settings
 from tzero.adapters import triton_entries, triton_launch
+from tzero.events import Event, emit
 from tzero.fallbacks import Fallbacks
 from tzero.launches.native import NotNative, alone, described, parameter_of
 from tzero.launches.python import finish
@@ -64,7 +65,7 @@ def everywhere(native: ModuleType, chooses: Chooses) -> None:
     run = _run(native)
     _chooses = chooses
     run.choice = next(_numbers)
-    triton_entries.replace({"run": run, "compiled": _compiled(native), **_around(native)})
+    triton_entries.replace({"run": run, **_around(native), **_compiled(native)})
 
 
 def nowhere(native: ModuleType) -> None:
@@ -137,8 +138,12 @@ def _around(native: ModuleType) -> dict[str, Any]:
 
 
 @functools.cache
-def _compiled(native: ModuleType) -> Any:
+def _compiled(native: ModuleType) -> dict[str, Any]:
     """What stands in for ``compiled[grid]`` of compiled kernels."""
+    if not triton_entries.compiled_is_known():
+        reason = "Triton launches: this Triton launches compiled kernels in another way"
+        emit(Event("fallback", "compiled kernels", reason))
+        return {}
     run = _run(native)
 
     def bind(kernel: Any) -> Any:
@@ -157,7 +162,7 @@ def _compiled(native: ModuleType) -> Any:
         return native.Bound(kernel, counts, said, **triton_entries.READ_BY_COMPILED)
 
     plain, kind = triton_entries.plain["compiled"], triton_entries.CompiledKernel
-    return native.Wrapper("compiled", plain, kind, bind=bind)
+    return {"compiled": native.Wrapper("compiled", plain, kind, bind=bind)}
 
 
 @functools.cache
