@@ -152,7 +152,7 @@ sanitize: $(VENV)/.ready-dev
 		LD_PRELOAD='$(RUNTIMES)' ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc TZERO_CPU=1 \
 		$(BIN)/python -m pytest -q --capture sys -n $(WORKERS) $(BY_FILE) -k native --native $(CURDIR)/$(SANITIZED) \
 			--ignore tests/native/test_native.py tests/launches/test_rows.py \
-			tests/launches/test_fast_path.py tests/plans tests/native tests/tune/test_select.py tests/tune/test_select_native.py; \
+			tests/launches/test_fast_path.py tests/launches/test_installed.py tests/plans tests/native tests/tune/test_select.py tests/tune/test_select_native.py; \
 	fi
 
 # TZERO_CPU=1: these tests are about the CPU backend, also on a machine that has a GPU.

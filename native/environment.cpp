@@ -345,6 +345,8 @@ bool is_kept_still(const Attributes &attributes, const Spec &spec) {
            spec.kernels.is(spec.table.get());
 }
 
+Ref active_driver(const State &state) { return attribute(state.driver.get(), state.driver_slot); }
+
 // Compares with `!=`, as Triton does.
 Answer globals_hold(const Attributes &attributes) {
     if (off(Guard::globals)) return Answer::yes;

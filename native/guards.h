@@ -12,15 +12,18 @@
 
 namespace tzero {
 
-// In this order: guards of a launch; of a plan, on its arguments, on the modes of torch and tzero,
-// on the names that the host function reads, on what its kernels were compiled with, on the sizes of
-// a call, and on the results of its steps; of a ring of outputs.
+// In this order: guards of a launch; of a compiled kernel by itself; of heuristics; of a plan, on
+// its arguments, on the modes of torch and tzero, on the names that the host function reads, on what
+// its kernels were compiled with, on the sizes of a call, and on the results of its steps; of a ring
+// of outputs.
 #define TZERO_GUARDS(EACH)                                                                        \
     EACH(alignment) EACH(integer_one) EACH(integer_16) EACH(integer_width) EACH(dtype)            \
     EACH(tensor_type) EACH(constants) EACH(options) EACH(defaults) EACH(globals)                  \
     EACH(knob_debug) EACH(knob_instrumentation) EACH(stages_hook) EACH(launch_hooks)              \
     EACH(pre_run_hooks) EACH(own_debug) EACH(driver) EACH(device) EACH(stream) EACH(cache)        \
-    EACH(grid)                                                                                    \
+    EACH(grid) EACH(tuple_shape) EACH(descriptor_block)                                           \
+    EACH(compiled_hooks) EACH(compiled_attributes) EACH(compiled_class) EACH(compiled_driver)     \
+    EACH(heuristics_dict)                                                                         \
     EACH(plan_tensor_type) EACH(plan_requires_grad) EACH(plan_alignment) EACH(plan_dtype)         \
     EACH(plan_sizes) EACH(plan_strides) EACH(plan_keys) EACH(plan_same_tensor)                    \
     EACH(plan_same_container) EACH(plan_container) EACH(plan_class) EACH(plan_value)              \

@@ -4,6 +4,7 @@
 #include "python.h"
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "arguments.h"
@@ -41,7 +42,7 @@ struct Kernel {
     uint64_t choice = 0;     // the number of the choice of kernels for which `chosen` holds
     bool chosen = false;     // whether its launches outside of fallbacks are native
     uint64_t launches = 0, misses = 0;
-    std::vector<std::pair<const char *, uint64_t>> left;  // why Triton launched, and how often
+    std::vector<std::pair<std::string, uint64_t>> left;  // why Triton launched, and how often
     uint64_t sampled = 0, nanoseconds = 0;  // launches that were timed, and how long they took
 };
 
@@ -125,6 +126,9 @@ Answer is_kept(const Attributes &attributes, Spec &spec);
 // Whether the dicts on the way to it are unchanged. False means "maybe not".
 bool is_kept_still(const Attributes &attributes, const Spec &spec);
 
+// The active driver; empty with the Python error set.
+Ref active_driver(const State &state);
+
 // Whether no global that the kernel was compiled with has changed.
 Answer globals_hold(const Attributes &attributes);
 
@@ -139,6 +143,22 @@ int leave(Launchable &beside, const char *reason);
 
 // Launches; the compiled kernel, or null with the Python error set.
 PyObject *launch(Call &call);
+
+// -- running.cpp --------------------------------------------------------------------------------
+
+// Times one launch of 32.
+class Stopwatch {
+  public:
+    explicit Stopwatch(const Kernel &kernel);
+    void stop(Kernel &kernel) const;
+
+  private:
+    uint64_t start_;
+};
+
+// Whether what stands beside a kernel makes its launches outside of fallbacks. Python is asked once
+// for each choice.
+Answer is_chosen(const State &state, PyObject *beside);
 
 // -- types.cpp ----------------------------------------------------------------------------------
 

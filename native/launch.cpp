@@ -13,19 +13,15 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 
 #include "binary.h"
+#include "facts.h"
 #include "guards.h"
-#include "kernel.h"
 
 namespace tzero {
 
 namespace {
-
-PyObject *value_of(const Call &call, const Form &form, size_t k) {
-    const Py_ssize_t place = form.place[k];
-    return place < 0 ? call.kernel->parameters[k].fallback.get() : call.arguments[place];
-}
 
 // Calls a method of the kernel with the grid, a tuple of the positional arguments, a dict of the
 // named ones, and the reason if there is one.
@@ -67,29 +63,12 @@ PyObject *handed_over(const Call &call, const char *reason) {
     return in_python(call, call.kernel->state->names.launch, reason);
 }
 
-// The arguments and the key of a call; on the stack of `launch`.
-struct Facts {
-    Argument *arguments;
-    uint64_t *words;
-    PyObject **constants;  // borrowed from the call
-    size_t word_count = 0;
-    size_t constant_count = 0;
-
-    void note(const Argument &argument) {
-        words[word_count++] = static_cast<uint64_t>(argument.kind);
-        words[word_count++] = argument.bits;
-        if (argument.kind == Kind::constant_object) constants[constant_count++] = argument.object;
-    }
-
-    View view() const { return {words, word_count, constants, constant_count}; }
-};
-
-Reading read_facts(const Call &call, const Form &form, size_t form_number, size_t environment,
-                   Facts *out) {
+// `first` is the first word of the key.
+Reading read_facts(const Call &call, const Form &form, uint64_t first, Facts *out) {
     const auto &parameters = call.kernel->parameters;
     const Tensors &tensors = call.kernel->state->tensors;
-    if (off(Guard::options) || off(Guard::defaults)) form_number = 0;
-    out->words[out->word_count++] = uint64_t{environment} << 32 | form_number;
+    out->words[out->word_count++] = first;
+    out->count = parameters.size();
     for (size_t k = 0; k < parameters.size(); ++k) {
         Argument &argument = out->arguments[k];
         const Reading reading =
@@ -110,6 +89,7 @@ Reading read_facts(const Call &call, const Form &form, size_t form_number, size_
 
 // Reads the addresses of tensors again, after Python code ran that may have changed them.
 Reading read_addresses(const Call &call, const Form &form, Facts *facts) {
+    if (facts->is_nested) return read_nested_again(call, form, facts);
     const auto &parameters = call.kernel->parameters;
     for (size_t k = 0; k < parameters.size(); ++k) {
         if (facts->arguments[k].kind != Kind::tensor) continue;
@@ -121,8 +101,8 @@ Reading read_addresses(const Call &call, const Form &form, Facts *facts) {
 }
 
 // Whether every tensor is on the binary's device; Triton decides about others.
-bool on_device(const Spec &spec, const Facts &facts, size_t count) {
-    for (size_t k = 0; k < count; ++k) {
+bool on_device(const Spec &spec, const Facts &facts) {
+    for (size_t k = 0; k < facts.count; ++k) {
         const Argument &argument = facts.arguments[k];
         if (argument.kind != Kind::tensor) continue;
         if (spec.on_cpu ? place_of(argument) != on_cpu
@@ -133,9 +113,27 @@ bool on_device(const Spec &spec, const Facts &facts, size_t count) {
     return true;
 }
 
+// Whether a binary takes what was read: its arguments are among them, and on its device.
+bool is_for(const Spec &spec, const Facts &facts) {
+    const bool has_all = std::all_of(spec.moves.begin(), spec.moves.end(), [&](const Move &move) {
+        return move.index < facts.count;
+    });
+    return has_all && on_device(spec, facts);
+}
+
+// The spec of what `_launched` said of a binary: a description, or why native code cannot launch it.
+std::unique_ptr<Spec> spec_of(PyObject *said) {
+    if (!PyUnicode_Check(said)) return spec_from(said);
+    const char *reason = PyUnicode_AsUTF8(said);
+    if (reason == nullptr) return nullptr;
+    auto spec = std::make_unique<Spec>();
+    spec->refusal = reason;
+    return spec;
+}
+
 // Cache miss: Triton launches, and its binary is kept under the key read before the launch, unless
-// the environment has changed meanwhile.
-PyObject *missed(const Call &call, const Facts &facts, size_t environment) {
+// the environment or what a nested argument holds has changed meanwhile.
+PyObject *missed(const Call &call, const Form &form, Facts &facts, size_t environment) {
     ++call.kernel->misses;
     std::vector<Ref> constants;
     constants.reserve(facts.constant_count);
@@ -146,7 +144,7 @@ PyObject *missed(const Call &call, const Facts &facts, size_t environment) {
     if (!said) return nullptr;
     if (!PyTuple_CheckExact(said.get()) || PyTuple_GET_SIZE(said.get()) != 2) {
         PyErr_SetString(PyExc_TypeError,
-                        "_launched must return a kernel, and its description or None");
+                        "_launched must return a kernel, and its description, a reason or None");
         return nullptr;
     }
     Ref result = Ref::borrow(PyTuple_GET_ITEM(said.get(), 0));
@@ -156,9 +154,14 @@ PyObject *missed(const Call &call, const Facts &facts, size_t environment) {
     const Answer answer = environment_now(call.kernel, call.self->attributes, &now);
     if (answer == Answer::error) return nullptr;
     if (answer == Answer::no || now != environment) return result.release();
-    std::unique_ptr<Spec> spec = spec_from(description);
+    if (facts.is_nested) {
+        const Reading reading = read_nested_again(call, form, &facts);
+        if (reading == Reading::error) return nullptr;
+        if (reading == Reading::not_ours) return result.release();
+    }
+    std::unique_ptr<Spec> spec = spec_of(description);
     if (spec == nullptr) return nullptr;
-    if (!on_device(*spec, facts, call.kernel->parameters.size())) return result.release();
+    if (spec->refusal.empty() && !is_for(*spec, facts)) return result.release();
     spec->words.assign(facts.words, facts.words + facts.word_count);
     spec->constants = std::move(constants);
     call.kernel->specs.add(spec.release(), call.kernel->most_specs);
@@ -298,7 +301,7 @@ PyObject *launch_spec(Call &call, const Form &form, Spec &spec, Facts &facts) {
     } else if (!read_grid(call.grid.object, grid)) {
         return handed_over(call, "the grid is not one to three plain integers");
     }
-    const bool ran_python = facts.constant_count > 0;  // comparing constants
+    const bool ran_python = facts.runs_python;
     if (ran_python || !knobs_unchanged(state)) {
         TZ_DECIDE(no_launch_hooks(state, ran_python), "a launch hook is attached");
     }
@@ -316,6 +319,36 @@ bool is_steady(const State &state, const Kernel &kernel, const Attributes &attri
     return kernel.generation == state.knobs_seen.generation && attributes.debug != nullptr &&
            attributes.debug == kernel.debug.get() && hooks != nullptr && PyList_CheckExact(hooks) &&
            PyList_GET_SIZE(hooks) == 0 && knobs_unchanged(state);
+}
+
+// Launches with arguments that were read.
+PyObject *launch_read(Call &call, const Form &form, Facts &facts, size_t environment) {
+    Kernel *kernel = call.kernel;
+    Spec *spec = nullptr;
+    if (kernel->specs.find(facts.view(), &spec) < 0) return nullptr;
+    if (spec == nullptr) return missed(call, form, facts, environment);
+    SpecUse use(spec);
+    if (!spec->refusal.empty()) return handed_over(call, spec->refusal.c_str());
+    const Answer kept = is_kept(call.self->attributes, *spec);
+    if (kept == Answer::error) return nullptr;
+    if (kept == Answer::no) {
+        kernel->specs.clear();  // Triton has dropped the binary
+        return missed(call, form, facts, environment);
+    }
+    TZ_DECIDE(globals_hold(call.self->attributes), "");  // Triton raises, and names the global
+    return launch_spec(call, form, *spec, facts);
+}
+
+// Launches with an argument that holds others, if that is why it was not read.
+[[gnu::noinline]] PyObject *launch_nested(Call &call, const Form &form, uint64_t first,
+                                          size_t environment) {
+    NestedFacts nested;
+    const Reading reading = read_nested(call, form, first, &nested);
+    if (reading == Reading::error) return nullptr;
+    if (reading == Reading::not_ours) {
+        return handed_over(call, "only Python reads an argument of this type, or in this state");
+    }
+    return launch_read(call, form, nested.facts, environment);
 }
 
 }  // namespace
@@ -340,13 +373,18 @@ bool read_grid(PyObject *object, int32_t size[3]) {
 int leave(Launchable &beside, const char *reason) {
     auto &left = beside.kernel->left;
     const auto known = std::find_if(left.begin(), left.end(), [reason](const auto &each) {
-        return std::strcmp(each.first, reason) == 0;
+        return each.first == reason;
     });
     if (known != left.end()) {
         ++known->second;
         return 0;
     }
-    left.emplace_back(reason, 1);
+    try {
+        left.emplace_back(reason, 1);
+    } catch (const std::bad_alloc &) {
+        PyErr_NoMemory();
+        return -1;
+    }
     if (*reason == 0 || !beside.kernel->chosen) return 0;
     auto *object = reinterpret_cast<PyObject *>(&beside);
     return Ref::steal(PyObject_CallMethod(object, "_left", "s", reason)) ? 0 : -1;
@@ -379,27 +417,16 @@ PyObject *launch(Call &call) {
         kernel->debug = Ref::borrow(call.self->attributes.debug);
         kernel->generation = generation;
     }
+    const bool drops_form = off(Guard::options) || off(Guard::defaults);
+    const uint64_t first = uint64_t{environment} << 32 | (drops_form ? 0 : form_number);
     const size_t count = kernel->parameters.size() + form->options.size() + 1;
     Facts facts{static_cast<Argument *>(alloca(count * sizeof(Argument))),
                 static_cast<uint64_t *>(alloca((2 * count + 1) * sizeof(uint64_t))),
                 static_cast<PyObject **>(alloca(count * sizeof(PyObject *)))};
-    const Reading reading = read_facts(call, *form, form_number, environment, &facts);
+    const Reading reading = read_facts(call, *form, first, &facts);
     if (reading == Reading::error) return nullptr;
-    if (reading == Reading::not_ours) {
-        return handed_over(call, "only Python reads an argument of this type, or in this state");
-    }
-    Spec *spec = nullptr;
-    if (kernel->specs.find(facts.view(), &spec) < 0) return nullptr;
-    if (spec == nullptr) return missed(call, facts, environment);
-    SpecUse use(spec);
-    const Answer kept = is_kept(call.self->attributes, *spec);
-    if (kept == Answer::error) return nullptr;
-    if (kept == Answer::no) {
-        kernel->specs.clear();  // Triton has dropped the binary
-        return missed(call, facts, environment);
-    }
-    TZ_DECIDE(globals_hold(call.self->attributes), "");  // Triton raises, and names the global
-    return launch_spec(call, *form, *spec, facts);
+    if (reading == Reading::not_ours) return launch_nested(call, *form, first, environment);
+    return launch_read(call, *form, facts, environment);
 }
 
 }  // namespace tzero

@@ -62,19 +62,20 @@ PyObject *configure(PyObject *module, PyObject *args, PyObject *kwargs) {
         "tensor", "parameter", "exchange_api", "knobs", "more_knobs", "hook_chain", "runtime_knobs",
         "driver", "driver_slot", "events", "observers", "watched", "log_cache", "debug_level",
         "get_num_threads", "launch_failed", "cuda_driver", "constexpr", "current", "const_expr",
-        "handle", nullptr};
+        "callable", "descriptor", "size", "handle", nullptr};
     PyObject *tensor, *parameter, *capsule, *knobs, *more_knobs, *hook_chain, *runtime_knobs;
     PyObject *driver, *driver_slot, *events, *observers, *watched, *log_cache, *debug_level;
     PyObject *get_num_threads, *launch_failed, *cuda_driver, *constexpr_type, *current,
-        *const_expr;
+        *const_expr, *callable, *descriptor, *size;
     Py_ssize_t handle = -1;
     if (!PyArg_ParseTupleAndKeywords(
-            args, kwargs, "$O!O!OO!O!OOOUO!UOO!O!OOO!O!OO!n:configure", const_cast<char **>(keywords),
+            args, kwargs, "$O!O!OO!O!OOOUO!UOO!O!OOO!O!OO!O!OO!n:configure", const_cast<char **>(keywords),
             &PyType_Type, &tensor, &PyType_Type, &parameter, &capsule, &PyDict_Type, &knobs,
             &PyTuple_Type, &more_knobs, &hook_chain, &runtime_knobs, &driver, &driver_slot,
             &PyDict_Type, &events, &observers, &watched, &PyDict_Type, &log_cache, &PyLong_Type,
             &debug_level, &get_num_threads, &launch_failed, &PyType_Type, &cuda_driver,
-            &PyType_Type, &constexpr_type, &current, &PyType_Type, &const_expr, &handle)) {
+            &PyType_Type, &constexpr_type, &current, &PyType_Type, &const_expr,
+            &PyType_Type, &callable, &descriptor, &PyType_Type, &size, &handle)) {
         return nullptr;
     }
     State *state = state_of(module);
@@ -104,6 +105,9 @@ PyObject *configure(PyObject *module, PyObject *args, PyObject *kwargs) {
     state->constexpr_type = Ref::borrow(constexpr_type);
     state->current = Ref::borrow(current);
     state->const_expr = Ref::borrow(const_expr);
+    state->jit_callable = Ref::borrow(callable);
+    state->descriptor = Ref::borrow(descriptor);
+    state->torch_size = Ref::borrow(size);
     state->leaf_types.constant = reinterpret_cast<PyTypeObject *>(const_expr);
     forget_versions(*state);
     state->configured = true;
@@ -381,6 +385,16 @@ int intern_all(Names &names) {
         {&names.kwargs, "kwargs"},
         {&names.pre_hook, "pre_hook"},
         {&names.all_kwargs, "all_kwargs"},
+        {&names.base, "base"},
+        {&names.shape, "shape"},
+        {&names.strides, "strides"},
+        {&names.block_shape, "block_shape"},
+        {&names.padding, "padding"},
+        {&names.round_f32_to_tf32, "round_f32_to_tf32"},
+        {&names.bound_run, "_run"},
+        {&names.function, "function"},
+        {&names.launch_metadata, "launch_metadata"},
+        {&names.module, "module"},
     };
     for (const auto &[name, text] : all) {
         if (intern(*name, text) < 0) return -1;
@@ -419,18 +433,20 @@ int exec(PyObject *module) {
     if (add_dispatching(module, state) < 0) return -1;
     if (add_nearest(module, state) < 0 || add_run(module) < 0) return -1;
     if (add_tracing(module) < 0 || add_wrappers(module, state) < 0) return -1;
+    if (add_compiled(module, state) < 0) return -1;
     return add_ring(module, state);
 }
 
 // Everything that may refer back to this module; the rest is strings.
 template <typename Visitor> int each_reference(State &state, Visitor visit) {
     for (Ref *each : {&state.launchable, &state.launching, &state.dispatching, &state.ring, &state.nearest,
-                      &state.on_grid,
+                      &state.on_grid, &state.bound, &state.on_bound,
                       &state.tensor_type, &state.parameter_type, &state.exchange_capsule,
                       &state.knobs, &state.more_knobs, &state.hook_chain, &state.runtime_knobs,
                       &state.driver, &state.events, &state.watched, &state.log_cache,
                       &state.get_num_threads, &state.launch_failed, &state.cuda_driver,
-                      &state.constexpr_type, &state.const_expr, &state.dtype_type,
+                      &state.constexpr_type, &state.const_expr, &state.jit_callable,
+                      &state.descriptor, &state.torch_size, &state.dtype_type,
                       &state.layout_type, &state.memory_format_type, &state.device_type,
                       &state.size_type, &state.measure, &state.settings,
                       &state.plain_settings, &state.runtime.object, &state.runtime.debug,
@@ -481,7 +497,7 @@ PyMethodDef methods[] = {
      PyDoc_STR("configure($module, /, *, tensor, parameter, exchange_api, knobs, more_knobs, "
                "hook_chain, runtime_knobs, driver, driver_slot, events, observers, watched, "
                "log_cache, debug_level, get_num_threads, launch_failed, cuda_driver, constexpr, "
-               "current, const_expr, handle)\n--\n\nSet the objects of torch, Triton and tzero that launches read.")},
+               "current, const_expr, callable, descriptor, size, handle)\n--\n\nSet the objects of torch, Triton and tzero that launches read.")},
     {"open_cuda", open_cuda, METH_NOARGS,
      PyDoc_STR("open_cuda($module, /)\n--\n\nOpen CUDA's driver; False if it is not there.")},
     {"open_torch", open_torch, METH_NOARGS,

@@ -31,8 +31,6 @@ struct Run {
     PyObject *type;    // the class of kernels whose launches may be native
     PyObject *beside;  // makes the Launchable of a kernel
     State *state;      // of the module, which the type keeps alive
-    unsigned long long choice;  // the number of the choice of kernels that are launched natively
-                                // outside of fallbacks too; 0 for none
 };
 
 // Copies the attributes of Triton's kernel that launches read, unless its dict is unchanged. -1
@@ -81,32 +79,10 @@ Ref launchable_of(const Run &run, PyObject *kernel, PyObject *dict) {
     return found;
 }
 
-// Whether a kernel is launched natively outside of fallbacks. Python is asked once for each choice.
-Answer is_chosen(const Run &run, PyObject *beside) {
-    Kernel &kernel = *reinterpret_cast<Launchable *>(beside)->kernel;
-    if (kernel.choice != run.choice) {
-        const uint64_t choice = run.choice;
-        Ref said = Ref::steal(PyObject_CallMethod(beside, "_chosen", nullptr));
-        const int chosen = said ? PyObject_IsTrue(said.get()) : -1;
-        if (chosen < 0) return Answer::error;
-        kernel.choice = choice;
-        kernel.chosen = chosen != 0;
-    }
-    return kernel.chosen ? Answer::yes : Answer::no;
-}
-
-uint64_t now() {
-    timespec time{};
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return static_cast<uint64_t>(time.tv_sec) * 1'000'000'000u + static_cast<uint64_t>(time.tv_nsec);
-}
-
-constexpr uint64_t timed_every = 32;  // launches
-
 PyObject *run_call(PyObject *object, PyObject *const *args, size_t nargsf, PyObject *names) {
     const auto *self = reinterpret_cast<Run *>(object);
     const Py_ssize_t count = PyVectorcall_NARGS(nargsf);
-    if ((self->choice == 0 && !in_fallback()) || count < 1 ||
+    if ((self->state->choice == 0 && !in_fallback()) || count < 1 ||
         reinterpret_cast<PyObject *>(Py_TYPE(args[0])) != self->type) {
         return PyObject_Vectorcall(self->plain, args, nargsf, names);
     }
@@ -116,14 +92,14 @@ PyObject *run_call(PyObject *object, PyObject *const *args, size_t nargsf, PyObj
     Ref beside = launchable_of(*self, kernel, dict.get());
     if (!beside) return nullptr;
     if (!in_fallback()) {
-        const Answer chosen = is_chosen(*self, beside.get());
+        const Answer chosen = is_chosen(*self->state, beside.get());
         if (chosen == Answer::error) return nullptr;
         if (chosen == Answer::no) return PyObject_Vectorcall(self->plain, args, nargsf, names);
     }
     auto *launchable = reinterpret_cast<Launchable *>(beside.get());
     if (read_attributes(*self->state, kernel, dict.get(), launchable) < 0) return nullptr;
     Kernel &known = *launchable->kernel;
-    const bool is_timed = ++known.launches % timed_every == 0;
+    ++known.launches;
     const bool is_hopeless = known.misses > most_misses && 2 * known.misses > known.launches;
     if (is_hopeless && leave(*launchable, "most of its launches need another binary") < 0) {
         return nullptr;
@@ -131,13 +107,10 @@ PyObject *run_call(PyObject *object, PyObject *const *args, size_t nargsf, PyObj
     if (is_hopeless || !known.prepared) {
         return PyObject_Vectorcall(self->plain, args, nargsf, names);
     }
-    const uint64_t start = is_timed ? now() : 0;
+    const Stopwatch watch(known);
     Ref plain = Ref::borrow(self->plain);
     Ref result = Ref::steal(run_launchable(launchable, args + 1, count - 1, names, plain.get()));
-    if (is_timed && result) {
-        ++known.sampled;
-        known.nanoseconds += now() - start;
-    }
+    if (result) watch.stop(known);
     return result.release();
 }
 
@@ -204,9 +177,41 @@ void run_dealloc(PyObject *object) {
     Py_DECREF(type);
 }
 
+PyObject *run_beside_of(PyObject *object, PyObject *kernel) {
+    Ref dict = Ref::steal(PyObject_GenericGetDict(kernel, nullptr));
+    return dict ? launchable_of(*reinterpret_cast<Run *>(object), kernel, dict.get()).release()
+                : nullptr;
+}
+
+PyMethodDef run_methods[] = {
+    {"beside_of", run_beside_of, METH_O,
+     PyDoc_STR("beside_of($self, kernel, /)\n--\n\nWhat stands beside a kernel, made if need be.")},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+PyObject *run_choice(PyObject *object, void *) {
+    return PyLong_FromUnsignedLongLong(reinterpret_cast<Run *>(object)->state->choice);
+}
+
+int run_choose(PyObject *object, PyObject *value, void *) {
+    if (value == nullptr) {
+        PyErr_SetString(PyExc_AttributeError, "choice cannot be deleted");
+        return -1;
+    }
+    const unsigned long long choice = PyLong_AsUnsignedLongLong(value);
+    if (PyErr_Occurred()) return -1;
+    reinterpret_cast<Run *>(object)->state->choice = choice;
+    return 0;
+}
+
+PyGetSetDef run_getset[] = {
+    {"choice", run_choice, run_choose,
+     PyDoc_STR("The number of the choice of kernels that are launched natively; 0 for none."),
+     nullptr},
+    {nullptr, nullptr, nullptr, nullptr, nullptr},
+};
+
 PyMemberDef run_members[] = {
-    {"choice", T_ULONGLONG, offsetof(Run, choice), 0,
-     PyDoc_STR("The number of the choice of kernels that are launched natively; 0 for none.")},
     {"__vectorcalloffset__", T_PYSSIZET, offsetof(Run, call), READONLY, nullptr},
     {nullptr, 0, 0, 0, nullptr},
 };
@@ -222,6 +227,8 @@ PyType_Slot run_slots[] = {
     {Py_tp_clear, reinterpret_cast<void *>(run_clear)},
     {Py_tp_dealloc, reinterpret_cast<void *>(run_dealloc)},
     {Py_tp_members, run_members},
+    {Py_tp_getset, run_getset},
+    {Py_tp_methods, run_methods},
     {0, nullptr},
 };
 
@@ -234,7 +241,37 @@ PyType_Spec run_spec = {
     run_slots,
 };
 
+uint64_t now() {
+    timespec time{};
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return static_cast<uint64_t>(time.tv_sec) * 1'000'000'000u + static_cast<uint64_t>(time.tv_nsec);
+}
+
+constexpr uint64_t timed_every = 32;  // launches
+
 }  // namespace
+
+Stopwatch::Stopwatch(const Kernel &kernel)
+    : start_(kernel.launches % timed_every == 0 ? now() : 0) {}
+
+void Stopwatch::stop(Kernel &kernel) const {
+    if (start_ == 0) return;
+    ++kernel.sampled;
+    kernel.nanoseconds += now() - start_;
+}
+
+Answer is_chosen(const State &state, PyObject *beside) {
+    Kernel &kernel = *reinterpret_cast<Launchable *>(beside)->kernel;
+    if (kernel.choice != state.choice) {
+        const uint64_t choice = state.choice;
+        Ref said = Ref::steal(PyObject_CallMethod(beside, "_chosen", nullptr));
+        const int chosen = said ? PyObject_IsTrue(said.get()) : -1;
+        if (chosen < 0) return Answer::error;
+        kernel.choice = choice;
+        kernel.chosen = chosen != 0;
+    }
+    return kernel.chosen ? Answer::yes : Answer::no;
+}
 
 int add_run(PyObject *module) {
     Ref type = Ref::steal(PyType_FromModuleAndSpec(module, &run_spec, nullptr));

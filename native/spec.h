@@ -4,6 +4,7 @@
 #include "python.h"
 
 #include <cstdint>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -58,6 +59,8 @@ struct Spec {
     // The compiled kernel, and where Triton keeps it.
     Ref kernel, caches, table, key, device;
     Seen device_caches, kernels;  // the dicts on the way to it, when it was last found
+
+    std::string refusal;  // why native code cannot launch this binary; then the rest is empty
 
     std::vector<Move> moves;
     size_t bytes = 0;

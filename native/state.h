@@ -22,6 +22,8 @@ struct Names {
     Ref current_call, instance_dict, beside, index, type;
     Ref configs, arg_names, keys, cache, fn, values, nargs, best_config, run, grid, warmup, dtype;
     Ref kwargs, pre_hook, all_kwargs;
+    Ref base, shape, strides, block_shape, padding, round_f32_to_tf32;
+    Ref bound_run, function, launch_metadata, module;
 };
 
 // The attributes of `triton.knobs.runtime`. Valid for this object, while its own dict is empty and
@@ -51,7 +53,7 @@ struct State {
     Ref launchable;  // types
     Ref launching;
     Ref dispatching;
-    Ref ring, nearest, on_grid;
+    Ref ring, nearest, on_grid, bound, on_bound;
     Names names;
 
     // Set by configure().
@@ -72,6 +74,10 @@ struct State {
     Ref launch_failed;  // tzero.errors.LaunchFailed
     Ref cuda_driver;    // the class of Triton's driver for CUDA
     Ref constexpr_type; // tl.constexpr
+    Ref jit_callable;   // the class of Triton's functions, kernels among them
+    Ref descriptor;     // TensorDescriptor, or None if its fields are not the known ones
+    Ref torch_size;     // torch.Size
+    unsigned descriptor_version = 0;  // of that class, when its attributes were plain
     Ref current;        // of tzero.launches.current_call
     Ref const_expr;     // tzero.ConstExpr
     cuda::Driver cuda;
@@ -88,6 +94,8 @@ struct State {
     std::vector<Ref> dtype_texts;  // the text of each dtype, by torch's number
 
     Py_ssize_t recorders = 0;  // the number of calls that are being recorded
+    uint64_t choice = 0;  // the number of the choice of Triton's kernels that are launched natively
+                          // outside of fallbacks too; 0 for none
 
     RuntimeKnobs runtime;
     KnobsSeen knobs_seen;
@@ -103,6 +111,7 @@ int add_dispatching(PyObject *module, State *state);
 int add_nearest(PyObject *module, State *state);
 int add_run(PyObject *module);
 int add_wrappers(PyObject *module, State *state);
+int add_compiled(PyObject *module, State *state);
 
 extern PyModuleDef definition;
 

@@ -245,7 +245,7 @@ PyObject *launchable_counts(PyObject *object, PyObject *) {
     Ref left = Ref::steal(PyDict_New());
     for (const auto &[reason, count] : kernel.left) {
         Ref number = Ref::steal(PyLong_FromUnsignedLongLong(count));
-        if (!left || !number || PyDict_SetItemString(left.get(), reason, number.get()) < 0) {
+        if (!left || !number || PyDict_SetItemString(left.get(), reason.c_str(), number.get()) < 0) {
             return nullptr;
         }
     }

@@ -19,6 +19,8 @@
 #include <new>
 #include <string_view>
 
+#include "guards.h"
+
 namespace tzero {
 
 namespace {
@@ -160,15 +162,20 @@ bool read_heuristics(const Names &names, PyObject *dict, Heuristics *out) {
 }
 
 // Calls each function with all arguments by name, and adds its result to them. 0, or -1 with the
-// Python error set. `results` keeps what replaces an argument that was given.
+// Python error set. `results` keeps what replaces an argument that was given. Triton makes a dict
+// for each function. Here the next one gets the same, with the result in it, unless the function has
+// changed or kept it.
 int compute(const Heuristics &read, Passed *passed, Ref *results) {
     PyObject *values = read.values.get(), *next_name = nullptr, *next = nullptr;
     const Py_ssize_t size = PyDict_GET_SIZE(values);
     Py_ssize_t at = 0;
+    Ref all;
     for (size_t k = 0; PyDict_Next(values, &at, &next_name, &next); ++k) {
         Ref name = Ref::borrow(next_name), function = Ref::borrow(next);
-        Ref all = as_dict(*passed, read.arg_names.get(), passed->count());
+        if (!all) all = as_dict(*passed, read.arg_names.get(), passed->count());
         if (!all) return -1;
+        Seen before;
+        before.set(version_of(all.get()));
         results[k] = Ref::steal(PyObject_CallOneArg(function.get(), all.get()));
         if (!results[k]) return -1;
         if (PyDict_GET_SIZE(values) != size) {
@@ -181,6 +188,13 @@ int compute(const Heuristics &read, Passed *passed, Ref *results) {
             passed->replace(place, results[k].get());
         } else {
             passed->add(name.get(), results[k].get());
+        }
+        const bool is_ours = off(Guard::heuristics_dict) ||
+                             (Py_REFCNT(all.get()) == 1 && before.is(all.get()));
+        if (!is_ours) {
+            all.clear();
+        } else if (PyDict_SetItem(all.get(), name.get(), results[k].get()) < 0) {
+            return -1;
         }
     }
     return 0;
@@ -215,25 +229,26 @@ constexpr Kind kinds[] = {
     {"subscript", subscript_call},
     {"heuristics", heuristics_call},
     {"tuned", tuned_call},
+    {"compiled", compiled_call},
 };
 
 PyObject *wrapper_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     static const char *const keywords[] = {"kind",       "plain",  "type", "config",
-                                           "all_kwargs", "fields", nullptr};
+                                           "all_kwargs", "fields", "bind", nullptr};
     const char *kind = nullptr;
     PyObject *plain = nullptr, *around = nullptr, *config = nullptr, *all_kwargs = nullptr,
-             *fields = nullptr;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "sOO!|O!OO!:Wrapper",
+             *fields = nullptr, *bind = nullptr;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "sOO!|O!OO!O:Wrapper",
                                      const_cast<char **>(keywords), &kind, &plain, &PyType_Type,
                                      &around, &PyType_Type, &config, &all_kwargs, &PyTuple_Type,
-                                     &fields)) {
+                                     &fields, &bind)) {
         return nullptr;
     }
     const Kind *found = std::find_if(std::begin(kinds), std::end(kinds), [kind](const Kind &each) {
         return std::string_view(each.name) == kind;
     });
     const bool is_whole =
-        found != std::end(kinds) &&
+        found != std::end(kinds) && (found->call != compiled_call || bind != nullptr) &&
         (found->call != tuned_call || (config != nullptr && all_kwargs != nullptr && fields != nullptr));
     if (!is_whole) {
         PyErr_Format(PyExc_ValueError, "%s is no kind of wrapper, or something is missing", kind);
@@ -247,6 +262,7 @@ PyObject *wrapper_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     self->config = Ref::borrow(config).release();
     self->all_kwargs = Ref::borrow(all_kwargs).release();
     self->fields = Ref::borrow(fields).release();
+    self->bind = Ref::borrow(bind).release();
     self->names = new (std::nothrow) JoinedNames();
     self->forms = new (std::nothrow) std::vector<TunedForm>();
     self->state = state_of(PyType_GetModule(type));
@@ -283,6 +299,7 @@ int wrapper_traverse(PyObject *object, visitproc visit, void *arg) {
     Py_VISIT(self->type);
     Py_VISIT(self->config);
     Py_VISIT(self->all_kwargs);
+    Py_VISIT(self->bind);
     return 0;
 }
 
@@ -297,7 +314,7 @@ void wrapper_dealloc(PyObject *object) {
     Wrapper *self = wrapper(object);
     PyObject_GC_UnTrack(object);
     for (PyObject **each :
-         {&self->plain, &self->type, &self->config, &self->all_kwargs, &self->fields}) {
+         {&self->plain, &self->type, &self->config, &self->all_kwargs, &self->fields, &self->bind}) {
         Py_CLEAR(*each);
     }
     delete std::exchange(self->names, nullptr);
@@ -313,7 +330,7 @@ PyMemberDef wrapper_members[] = {
 
 PyType_Slot wrapper_slots[] = {
     {Py_tp_doc, const_cast<char *>("Wrapper(kind, plain, type, config=None, all_kwargs=None, "
-                                   "fields=None)\n--\n\n"
+                                   "fields=None, bind=None)\n--\n\n"
                                    "A native function in the place of one of Triton's.")},
     {Py_tp_new, reinterpret_cast<void *>(wrapper_new)},
     {Py_tp_call, reinterpret_cast<void *>(PyVectorcall_Call)},

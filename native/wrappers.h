@@ -27,6 +27,7 @@ struct Wrapper {
     vectorcallfunc call;
     PyObject *plain;       // Triton's own function
     PyObject *type;        // the class of what is around the kernel
+    PyObject *bind;        // of compiled kernels: makes the Bound of one, or null
     PyObject *config;      // of autotuners: the class of configs, or null, like the next two
     PyObject *all_kwargs;  // the function of that class that is not called here
     PyObject *fields;      // a tuple: the options among the fields of a config
@@ -122,5 +123,10 @@ PyObject *entry(PyObject *dict, const Ref &name, PyTypeObject *type);
 
 // `run` of an autotuner.
 PyObject *tuned_call(PyObject *object, PyObject *const *args, size_t nargsf, PyObject *names);
+
+// -- compiled.cpp -------------------------------------------------------------------------------
+
+// `compiled[grid]` of a compiled kernel.
+PyObject *compiled_call(PyObject *object, PyObject *const *args, size_t nargsf, PyObject *names);
 
 }  // namespace tzero

@@ -3,7 +3,8 @@
 The kernels do nothing, and all arguments are given by place. Samples of `installed` begin with
 `tzero.install()` and end with `tzero.uninstall()`, which is timed with them; the other contenders
 are Triton's own launches, and the bare launch in a C loop. A tuned kernel has two configs, and its
-key is tuned before.
+key is tuned before. `compiled` is ``compiled[grid](...)`` of a compiled kernel, as programs with a
+cache of their own launch it.
 """
 
 from __future__ import annotations
@@ -14,19 +15,26 @@ from typing import Any
 
 import torch
 import triton
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 import tzero
 from bench import floor
 from bench.measure import Call, Loop
-from bench.noop_kernels import KINDS, NOOPS
+from bench.noop_kernels import KINDS, NOOPS, noop_descriptors, noop_tuples
 from bench.record import Target
 from bench.rows.row import Case, Row
 
 __all__ = ["ROWS"]
 
 COUNTS = tuple(KINDS)
-ON_CPU = {"plain": 0.06, "tuned": 0.12, "heuristics": 0.15}
+ON_CPU = {"plain": 0.06, "tuned": 0.12, "heuristics": 0.15, "three": 0.15, "compiled": 0.3}
 """The largest allowed ratio to the same launch by Triton, the floor subtracted from both."""
+
+CONSTANTS = {"heuristics": 1, "three": 3}
+"""How many constants heuristics compute."""
+
+HOLDING = 0.1
+"""The same of a launch whose arguments hold others."""
 
 ON_CUDA = {0: 1.25, 19: 1.4, 58: 1.7}
 """The largest allowed ratio of a plain launch to the floor, by number of arguments."""
@@ -34,7 +42,13 @@ ON_CUDA = {0: 1.25, 19: 1.4, 58: 1.7}
 MORE_ON_CUDA = {"tuned": 0.6e-6, "heuristics": 0.5e-6}
 """How many seconds more a launch may take than a plain one."""
 
-TITLES = {"plain": "", "tuned": " through triton.autotune", "heuristics": " through a heuristic"}
+TITLES = {
+    "plain": "",
+    "tuned": " through triton.autotune",
+    "heuristics": " through a heuristic",
+    "three": " through three heuristics",
+    "compiled": " of a compiled kernel",
+}
 
 
 def _given(count: int, device: str) -> tuple[list[Any], dict[str, Any]]:
@@ -57,19 +71,23 @@ def _wrapped(kind: str, count: int, constants: dict[str, Any]) -> tuple[Any, dic
         key = ["n0"] if count else []
         configs = [triton.Config(dict(constants), num_warps=warps) for warps in (1, 2)]
         return triton.autotune(configs, key=key)(kernel), {}
-    *rest, (last, value) = constants.items()
-    return triton.heuristics({last: functools.partial(_constant, value)})(kernel), dict(rest)
+    many = CONSTANTS[kind]
+    rest, last = list(constants.items())[:-many], list(constants.items())[-many:]
+    functions = {name: functools.partial(_constant, value) for name, value in last}
+    return triton.heuristics(functions)(kernel), dict(rest)
 
 
 def _constant(value: int, given: Any) -> int:
     return value
 
 
-def _launches(kernel: Any, given: list[Any], named: dict[str, Any], install: bool) -> Loop:
+def _launches(
+    kernel: Any, given: list[Any], named: dict[str, Any], install: bool, grid: Any = (1,)
+) -> Loop:
     """Launches as a program makes them: in a loop, with every argument a local variable."""
     places = [f"a{k}" for k in range(len(given))]
     world: dict[str, Any] = dict(zip(places, given, strict=True))
-    world |= {"kernel": kernel, "grid": (1,), "tzero": tzero}
+    world |= {"kernel": kernel, "grid": grid, "tzero": tzero}
     local = ", ".join(f"{name}={name}" for name in world)
     passed = ", ".join([*places, *map(str, named.values())])
     lines = [
@@ -85,13 +103,17 @@ def _launches(kernel: Any, given: list[Any], named: dict[str, Any], install: boo
 
 def _case(kind: str, count: int, device: str, beside: bool) -> Case:
     given, constants = _given(count, device)
-    kernel, named = _wrapped(kind, count, constants)
-    contenders: dict[str, Call] = {
-        "triton": _launches(kernel, given, named, False),
-        "installed": _launches(kernel, given, named, True),
-    }
     plain = triton.jit(NOOPS[count].fn)
     compiled = plain[(1,)](*given, **constants, num_warps=1)
+    grid: tuple[int, ...] = (1,)
+    if kind == "compiled":
+        kernel, named, grid = compiled, constants, (1, 1, 1)  # it takes three
+    else:
+        kernel, named = _wrapped(kind, count, constants)
+    contenders: dict[str, Call] = {
+        "triton": _launches(kernel, given, named, False, grid),
+        "installed": _launches(kernel, given, named, True, grid),
+    }
     make = floor.on_cuda if device == "cuda" else floor.on_cpu
     contenders["floor"] = make(compiled, 1, given)
     if beside:
@@ -104,6 +126,30 @@ def _case(kind: str, count: int, device: str, beside: bool) -> Case:
 
     settle = torch.cuda.synchronize if device == "cuda" else lambda: None
     return Case(contenders, check, settle=settle)
+
+
+def _holding_case(what: str) -> Case:
+    """Arguments that hold others: 17 values in two tuples, or two tensor descriptors."""
+    given, constants = _given(19, "cpu")
+    floor_of = triton.jit(NOOPS[19].fn)[(1,)](*given, **constants)
+    if what == "tuples":
+        kernel, held = triton.jit(noop_tuples.fn), [(*given[:8],), (*given[8:14], (*given[14:],))]
+    else:
+        source = torch.zeros(16, 16)
+        block = TensorDescriptor.from_tensor(source, [8, 16])
+        kernel, held, constants = triton.jit(noop_descriptors.fn), [block, block, 17], {}
+    contenders: dict[str, Call] = {
+        "triton": _launches(kernel, held, constants, False),
+        "installed": _launches(kernel, held, constants, True),
+        "floor": floor.on_cpu(floor_of, 1, given),
+    }
+
+    def check() -> None:
+        for call in contenders.values():
+            for _ in range(3):
+                call()
+
+    return Case(contenders, check)
 
 
 def _made(kind: str, count: int, device: str, beside: bool) -> Callable[[], Case]:
@@ -125,7 +171,21 @@ ROWS = (
         )
         for kind in ON_CPU
         for count in COUNTS
-        if kind != "heuristics" or count
+        if KINDS[count][3] >= CONSTANTS.get(kind, 0)
+    ),
+    *(
+        Row(
+            f"install.{what}",
+            f"Launch with {what}, tzero.install()",
+            functools.partial(_holding_case, what),
+            subject="installed",
+            baseline="triton",
+            floor="floor",
+            unit="us",
+            target=Target("ratio", HOLDING),
+            interpreted=False,
+        )
+        for what in ("tuples", "descriptors")
     ),
     *(
         Row(

@@ -46,6 +46,9 @@ def configure(
     constexpr: type,
     current: object,
     const_expr: type,
+    callable: type,
+    descriptor: type | None,
+    size: type,
     handle: int,
 ) -> None: ...
 def open_cuda() -> bool: ...
@@ -129,6 +132,7 @@ class Run:
     def __get__(self, instance: Any, owner: Any = None, /) -> Any: ...
     def __getattribute__(self, name: str, /) -> Any: ...
     choice: int
+    def beside_of(self, kernel: Any, /) -> Launchable: ...
 
 @final
 class Wrapper:
@@ -140,6 +144,7 @@ class Wrapper:
         config: type = ...,
         all_kwargs: Any = ...,
         fields: tuple[str, ...] = ...,
+        bind: Any = ...,
     ) -> Self: ...
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
     def __get__(self, instance: Any, owner: Any = None, /) -> Any: ...
@@ -148,6 +153,24 @@ class Wrapper:
 @final
 class OnGrid:
     kernel: Any
+    grid: Any
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+
+@final
+class Bound:
+    def __new__(
+        cls,
+        kernel: Any,
+        beside: Launchable | None,
+        description: Any,
+        run: Any,
+        launch_metadata: Any,
+    ) -> Self: ...
+    def __deepcopy__(self, memo: Any, /) -> Self: ...
+    def __reduce__(self) -> tuple[Any, ...]: ...
+
+@final
+class OnBound:
     grid: Any
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
 

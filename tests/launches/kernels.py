@@ -91,10 +91,33 @@ def nested(out, items):
     tl.store(out + 2, items[1][1])
 
 
+def count_first(out, items):
+    tl.store(out, len(items[0]))
+
+
+def named_items(out, items):
+    tl.store(out, items.first)
+    tl.store(out + 1, items.second)
+
+
 def descriptor(source, out, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     block = source.load([0, 0])
     at = tl.arange(0, ROWS)[:, None] * COLUMNS + tl.arange(0, COLUMNS)[None, :]
     tl.store(out + at, block)
+
+
+def sum_of_block(source, out):
+    tl.store(out, tl.sum(tl.sum(source.load([0, 0]), 0), 0))
+
+
+def described_item(items, out, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    block = items[1][0].load([0, 0]) + items[0] + items[1][1]
+    at = tl.arange(0, ROWS)[:, None] * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+    tl.store(out + at, block)
+
+
+def call_item(out, items):
+    tl.store(out, items[0](tl.load(out)) + items[1])
 
 
 def count_programs(out):

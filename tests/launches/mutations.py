@@ -245,6 +245,28 @@ def options_are_not_read(patch: Patch) -> None:
     patch.setattr(Reader, "read", property(read, keep), raising=False)
 
 
+def described_as(change: Callable[[Any], Any]) -> Callable[[Patch], None]:
+    """Triton's description of an argument, changed."""
+
+    def mutate(patch: Patch) -> None:
+        original = triton_launch.specialization
+        patch.setattr(triton_launch, "specialization", lambda *given: change(original(*given)))
+
+    return mutate
+
+
+def _flat(description: Any) -> Any:
+    """Without the places where tuples begin and end."""
+    if not isinstance(description, tuple):
+        return (description,)
+    return tuple(item for each in description for item in _flat(each))
+
+
+def _without_block(description: Any) -> Any:
+    kind, rest = description
+    return (re.sub(r"\[.*\]", "", kind), rest) if isinstance(kind, str) else description
+
+
 MUTATIONS: dict[str, Callable[[Patch], None]] = {
     "alignment": alignment_is_not_read,
     "integer_one": without("NAME == 1(, )?", _is_int),
@@ -268,6 +290,8 @@ MUTATIONS: dict[str, Callable[[Patch], None]] = {
     "stream": asked_once("get_current_stream"),
     "cache": lambda patch: patch.setattr(Compiled, "is_current", lambda self, *where: True),
     "grid": first_grid_forever,
+    "tuple_shape": described_as(_flat),
+    "descriptor_block": described_as(_without_block),
 }
 """For each guard, what takes it out of `tzero.launches.python`."""
 

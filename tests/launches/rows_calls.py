@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import namedtuple
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -341,7 +342,8 @@ Pair = namedtuple("Pair", "first second")
 def the_items_of_a_tuple_are_arguments(make, device):
     kernel, out = make(kernels.numbers), floats(device)
     warm(kernel, lambda: kernel[GRID](out, (7, 8)))
-    for value in ((3, 4), (1, 16), (2.5, True), Pair(5, 6), (2**31, 1), (7, 8)):
+    sizes = torch.ones(2, 3).shape
+    for value in ((3, 4), (1, 16), (2.5, True), Pair(5, 6), (2**31, 1), sizes, (7, 8)):
         kernel[GRID](out, value)
         assert out.tolist()[:2] == [float(each) for each in value]
     for value in ((tl.constexpr(5), 6), (tl.constexpr(9), 6)):
@@ -364,6 +366,151 @@ def tensors_in_nested_tuples_have_dtype_and_alignment(make, device):
     kernel[GRID](out, (source.to(torch.int32) + 3, (1, 2)))
     assert out.tolist()[:3] == [3.0, 1.0, 2.0]
     assert kernel[GRID](out, (source, (3, 4))) is aligned
+
+
+@row("tuple_shape")
+def where_a_tuple_ends_is_seen(make, device):
+    kernel, out = make(kernels.count_first), integers(device)
+    warm(kernel, lambda: kernel[GRID](out, ((7, 8), (9,))))
+    assert out[0].item() == 2
+    for items, count in (
+        (((7,), (8, 9)), 1),
+        (((7, 8, 9), ()), 3),
+        (((), (7, 8, 9)), 0),
+        (((7, 8), (9,)), 2),
+        (((7, 8), 9), 2),
+    ):
+        kernel[GRID](out, items)
+        assert out[0].item() == count
+
+
+class Swapped(NamedTuple):
+    """The fields of `Pair`, in another order."""
+
+    second: int
+    first: int
+
+
+@row()
+def named_tuples_are_what_triton_takes_them_for(make, device):
+    kernel, out = make(kernels.named_items), floats(device)
+    pair = warm(kernel, lambda: kernel[GRID](out, Pair(7, 8)))
+    assert out.tolist()[:2] == [7.0, 8.0]
+    for first, second in ((3, 4), (1, 2.5), (2**40, 16), (7, 8)):
+        kernel[GRID](out, Pair(first, second))
+        assert out.tolist()[:2] == [first, second]
+    # Triton compares classes with equal items as equal, so that the first one compiled serves both.
+    assert kernel[GRID](out, Swapped(second=5, first=6)) is pair
+    assert out.tolist()[:2] == [5.0, 6.0]
+
+
+class Computed(tuple):
+    """A tuple that says itself what its items are."""
+
+    def __getitem__(self, index):
+        return super().__getitem__(index) + 1
+
+
+@row()
+def a_tuple_that_computes_its_items_is_asked(make, device):
+    kernel, out = make(kernels.numbers), floats(device)
+    warm(kernel, lambda: kernel[GRID](out, (7, 8)))
+    for _ in range(2):
+        kernel[GRID](out, Computed((3, 5)))
+        stored = out.tolist()[:2]
+        assert stored == ([4.0, 6.0] if device.type == "cpu" else [3.0, 5.0])
+
+
+@row()
+def items_that_do_not_fit_are_refused_in_tritons_words(make, device):
+    kernel, out = make(kernels.numbers), floats(device)
+    warm(kernel, lambda: kernel[GRID](out, (7, 8)))
+    for items in (("text", 1), ([1], 2), (object(), 3)):
+        for _ in range(2):
+            with pytest.raises(TypeError, match="failed to specialize argument of type: tuple"):
+                kernel[GRID](out, items)
+    deep = 1
+    for _ in range(40):
+        deep = (deep,)
+    kernel[GRID](out, (7, 8, deep))  # nobody reads it
+    kernel[GRID](out, (9, 8))
+    assert out.tolist()[:2] == [9.0, 8.0]
+
+
+@row()
+def a_grid_function_sees_tuples_and_may_change_memory(make, device):
+    kernel, out = make(kernels.nested), floats(device)
+    source = torch.arange(9.0, device=device)
+    seen = []
+
+    def grid(meta):
+        seen.append(meta["items"][1])
+        if len(seen) > 3:
+            source.set_(torch.full((9,), 4.0, device=device))
+        return GRID
+
+    warm(kernel, lambda: kernel[grid](out, (source, (3, 4))))
+    kernel[grid](out, (source, (3, 5)))
+    assert out.tolist()[:3] == [4.0, 3.0, 5.0]
+    assert seen == [(3, 4)] * 3 + [(3, 5)]
+
+
+@row()
+def kernels_are_compiled_in_where_a_number_goes(make, device):
+    kernel, out = make(kernels.call_item), floats(device)
+    out.fill_(1.0)
+    warm(kernel, lambda: kernel[GRID](out, (kernels.plus_one, 3)))
+    for function, stored in ((kernels.times_five, 13.0), (kernels.plus_one, 6.0)):
+        out.fill_(2.0)
+        kernel[GRID](out, (function, 3))
+        assert out[0].item() == stored
+
+
+@row()
+def a_descriptor_is_read_anew_each_time(make, device):
+    kernel = make(kernels.descriptor)
+    source = torch.arange(64.0, device=device).reshape(8, 8)
+    out = torch.zeros(4, 8, device=device)
+    given = TensorDescriptor.from_tensor(source, [4, 8])
+    warm(kernel, lambda: kernel[GRID](given, out, ROWS=4, COLUMNS=8))
+    given.base = source + 100
+    kernel[GRID](given, out, ROWS=4, COLUMNS=8)
+    assert torch.equal(out, source[:4] + 100)
+    given.shape = [2, 8]
+    kernel[GRID](given, out, ROWS=4, COLUMNS=8)
+    assert torch.equal(out[:2], source[:2] + 100) and not out[2:].any()
+    given.padding = "nan"
+    kernel[GRID](given, out, ROWS=4, COLUMNS=8)
+    assert torch.equal(out[:2], source[:2] + 100) and out[2:].isnan().all()
+    given.shape, given.strides = (8, 8), (16, 1)
+    given.base = torch.arange(128.0, device=device).reshape(8, 16)
+    kernel[GRID](given, out, ROWS=4, COLUMNS=8)
+    assert torch.equal(out, given.base[:4, :8])
+    given.block_shape[0] = 2
+    kernel[GRID](given, out, ROWS=2, COLUMNS=8)
+    assert torch.equal(out[:2], given.base[:2, :8])
+
+
+@row()
+def descriptors_in_tuples_are_descriptors(make, device):
+    kernel = make(kernels.described_item)
+    source = torch.arange(64.0, device=device).reshape(8, 8)
+    out = torch.zeros(4, 8, device=device)
+    for offset in (0, 1, 1, 3, 3):
+        given = TensorDescriptor.from_tensor(source + offset, [4, 8])
+        kernel[GRID]((offset, (given, 2.5)), out, ROWS=4, COLUMNS=8)
+        assert torch.equal(out, source[:4] + 2 * offset + 2.5)
+
+
+@row("descriptor_block")
+def the_block_of_a_descriptor_is_seen(make, device):
+    kernel, out = make(kernels.sum_of_block), floats(device)
+    source = torch.ones(8, 8, device=device)
+    tall = TensorDescriptor.from_tensor(source, [4, 8])
+    warm(kernel, lambda: kernel[GRID](tall, out))
+    for block in ([2, 8], [8, 8], [4, 4], [4, 8]):
+        kernel[GRID](TensorDescriptor.from_tensor(source, block), out)
+        assert out[0].item() == block[0] * block[1]
 
 
 @row()

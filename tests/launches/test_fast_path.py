@@ -5,6 +5,7 @@ A row that passes because every launch was handed over to Triton would prove not
 
 from __future__ import annotations
 
+import enum
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -16,17 +17,26 @@ import triton.language as tl
 from triton import knobs
 from triton.runtime.driver import driver
 from triton.runtime.jit import JITFunction
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 import tzero
 from tests.launches import kernels
 from tests.launches.looking import kind_of, warm, watched
 from tests.launches.rows_arguments import Mine, Pointer, integers
+from tests.launches.rows_calls import Pair
 from tests.launches.rows_world import alike
-from tests.tiers import jit_maker
+from tests.tiers import can_launch, jit_maker
 from tzero.arguments.launch_facts import Reader
 from tzero.launches.python import Launching
 
 Call = Callable[[], Any]
+
+
+class Colour(enum.Enum):
+    """Members of it are constants of kernels."""
+
+    RED = 1
+    BLUE = 2
 
 
 def filled(make: Any, device: Any, *variants: Any) -> tuple[Any, Call]:
@@ -97,18 +107,49 @@ def pointed(make: Any, device: Any) -> tuple[Any, Call]:
     return kernel, lambda: (kernel[(1,)](pointer, 7), kernel[(1,)](mine, 7))
 
 
-TWIN: dict[str, Callable[[Any, Any], tuple[Any, Call]]] = {
-    "tuples": described(kernels.numbers, (7, 8), (1, 2.5)),
+def descriptors(make: Any, device: Any) -> tuple[Any, Call]:
+    kernel, out = make(kernels.descriptor), torch.zeros(4, 8, device=device)
+    source = torch.ones(8, 8, device=device)
+    both = [
+        TensorDescriptor.from_tensor(source, [4, 8]),
+        TensorDescriptor(source, [2, 8], [8, 1], [4, 8]),
+    ]
+
+    def call() -> None:
+        for each in both:
+            kernel[(1,)](each, out, ROWS=4, COLUMNS=8)
+
+    return kernel, call
+
+
+HOLDING: dict[str, Callable[[Any, Any], tuple[Any, Call]]] = {
+    "tuples": described(kernels.numbers, (7, 8), (1, 2.5), Pair(3, 4), (tl.constexpr(3), 5)),
+    "sizes of a tensor": described(kernels.numbers, torch.ones(3, 4).shape, torch.ones(5, 1).shape),
+    "tuples in tuples": described(kernels.count_first, ((7, 8), ((1,), ()))),
+    "kernels in tuples": described(kernels.call_item, (kernels.plus_one, 3)),
     "wrapped constants": described(kernels.put, tl.constexpr(7), tl.constexpr(9)),
+    "descriptors": descriptors,
+}
+"""What holds other values; on the CPU native launches take these too."""
+
+CONSTANTS: dict[str, Callable[[Any, Any], tuple[Any, Call]]] = {
+    "texts as constants": described(kernels.choose, "left", "right"),
     "dtypes as constants": described(kernels.cast, tl.float32, tl.int32),
+    "tuples as constants": described(kernels.pair, (1, 2), (3, 4.5)),
+    "members of enums as constants": described(kernels.choose, Colour.RED, Colour.BLUE),
+    "wrapped texts as constants": described(kernels.choose, tl.constexpr("left")),
     "kernels as constants": described(kernels.call, kernels.plus_one, kernels.times_five),
+}
+"""Constants of all kinds, which native launches take."""
+
+TWIN: dict[str, Callable[[Any, Any], tuple[Any, Call]]] = {
     "objects with pointers": pointed,
 }
 """What the Python twin launches too, by Triton's description of it."""
 
 
 def cases() -> Any:
-    both = {**COMMON, **TWIN}
+    both = {**COMMON, **HOLDING, **CONSTANTS, **TWIN}
     return pytest.mark.parametrize("case", both.values(), ids=both.keys())
 
 
@@ -134,12 +175,14 @@ def test_a_steady_launch_does_not_enter_tritons(
         call()
 
 
-@pytest.mark.parametrize("case", COMMON.values(), ids=COMMON.keys())
+NATIVE = {**COMMON, **CONSTANTS, **({} if torch.cuda.is_available() else HOLDING)}
+
+
+@pytest.mark.parametrize("case", NATIVE.values(), ids=NATIVE.keys())
 def test_a_steady_native_launch_does_not_enter_the_python_twins(
-    case: Any, fast_tier: int, device: Any, monkeypatch: pytest.MonkeyPatch
+    case: Any, device: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if fast_tier != 2:
-        pytest.skip("about native launches")
+    can_launch(2)
     _, call = case(jit_maker(2), device)
     call()
     call()

@@ -1,6 +1,7 @@
 """Adapts the functions that every launch by Triton goes through: replaces them and puts them back.
 
-    kernel[grid]   KernelInterface.__getitem__ ─► Heuristics.run, Autotuner.run ─► JITFunction.run
+    kernel[grid]     KernelInterface.__getitem__ ─► Heuristics.run, Autotuner.run ─► JITFunction.run
+    compiled[grid]   CompiledKernel.__getitem__
 
 Enters: native functions to use instead, a function that is shown launches, and blocks in which
 autotuners launch with every config. Leaves: Triton's classes, with the functions that are right
@@ -14,8 +15,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from types import CodeType
 from typing import Any
 
+from triton.compiler.compiler import CompiledKernel
 from triton.runtime.autotuner import Autotuner, Config, Heuristics
 from triton.runtime.jit import JITFunction, KernelInterface
 
@@ -24,8 +27,11 @@ from tzero import locks
 __all__ = [
     "ENTRIES",
     "OPTIONS",
+    "READ_BY_COMPILED",
+    "CompiledKernel",
     "Config",
     "all_kwargs",
+    "compiled_is_known",
     "configs_are_known",
     "every_config",
     "is_entry",
@@ -41,11 +47,17 @@ ENTRIES: Mapping[str, tuple[type, str]] = {
     "tuned": (Autotuner, "run"),
     "heuristics": (Heuristics, "run"),
     "subscript": (KernelInterface, "__getitem__"),
+    "compiled": (CompiledKernel, "__getitem__"),
 }
 """The functions, by what native code calls them: a class and a name."""
 
 plain: Mapping[str, Any] = {key: vars(kind)[name] for key, (kind, name) in ENTRIES.items()}
 """Triton's own functions."""
+
+READ_BY_COMPILED: Mapping[str, Any] = {
+    name: vars(CompiledKernel)[name] for name in ("run", "launch_metadata")
+}
+"""What ``compiled[grid](...)`` uses of its class."""
 
 OPTIONS = ("num_warps", "num_ctas", "num_stages", "maxnreg", "ir_override")
 """The fields of a config that `Config.all_kwargs` adds to its arguments, in order, unless None."""
@@ -75,10 +87,46 @@ def configs_are_known() -> bool:
     )
 
 
+_READ = frozenset(
+    [
+        "_init_handles",
+        "driver",
+        "active",
+        "get_current_device",
+        "get_current_stream",
+        "launch_metadata",
+        "run",
+        "function",
+        "packed_metadata",
+        "knobs",
+        "runtime",
+        "launch_enter_hook",
+        "launch_exit_hook",
+    ]
+)
+
+
+def compiled_is_known() -> bool:
+    """Whether ``compiled[grid](...)`` reads what native code compares, and nothing else.
+
+    >>> compiled_is_known()
+    True
+    """
+    return set(_names(plain["compiled"].__code__)) <= _READ
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for each in code.co_consts:
+        if isinstance(each, CodeType):
+            yield from _names(each)
+
+
 _lock = locks.lock(fork_waits=True)  # protects what follows, and Triton's classes
 _native: dict[str, Any] = {}  # what stands in for each, by the same keys
 _shown: Callable[..., Any] | None = None
-_known: list[Any] = []  # all that ever stood in for one
+_known: list[Any] = []  # all that ever stood in for one, but for that of compiled kernels
+_of_compiled: list[Any] = [plain["compiled"]]  # Triton's own and what ever stood in for it
 
 
 def replace(functions: Mapping[str, Any]) -> None:
@@ -89,7 +137,9 @@ def replace(functions: Mapping[str, Any]) -> None:
     with _lock:
         _native.clear()
         _native.update(functions)
-        know(functions.values())
+        know(each for key, each in functions.items() if key != "compiled")
+        if not _is_in(functions.get("compiled", plain["compiled"]), _of_compiled):
+            _of_compiled.append(functions["compiled"])
         _put()
 
 
@@ -131,12 +181,14 @@ def _show(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
 
 
 def is_entry(function: Any) -> bool:
-    """Whether a function is one of Triton's that launches, or stands in for one.
+    """Whether a function is one of Triton's through which kernels are launched, or stands in for
+    one. Recorders do not see the launches of a compiled kernel, so that its function is none.
 
-    >>> is_entry(print)
-    False
+    >>> is_entry(print), is_entry(plain["run"]), is_entry(plain["compiled"])
+    (False, True, False)
     """
-    return _is_in(function, (*plain.values(), *_known, _show, _tune))
+    runs = (each for key, each in plain.items() if key != "compiled")
+    return _is_in(function, (*runs, *_known, _show, _tune))
 
 
 def _is_in(value: Any, those: Iterable[Any]) -> bool:
@@ -152,7 +204,8 @@ def _put() -> None:
         if key == "tuned" and _tuners:
             found = _tune
         now = vars(kind)[name]
-        if now is not found and is_entry(now):
+        is_known = _is_in(now, _of_compiled) if key == "compiled" else is_entry(now)
+        if now is not found and is_known:
             setattr(kind, name, found)
 
 

@@ -15,6 +15,7 @@ and is the first test to fail on a new one; the steps are in `tzero.adapters`.
 from __future__ import annotations
 
 import ast
+import dataclasses
 import inspect
 import re
 import threading
@@ -80,6 +81,7 @@ __all__ = [
     "options_of",
     "parameters",
     "plain_alignment",
+    "plain_descriptor",
     "plain_run",
     "set_source",
     "source_of",
@@ -159,12 +161,13 @@ class Parameter(NamedTuple):
     default: Any = inspect.Parameter.empty
 
 
-def unsupported(function: JITFunction[Any]) -> str:
-    """Why only Triton can launch a kernel with these parameters; empty for most kernels."""
+def unsupported(function: JITFunction[Any], *, in_python: bool = True) -> str:
+    """Why only Triton can launch a kernel with these parameters; empty for most kernels.
+    `in_python`: Python reads its arguments too, with code that has names of its own."""
     for parameter in function.signature.parameters.values():
         if parameter.kind is inspect.Parameter.VAR_POSITIONAL:  # since 3.9
             return f"its parameter {parameter.name!r} collects several arguments"
-        if parameter.name.startswith("_tz_"):
+        if in_python and parameter.name.startswith("_tz_"):
             return f"its parameter {parameter.name!r} has a name that tzero reserves"
     return ""
 
@@ -218,6 +221,18 @@ def plain_alignment(backend: Any) -> bool:
     """Whether a backend specializes a pointer only on divisibility by 16. AMD's backend also looks
     at the size of the storage."""
     return bool(getattr(backend, "supports_native_tensor_specialization", False))
+
+
+_DESCRIPTOR = ("base", "shape", "strides", "block_shape", "padding", "round_f32_to_tf32")
+
+
+def plain_descriptor() -> type | None:
+    """The class of tensor descriptors that are made on the host, if it has the fields that native
+    code reads and no others. The last one is missing before 3.7."""
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    names = tuple(field.name for field in dataclasses.fields(TensorDescriptor))
+    return TensorDescriptor if names in (_DESCRIPTOR, _DESCRIPTOR[:-1]) else None
 
 
 def hooks() -> tuple[Any, Any] | None:

@@ -153,20 +153,29 @@ def gpu_options() -> frozenset[str]:
 class Parameter:
     """One parameter of the compiled kernel: name, Triton type, and where to find its value.
 
-    ``path`` indexes into the tuple of launch arguments and nested tuples; ``part`` extracts one
-    field of a tensor descriptor found there.
+    ``path`` indexes into the tuple of launch arguments and nested tuples; ``part`` names a field of
+    the tensor descriptor found there, and the axis if the field has several.
     """
 
     name: str
     type: str
     path: tuple[int, ...]
-    part: Callable[[Any], Any] | None = None
+    part: tuple[str, int] | None = None
 
     def read(self, args: Sequence[Any]) -> Any:
         value: Any = args
         for step in self.path:
             value = value[step]
-        return value if self.part is None else self.part(value)
+        return value if self.part is None else _PARTS[self.part[0]](value, self.part[1])
+
+
+_PARTS: dict[str, Callable[[Any, int], Any]] = {
+    "base": lambda descriptor, axis: descriptor.base,
+    "shape": lambda descriptor, axis: descriptor.shape[axis],
+    "strides": lambda descriptor, axis: descriptor.strides[axis],
+    "padding": lambda descriptor, axis: descriptor.padding == "nan",
+    "round_f32_to_tf32": lambda descriptor, axis: descriptor.round_f32_to_tf32,
+}
 
 
 def parameters(src: Any) -> list[Parameter]:
@@ -197,27 +206,23 @@ def _descriptor(name: str, type_: str, path: tuple[int, ...]) -> Iterator[Parame
         raise TypeError(
             f"argument {name!r} has the type {type_}, which the CPU backend does not support"
         )
-    axes = range(match[2].count(",") + 1)
+    rank = match[2].count(",") + 1
 
-    def part(label: str, kind: str, read: Callable[[Any], Any]) -> Parameter:
-        return Parameter(f"{name}.{label}", kind, path, read)
+    def part(field: str, kind: str) -> Parameter:
+        return Parameter(f"{name}.{field}", kind, path, (field, 0))
 
     def each_axis(field: str, kind: str) -> Iterator[Parameter]:
-        for axis in axes:
-            yield part(f"{field}[{axis}]", kind, partial(_axis, field, axis))
+        for axis in range(rank):
+            yield Parameter(f"{name}.{field}[{axis}]", kind, path, (field, axis))
 
-    yield part("base", f"*{match[1]}", lambda d: d.base)
+    yield part("base", f"*{match[1]}")
     yield from each_axis("shape", "i64")
     yield from each_axis("strides", "i64")
-    yield part("padding", "i1", lambda d: d.padding == "nan")
+    yield part("padding", "i1")
     if _rounds_descriptors():
-        yield part("round_f32_to_tf32", "i1", lambda d: d.round_f32_to_tf32)
+        yield part("round_f32_to_tf32", "i1")
     yield from each_axis("shape", "i32")
     yield from each_axis("strides", "i64")
-
-
-def _axis(field: str, axis: int, descriptor: Any) -> Any:
-    return getattr(descriptor, field)[axis]
 
 
 def _rounds_descriptors() -> bool:

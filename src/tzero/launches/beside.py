@@ -2,6 +2,7 @@
 
     kernel[grid](...) ─► `JITFunction.run` ── in a fallback, or chosen ──► native launch, guarded
                                            └ else, or a guard fails ──► Triton's own `run`
+    compiled[grid](...)  ── made from a chosen kernel ──► the same, by Triton's own otherwise
 
 Enters: a kernel that `triton.jit` made, at its first launch, and which kernels are chosen. Leaves:
 a `Launchable` beside it, in the kernel's dict, which has the keys and binaries of its launches.
@@ -25,8 +26,9 @@ from typing import Any
 
 from tzero import settings
 from tzero.adapters import triton_entries, triton_launch
+from tzero.events import Event, emit
 from tzero.fallbacks import Fallbacks
-from tzero.launches.native import NotNative, described, parameter_of
+from tzero.launches.native import NotNative, alone, described, parameter_of
 from tzero.launches.python import finish
 
 __all__ = ["Launches", "everywhere", "in_fallbacks", "launched", "nowhere", "with_native_run"]
@@ -63,7 +65,7 @@ def everywhere(native: ModuleType, chooses: Chooses) -> None:
     run = _run(native)
     _chooses = chooses
     run.choice = next(_numbers)
-    triton_entries.replace({"run": run, **_around(native)})
+    triton_entries.replace({"run": run, **_around(native), **_compiled(native)})
 
 
 def nowhere(native: ModuleType) -> None:
@@ -119,11 +121,10 @@ def with_native_run(kind: Any) -> type:
 @functools.cache
 def _around(native: ModuleType) -> dict[str, Any]:
     """What stands in for the functions of Triton's autotuners, heuristics and subscripts."""
-    kinds = {key: kind for key, (kind, _) in triton_entries.ENTRIES.items() if key != "run"}
+    kinds = {key: kind for key, (kind, _) in triton_entries.ENTRIES.items()}
     made = {
-        key: native.Wrapper(key, triton_entries.plain[key], kind)
-        for key, kind in kinds.items()
-        if key != "tuned"
+        key: native.Wrapper(key, triton_entries.plain[key], kinds[key])
+        for key in ("subscript", "heuristics")
     }
     if triton_entries.configs_are_known():
         made["tuned"] = native.Wrapper(
@@ -137,12 +138,41 @@ def _around(native: ModuleType) -> dict[str, Any]:
 
 
 @functools.cache
+def _compiled(native: ModuleType) -> dict[str, Any]:
+    """What stands in for ``compiled[grid]`` of compiled kernels."""
+    if not triton_entries.compiled_is_known():
+        reason = "Triton launches: this Triton launches compiled kernels in another way"
+        emit(Event("fallback", "compiled kernels", reason))
+        return {}
+    run = _run(native)
+
+    def bind(kernel: Any) -> Any:
+        """How native code launches a compiled kernel that is loaded."""
+        made_from = getattr(kernel.src, "fn", None)
+        said: Any
+        if not isinstance(made_from, triton_launch.JITFunction):
+            counts, said = None, "it was compiled from no function of triton.jit"
+            Fallbacks(kernel.name).lasting(f"Triton launches: {said}")
+        else:
+            counts = run.beside_of(made_from)
+            try:
+                said = counts.why_not or alone(native, kernel)
+            except NotNative as reason:
+                said = str(reason)
+        return native.Bound(kernel, counts, said, **triton_entries.READ_BY_COMPILED)
+
+    plain, kind = triton_entries.plain["compiled"], triton_entries.CompiledKernel
+    return {"compiled": native.Wrapper("compiled", plain, kind, bind=bind)}
+
+
+@functools.cache
 def _run(native: ModuleType) -> Any:
     """What stands in for `JITFunction.run`."""
     kind, most = _class(native), native.MOST_PARAMETERS
 
     def beside(kernel: Any) -> Any:
-        why_not, count = triton_launch.unsupported(kernel), len(kernel.params)
+        why_not = triton_launch.unsupported(kernel, in_python=False)
+        count = len(kernel.params)
         if not why_not and count > most:
             why_not = f"it has {count} parameters, more than {most}"
         return kind(kernel, why_not)
@@ -177,15 +207,15 @@ def _class(native: ModuleType) -> Any:
             self.fallbacks.lasting(f"Triton launches: {reason}")
 
         def _launched(self, grid: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-            """Let Triton launch. Returns the compiled kernel and its description, or None if native
-            code cannot launch it."""
+            """Let Triton launch. Returns the compiled kernel and its description, why native code
+            cannot launch it, or None if Triton does not keep it."""
             made = triton_launch.plain_run(self.kernel, *args, grid=grid, warmup=False, **kwargs)
             try:
-                return made, None if made is None else described(native, self.kernel, made)
+                if made is None:
+                    return None, None
+                return made, described(native, self.kernel, made, takes_nested=True)
             except NotNative as reason:
-                if _chooses is not None:
-                    self._left(str(reason))
-                return made, None
+                return made, str(reason)
 
         def _finish(self, kernel: Any, grid: Any, values: tuple[Any, ...], stream: int) -> Any:
             """Finish a launch in Python after native code has called the grid function."""

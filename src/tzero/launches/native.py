@@ -12,7 +12,7 @@ from __future__ import annotations
 import inspect
 import logging
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -26,6 +26,7 @@ from tzero.adapters.torch_modes import untraced
 from tzero.adapters.triton_launch import driver
 from tzero.arguments.extract import ConstExpr
 from tzero.cpu.launcher import Launcher
+from tzero.cpu.triton_compat import parameters
 from tzero.errors import LaunchFailed
 from tzero.launches.current_call import current
 from tzero.launches.python import Launching, PythonJit, finish
@@ -36,6 +37,7 @@ __all__ = [
     "NativeJit",
     "NotNative",
     "ParameterDescription",
+    "alone",
     "configure",
     "described",
     "make",
@@ -151,6 +153,9 @@ def configure(native: ModuleType) -> None:
         constexpr=triton_launch.Constexpr,
         current=current,
         const_expr=ConstExpr,
+        callable=triton_launch.JITCallable,
+        descriptor=triton_launch.plain_descriptor(),
+        size=torch.Size,
         handle=handle_offset(),
     )
 
@@ -171,14 +176,16 @@ def make(native: ModuleType) -> type[PythonJit]:
 
         @untraced
         def _launched(self, grid: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-            """Launch in Python. Returns the compiled kernel and its description, or None if native
-            code cannot launch it."""
+            """Launch in Python. Returns the compiled kernel and its description, why native code
+            cannot launch it, or None if Triton does not keep it."""
             kernel = Launching(self, grid)(*args, **kwargs)
             try:
-                return kernel, None if kernel is None else described(native, self, kernel)
+                if kernel is None:
+                    return None, None
+                return kernel, described(native, self, kernel, takes_nested=True)
             except NotNative as reason:
                 self.fallbacks.lasting(f"Python launches: {reason}")
-                return kernel, None
+                return kernel, str(reason)
 
         @untraced
         def _launch_in_python(
@@ -225,9 +232,11 @@ def parameter_of(parameter: triton_launch.Parameter) -> ParameterDescription:
     )
 
 
-def described(native: ModuleType, function: Any, kernel: Any) -> BinaryDescription | None:
-    """Describe a binary; None if Triton does not keep it, `NotNative` if only Python can launch
-    it."""
+def described(
+    native: ModuleType, function: Any, kernel: Any, *, takes_nested: bool = False
+) -> BinaryDescription | None:
+    """Describe a binary; None if Triton does not keep it, `NotNative` if only Python can launch it.
+    With `takes_nested` its arguments may hold others, and are numbered as `_leaves` does."""
     if not triton_launch.is_plain_driver(driver.active):
         raise NotNative("the active driver has been changed, or is not Triton's or tzero's")
     device = _device(function)
@@ -239,9 +248,11 @@ def described(native: ModuleType, function: Any, kernel: Any) -> BinaryDescripti
     cpu = cuda = None
     if isinstance(kept.run, Launcher):
         cpu = _on_cpu(kernel, kept.run)
+        types = _nested_types(kernel) if takes_nested else _types(kernel)
     else:
         cuda = _on_cuda(native, kernel, kept.run, device)
-    moves, size = _moves(native, kernel, native.HEAD_BYTES if cpu else 0)
+        types = _types(kernel)
+    moves, size = _moves(native, types, native.HEAD_BYTES if cpu else 0)
     return BinaryDescription(
         kernel=kernel,
         caches=kept.caches,
@@ -255,6 +266,31 @@ def described(native: ModuleType, function: Any, kernel: Any) -> BinaryDescripti
         block_bytes=size,
         cpu=cpu,
         cuda=cuda,
+    )
+
+
+def alone(native: ModuleType, kernel: Any) -> BinaryDescription:
+    """Describe a compiled kernel that is launched by itself, wherever it is kept; `NotNative` if
+    only Triton can launch it."""
+    if not triton_launch.is_plain_driver(driver.active):
+        raise NotNative("the active driver has been changed, or is not Triton's or tzero's")
+    if not isinstance(kernel.run, Launcher):
+        raise NotNative("compiled kernels by themselves are native on the CPU only")
+    cpu = _on_cpu(kernel, kernel.run)
+    moves, size = _moves(native, _types(kernel), native.HEAD_BYTES)
+    return BinaryDescription(
+        kernel=kernel,
+        caches=None,
+        table={},
+        key=None,
+        device=None,
+        name=kernel.name,
+        launcher=kernel.run,
+        function=kernel.function,
+        moves=moves,
+        block_bytes=size,
+        cpu=cpu,
+        cuda=None,
     )
 
 
@@ -306,18 +342,58 @@ def _types(kernel: Any) -> Iterator[tuple[int, str]]:
     for index, (name, type_) in enumerate(kernel.src.signature.items()):
         if type_ == "constexpr":
             continue
-        if not isinstance(type_, str) or (type_[0] != "*" and type_ not in _TYPES):
+        if not isinstance(type_, str) or type_.startswith("tensordesc"):
             raise NotNative(f"argument {name!r} has the type {type_}")
         yield index, type_
 
 
-def _moves(native: ModuleType, kernel: Any, head: int) -> tuple[tuple[MoveDescription, ...], int]:
+def _nested_types(kernel: Any) -> Iterator[tuple[int, str]]:
+    """The same of a binary for the CPU whose arguments may hold others."""
+    first: dict[tuple[int, ...], tuple[int, int]] = {}  # the number, and the rank of a descriptor
+    count = 0
+    for index, type_ in enumerate(kernel.src.signature.values()):
+        for path, rank in _leaves(type_, (index,)):
+            first[path] = (count, rank)
+            count += 2 * rank + 3 if rank else 1
+    for parameter in parameters(kernel.src):
+        number, rank = first[parameter.path]
+        field, axis = parameter.part or ("base", 0)
+        within = {
+            "base": 0,
+            "shape": 1 + axis,
+            "strides": 1 + rank + axis,
+            "padding": 1 + 2 * rank,
+            "round_f32_to_tf32": 2 + 2 * rank,
+        }
+        yield number + within[field], parameter.type
+
+
+def _leaves(type_: Any, path: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], int]]:
+    """What an argument of a type holds, in the order in which native/nested.cpp reads it: where it
+    is, and the rank of a descriptor or 0. A descriptor counts as its base, sizes, strides and two
+    flags."""
+    if isinstance(type_, (tuple, list)):
+        for index, item in enumerate(type_):
+            yield from _leaves(item, (*path, index))
+    elif type_.startswith("tensordesc"):
+        yield path, type_.partition("[")[2].partition("]")[0].count(",") + 1
+    else:
+        yield path, 0
+
+
+def _moves(
+    native: ModuleType, types: Iterable[tuple[int, str]], head: int
+) -> tuple[tuple[MoveDescription, ...], int]:
     """Lay the parameters out as a C struct behind `head` bytes; the moves, and the block's size."""
     moves, layout = [], f"@{head}x"
-    for index, type_ in _types(kernel):
+    for index, type_ in types:
+        if type_[0] != "*" and type_ not in _TYPES:
+            raise NotNative(f"argument {index} has the type {type_}")
         name, code = _POINTER if type_[0] == "*" else _TYPES[type_]
         layout += code
         offset = struct.calcsize(layout) - struct.calcsize(f"@{code}")
         moves.append(MoveDescription(index, native.PARAMETER_TYPES[name], offset))
+    if len(moves) > native.MOST_PARAMETERS:
+        raise NotNative(f"it has {len(moves)} parameters, more than {native.MOST_PARAMETERS}")
     # Native code may write the last one, too, with as many bytes as the widest type has.
     return tuple(moves), struct.calcsize(layout) + int(native.PARAMETER_BYTES)
