@@ -12,6 +12,7 @@
 
 #include "binary.h"
 #include "enums.h"
+#include "following.h"
 #include "frames.h"
 #include "guards.h"
 #include "plan.h"
@@ -418,7 +419,8 @@ int exec(PyObject *module) {
     if (add_types(module, state) < 0) return -1;
     if (add_dispatching(module, state) < 0) return -1;
     if (add_nearest(module, state) < 0 || add_run(module) < 0) return -1;
-    if (add_tracing(module) < 0 || add_wrappers(module, state) < 0) return -1;
+    if (add_tracing(module) < 0 || add_following(module) < 0) return -1;
+    if (add_wrappers(module, state) < 0) return -1;
     return add_ring(module, state);
 }
 

@@ -169,8 +169,22 @@ def unsupported(function: JITFunction[Any]) -> str:
     return ""
 
 
+_read: dict[int, tuple[list[KernelParam], tuple[Parameter, ...]]] = {}  # by the list's identity
+_MOST_READ = 1024
+
+
 def parameters(function: JITFunction[Any]) -> tuple[Parameter, ...]:
     """A kernel's parameters in order."""
+    params = function.params
+    found = _read.get(id(params))
+    if found is None or found[0] is not params:
+        if len(_read) >= _MOST_READ:
+            _read.clear()
+        found = _read[id(params)] = params, _parameters(params)
+    return found[1]
+
+
+def _parameters(params: list[KernelParam]) -> tuple[Parameter, ...]:
     return tuple(
         Parameter(
             name=p.name,
@@ -181,7 +195,7 @@ def parameters(function: JITFunction[Any]) -> tuple[Parameter, ...]:
             keyword_only=p._param.kind is inspect.Parameter.KEYWORD_ONLY,
             default=p.default,
         )
-        for p in function.params
+        for p in params
     )
 
 
@@ -291,10 +305,14 @@ def named(
     function: JITFunction[Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The arguments of a launch by parameter name, and its other options."""
-    names = [parameter.name for parameter in function.params]
-    given = {p.name: p.default for p in function.params} | dict(zip(names, args, strict=False))
-    given |= {name: value for name, value in kwargs.items() if name in given}
-    return given, {name: value for name, value in kwargs.items() if name not in given}
+    every = parameters(function)
+    given = {each.name: each.default for each in every}
+    for each, value in zip(every, args, strict=False):
+        given[each.name] = value
+    options = {}
+    for name, value in kwargs.items():
+        (given if name in given else options)[name] = value
+    return given, options
 
 
 def current_stream() -> Any:

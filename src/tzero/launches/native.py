@@ -12,6 +12,7 @@ from __future__ import annotations
 import inspect
 import logging
 import struct
+import weakref
 from collections.abc import Iterator, Mapping
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -292,9 +293,19 @@ def _device(function: Any) -> Any:
 _UNSTEADY = ("scf.for", "scf.while", "cf.", "tt.print", "tt.call")
 
 
+_works: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+
+
 def _steady_work(kernel: Any) -> int:
     """The element operations of one program of a CPU kernel; 0 if they depend on its arguments.
     Native code keeps the GIL during a short launch: releasing it costs more than the launch."""
+    found = _works.get(kernel)
+    if found is None:
+        found = _works[kernel] = _read_work(kernel)
+    return found
+
+
+def _read_work(kernel: Any) -> int:
     if "ttir" not in kernel.asm or any(word in kernel.asm["ttir"] for word in _UNSTEADY):
         return 0
     work: int = kernel.metadata.cpu_work
@@ -311,8 +322,19 @@ def _types(kernel: Any) -> Iterator[tuple[int, str]]:
         yield index, type_
 
 
-def _moves(native: ModuleType, kernel: Any, head: int) -> tuple[tuple[MoveDescription, ...], int]:
+_Laid = tuple[tuple[MoveDescription, ...], int]
+_laid: weakref.WeakKeyDictionary[Any, tuple[ModuleType, int, _Laid]] = weakref.WeakKeyDictionary()
+
+
+def _moves(native: ModuleType, kernel: Any, head: int) -> _Laid:
     """Lay the parameters out as a C struct behind `head` bytes; the moves, and the block's size."""
+    found = _laid.get(kernel)
+    if found is None or found[:2] != (native, head):
+        found = _laid[kernel] = native, head, _lay_out(native, kernel, head)
+    return found[2]
+
+
+def _lay_out(native: ModuleType, kernel: Any, head: int) -> _Laid:
     moves, layout = [], f"@{head}x"
     for index, type_ in _types(kernel):
         name, code = _POINTER if type_[0] == "*" else _TYPES[type_]

@@ -24,10 +24,11 @@ from typing import Any
 import torch
 
 from tzero.adapters.python_frames import Instruction, function_of, operands
+from tzero.reading.instructions import DROPPED, Passed, is_second_half
 from tzero.reading.integers_containers import Step
 from tzero.reading.integers_launches import as_run, classes_of, is_launching, launched_with
 from tzero.reading.integers_marks import Geometry, Lost, Mark, Marks, Offer, Ratio
-from tzero.reading.integers_steps import MOVE_NOTHING, is_second_half, moves
+from tzero.reading.integers_steps import MOVE_NOTHING, Moves, moves
 from tzero.symbolic.formulas import Formulas
 
 __all__ = ["Call", "Geometry", "Integers", "Lost", "Mark", "Offer", "Ratio", "Shadow"]
@@ -58,12 +59,13 @@ class Shadow:
 
     __slots__ = (
         *("after", "aside", "boxes", "call", "frame", "is_answer", "is_host", "is_open"),
-        *("local", "moves", "names", "packed", "stack"),
+        *("last", "local", "moves", "names", "packed", "stack"),
     )
 
     def __init__(self, frame: FrameType) -> None:
         self.frame = frame
         self.moves = moves(frame.f_code)
+        self.last = -1  # the offset of the instruction that was looked at last
         self.stack: list[Mark] = []
         self.local: dict[str, Mark] = {}
         self.packed: dict[
@@ -136,16 +138,24 @@ class Integers(Marks):
         if not self.lost:
             self._safely(self._enter, frame, is_host)
 
-    def before(self, frame: FrameType, at: Instruction) -> None:
-        """An instruction is about to run."""
+    def before(
+        self,
+        frame: FrameType,
+        at: Instruction,
+        moved: Moves | None = None,
+        values: Sequence[Any] | None = None,
+    ) -> bool:
+        """An instruction is about to run, on these values; those that `passed_over` names need not
+        be told of, unless the one before has returned True: that it awaits what comes of it."""
         if self.lost or is_second_half(at):
-            return
+            return False
         try:  # as `_safely`
-            self._before(frame, at)
+            return self._before(frame, at, moved, values)
         except Lost as error:
             self.lose(str(error))
         except Exception as error:
             self.lose(f"{type(error).__name__}: {error}")
+        return False
 
     def leave(self, frame: FrameType) -> None:
         """A followed frame is left, or a generator yields."""
@@ -238,26 +248,38 @@ class Integers(Marks):
 
     # -- instructions --------------------------------------------------------------------------
 
-    def _before(self, frame: FrameType, at: Instruction) -> None:
+    def _before(
+        self,
+        frame: FrameType,
+        at: Instruction,
+        moved: Moves | None,
+        values: Sequence[Any] | None,
+    ) -> bool:
         shadow = self._shadows.get(id(frame))
         if shadow is None or shadow.frame is not frame:
             raise Lost("a frame was not seen to begin")
-        kept, handler, count = shadow.moves[frame.f_lasti]
+        if moved is None:
+            moved = shadow.moves[frame.f_lasti]
+        kept, handler, count, passed = moved
         stack = shadow.stack
-        is_awaited = shadow.after is not None or shadow.call is not None or shadow.is_open
-        offers = self.offer is not None or self.reading is not None or self._taken is not None
-        if is_awaited or offers or kept is not None:  # else the instruction before left nothing
+        if passed is not None:
+            _catch_up(shadow, at, passed)
+        shadow.last = at.place
+        if self._awaits(shadow) or kept is not None:  # else the instruction before left nothing
             self._settle(shadow, at, kept)
         elif len(stack) != at.depth:
             raise Lost(f"{at.name} finds {at.depth} values and not {len(stack)}")
         if handler is None:
             if at.name not in MOVE_NOTHING:
                 self._unknown(shadow, at)
-            return
+            return shadow.is_open
         if not count:
             stack += handler.run(Step(self, shadow, at, (), []))
-            return
-        values = operands(frame, at, count)
+            return self._awaits(shadow)
+        if values is None:
+            values = operands(frame, at, count)
+        elif len(values) != count:
+            values = values[-count:]
         base = len(stack) - count
         marks = stack[base:]
         for mark, value in zip(marks, values, strict=True):
@@ -265,6 +287,18 @@ class Integers(Marks):
                 self.checked(mark, value)
         del stack[base:]
         stack += handler.run(Step(self, shadow, at, values, marks))
+        return self._awaits(shadow)
+
+    def _awaits(self, shadow: Shadow) -> bool:
+        """Whether something happens once the instruction that was looked at has run."""
+        return (
+            shadow.after is not None
+            or shadow.call is not None
+            or shadow.is_open
+            or self.offer is not None
+            or self.reading is not None
+            or self._taken is not None
+        )
 
     def _settle(self, shadow: Shadow, at: Instruction, kept: int | None) -> None:
         """The instruction before has run: mark its result, and agree on the depth. `kept` is not
@@ -380,6 +414,21 @@ class Integers(Marks):
 
 GENERATES = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 """Flags of functions whose frames are left and go on."""
+
+
+def _catch_up(shadow: Shadow, at: Instruction, passed: Passed) -> None:
+    """Move what the instructions have moved that were passed over before this one."""
+    start, moved = passed
+    if not start <= shadow.last < at.place:
+        return  # a jump has led here
+    stack, local = shadow.stack, shadow.local
+    for place, what in moved:
+        if place <= shadow.last:
+            continue
+        if what is DROPPED:
+            stack.pop()
+        else:
+            stack.append(None if what is None else local.get(what))
 
 
 def _bind(shadow: Shadow, offer: Offer) -> None:

@@ -57,8 +57,9 @@ class Steps:
         self._awaited: dict[int, tuple[Awaited, int]] = {}
         self._names: dict[int, tuple[str, ...]] = {}  # by frame: keywords of the next call
 
-    def take(self, frame: FrameType, ready: Ready) -> None:
-        """An instruction is about to run; the result of the call before it is on the stack."""
+    def take(self, frame: FrameType, ready: Ready, values: tuple[Any, ...]) -> bool:
+        """An instruction is about to run, on the last of these values; the result of the call
+        before it is on the stack. Returns whether it awaits what comes of this one."""
         at, count, handle = ready
         awaited, place = self._awaited.pop(id(frame), _NOTHING) if self._awaited else _NOTHING
         if self.fills_cache and (not _is_of_cache(awaited) or frame.f_lasti != place):
@@ -67,9 +68,11 @@ class Steps:
         self.cached, self.fills_cache = None, False
         if awaited is not None:
             self._came(awaited, frame, at, raised=frame.f_lasti != place)
-        if handle is not None:
-            self.operands = operands(frame, at, count) if count else ()
-            handle(self, frame, at, self.operands)
+        if handle is None:
+            return False
+        self.operands = values if count == len(values) else values[len(values) - count :]
+        handle(self, frame, at, self.operands)
+        return id(frame) in self._awaited
 
     def _came(self, awaited: Awaited, frame: FrameType, at: Instruction, raised: bool) -> None:
         """What the instruction before this one gave, or whether it raised."""
