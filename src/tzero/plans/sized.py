@@ -162,16 +162,21 @@ class _Folded:
             pinned,
             self._chosen,
         )
+        plan = self._plan
         slots = [
             dataclasses.replace(slot, opaque=True) if shape is None else slot
-            for slot, shape in zip(self._plan.slots, self._shapes, strict=True)
+            for slot, shape in zip(plan.slots, self._shapes, strict=True)
         ]
-        return dataclasses.replace(
-            self._plan,
-            slots=tuple(slots),
-            steps=tuple(replaced(step, by) for step in self._plan.steps),
-            result=replaced(self._plan.result, by),
-            sizing=sizing,
+        return Plan(  # `dataclasses.replace` takes longer
+            plan.kernel,
+            plan.leaves,
+            plan.by_value,
+            plan.guards,
+            tuple(slots),
+            tuple(replaced(step, by) for step in plan.steps),
+            replaced(plan.result, by),
+            plan.file,
+            sizing,
         )
 
 

@@ -76,10 +76,14 @@ class TorchSteps:
     ) -> None:
         """A torch function has returned; `ran` are the operators that ran in it."""
         name, own = torch_ops.named(func), torch_ops.is_own(func)
-        sizes = self._of(func, args, kwargs)
-        if own and torch_ops.is_read(name):
-            for tensor in tensors_of((args, dict(kwargs))):
+        is_read = own and torch_ops.is_read(name)
+        if is_read:
+            for tensor in tensors_of((args, kwargs)):
                 self.slots.value(tensor, f"what {name} reads")
+            if self._sizes is None or TorchSizes.is_announced(self._sizes, args, kwargs):
+                return
+        sizes = self._of(func, args, kwargs)
+        if is_read:
             if sizes is not None:
                 sizes.read(result)
             return

@@ -392,10 +392,10 @@ class Integers(Marks):
 
     def make_offer(self, shadow: Shadow, offer: Offer) -> None:
         """Offer a call to who understands it, if it has anything marked."""
-        offer = offer._replace(marks=[self.whole(mark) for mark in offer.marks])
         values = (offer.function, *offer.args, offer.subscript)
-        if any(mark is not None for mark in offer.marks) or any(map(self.holds_marks, values)):
-            self.offer, self._offering = offer, shadow
+        marks = [None if mark is None else self.whole(mark) for mark in offer.marks]
+        if any(mark is not None for mark in marks) or any(map(self.holds_marks, values)):
+            self.offer, self._offering = offer._replace(marks=marks), shadow
         else:
             self.pin_values(values)  # it may hold a list, and see what is put into it later
 

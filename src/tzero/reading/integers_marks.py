@@ -181,6 +181,8 @@ class Marks:
 
     def holds_marks(self, value: Any) -> bool:
         """Whether a value contains a mark, at any depth."""
+        if type(value) not in _OPENED and id(value) not in self._items:
+            return False
         return any(self.items_of(each) is not None for each in self._inside(value))
 
     def _inside(self, value: Any) -> list[Any]:
@@ -223,7 +225,10 @@ class Marks:
     def pin(self, value: Any, mark: Mark = None) -> None:
         """Pin a value and all that it contains: it is the same in every call of the plan. It may be
         held, and lists and dicts in it changed, where that is not seen."""
-        self._pin(mark)
+        if mark is not None:
+            self._pin(mark)
+        if type(value) not in _OPENED and id(value) not in self._items:
+            return
         for each in self._inside(value):
             _, items = self._items.pop(id(each), (None, []))
             for one in items.values() if isinstance(items, dict) else items:
@@ -236,7 +241,8 @@ class Marks:
         for value in values:
             self.pin(value)
         for mark in marks:
-            self._pin(mark)
+            if mark is not None:
+                self._pin(mark)
 
     def pin_read(self, values: Iterable[Any], marks: Iterable[Mark] = ()) -> None:
         """Pin values that are read now, and are not held."""

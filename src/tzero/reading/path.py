@@ -136,6 +136,11 @@ class Path:
         if self._is_over or self._is_paused or self._steps.fills_cache:
             return None
         code = frame.f_code
+        if code is self._host.__code__ and not self._seen and function_of(frame) is self._host:
+            if not self._follows_host:
+                return None
+            self._known(self._host)
+            return self._follow(frame)
         if self._is_plainly_of_library(frame, code):
             return None
         if code is self._host.__code__ and not self._follows_host:

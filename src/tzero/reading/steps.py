@@ -31,6 +31,7 @@ from tzero.reading.bytecode import implied
 from tzero.reading.called import Judge
 from tzero.reading.findings import Unreplayable
 from tzero.reading.imports import read_import
+from tzero.reading.instructions import is_second_half
 from tzero.reading.kinds import CACHED, EQUAL, KERNELS
 from tzero.reading.known import is_a, is_program_class
 from tzero.reading.purity import is_library
@@ -55,12 +56,13 @@ class Steps:
         result in the cache, which is guarded, and do not run it."""
         # By frame: what gives the value that comes next, and where the next instruction is.
         self._awaited: dict[int, tuple[Awaited, int]] = {}
+        self._after = 0  # where the result is there of the call that is about to be made
         self._names: dict[int, tuple[str, ...]] = {}  # by frame: keywords of the next call
 
     def take(self, frame: FrameType, ready: Ready, values: tuple[Any, ...]) -> bool:
         """An instruction is about to run, on the last of these values; the result of the call
         before it is on the stack. Returns whether it awaits what comes of this one."""
-        at, count, handle = ready
+        at, count, handle, self._after = ready
         awaited, place = self._awaited.pop(id(frame), _NOTHING) if self._awaited else _NOTHING
         if self.fills_cache and (not _is_of_cache(awaited) or frame.f_lasti != place):
             name = self.cached.__qualname__
@@ -243,10 +245,7 @@ class Steps:
         pending = self.judge.call(callee)
         if is_a(callee.function, CACHED):
             self.cached = callee.function.__wrapped__
-        after = at.after
-        if at.name == "PRECALL":  # the result comes after the second half
-            after = decoded(frame.f_code)[after].after
-        self._awaited[id(frame)] = Result(callee, self.frames, pending), after
+        self._awaited[id(frame)] = Result(callee, self.frames, pending), self._after
 
     def refused(self, frame: FrameType, at: Instruction, values: Any) -> None:
         """Instructions that are not followed."""
@@ -437,11 +436,13 @@ that is in neither table is not followed."""
 
 
 class Ready(NamedTuple):
-    """An instruction, how many operands it has, and what handles it: None for a harmless one."""
+    """An instruction; how many operands it has; what handles it, None for a harmless one; and the
+    offset of the instruction after it, or after the second half of a call."""
 
     at: Instruction
     takes: int
     handle: Handle | None
+    after: int
 
 
 _ready: weakref.WeakKeyDictionary[CodeType, Mapping[int, Ready | None]]
@@ -453,14 +454,16 @@ def ready(code: CodeType) -> Mapping[int, Ready | None]:
     of a call."""
     found = _ready.get(code)
     if found is None:
-        found = _ready[code] = {place: _made_ready(at) for place, at in decoded(code).items()}
+        every = decoded(code)
+        found = _ready[code] = {place: _made_ready(at, every) for place, at in every.items()}
     return found
 
 
-def _made_ready(at: Instruction) -> Ready | None:
-    if at.name == "CALL" and _CALLS == "PRECALL":
+def _made_ready(at: Instruction, every: Mapping[int, Instruction]) -> Ready | None:
+    if is_second_half(at):
         return None
     if at.name in _HARMLESS:
-        return Ready(at, 0, None)
+        return Ready(at, 0, None, at.after)
     count, handle = _HANDLERS.get(at.name, (0, Steps.refused))
-    return Ready(at, count if count >= 0 else arity(at), handle)
+    after = every[at.after].after if at.name == "PRECALL" else at.after
+    return Ready(at, count if count >= 0 else arity(at), handle, after)
