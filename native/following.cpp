@@ -16,6 +16,7 @@
 
 #include "enums.h"
 #include "frames.h"
+#include "state.h"
 
 namespace tzero {
 
@@ -263,18 +264,16 @@ PyObject *stepping_call(PyObject *object, PyObject *args, PyObject *) {
 
 PyObject *follower_new(PyTypeObject *type, PyObject *args, PyObject *) {
     PyObject *begin = nullptr, *step = nullptr, *leave = nullptr, *modules = nullptr;
-    PyObject *empty = nullptr, *kind = nullptr;
+    PyObject *empty = nullptr;
     if (!PyArg_ParseTuple(args, "OOOO!O:Follower", &begin, &step, &leave, &PyDict_Type, &modules,
                           &empty)) {
         return nullptr;
     }
     PyObject *module = PyType_GetModule(type);  // borrowed
     if (module == nullptr) return nullptr;
-    Ref found = Ref::steal(PyObject_GetAttrString(module, "_Stepping"));
-    kind = found.get();
-    if (kind == nullptr) return nullptr;
-    if (!PyType_Check(kind)) {
-        PyErr_SetString(PyExc_TypeError, "_Stepping is not a type");
+    Ref stepping_type = state_of(module)->stepping;
+    if (!stepping_type) {
+        PyErr_SetString(PyExc_RuntimeError, "the module is being cleared");
         return nullptr;
     }
     Ref self = Ref::steal(type->tp_alloc(type, 0));
@@ -285,7 +284,7 @@ PyObject *follower_new(PyTypeObject *type, PyObject *args, PyObject *) {
     made->leave = Ref::borrow(leave).release();
     made->modules = Ref::borrow(modules).release();
     made->empty = Ref::borrow(empty).release();
-    made->stepping = reinterpret_cast<PyTypeObject *>(found.release());
+    made->stepping = reinterpret_cast<PyTypeObject *>(stepping_type.release());
     made->awaits = made->sees_libraries = true;
     return self.release();
 }
@@ -357,13 +356,13 @@ PyType_Slot stepping_slots[] = {
 };
 
 PyType_Spec stepping_spec = {
-    "tzero._native._Stepping", sizeof(Stepping), 0,
+    "tzero._native.Stepping", sizeof(Stepping), 0,
     Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION, stepping_slots,
 };
 
 }  // namespace
 
-int add_following(PyObject *module) {
+int add_following(PyObject *module, State *state) {
     if (add_enum(module, "LOOKS", look_names) < 0) return -1;
     const std::pair<const char *, long> answers[] = {
         {"GOES_ON", goes_on}, {"AWAITS", awaits}, {"SEES_LIBRARIES", sees_libraries}};
@@ -373,13 +372,13 @@ int add_following(PyObject *module) {
     const std::pair<const char *, PyType_Spec *> types[] = {
         {"Instructions", &instructions_spec},
         {"Follower", &follower_spec},
-        {"_Stepping", &stepping_spec},
     };
     for (const auto &[name, spec] : types) {
         Ref made = Ref::steal(PyType_FromModuleAndSpec(module, spec, nullptr));
         if (!made || PyModule_AddObjectRef(module, name, made.get()) < 0) return -1;
     }
-    return 0;
+    state->stepping = Ref::steal(PyType_FromModuleAndSpec(module, &stepping_spec, nullptr));
+    return state->stepping ? 0 : -1;
 }
 
 }  // namespace tzero

@@ -51,7 +51,7 @@ struct State {
     Ref launchable;  // types
     Ref launching;
     Ref dispatching;
-    Ref ring, nearest, on_grid;
+    Ref ring, nearest, on_grid, stepping;
     Names names;
 
     // Set by configure().

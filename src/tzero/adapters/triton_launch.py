@@ -73,6 +73,7 @@ __all__ = [
     "interpreting",
     "is_interpreted",
     "is_plain_driver",
+    "kept_at",
     "knobs",
     "launch_knobs",
     "make_backend",
@@ -278,21 +279,30 @@ class Compiled(NamedTuple):
         return where is self.caches and self.table.get(self.key) is self.kernel
 
 
-def compiled(function: JITFunction[Any], kernel: Any, device: Any) -> Compiled | None:
-    """The place in Triton's cache of a kernel that was just launched; None if it has none."""
+def kept_at(
+    function: JITFunction[Any], kernel: Any, device: Any
+) -> tuple[Any, dict[str, Any], str] | None:
+    """The place in Triton's cache of a kernel that was just launched, as in `Compiled`: the
+    device's entry, the table in it, and the key there. None if it has none."""
     caches = function.device_caches.get(device)
     if caches is None:
         return None
     table = caches[0]
-    key = next((key for key, each in list(table.items()) if each is kernel), None)
-    if key is None:
+    for key, each in list(table.items()):
+        if each is kernel:
+            return caches, table, key
+    return None
+
+
+def compiled(function: JITFunction[Any], kernel: Any, device: Any) -> Compiled | None:
+    """A kernel that was just launched, with its place in Triton's cache; None if it has none."""
+    kept = kept_at(function, kernel, device)
+    if kept is None:
         return None
     run = kernel.run
     return Compiled(
         kernel,
-        caches,
-        table,
-        key,
+        *kept,
         run,
         kernel.function,
         kernel.packed_metadata,

@@ -232,26 +232,28 @@ def described(native: ModuleType, function: Any, kernel: Any) -> BinaryDescripti
     if not triton_launch.is_plain_driver(driver.active):
         raise NotNative("the active driver has been changed, or is not Triton's or tzero's")
     device = _device(function)
-    kept = triton_launch.compiled(function, kernel, device)
+    kept = triton_launch.kept_at(function, kernel, device)
     if kept is None:
         return None
-    if not triton_launch.plain_alignment(triton_launch.backend_of(kept.caches)):
+    caches, table, key = kept
+    launcher = kernel.run
+    if not triton_launch.plain_alignment(triton_launch.backend_of(caches)):
         raise NotNative("this backend specializes on more of a tensor than its alignment")
     cpu = cuda = None
-    if isinstance(kept.run, Launcher):
-        cpu = _on_cpu(kernel, kept.run)
+    if isinstance(launcher, Launcher):
+        cpu = _on_cpu(kernel, launcher)
     else:
-        cuda = _on_cuda(native, kernel, kept.run, device)
+        cuda = _on_cuda(native, kernel, launcher, device)
     moves, size = _moves(native, kernel, native.HEAD_BYTES if cpu else 0)
     return BinaryDescription(
         kernel=kernel,
-        caches=kept.caches,
-        table=kept.table,
-        key=kept.key,
+        caches=caches,
+        table=table,
+        key=key,
         device=device,
         name=kernel.name,
-        launcher=kept.run,
-        function=kept.handle,
+        launcher=launcher,
+        function=kernel.function,
         moves=moves,
         block_bytes=size,
         cpu=cpu,

@@ -193,8 +193,10 @@ class TorchSizes:
             found = rule(self._formulas, *args, **by_name)
         except (NoRule, ArithmeticError, TypeError, LookupError):
             return False
-        sizes, strides = (tuple(map(value, each)) for each in found[:2])
-        if (sizes, strides, value(found.offset)) != (tensor.size, tensor.stride, offset):
+        sizes, strides, start = found
+        if tuple(map(value, sizes)) != tensor.size or tuple(map(value, strides)) != tensor.stride:
+            return False
+        if value(start) != offset:
             return False
         self._sizes.shaped(slot, found, base)
         return True

@@ -260,7 +260,7 @@ class Integers(Marks):
             raise Lost("a frame was not seen to begin")
         if moved is None:
             moved = shadow.moves[frame.f_lasti]
-        kept, handler, count, passed = moved
+        kept, handler, count, passed, pushes = moved
         stack = shadow.stack
         if passed is not None:
             _catch_up(shadow, at, passed)
@@ -269,6 +269,9 @@ class Integers(Marks):
             self._settle(shadow, at, kept)
         elif len(stack) != at.depth:
             raise Lost(f"{at.name} finds {at.depth} values and not {len(stack)}")
+        if pushes is not None:
+            stack += [None] * pushes
+            return False
         if handler is None:
             if at.name not in MOVE_NOTHING:
                 self._unknown(shadow, at)
@@ -395,7 +398,9 @@ class Integers(Marks):
         values = (offer.function, *offer.args, offer.subscript)
         marks = [None if mark is None else self.whole(mark) for mark in offer.marks]
         if any(mark is not None for mark in marks) or any(map(self.holds_marks, values)):
-            self.offer, self._offering = offer._replace(marks=marks), shadow
+            if marks != offer.marks:
+                offer = offer._replace(marks=marks)
+            self.offer, self._offering = offer, shadow
         else:
             self.pin_values(values)  # it may hold a list, and see what is put into it later
 

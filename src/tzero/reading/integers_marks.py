@@ -107,7 +107,7 @@ class Marks:
 
     def mark_items(self, container: Any, items: Sequence[Mark] | Mapping[Any, Mark]) -> None:
         """Mark what a container contains."""
-        if isinstance(items, Mapping):
+        if type(items) is not list and isinstance(items, Mapping):
             of_dict = {key: self.whole(mark) for key, mark in items.items()}
             keys = list(dict.keys(container))
             if all(map(is_plain_key, keys)):  # all of them, in this order
@@ -115,14 +115,15 @@ class Marks:
             made: Items = of_dict
             pairs = [(dict.get(container, key), mark) for key, mark in of_dict.items()]
         else:
-            of_list = [self.whole(mark) for mark in items]
+            of_list = [None if mark is None else self.whole(mark) for mark in items]
             made = of_list
             held = _parts(container) if type(container) is slice else container
             if len(held) != len(of_list):
                 raise Lost(f"a {type(container).__name__} has not {len(of_list)} items")
             pairs = list(zip(held, of_list, strict=True))
         for value, mark in pairs:
-            self.checked(mark, value)
+            if mark is not None:
+                self.checked(mark, value)
         self._items.pop(id(container), None)
         if any(mark is not None for _, mark in pairs):
             self._items[id(container)] = container, made
@@ -304,7 +305,10 @@ def is_context(value: Any) -> bool:
     >>> is_context(torch.autograd.function.FunctionCtx()), is_context(3)
     (True, False)
     """
-    return issubclass(type(value), torch.autograd.function.FunctionCtx)
+    return issubclass(type(value), _CONTEXT)
+
+
+_CONTEXT = torch.autograd.function.FunctionCtx
 
 
 def is_plain_key(key: Any) -> bool:

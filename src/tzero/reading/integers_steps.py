@@ -501,12 +501,14 @@ MOVE_NOTHING = frozenset(
 class Moves(NamedTuple):
     """What an instruction does with the stack: how many values are kept below an exception, if only
     exceptions lead here; its handler, if it has one; how many values it takes; and the instructions
-    before it that may have been passed over, if any."""
+    before it that may have been passed over, if any. `pushes`: how many values it pushes, if that is
+    all it does, and they do not depend on sizes."""
 
     kept: int | None
     handler: Handler | None
     takes: int
     passed: Passed | None
+    pushes: int | None = None
 
 
 _moves: weakref.WeakKeyDictionary[CodeType, Mapping[int, Moves]]
@@ -530,4 +532,5 @@ def _moved(at: Instruction, kept: int | None, passed: Passed | None) -> Moves:
     if handler is None:
         return Moves(kept, None, 0, passed)
     takes = handler.takes if isinstance(handler.takes, int) else handler.takes(at)
-    return Moves(kept, handler, takes, passed)
+    pushes = _effect(at.name, at.arg) if handler.run is _push else None
+    return Moves(kept, handler, takes, passed, pushes)

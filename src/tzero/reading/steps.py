@@ -26,6 +26,7 @@ from tzero.adapters.python_frames import (
     function_of,
     operands,
 )
+from tzero.adapters.triton_launch import JITFunction
 from tzero.reading.attributes import INTROSPECTION
 from tzero.reading.bytecode import implied
 from tzero.reading.called import Judge
@@ -125,6 +126,8 @@ class Steps:
 
     def item(self, frame: FrameType, at: Instruction, values: Any) -> None:
         """BINARY_SUBSCR"""
+        if type(values[0]) is JITFunction and type(values[1]) in _GRIDS and is_library(JITFunction):
+            return  # a plain kernel is given its grid, and reads nothing
         self._dunders(at, values)
         self.world.item(*values)
         self.judge.subscripted(values[0])
@@ -328,6 +331,7 @@ def _next_item(steps: Steps, frame: FrameType, at: Instruction, values: Any) -> 
         raise Unreplayable(f"it advances {steps.world.name(values[0])}", "", 0)
 
 
+_GRIDS = (tuple, FunctionType)
 _SPREAD: tuple[type, ...] = (
     *(list, tuple, dict, set, frozenset, range, str, collections.deque),
     *(type({}.keys()), type({}.values()), type({}.items()), torch.Size),

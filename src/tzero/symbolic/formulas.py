@@ -20,9 +20,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-__all__ = ["OPERATIONS", "Condition", "Formulas", "Node", "Source", "computed", "holds", "shown"]
+__all__ = [
+    "OPERATIONS",
+    "Condition",
+    "Formulas",
+    "Node",
+    "Source",
+    "What",
+    "computed",
+    "holds",
+    "shown",
+]
 
 What = Literal["size", "stride", "offset", "number"]
+"""What an integer of a call is."""
 
 
 class Source(NamedTuple):
