@@ -419,7 +419,7 @@ int exec(PyObject *module) {
     if (add_types(module, state) < 0) return -1;
     if (add_dispatching(module, state) < 0) return -1;
     if (add_nearest(module, state) < 0 || add_run(module) < 0) return -1;
-    if (add_tracing(module) < 0 || add_following(module, state) < 0) return -1;
+    if (add_tracing(module, state) < 0 || add_following(module, state) < 0) return -1;
     if (add_wrappers(module, state) < 0) return -1;
     return add_ring(module, state);
 }
@@ -427,7 +427,7 @@ int exec(PyObject *module) {
 // Everything that may refer back to this module; the rest is strings.
 template <typename Visitor> int each_reference(State &state, Visitor visit) {
     for (Ref *each : {&state.launchable, &state.launching, &state.dispatching, &state.ring, &state.nearest,
-                      &state.stepping,
+                      &state.stepping, &state.get_threshold, &state.set_threshold,
                       &state.on_grid,
                       &state.tensor_type, &state.parameter_type, &state.exchange_capsule,
                       &state.knobs, &state.more_knobs, &state.hook_chain, &state.runtime_knobs,

@@ -52,6 +52,7 @@ struct State {
     Ref launching;
     Ref dispatching;
     Ref ring, nearest, on_grid, stepping;
+    Ref get_threshold, set_threshold;  // of gc
     Names names;
 
     // Set by configure().

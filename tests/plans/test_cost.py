@@ -53,9 +53,9 @@ def test_the_recorders_own_frames_are_not_shown_to_the_trace_function(monkeypatc
     seen: Counter[str] = Counter()
     entered = Path._entered
 
-    def counting(path: Path, frame: Any, event: str, arg: Any) -> Any:
+    def counting(path: Path, frame: Any) -> Any:
         seen[frame.f_globals.get("__name__", "")] += 1
-        return entered(path, frame, event, arg)
+        return entered(path, frame)
 
     counting.__globals__["__name__"] = "tzero.tests"  # else it is taken for an interruption
     monkeypatch.setattr(Path, "_entered", counting)
@@ -64,7 +64,8 @@ def test_the_recorders_own_frames_are_not_shown_to_the_trace_function(monkeypatc
     assert seen[scaled.__module__] or seen["tzero.tests"]
     for module in ("call_sizes", "frames", "sizes", "slots", "torch_steps", "values"):
         assert not seen[f"tzero.plans.{module}"]
-    assert sum(seen.values()) < 150
+    assert not seen["triton.runtime.jit"]  # nor those of libraries
+    assert sum(seen.values()) < 10
     check(kernel)
 
 

@@ -202,8 +202,8 @@ _FUNCTION_FIRST = sys.version_info >= (3, 13)
 def traced(function: Callable[..., Any]) -> AbstractContextManager[bool]:
     """A block in which a function is called for each frame that this thread enters, and for each
     instruction if the frame's `f_trace_opcodes` is set; CPython 3.12 looks for that attribute only
-    if some frame had it set before. No garbage collection begins in the block. It is entered
-    with False, and nothing is traced, if that is not safe now."""
+    if some frame had it set before. No garbage collection begins in the block by itself: the first
+    threshold is 0. It is entered with False, and nothing is traced, if that is not safe now."""
     sys._getframe().f_trace_opcodes = True
     made: AbstractContextManager[bool] = _native().Traced(function, ONE_THREAD_TRACES)
     return made

@@ -43,7 +43,8 @@ class Moved(NamedTuple):
 
 
 Passed = tuple[int, tuple[Moved, ...]]
-"""The offset of the instruction before those that may be passed over, and these."""
+"""The offset of the instruction before those that may be passed over, -1 for the beginning of a
+frame, and these."""
 
 _passed: weakref.WeakKeyDictionary[CodeType, Mapping[int, str | None]]
 _passed = weakref.WeakKeyDictionary()
@@ -90,7 +91,7 @@ def moved_before(code: CodeType) -> Mapping[int, Passed]:
     before them.
 
     >>> moved_before((lambda x: (x, x)).__code__)[6]
-    (0, (Moved(place=2, what='x'), Moved(place=4, what='x')))
+    (-1, (Moved(place=2, what='x'), Moved(place=4, what='x')))
     """
     passed = passed_over(code)
     found: dict[int, Passed] = {}
@@ -102,8 +103,9 @@ def moved_before(code: CodeType) -> Mapping[int, Passed]:
             moved.append(Moved(place, passed[place]))
         elif is_second_half(at):  # which is not looked at
             moved = []
-        else:
-            start, moved = at.place, []
+        else:  # a frame begins with RESUME, or after it
+            is_first = at.name == "RESUME" and not found
+            start, moved = -1 if is_first else at.place, []
     return found
 
 
