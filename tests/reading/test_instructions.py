@@ -1,4 +1,4 @@
-"""Which instructions a follower shows: those of its Python twin, and none that may be passed over."""
+"""Which instructions a follower shows: as its Python twin, and none that may be passed over."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Twin:
                 if seen.look == "never" or (seen.look == "if_awaited" and not self.awaits):
                     return local
                 instruction = seen.entry.at._replace(depth=seen.depth) if seen.entry else None
-                values = operands(frame, instruction, seen.count) if instruction else ()
+                values = operands(frame, instruction, seen.takes) if instruction else ()
                 flags = self.step(frame, seen.entry, values)
                 self.awaits, self.sees_libraries = bool(flags & WAIT), bool(flags & LIBRARIES)
                 return local if flags & GO else None

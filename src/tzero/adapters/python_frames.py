@@ -229,7 +229,7 @@ class Seen(NamedTuple):
 
     look: str
     depth: int
-    count: int
+    takes: int
     entry: Any
 
 

@@ -319,7 +319,7 @@ def named(
     given = {each.name: each.default for each in every}
     for each, value in zip(every, args, strict=False):
         given[each.name] = value
-    options = {}
+    options: dict[str, Any] = {}
     for name, value in kwargs.items():
         (given if name in given else options)[name] = value
     return given, options

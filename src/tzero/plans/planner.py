@@ -312,9 +312,7 @@ class Planner(Generic[R]):
         """Whether calls can be followed instruction by instruction."""
         return _followed(bound.function) is not None and is_supported()
 
-    def _free(
-        self, bound: Bound[R], call: Sighted, before: Planned | None
-    ) -> frozenset[Source]:
+    def _free(self, bound: Bound[R], call: Sighted, before: Planned | None) -> frozenset[Source]:
         """What the plan of a call should not assume of its sizes. Only followed calls have such
         plans."""
         if before is not None:

@@ -95,7 +95,8 @@ def moved_before(code: CodeType) -> Mapping[int, Passed]:
     """
     passed = passed_over(code)
     found: dict[int, Passed] = {}
-    start, moved = -1, []
+    start = -1
+    moved: list[Moved] = []
     for place, at in decoded(code).items():
         if moved:
             found[place] = start, tuple(moved)

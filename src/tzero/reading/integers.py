@@ -396,7 +396,7 @@ class Integers(Marks):
     def make_offer(self, shadow: Shadow, offer: Offer) -> None:
         """Offer a call to who understands it, if it has anything marked."""
         values = (offer.function, *offer.args, offer.subscript)
-        marks = [None if mark is None else self.whole(mark) for mark in offer.marks]
+        marks: list[Mark] = [None if mark is None else self.whole(mark) for mark in offer.marks]
         if any(mark is not None for mark in marks) or any(map(self.holds_marks, values)):
             if marks != offer.marks:
                 offer = offer._replace(marks=marks)

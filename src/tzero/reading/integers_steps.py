@@ -501,8 +501,8 @@ MOVE_NOTHING = frozenset(
 class Moves(NamedTuple):
     """What an instruction does with the stack: how many values are kept below an exception, if only
     exceptions lead here; its handler, if it has one; how many values it takes; and the instructions
-    before it that may have been passed over, if any. `pushes`: how many values it pushes, if that is
-    all it does, and they do not depend on sizes."""
+    before it that may have been passed over, if any. `pushes`: how many values it pushes, if it
+    does nothing else, and they do not depend on sizes."""
 
     kept: int | None
     handler: Handler | None

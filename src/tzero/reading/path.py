@@ -18,6 +18,7 @@ called (finalizers, signal handlers) is recognized.
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -76,6 +77,7 @@ class Path:
         self._cells: set[int] = set()  # cells of functions that were there before the call
         self._steps = Steps(world, self._judge, self._cells)
         self._is_over = self._is_paused = False
+        self._outside: CodeType | None = None  # the code around the call
         self._answers = answers()
         self._prefixed: dict[int, int] = {}  # by frame: where EXTENDED_ARG was before it
         self.codes: set[CodeType] = set()
@@ -95,8 +97,9 @@ class Path:
             refuse(error.reason, code.co_filename, code.co_firstlineno, True)
 
     def followed(self) -> AbstractContextManager[bool]:
-        """The block in which the call is made. It is entered with False if the call cannot be
-        followed now; tell `miss` then."""
+        """The block in which the caller makes the call. It is entered with False if the call cannot
+        be followed now; tell `miss` then."""
+        self._outside = sys._getframe(1).f_code
         return traced(follower(self._entered, self._step, self._left, _modules))
 
     def miss(self) -> None:
@@ -155,7 +158,7 @@ class Path:
             return self._follow(frame)
         if code not in self._judge.followed and self._is_of_library(function, frame):
             return None
-        if _is_importing(frame, self.codes):
+        if _is_importing(frame, self.codes, self._outside):
             return None
         try:
             if not isinstance(function, FunctionType):
@@ -320,11 +323,12 @@ def _module(frame: FrameType) -> str:
     return (name or "").partition(".")[0]
 
 
-def _is_importing(frame: FrameType, codes: Container[CodeType]) -> bool:
+def _is_importing(frame: FrameType, codes: Container[CodeType], outside: CodeType | None) -> bool:
     """Whether a frame belongs to an import: of a module that cannot be found, which `imports` has
-    judged, or of one that a library loads when it is first used."""
+    judged, or of one that a library loads when it is first used. Not to one that makes the call:
+    `outside` is the code around it."""
     caller = frame.f_back
-    while caller is not None and caller.f_code not in codes:
+    while caller is not None and caller.f_code is not outside and caller.f_code not in codes:
         if caller.f_globals.get("__name__") == "importlib._bootstrap":
             return True
         caller = caller.f_back
