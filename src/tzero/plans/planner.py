@@ -234,8 +234,7 @@ class Planner(Generic[R]):
         stale: bool = False,
     ) -> tuple[R, Planned | None]:
         """Make a call, record it and keep the plan; with `before`, compare it with that plan."""
-        sighted = self.varied.sighted(args, self._apart(bound))
-        free = self._free(bound, sighted, before)
+        free = self._free(bound, sighted := self.varied.sighted(args, self._apart(bound)), before)
         known = self.varied.hashed(sighted) if free else hash(key)
         if before is None and not self._worth(known):
             return bound.call(*args), None

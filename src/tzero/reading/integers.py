@@ -150,7 +150,11 @@ class Integers(Marks):
         if self.lost or is_second_half(at):
             return False
         try:  # as `_safely`
-            return self._before(frame, at, moved, values)
+            shadow = self._shadows.get(id(frame))
+            if shadow is None or shadow.frame is not frame:
+                raise Lost("a frame was not seen to begin")
+            self._before(shadow, at, moved or shadow.moves[frame.f_lasti], values)
+            return self._awaits(shadow)
         except Lost as error:
             self.lose(str(error))
         except Exception as error:
@@ -249,17 +253,8 @@ class Integers(Marks):
     # -- instructions --------------------------------------------------------------------------
 
     def _before(
-        self,
-        frame: FrameType,
-        at: Instruction,
-        moved: Moves | None,
-        values: Sequence[Any] | None,
-    ) -> bool:
-        shadow = self._shadows.get(id(frame))
-        if shadow is None or shadow.frame is not frame:
-            raise Lost("a frame was not seen to begin")
-        if moved is None:
-            moved = shadow.moves[frame.f_lasti]
+        self, shadow: Shadow, at: Instruction, moved: Moves, values: Sequence[Any] | None
+    ) -> None:
         kept, handler, count, passed, pushes = moved
         stack = shadow.stack
         if passed is not None:
@@ -271,26 +266,23 @@ class Integers(Marks):
             raise Lost(f"{at.name} finds {at.depth} values and not {len(stack)}")
         if pushes is not None:
             stack += [None] * pushes
-            return False
-        if handler is None:
+        elif handler is None:
             if at.name not in MOVE_NOTHING:
                 self._unknown(shadow, at)
-            return shadow.is_open
-        if not count:
+        elif not count:
             stack += handler.run(Step(self, shadow, at, (), []))
-            return self._awaits(shadow)
-        if values is None:
-            values = operands(frame, at, count)
-        elif len(values) != count:
-            values = values[-count:]
-        base = len(stack) - count
-        marks = stack[base:]
-        for mark, value in zip(marks, values, strict=True):
-            if mark is not None:
-                self.checked(mark, value)
-        del stack[base:]
-        stack += handler.run(Step(self, shadow, at, values, marks))
-        return self._awaits(shadow)
+        else:
+            if values is None:
+                values = operands(shadow.frame, at, count)
+            elif len(values) != count:
+                values = values[-count:]
+            base = len(stack) - count
+            marks = stack[base:]
+            for mark, value in zip(marks, values, strict=True):
+                if mark is not None:
+                    self.checked(mark, value)
+            del stack[base:]
+            stack += handler.run(Step(self, shadow, at, values, marks))
 
     def _awaits(self, shadow: Shadow) -> bool:
         """Whether something happens once the instruction that was looked at has run."""
@@ -366,7 +358,11 @@ class Integers(Marks):
         code = shadow.frame.f_code
         if name in code.co_freevars:
             closure = function_of(shadow.frame).__closure__
-            box = self._box_of(closure[code.co_freevars.index(name)])
+            cell = closure[code.co_freevars.index(name)]
+            found = self._cells.get(id(cell))
+            if found is None or found[0] is not cell:
+                found = self._cells[id(cell)] = cell, Box()
+            box = found[1]
         else:
             packed = shadow.packed.pop(name, [])
             for mark in packed.values() if isinstance(packed, dict) else packed:
@@ -374,12 +370,6 @@ class Integers(Marks):
             box = Box(shadow.local.pop(name, None))
         shadow.boxes[name] = box
         return box
-
-    def _box_of(self, cell: Any) -> Box:
-        found = self._cells.get(id(cell))
-        if found is None or found[0] is not cell:
-            found = self._cells[id(cell)] = cell, Box()
-        return found[1]
 
     def share(self, shadow: Shadow, names: tuple[str, ...], cells: tuple[Any, ...]) -> None:
         """A function is made that has these cells of a frame's variables."""
