@@ -69,12 +69,7 @@ Activation *activation_of(PyObject *object) {
 
 }  // namespace
 
-PyObject *frame_operands(PyObject *, PyObject *args) {
-    PyObject *frame = nullptr, *empty = nullptr;
-    int depth = 0, count = 0;
-    if (!PyArg_ParseTuple(args, "OiiO:frame_operands", &frame, &depth, &count, &empty)) {
-        return nullptr;
-    }
+PyObject *frame_values(PyObject *frame, int depth, int count, PyObject *empty) {
     Activation *found = activation_of(frame);
     if (found == nullptr) return nullptr;
     if (count < 0 || count > depth || depth > found->code->co_stacksize) {
@@ -89,6 +84,15 @@ PyObject *frame_operands(PyObject *, PyObject *args) {
         PyTuple_SET_ITEM(made.get(), k, value);
     }
     return made.release();
+}
+
+PyObject *frame_operands(PyObject *, PyObject *args) {
+    PyObject *frame = nullptr, *empty = nullptr;
+    int depth = 0, count = 0;
+    if (!PyArg_ParseTuple(args, "OiiO:frame_operands", &frame, &depth, &count, &empty)) {
+        return nullptr;
+    }
+    return frame_values(frame, depth, count, empty);
 }
 
 PyObject *frame_function(PyObject *, PyObject *frame) {

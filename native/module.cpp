@@ -12,6 +12,7 @@
 
 #include "binary.h"
 #include "enums.h"
+#include "following.h"
 #include "frames.h"
 #include "guards.h"
 #include "plan.h"
@@ -432,15 +433,16 @@ int exec(PyObject *module) {
     if (add_types(module, state) < 0) return -1;
     if (add_dispatching(module, state) < 0) return -1;
     if (add_nearest(module, state) < 0 || add_run(module) < 0) return -1;
-    if (add_tracing(module) < 0 || add_wrappers(module, state) < 0) return -1;
-    if (add_compiled(module, state) < 0) return -1;
+    if (add_tracing(module, state) < 0 || add_following(module, state) < 0) return -1;
+    if (add_wrappers(module, state) < 0 || add_compiled(module, state) < 0) return -1;
     return add_ring(module, state);
 }
 
 // Everything that may refer back to this module; the rest is strings.
 template <typename Visitor> int each_reference(State &state, Visitor visit) {
     for (Ref *each : {&state.launchable, &state.launching, &state.dispatching, &state.ring, &state.nearest,
-                      &state.on_grid, &state.bound, &state.on_bound,
+                      &state.on_grid, &state.bound, &state.on_bound, &state.stepping,
+                      &state.get_threshold, &state.set_threshold,
                       &state.tensor_type, &state.parameter_type, &state.exchange_capsule,
                       &state.knobs, &state.more_knobs, &state.hook_chain, &state.runtime_knobs,
                       &state.driver, &state.events, &state.watched, &state.log_cache,

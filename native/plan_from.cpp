@@ -454,10 +454,10 @@ class Maker {
         const Fields fields(description);
         Value made;
         made.kind = static_cast<Value::Kind>(fields.index("kind", Value::count));
-        if (made.kind == Value::tensor) made.index = slot_in(fields, "index");
-        if (made.kind == Value::scalar) made.index = fields.index("index", leaves_);
+        if (made.kind == Value::tensor) made.index = slot_in(fields, "place");
+        if (made.kind == Value::scalar) made.index = fields.index("place", leaves_);
         if (made.kind == Value::formula) {
-            made.index = fields.index("index", plan_->sized ? plan_->sized->formulas.size() : 0);
+            made.index = fields.index("place", plan_->sized ? plan_->sized->formulas.size() : 0);
         }
         made.object = fields.any("object");
         made.items = values(fields, "items");

@@ -53,7 +53,8 @@ struct State {
     Ref launchable;  // types
     Ref launching;
     Ref dispatching;
-    Ref ring, nearest, on_grid, bound, on_bound;
+    Ref ring, nearest, on_grid, bound, on_bound, stepping;
+    Ref get_threshold, set_threshold;  // of gc
     Names names;
 
     // Set by configure().

@@ -7,32 +7,68 @@
 
 #include "tracing.h"
 
+#include <algorithm>
+#include <iterator>
+
+#include "state.h"
+
 namespace tzero {
 
 namespace {
 
-// How many blocks are traced now, of all threads and of this one, and whether the first of them
-// turned garbage collection off. Guarded by the GIL.
+// How many blocks are traced now, of all threads and of this one, and the thresholds of garbage
+// collections that the first of them found, if it has stopped these. Guarded by the GIL.
 int traced_anywhere = 0;
 thread_local int traced_here = 0;
 bool stopped_collection = false;
+int thresholds[3] = {0, 0, 0};
 
-void begin_block() {
-    if (traced_anywhere++ == 0) stopped_collection = PyGC_Disable() != 0;
+// Read the thresholds; -1 with the Python error set on failure.
+int read_thresholds(const State &state, int (&found)[3]) {
+    Ref now = Ref::steal(PyObject_CallNoArgs(state.get_threshold.get()));
+    if (!now) return -1;
+    return PyArg_ParseTuple(now.get(), "iii", &found[0], &found[1], &found[2]) ? 0 : -1;
+}
+
+int set_thresholds(const State &state, int first, int second, int third) {
+    Ref done = Ref::steal(
+        PyObject_CallFunction(state.set_threshold.get(), "iii", first, second, third));
+    return done ? 0 : -1;
+}
+
+// Let no collection begin. Not by `gc.disable`: a thread that finds collections disabled, and does
+// so itself for a while, would leave them so when this block has ended.
+int stop_collection(const State &state) {
+    int now[3];
+    if (read_thresholds(state, now) < 0) return -1;
+    if (now[0] == 0) return 0;
+    if (set_thresholds(state, 0, now[1], now[2]) < 0) return -1;
+    std::copy(std::begin(now), std::end(now), std::begin(thresholds));
+    stopped_collection = true;
+    return 0;
+}
+
+// Let collections begin again, if no block is left, and nobody has set other thresholds since.
+int collect_again(const State &state) {
+    if (traced_anywhere != 0 || !stopped_collection) return 0;
+    stopped_collection = false;
+    int now[3];
+    if (read_thresholds(state, now) < 0) return -1;
+    if (now[0] != 0) return 0;
+    return set_thresholds(state, thresholds[0], now[1], now[2]);
+}
+
+int begin_block(const State &state) {
+    if (traced_anywhere == 0 && stop_collection(state) < 0) return -1;
+    ++traced_anywhere;
     ++traced_here;
+    return 0;
 }
 
-void collect_again() {
-    if (traced_anywhere == 0 && stopped_collection) {
-        stopped_collection = false;
-        PyGC_Enable();
-    }
-}
-
-void end_block() {
+int end_block(const State &state) {
     --traced_anywhere;
     --traced_here;
-    collect_again();
+    return collect_again(state);
 }
 
 // Returns whether the trace function was set.
@@ -79,9 +115,13 @@ PyObject *traced_enter(PyObject *self, PyObject *) {
         return nullptr;
     }
     if (block->alone != 0 && traced_anywhere > traced_here) Py_RETURN_FALSE;
-    begin_block();
+    const State &state = *state_of(PyType_GetModule(Py_TYPE(self)));
+    if (begin_block(state) < 0) return nullptr;
     if (!set_trace(block->function)) {
-        end_block();
+        PyObject *type = nullptr, *value = nullptr, *trace = nullptr;
+        PyErr_Fetch(&type, &value, &trace);
+        if (end_block(state) < 0) PyErr_WriteUnraisable(self);
+        PyErr_Restore(type, value, trace);
         return nullptr;
     }
     block->entered = 1;
@@ -93,8 +133,14 @@ PyObject *traced_exit(PyObject *self, PyObject *) {
     if (block->entered == 0) Py_RETURN_NONE;
     block->entered = 0;
     const bool unset = set_trace(Py_None);
-    end_block();
-    if (!unset) return nullptr;
+    PyObject *type = nullptr, *value = nullptr, *trace = nullptr;
+    PyErr_Fetch(&type, &value, &trace);
+    const bool ended = end_block(*state_of(PyType_GetModule(Py_TYPE(self)))) == 0;
+    if (!unset) {
+        if (!ended) PyErr_WriteUnraisable(self);
+        PyErr_Restore(type, value, trace);
+    }
+    if (!unset || !ended) return nullptr;
     Py_RETURN_NONE;
 }
 
@@ -175,9 +221,9 @@ PyType_Spec untraced_spec = {
 };
 
 // In a forked child only the forking thread is left.
-PyObject *forget_traced(PyObject *, PyObject *) {
+PyObject *forget_traced(PyObject *module, PyObject *) {
     traced_anywhere = traced_here;
-    collect_again();
+    if (collect_again(*state_of(module)) < 0) return nullptr;
     Py_RETURN_NONE;
 }
 
@@ -189,7 +235,12 @@ PyMethodDef functions[] = {
 
 }  // namespace
 
-int add_tracing(PyObject *module) {
+int add_tracing(PyObject *module, State *state) {
+    Ref gc = Ref::steal(PyImport_ImportModule("gc"));
+    if (!gc) return -1;
+    state->get_threshold = Ref::steal(PyObject_GetAttrString(gc.get(), "get_threshold"));
+    state->set_threshold = Ref::steal(PyObject_GetAttrString(gc.get(), "set_threshold"));
+    if (!state->get_threshold || !state->set_threshold) return -1;
     Ref traced = Ref::steal(PyType_FromModuleAndSpec(module, &traced_spec, nullptr));
     Ref untraced = Ref::steal(PyType_FromModuleAndSpec(module, &untraced_spec, nullptr));
     if (!traced || PyModule_AddObjectRef(module, "Traced", traced.get()) < 0) return -1;

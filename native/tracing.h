@@ -5,9 +5,11 @@
 
 namespace tzero {
 
+struct State;
+
 // Add the types Traced and Untraced and the function `forget_traced`: ``with Traced(function,
-// alone):`` sets this thread's trace function and lets no garbage collection run;
+// alone):`` sets this thread's trace function and lets no garbage collection begin;
 // ``with Untraced():`` suspends the trace and profile functions.
-int add_tracing(PyObject *module);
+int add_tracing(PyObject *module, State *state);
 
 }  // namespace tzero

@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from types import FrameType, MappingProxyType
 from typing import Any, Final, Self, final
 
@@ -22,6 +23,12 @@ SIZE_OPERATIONS: Final[MappingProxyType[str, int]]
 SIZE_COMPARISONS: Final[MappingProxyType[str, int]]
 SIZE_SOURCES: Final[MappingProxyType[str, int]]
 STAGES: Final[MappingProxyType[str, int]]
+LOOKS: Final[MappingProxyType[str, int]]
+
+# What the `step` of a Follower answers, added up
+GOES_ON: Final[int]
+AWAITS: Final[int]
+SEES_LIBRARIES: Final[int]
 
 def version() -> str: ...
 def configure(
@@ -108,6 +115,30 @@ class Traced:
 class Untraced:
     def __enter__(self) -> None: ...
     def __exit__(self, *exception: object) -> None: ...
+
+@final
+class Instructions:
+    def __new__(
+        cls,
+        looks: tuple[int, ...],
+        depths: tuple[int, ...],
+        counts: tuple[int, ...],
+        entries: tuple[Any, ...],
+        /,
+    ) -> Self: ...
+
+@final
+class Follower:
+    def __new__(
+        cls,
+        begin: Callable[[FrameType], Instructions | None],
+        step: Callable[[FrameType, Any, tuple[Any, ...]], int],
+        leave: Callable[[FrameType], None],
+        modules: dict[str, bool],
+        empty: object,
+        /,
+    ) -> Self: ...
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
 
 @final
 class Launching:

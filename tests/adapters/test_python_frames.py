@@ -139,7 +139,7 @@ def test_an_interrupt_leaves_nothing_traced_and_garbage_collected(interrupted: A
     assert interrupted(work, 200)
     assert entered
     assert sys.gettrace() is None
-    assert gc.isenabled()
+    assert collects()
 
 
 @pytest.fixture
@@ -161,6 +161,11 @@ def interrupted() -> Iterator[Any]:
     signal.signal(signal.SIGALRM, before)
 
 
+def collects() -> bool:
+    """Whether garbage collections begin by themselves."""
+    return gc.isenabled() and gc.get_threshold()[0] > 0
+
+
 def test_blocks_of_several_threads_let_collections_run_again_when_the_last_one_ends() -> None:
     def nothing(*_: object) -> None: ...
 
@@ -174,14 +179,55 @@ def test_blocks_of_several_threads_let_collections_run_again_when_the_last_one_e
     with python_frames.traced(nothing):
         thread.start()
         inside.wait()
-    assert not gc.isenabled()
+    assert not collects()
     # A child has no other thread; one that is forked in a block is still in it.
-    assert forked(lambda: gc.isenabled()) == 0
+    assert forked(collects) == 0
     with python_frames.traced(nothing):
-        assert forked(lambda: not gc.isenabled()) == 0
+        assert forked(lambda: not collects()) == 0
     leave.set()
     thread.join()
-    assert gc.isenabled()
+    assert collects()
+
+
+def test_a_thread_that_disables_collections_for_a_while_finds_them_enabled_beside_a_block() -> None:
+    def other() -> None:
+        with python_frames.traced(lambda *_: None):
+            inside.set()
+            leave.wait()
+
+    inside, leave = threading.Event(), threading.Event()
+    thread = threading.Thread(target=other)
+    thread.start()
+    inside.wait()
+    before = gc.isenabled()  # as `timeit` does
+    leave.set()
+    thread.join()
+    gc.disable()
+    if before:
+        gc.enable()
+    is_on = collects()
+    gc.enable()
+    assert is_on
+
+
+def test_thresholds_that_are_set_in_a_block_stay() -> None:
+    before = gc.get_threshold()
+    try:
+        with python_frames.traced(lambda *_: None):
+            gc.set_threshold(321, 5, 6)
+        assert gc.get_threshold() == (321, 5, 6)
+        with python_frames.traced(lambda *_: None):
+            assert not collects()
+            gc.set_threshold(0, 7, 8)
+        assert gc.get_threshold() == (321, 7, 8)
+    finally:
+        gc.set_threshold(*before)
+    gc.set_threshold(0, *before[1:])
+    with python_frames.traced(lambda *_: None):
+        pass
+    is_off = not collects()
+    gc.set_threshold(*before)
+    assert is_off
 
 
 def test_a_block_is_traced_once() -> None:
@@ -189,4 +235,4 @@ def test_a_block_is_traced_once() -> None:
     with block, pytest.raises(RuntimeError, match="a block is traced once"):
         block.__enter__()
     assert sys.gettrace() is None
-    assert gc.isenabled()
+    assert collects()

@@ -6,7 +6,6 @@ calls it makes in Python.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -125,7 +124,7 @@ def add_description(kernel: Any, *sizes: int, written: Written | None = None, **
     variants = tuple(variant(d, 1, n, 0) for d, n in zip(described, sizes, strict=True) if d)
     launch = SizedLaunchDescription((grid, one, one), ((0, False),), variants)
     geometry = ((0,), (one,), zero)
-    return dataclasses.replace(found, sizes=these.description([geometry] * 3, [launch]))
+    return found._replace(sizes=these.description([geometry] * 3, [launch]))
 
 
 def adding(kernel: Any, *sizes: int, **more: Any) -> SizedStub:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -93,23 +92,17 @@ def whole(add_kernel: Any, scale_kernel: Any) -> PlanDescription:
     )
     assert called is not None
     slots_too = (*made.slots, *called.slots[5:])
-    return dataclasses.replace(
-        made, slots=slots_too, steps=(*made.steps, dataclasses.replace(called.steps[1], number=6))
-    )
+    return made._replace(slots=slots_too, steps=(*made.steps, called.steps[1]._replace(number=6)))
 
 
 def names_of(value: Any) -> tuple[str, ...]:
-    """The fields of a description: a named tuple or a dataclass."""
-    if isinstance(value, tuple):
-        return value._fields  # type: ignore[attr-defined, no-any-return]
-    return tuple(field.name for field in dataclasses.fields(value))
+    """The fields of a description."""
+    return value._fields  # type: ignore[no-any-return]
 
 
 def changed(value: Any, **fields: Any) -> Any:
     """A description with other values in some fields."""
-    if isinstance(value, tuple):
-        return value._replace(**fields)  # type: ignore[attr-defined]
-    return dataclasses.replace(value, **fields)
+    return value._replace(**fields)
 
 
 def parts(value: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
@@ -147,7 +140,7 @@ def on_cuda(whole: PlanDescription) -> PlanDescription:
 
 
 # What is read only of some: a number of others, and of a binary what its device needs.
-CONDITIONAL = {("ValueDescription", "index"), ("BinaryDescription", "cuda")}
+CONDITIONAL = {("ValueDescription", "place"), ("BinaryDescription", "cuda")}
 
 
 def test_the_whole_description_is_taken(whole: PlanDescription) -> None:

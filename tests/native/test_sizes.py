@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import pytest
@@ -136,7 +135,7 @@ def test_plans_of_one_class_take_turns_by_their_conditions(add_kernel: Any) -> N
         text = ValueDescription(
             native.VALUE_KINDS["constant"], object="small" if len(x) < 200 else "large"
         )
-        return dataclasses.replace(found, result=text)
+        return found._replace(result=text)
 
     kernel = settled(SizedStub(total, describe_for), *pair(100))
     kernel(*pair(300))
@@ -148,7 +147,7 @@ def test_plans_of_one_class_take_turns_by_their_conditions(add_kernel: Any) -> N
 
 def test_a_plan_replaces_an_earlier_description_of_it(add_kernel: Any) -> None:
     first = add_description(add_kernel, 100)
-    more = dataclasses.replace(add_description(add_kernel, 100, 16), plan=first.plan)
+    more = add_description(add_kernel, 100, 16)._replace(plan=first.plan)
     descriptions = iter([first, more])
     kernel = SizedStub(total, lambda x, y: next(descriptions))
     kernel(*pair(100))
@@ -168,11 +167,11 @@ def refused(written: Written, add_kernel: Any, **changes: int) -> Any:
     [launch], sizes = found.sizes.launches, found.sizes
     if "grid" in changes:
         grid = (changes["grid"], *launch.grid[1:])
-        sizes = dataclasses.replace(sizes, launches=(dataclasses.replace(launch, grid=grid),))
+        sizes = sizes._replace(launches=(launch._replace(grid=grid),))
     if "size" in changes:
         out = ((changes["size"],), *sizes.slots[2][1:])
-        sizes = dataclasses.replace(sizes, slots=(*sizes.slots[:2], out))
-    found = dataclasses.replace(found, sizes=sizes)
+        sizes = sizes._replace(slots=(*sizes.slots[:2], out))
+    found = found._replace(sizes=sizes)
     return SizedStub(total, lambda x, y: found)
 
 
@@ -247,9 +246,9 @@ def scaling_description(kernel: Any, rows: int, columns: int) -> Any:
     launch = found.steps[5].details
     [move] = [m for m in launch.binary.moves if m.argument == 2]
     selected = variant(found, 5, (rows - 1) * columns, count)
-    selected = dataclasses.replace(selected, numbers=((count, move.type, move.offset),))
+    selected = selected._replace(numbers=((count, move.type, move.offset),))
     launches = [SizedLaunchDescription((grid, one, one), ((count, False),), (selected,))]
-    return dataclasses.replace(found, sizes=these.description(slots, launches))
+    return found._replace(sizes=these.description(slots, launches))
 
 
 def scaled(x: torch.Tensor) -> torch.Tensor:
@@ -305,11 +304,11 @@ def called(function: Any, size: tuple[int, ...], *args: ValueDescription, out: A
         found = describe(native, plan((call,), slots, Tensor(1), leaves=("x", "n")))
         assert found is not None
         [step] = found.steps
-        step = dataclasses.replace(step, details=dataclasses.replace(step.details, args=args))
+        step = step._replace(details=step.details._replace(args=args))
         result = kind("tuple", 0, kind("tensor", 1), kind("formula", 2))
         shapes = [((0,), (one,), zero), out and out(one, zero)]
-        found = dataclasses.replace(found, steps=(step,), result=result)
-        return dataclasses.replace(found, sizes=these.description(shapes, []))
+        found = found._replace(steps=(step,), result=result)
+        return found._replace(sizes=these.description(shapes, []))
 
     return describe_for
 
@@ -339,7 +338,7 @@ def add_dtype(stub: SizedStub, dtype: torch.dtype) -> SizedStub:
     def describe_for(*args: Any) -> Any:
         found = inner(*args)
         first, second = found.slots
-        return dataclasses.replace(found, slots=(first, dataclasses.replace(second, dtype=number)))
+        return found._replace(slots=(first, second._replace(dtype=number)))
 
     stub.describe_for = describe_for
     return stub

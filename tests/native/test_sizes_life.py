@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import gc
 import sys
@@ -143,7 +142,7 @@ def test_a_plan_that_refers_to_its_kernel_is_collected(add_kernel: Any) -> None:
     found = add_description(add_kernel, 100)
     constant = ValueDescription(native.VALUE_KINDS["constant"], object=(owner, kernel))
     kernel._forget(None)
-    hand_over(kernel, dataclasses.replace(found, result=constant))
+    hand_over(kernel, found._replace(result=constant))
     assert kernel(*pair(101))[0] is owner
     gone = weakref.ref(owner)
     del owner, kernel, found, constant
@@ -178,7 +177,7 @@ def test_dropped_plans_release_what_they_hold(add_kernel: Any) -> None:
     owner = Owner()
     constant = ValueDescription(native.VALUE_KINDS["constant"], object=owner)
     kernel._forget(None)
-    hand_over(kernel, dataclasses.replace(found, result=constant))
+    hand_over(kernel, found._replace(result=constant))
     for n in (101, 102):
         assert kernel(*pair(n)) is owner
     gone = weakref.ref(owner)
@@ -193,7 +192,7 @@ def test_dropped_plans_release_what_they_hold(add_kernel: Any) -> None:
 
 
 def changed(found: Any, **fields: Any) -> Any:
-    return dataclasses.replace(found, sizes=dataclasses.replace(found.sizes, **fields))
+    return found._replace(sizes=found.sizes._replace(**fields))
 
 
 @pytest.mark.parametrize(
@@ -238,7 +237,7 @@ def test_launches_that_make_no_sense_are_refused(
 ) -> None:
     found = add_description(add_kernel, 100)
     [launch] = found.sizes.launches
-    found = changed(found, launches=(dataclasses.replace(launch, **fields),))
+    found = changed(found, launches=(launch._replace(**fields),))
     kernel = SizedStub(total, lambda x, y: found)
     with pytest.raises((TypeError, ValueError), match=message):
         kernel(*pair(100))
@@ -259,7 +258,7 @@ HINTS = (((16,),), ((256,),))
 )
 def test_choices_that_make_no_sense_are_refused(add_kernel: Any, fields: Any, message: str) -> None:
     choice = ChoiceDescription(native.Nearest(HINTS), ((0,),), (0,))
-    found = changed(add_description(add_kernel, 100), choice=dataclasses.replace(choice, **fields))
+    found = changed(add_description(add_kernel, 100), choice=choice._replace(**fields))
     kernel = SizedStub(total, lambda x, y: found)
     with pytest.raises((TypeError, ValueError), match=message):
         kernel(*pair(100))
@@ -275,7 +274,7 @@ def test_choices_that_make_no_sense_are_refused(add_kernel: Any, fields: Any, me
 )
 def test_marks_that_make_no_sense_are_refused(add_kernel: Any, fields: Any, message: str) -> None:
     marks = MarksDescription("put_on_it", (frozenset(), None))
-    found = changed(add_description(add_kernel, 100), marks=dataclasses.replace(marks, **fields))
+    found = changed(add_description(add_kernel, 100), marks=marks._replace(**fields))
     kernel = SizedStub(total, lambda x, y: found)
     with pytest.raises((TypeError, ValueError), match=message):
         kernel(*pair(100))
@@ -320,18 +319,18 @@ def test_every_field_of_sizes_is_read_and_its_absence_named(add_kernel: Any) -> 
     [one] = launch.variants
 
     def with_launch(part: Any) -> Any:
-        return dataclasses.replace(found.sizes, launches=(part,))
+        return found.sizes._replace(launches=(part,))
 
     places: list[tuple[Any, Any]] = [
         (found.sizes, lambda part: part),
         (launch, with_launch),
-        (one, lambda part: with_launch(dataclasses.replace(launch, variants=(part,)))),
+        (one, lambda part: with_launch(launch._replace(variants=(part,)))),
     ]
     for whole, put in places:
-        names = [field.name for field in dataclasses.fields(whole)]
+        names = whole._fields
         for name in names:
             rest = {each: getattr(whole, each) for each in names if each != name}
-            broken = dataclasses.replace(found, sizes=put(SimpleNamespace(**rest)))
+            broken = found._replace(sizes=put(SimpleNamespace(**rest)))
             kernel = SizedStub(total, functools.partial(lambda it, x, y: it, broken))
             with pytest.raises(TypeError, match=f"has no field {name}, which"):
                 kernel(*pair(100))
@@ -342,8 +341,8 @@ def test_numbers_that_make_no_sense_are_refused(add_kernel: Any, numbers: Any) -
     found = add_description(add_kernel, 100)
     [launch] = found.sizes.launches
     [one] = launch.variants
-    one = dataclasses.replace(one, numbers=numbers)
-    found = changed(found, launches=(dataclasses.replace(launch, variants=(one,)),))
+    one = one._replace(numbers=numbers)
+    found = changed(found, launches=(launch._replace(variants=(one,)),))
     kernel = SizedStub(total, lambda x, y: found)
     with pytest.raises((TypeError, ValueError), match="numbers must be"):
         kernel(*pair(100))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+import logging
+import sys
 from typing import Any
 
 import pytest
@@ -315,3 +318,41 @@ def test_geometry_decides_which_plan(pair: Any) -> None:
     views = [whole[:2, :3], whole[:3, :2], whole.t()[:2, :3], whole[::2, ::3], whole[:1], whole[0]]
     for view in (*views, *views):
         found(view)
+
+
+# -- imports ---------------------------------------------------------------------------------------
+
+BY = {0: 2.0}
+LOG = logging.getLogger(__name__)
+
+
+class ScaledByItem(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        out = torch.empty_like(x)
+        scale[(1,)](x, out, BY[0], x.numel(), BLOCK=BLOCK)
+        return out
+
+
+def scaled_by_an_item(x):
+    LOG.debug("for which the call is followed")
+    out = torch.empty_like(x)
+    scale[(1,)](x, out, BY[0], x.numel(), BLOCK=BLOCK)
+    return out
+
+
+@pytest.mark.parametrize("host", [scaled_by_an_item, ScaledByItem.apply])
+def test_a_call_that_a_module_makes_while_it_is_imported_is_guarded(
+    host: Any, tmp_path: Any, monkeypatch: Any
+) -> None:
+    kernel = of_tier(2, host)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "for_the_import", kernel, raising=False)
+    name = f"calls_{host.__qualname__.rpartition('.')[2]}"
+    lines = ["import sys, torch", "for n in (50, 40, 30):"]
+    lines += [" assert (sys.for_the_import(torch.ones(n)) == 2.0).all()"]
+    (tmp_path / f"{name}.py").write_text("\n".join(lines))
+    importlib.import_module(name)
+    monkeypatch.setitem(BY, 0, 3.0)
+    for n in (50, 40, 30, 20):
+        assert (kernel(torch.ones(n)) == 3.0).all()

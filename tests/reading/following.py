@@ -10,6 +10,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from tzero.adapters.python_frames import decoded, trace_instructions, traced
+from tzero.reading.instructions import is_second_half, passed_over
 from tzero.reading.integers import Integers, Mark
 from tzero.symbolic.formulas import Condition, Formulas, Source, computed, holds
 
@@ -156,10 +157,15 @@ def _codes(code: CodeType) -> set[CodeType]:
 
 
 def follow(
-    host: Any, *args: Any, helpers: tuple[Any, ...] = (), takes: tuple[Any, ...] = ()
+    host: Any,
+    *args: Any,
+    helpers: tuple[Any, ...] = (),
+    takes: tuple[Any, ...] = (),
+    each: bool = False,
 ) -> Followed:
     """Call a function while its integers are followed. `helpers` are followed too; calls of the
-    torch functions in `takes` are understood."""
+    torch functions in `takes` are understood. `each`: look at each instruction, also at those that
+    may be passed over."""
     formulas = Formulas()
     known = Known(formulas, args)
     integers = Integers(formulas, known)
@@ -170,17 +176,21 @@ def follow(
         elif type(value) in (list, tuple):
             marks = [formulas.input(Source("number", 100 * k + j), n) for j, n in enumerate(value)]
             integers.mark_items(value, marks)
-    codes = set().union(*(_codes(each.__code__) for each in (host, *helpers)))
+    codes = set().union(*(_codes(one.__code__) for one in (host, *helpers)))
 
     prefixed: dict[int, int] = {}
+    awaits = True
 
     def step(frame: FrameType, event: str, arg: Any) -> Any:
+        nonlocal awaits
         if event == "return":
             integers.leave(frame)
-        elif event == "opcode":
+            awaits = True
+        elif event == "opcode" and not is_second_half(decoded(frame.f_code)[frame.f_lasti]):
             at = decoded(frame.f_code)[frame.f_lasti]
-            if prefixed.pop(id(frame), None) != frame.f_lasti:
-                integers.before(frame, at)
+            is_passed = frame.f_lasti in passed_over(frame.f_code) and not awaits and not each
+            if prefixed.pop(id(frame), None) != frame.f_lasti and not is_passed:
+                awaits = integers.before(frame, at)
                 if at.place != frame.f_lasti:  # its EXTENDED_ARG
                     prefixed[id(frame)] = at.place
         return step

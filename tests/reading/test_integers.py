@@ -189,6 +189,14 @@ def test_other_sizes_give_what_is_predicted(host: Any, sizes: tuple[int, ...]):
         assert predicted[0] == (tuple(got) if isinstance(got, torch.Size) else got)
 
 
+@pytest.mark.parametrize("host", [host for host, _, _ in CASES], ids=IDS)
+def test_instructions_that_are_passed_over_make_no_difference(host: Any):
+    few, all_ = followed(host), followed(host, each=True)
+    assert few.integers.lost == all_.integers.lost
+    assert few.shown == all_.shown and few.conditions == all_.conditions
+    assert few.pinned == all_.pinned
+
+
 # -- offers ----------------------------------------------------------------------------------------
 
 

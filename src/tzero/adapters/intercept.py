@@ -78,8 +78,25 @@ _switches: list[Callable[[int], None]] = []
 _change = locks.lock(fork_waits=True)  # protects `anywhere` and Triton's `run`
 
 
-@contextmanager
-def intercepted(recorder: Recorder | Callable[..., Any]) -> Iterator[None]:
+class _Intercepted:
+    """A block in which a thread's launches are shown to a recorder."""
+
+    __slots__ = ("_outer", "_recorder")
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+
+    def __enter__(self) -> None:
+        self._outer: Recorder | None = here.recorder
+        here.recorder = self._recorder
+        _switch(1)
+
+    def __exit__(self, *exception: object) -> None:
+        _switch(-1)
+        here.recorder = self._outer
+
+
+def intercepted(recorder: Recorder | Callable[..., Any]) -> AbstractContextManager[None]:
     """Show every launch of this thread to a recorder, or to a function that takes what
     `Recorder.launch` does, until the block ends.
 
@@ -87,14 +104,7 @@ def intercepted(recorder: Recorder | Callable[..., Any]) -> Iterator[None]:
     ...     here.recorder is None
     False
     """
-    outer: Recorder | None = here.recorder
-    here.recorder = _LaunchesOnly(recorder) if callable(recorder) else recorder
-    _switch(1)
-    try:
-        yield
-    finally:
-        _switch(-1)
-        here.recorder = outer
+    return _Intercepted(_LaunchesOnly(recorder) if callable(recorder) else recorder)
 
 
 @contextmanager

@@ -24,14 +24,20 @@ from tzero import locks
 
 __all__ = [
     "EMPTY",
+    "Answers",
     "Instruction",
+    "Seen",
+    "answers",
     "arity",
     "call_in",
     "decoded",
+    "follower",
     "function_of",
     "handlers",
+    "is_jump",
     "is_supported",
     "operands",
+    "seen_by_follower",
     "trace_instructions",
     "traced",
     "untraced",
@@ -147,6 +153,12 @@ def _depths(
     return depths
 
 
+def is_jump(instruction: Instruction) -> bool:
+    """Whether another instruction than the next one may follow, without an exception."""
+    opcode = dis.opmap[instruction.name]
+    return opcode in dis.hasjrel or opcode in dis.hasjabs or instruction.name in _ENDS
+
+
 def operands(frame: FrameType, instruction: Instruction, count: int) -> tuple[Any, ...]:
     """The upper values on a frame's stack, the top last; `EMPTY` where there is none."""
     found: tuple[Any, ...] = _native().frame_operands(frame, instruction.depth, count, EMPTY)
@@ -190,8 +202,8 @@ _FUNCTION_FIRST = sys.version_info >= (3, 13)
 def traced(function: Callable[..., Any]) -> AbstractContextManager[bool]:
     """A block in which a function is called for each frame that this thread enters, and for each
     instruction if the frame's `f_trace_opcodes` is set; CPython 3.12 looks for that attribute only
-    if some frame had it set before. No garbage collection begins in the block. It is entered
-    with False, and nothing is traced, if that is not safe now."""
+    if some frame had it set before. No garbage collection begins in the block by itself: the first
+    threshold is 0. It is entered with False, and nothing is traced, if that is not safe now."""
     sys._getframe().f_trace_opcodes = True
     made: AbstractContextManager[bool] = _native().Traced(function, ONE_THREAD_TRACES)
     return made
@@ -208,6 +220,62 @@ def _forget_other_threads() -> None:
 
 
 locks.after_fork(_forget_other_threads)
+
+
+class Seen(NamedTuple):
+    """An instruction as a follower sees it: when `step` is called for it (a name in
+    `_native.LOOKS`), how many values are on the stack before it, how many of them `step` is given,
+    and with what."""
+
+    look: str
+    depth: int
+    takes: int
+    entry: Any
+
+
+def seen_by_follower(code: CodeType, by_place: Mapping[int, Seen]) -> Any:
+    """What a follower sees of the frames that run a code object, by the offset of each instruction.
+    An instruction that is not among them is shown with None."""
+    native = _native()
+    unknown = Seen("unknown", 0, 0, None)
+    every = [by_place.get(place, unknown) for place in range(0, len(code.co_code), _UNIT)]
+    looks, depths, counts, entries = zip(*every, strict=True)
+    return native.Instructions(tuple(map(native.LOOKS.get, looks)), depths, counts, entries)
+
+
+_UNIT = 2  # bytes of code
+
+
+class Answers(NamedTuple):
+    """What `step` answers to a follower, added up: to trace the frame further, to show the next
+    instruction in any case, and to show frames of libraries too."""
+
+    goes_on: int
+    awaits: int
+    sees_libraries: int
+
+
+@functools.cache
+def answers() -> Answers:
+    """The answers that a follower understands."""
+    native = _native()
+    return Answers(native.GOES_ON, native.AWAITS, native.SEES_LIBRARIES)
+
+
+def follower(
+    begin: Callable[[FrameType], Any],
+    step: Callable[[FrameType, Any, tuple[Any, ...]], int],
+    leave: Callable[[FrameType], None],
+    modules: dict[str, bool],
+) -> Callable[[FrameType, str, Any], Any]:
+    """A trace function. `begin` is called with each new frame, and returns `seen_by_follower` of
+    its code if it is to be followed; then `step` is called before the instructions that are shown,
+    and `leave` when the frame is left. Frames of `modules` that are libraries are not shown, unless
+    the last `step` asked for them."""
+    made: Callable[[FrameType, str, Any], Any] = _native().Follower(
+        begin, step, leave, modules, EMPTY
+    )
+    return made
 
 
 def trace_instructions(frame: FrameType, function: Any) -> Any:

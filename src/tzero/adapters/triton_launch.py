@@ -74,6 +74,7 @@ __all__ = [
     "interpreting",
     "is_interpreted",
     "is_plain_driver",
+    "kept_at",
     "knobs",
     "launch_knobs",
     "make_backend",
@@ -172,8 +173,22 @@ def unsupported(function: JITFunction[Any], *, in_python: bool = True) -> str:
     return ""
 
 
+_read: dict[int, tuple[list[KernelParam], tuple[Parameter, ...]]] = {}  # by the list's identity
+_MOST_READ = 1024
+
+
 def parameters(function: JITFunction[Any]) -> tuple[Parameter, ...]:
     """A kernel's parameters in order."""
+    params = function.params
+    found = _read.get(id(params))
+    if found is None or found[0] is not params:
+        if len(_read) >= _MOST_READ:
+            _read.clear()
+        found = _read[id(params)] = params, _parameters(params)
+    return found[1]
+
+
+def _parameters(params: list[KernelParam]) -> tuple[Parameter, ...]:
     return tuple(
         Parameter(
             name=p.name,
@@ -184,7 +199,7 @@ def parameters(function: JITFunction[Any]) -> tuple[Parameter, ...]:
             keyword_only=p._param.kind is inspect.Parameter.KEYWORD_ONLY,
             default=p.default,
         )
-        for p in function.params
+        for p in params
     )
 
 
@@ -279,21 +294,30 @@ class Compiled(NamedTuple):
         return where is self.caches and self.table.get(self.key) is self.kernel
 
 
-def compiled(function: JITFunction[Any], kernel: Any, device: Any) -> Compiled | None:
-    """The place in Triton's cache of a kernel that was just launched; None if it has none."""
+def kept_at(
+    function: JITFunction[Any], kernel: Any, device: Any
+) -> tuple[Any, dict[str, Any], str] | None:
+    """The place in Triton's cache of a kernel that was just launched, as in `Compiled`: the
+    device's entry, the table in it, and the key there. None if it has none."""
     caches = function.device_caches.get(device)
     if caches is None:
         return None
     table = caches[0]
-    key = next((key for key, each in list(table.items()) if each is kernel), None)
-    if key is None:
+    for key, each in list(table.items()):
+        if each is kernel:
+            return caches, table, key
+    return None
+
+
+def compiled(function: JITFunction[Any], kernel: Any, device: Any) -> Compiled | None:
+    """A kernel that was just launched, with its place in Triton's cache; None if it has none."""
+    kept = kept_at(function, kernel, device)
+    if kept is None:
         return None
     run = kernel.run
     return Compiled(
         kernel,
-        caches,
-        table,
-        key,
+        *kept,
         run,
         kernel.function,
         kernel.packed_metadata,
@@ -306,10 +330,14 @@ def named(
     function: JITFunction[Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The arguments of a launch by parameter name, and its other options."""
-    names = [parameter.name for parameter in function.params]
-    given = {p.name: p.default for p in function.params} | dict(zip(names, args, strict=False))
-    given |= {name: value for name, value in kwargs.items() if name in given}
-    return given, {name: value for name, value in kwargs.items() if name not in given}
+    every = parameters(function)
+    given = {each.name: each.default for each in every}
+    for each, value in zip(every, args, strict=False):
+        given[each.name] = value
+    options: dict[str, Any] = {}
+    for name, value in kwargs.items():
+        (given if name in given else options)[name] = value
+    return given, options
 
 
 def current_stream() -> Any:

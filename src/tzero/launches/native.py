@@ -12,6 +12,7 @@ from __future__ import annotations
 import inspect
 import logging
 import struct
+import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -240,28 +241,29 @@ def described(
     if not triton_launch.is_plain_driver(driver.active):
         raise NotNative("the active driver has been changed, or is not Triton's or tzero's")
     device = _device(function)
-    kept = triton_launch.compiled(function, kernel, device)
+    kept = triton_launch.kept_at(function, kernel, device)
     if kept is None:
         return None
-    if not triton_launch.plain_alignment(triton_launch.backend_of(kept.caches)):
+    caches, table, key = kept
+    launcher = kernel.run
+    if not triton_launch.plain_alignment(triton_launch.backend_of(caches)):
         raise NotNative("this backend specializes on more of a tensor than its alignment")
     cpu = cuda = None
-    if isinstance(kept.run, Launcher):
-        cpu = _on_cpu(kernel, kept.run)
-        types = _nested_types(kernel) if takes_nested else _types(kernel)
+    if isinstance(launcher, Launcher):
+        cpu = _on_cpu(kernel, launcher)
     else:
-        cuda = _on_cuda(native, kernel, kept.run, device)
-        types = _types(kernel)
-    moves, size = _moves(native, types, native.HEAD_BYTES if cpu else 0)
+        cuda = _on_cuda(native, kernel, launcher, device)
+    head = native.HEAD_BYTES if cpu else 0
+    moves, size = _moves(native, kernel, head, takes_nested and cpu is not None)
     return BinaryDescription(
         kernel=kernel,
-        caches=kept.caches,
-        table=kept.table,
-        key=kept.key,
+        caches=caches,
+        table=table,
+        key=key,
         device=device,
         name=kernel.name,
-        launcher=kept.run,
-        function=kept.handle,
+        launcher=launcher,
+        function=kernel.function,
         moves=moves,
         block_bytes=size,
         cpu=cpu,
@@ -277,7 +279,7 @@ def alone(native: ModuleType, kernel: Any) -> BinaryDescription:
     if not isinstance(kernel.run, Launcher):
         raise NotNative("compiled kernels by themselves are native on the CPU only")
     cpu = _on_cpu(kernel, kernel.run)
-    moves, size = _moves(native, _types(kernel), native.HEAD_BYTES)
+    moves, size = _moves(native, kernel, native.HEAD_BYTES, False)
     return BinaryDescription(
         kernel=kernel,
         caches=None,
@@ -328,9 +330,19 @@ def _device(function: Any) -> Any:
 _UNSTEADY = ("scf.for", "scf.while", "cf.", "tt.print", "tt.call")
 
 
+_works: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+
+
 def _steady_work(kernel: Any) -> int:
     """The element operations of one program of a CPU kernel; 0 if they depend on its arguments.
     Native code keeps the GIL during a short launch: releasing it costs more than the launch."""
+    found = _works.get(kernel)
+    if found is None:
+        found = _works[kernel] = _read_work(kernel)
+    return found
+
+
+def _read_work(kernel: Any) -> int:
     if "ttir" not in kernel.asm or any(word in kernel.asm["ttir"] for word in _UNSTEADY):
         return 0
     work: int = kernel.metadata.cpu_work
@@ -381,10 +393,22 @@ def _leaves(type_: Any, path: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...]
         yield path, 0
 
 
-def _moves(
-    native: ModuleType, types: Iterable[tuple[int, str]], head: int
-) -> tuple[tuple[MoveDescription, ...], int]:
+_Laid = tuple[tuple[MoveDescription, ...], int]
+_How = tuple[ModuleType, int, bool]
+_laid: weakref.WeakKeyDictionary[Any, tuple[_How, _Laid]] = weakref.WeakKeyDictionary()
+
+
+def _moves(native: ModuleType, kernel: Any, head: int, takes_nested: bool) -> _Laid:
     """Lay the parameters out as a C struct behind `head` bytes; the moves, and the block's size."""
+    how = (native, head, takes_nested)
+    found = _laid.get(kernel)
+    if found is None or found[0] != how:
+        types = _nested_types(kernel) if takes_nested else _types(kernel)
+        found = _laid[kernel] = how, _lay_out(native, types, head)
+    return found[1]
+
+
+def _lay_out(native: ModuleType, types: Iterable[tuple[int, str]], head: int) -> _Laid:
     moves, layout = [], f"@{head}x"
     for index, type_ in types:
         if type_[0] != "*" and type_ not in _TYPES:

@@ -9,7 +9,6 @@ arguments. Leaves: formulas in `Sizes`, and values of steps. It must not know ho
 
 from __future__ import annotations
 
-import dataclasses
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FunctionType
@@ -58,6 +57,15 @@ class TorchSizes:
         self._slots = [
             slot for tensor in _tensors(lifted) if (slot := sizes.slots.of(tensor)) is not None
         ]
+
+    @staticmethod
+    def is_announced(sizes: Sizes, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+        """Whether a function reads nothing but the geometry of one tensor, as the tracker has
+        announced: then `read` has nothing to do."""
+        announced: Any = sizes.integers.reading
+        if announced is None or sizes.integers.offer is not None or kwargs:
+            return False
+        return args[0] is announced and all(type(each) is int for each in args[1:])
 
     def _taken(
         self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -185,8 +193,10 @@ class TorchSizes:
             found = rule(self._formulas, *args, **by_name)
         except (NoRule, ArithmeticError, TypeError, LookupError):
             return False
-        sizes, strides = (tuple(map(value, each)) for each in found[:2])
-        if (sizes, strides, value(found.offset)) != (tensor.size, tensor.stride, offset):
+        sizes, strides, start = found
+        if tuple(map(value, sizes)) != tensor.size or tuple(map(value, strides)) != tensor.stride:
+            return False
+        if value(start) != offset:
             return False
         self._sizes.shaped(slot, found, base)
         return True
@@ -207,14 +217,15 @@ class LaunchSizes:
         self._sizes = sizes
         self._function = function
         self._grid: Any = None  # what a launcher is given as the grid
-        wrapped = [[mark] for mark in self._taken(args, kwargs)]  # to tell marks from defaults
-        count = len(args)
-        by_name = dict(zip(kwargs, wrapped[count:], strict=True))
-        found, options = triton_launch.named(function, wrapped[:count], by_name)
-        every = {name: held[0] for name, held in found.items() if any(held is w for w in wrapped)}
-        self._marks = {name: mark for name, mark in every.items() if type(mark) is int}
-        for (mark,) in options.values():
-            sizes.integers.pin(None, mark)
+        marks = self._taken(args, kwargs)
+        names = [each.name for each in triton_launch.parameters(function)]
+        self._marks: dict[str, int] = {}
+        given = [*names, *[""] * len(args)][: len(args)]  # Triton refuses more than it has names
+        for name, mark in zip((*given, *kwargs), marks, strict=True):
+            if type(mark) is int and name in names:
+                self._marks[name] = mark
+            elif mark is not None and name not in names:  # an option
+                sizes.integers.pin(None, mark)
         for value in (*args, *kwargs.values()):  # what tuples contain
             sizes.integers.pin(value)
 
@@ -297,7 +308,8 @@ class LaunchSizes:
         held = self._sizes.integers.items_of(grid)
         marks = [*(held if isinstance(held, list) else ()), None, None, None]
         x, y, z = map(self._size, step.grid, marks[:3])
-        return dataclasses.replace(step, args=tuple(args), grid=(x, y, z))
+        told = (step.options, step.compiled, step.line, step.spelling)
+        return Launch(step.function, (x, y, z), tuple(args), *told)
 
     def _size(self, size: Any, mark: Mark) -> Any:
         """A size of the grid: a formula, if it is marked."""

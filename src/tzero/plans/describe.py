@@ -13,7 +13,6 @@ import dataclasses
 import functools
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from types import (
     BuiltinFunctionType,
     CellType,
@@ -22,7 +21,7 @@ from types import (
     ModuleType,
     WrapperDescriptorType,
 )
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -89,20 +88,19 @@ _GUARD_KINDS: dict[type, str] = {
 # -- descriptions ----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class ValueDescription:
-    """What a step is given, or a call returns. `index` is that of a slot or a leaf; `object` is a
-    constant, or what makes a sequence of its items; `names` are the keys of a dict."""
+class ValueDescription(NamedTuple):
+    """What a step is given, or a call returns. `place` is that of a slot, a leaf or a formula;
+    `object` is a constant, or what makes a sequence of its items; `names` are the keys of a
+    dict."""
 
     kind: int
-    index: int = 0
+    place: int = 0
     object: Any = None
     items: tuple[ValueDescription, ...] = ()
     names: tuple[Any, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class GuardDescription:
+class GuardDescription(NamedTuple):
     """What a name must be in a dict or a cell; `function` is what a check calls."""
 
     where: dict[str, Any] | CellType
@@ -112,8 +110,7 @@ class GuardDescription:
     function: Any
 
 
-@dataclass(frozen=True, slots=True)
-class SlotDescription:
+class SlotDescription(NamedTuple):
     """A tensor, in torch's numbers, and the leaf or the guard that it comes from, if any."""
 
     leaf: int | None
@@ -125,8 +122,7 @@ class SlotDescription:
     stride: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class AllocateDescription:
+class AllocateDescription(NamedTuple):
     """Make a tensor: from the ring, by torch's quick function, which takes the current device, or
     by the plain one. `changes` is how often the plan then changes it in place."""
 
@@ -141,8 +137,7 @@ class AllocateDescription:
     changes: int
 
 
-@dataclass(frozen=True, slots=True)
-class FillDescription:
+class FillDescription(NamedTuple):
     """Fill a tensor with one element, `pattern`; torch does it by `function` where native code does
     not. `version` is the tensor's afterwards, 0 if torch does not count the fill."""
 
@@ -155,8 +150,7 @@ class FillDescription:
     version: int
 
 
-@dataclass(frozen=True, slots=True)
-class ViewDescription:
+class ViewDescription(NamedTuple):
     """An address in another tensor's memory, `offset` bytes after its own. If `is_tensor`, the view
     is also made as a tensor, `elements` after the other; if not, launches alone use it."""
 
@@ -169,8 +163,7 @@ class ViewDescription:
     elements: int
 
 
-@dataclass(frozen=True, slots=True)
-class CallDescription:
+class CallDescription(NamedTuple):
     """Call a function of torch; `keywords` are the names of the last of `args`."""
 
     function: Any
@@ -180,8 +173,7 @@ class CallDescription:
     result: ValueDescription
 
 
-@dataclass(frozen=True, slots=True)
-class PointerDescription:
+class PointerDescription(NamedTuple):
     """A parameter that is the address of a tensor; `aligned` if the binary assumes 16 bytes."""
 
     slot: int
@@ -189,8 +181,7 @@ class PointerDescription:
     aligned: bool
 
 
-@dataclass(frozen=True, slots=True)
-class ScalarDescription:
+class ScalarDescription(NamedTuple):
     """A parameter that is a number of the call."""
 
     leaf: int
@@ -198,8 +189,7 @@ class ScalarDescription:
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchDescription:
+class LaunchDescription(NamedTuple):
     """Launch a binary. `function` is its kernel's number in the plan, `block` its parameters with
     gaps for pointers and scalars, `args` the arguments for an error."""
 
@@ -217,8 +207,7 @@ Details = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class StepDescription:
+class StepDescription(NamedTuple):
     """A step; `number` is its place in the plan."""
 
     kind: int
@@ -226,8 +215,7 @@ class StepDescription:
     details: Details
 
 
-@dataclass(frozen=True, slots=True)
-class PlanDescription:
+class PlanDescription(NamedTuple):
     """A whole plan, beside the plan itself, which Python resumes where native code cannot go on.
     `sizes` is None for a plan whose calls all have the same sizes."""
 
@@ -521,13 +509,13 @@ class _Describer:
     def _value(self, value: Value) -> ValueDescription:
         kinds = self.native.VALUE_KINDS
         if isinstance(value, Tensor):
-            return ValueDescription(kinds["tensor"], index=value.slot)
+            return ValueDescription(kinds["tensor"], place=value.slot)
         if isinstance(value, Scalar):
-            return ValueDescription(kinds["scalar"], index=value.leaf)
+            return ValueDescription(kinds["scalar"], place=value.leaf)
         if isinstance(value, Constant):
             return ValueDescription(kinds["constant"], object=value.value)
         if isinstance(value, Formula):
-            return ValueDescription(kinds["formula"], index=value.number)
+            return ValueDescription(kinds["formula"], place=value.number)
         return ValueDescription(
             kinds[_nest_kind(value)],
             object=_named(value.kind),

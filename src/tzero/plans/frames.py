@@ -47,7 +47,12 @@ class Stack:
 
     def line(self) -> int:
         """The current line of the host function; 0 if it is not running."""
-        return next((f.f_lineno for f in _frames() if f.f_code is self._code), 0)
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None:
+            if frame.f_code is self._code:
+                return frame.f_lineno or 0
+            frame = frame.f_back
+        return 0
 
     def place(self) -> tuple[str, int]:
         """The current file and line of the host function or its helper."""
@@ -64,14 +69,21 @@ class Stack:
     def launching(self) -> FrameType | None:
         """The host function's frame, if it launches directly: neither through a helper, nor in a
         call of itself, whose arguments are others."""
-        frame = next((f for f in _frames() if f.f_globals.get("__name__") not in _LAUNCHING), None)
-        own = [each for each in _frames() if each.f_code is self._code]
-        return frame if frame is not None and own == [frame] else None
+        found: FrameType | None = None
+        for frame in _frames():
+            if found is None and frame.f_globals.get("__name__") not in _LAUNCHING:
+                found = frame
+                if frame.f_code is not self._code:
+                    return None
+            elif frame.f_code is self._code:
+                return None
+        return found
 
     def stranger(self) -> str:
         """The name of code on the stack that the host function did not call: a finalizer, a signal
         handler, a weak reference callback. Empty if there is none."""
-        for frame in _frames():
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None:
             code = frame.f_code
             if code is self._code:
                 return ""
@@ -80,8 +92,9 @@ class Stack:
                 return code.co_name
             # Generated methods of dataclasses and named tuples have no source file.
             generated = code.co_filename == "<string>" and code.co_name.startswith("__")
-            if not (code in self.known or generated or module.partition(".")[0] in LIBRARIES):
+            if not (generated or module.partition(".")[0] in LIBRARIES or code in self.known):
                 return code.co_name
+            frame = frame.f_back
         return ""
 
 
@@ -91,7 +104,12 @@ def is_timed() -> bool:
     >>> is_timed()
     False
     """
-    return any(frame.f_code.co_name in ("_bench", "_do_bench") for frame in _frames())
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name in ("_bench", "_do_bench"):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _frames() -> Iterator[FrameType]:
@@ -103,10 +121,9 @@ def _frames() -> Iterator[FrameType]:
 
 def _module(frame: FrameType) -> str:
     """The module of a frame; for code that tzero generated, its caller's."""
-    caller = frame.f_back
     found = frame.f_globals.get("__name__")
-    if found is None and caller is not None:
-        found = caller.f_globals.get("__name__")
+    if found is None and frame.f_back is not None:
+        found = frame.f_back.f_globals.get("__name__")
     return found or ""
 
 

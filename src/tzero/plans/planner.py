@@ -37,7 +37,7 @@ from tzero.plans.plan import Plan, Refusal
 from tzero.plans.sized import concrete
 from tzero.plans.table import Bound, Planned, Table
 from tzero.plans.values import shared
-from tzero.plans.varied import Free, Varied
+from tzero.plans.varied import Free, Sighted, Varied
 from tzero.plans.wrapper import OtherValue, write
 from tzero.reading.dependencies import Dependencies, Unreplayable, read_dependencies
 from tzero.reading.forwarded import Passing, read_passing
@@ -234,8 +234,8 @@ class Planner(Generic[R]):
         stale: bool = False,
     ) -> tuple[R, Planned | None]:
         """Make a call, record it and keep the plan; with `before`, compare it with that plan."""
-        free = self._free(bound, args, before)
-        known = self.varied.hashed(args) if free else hash(key)
+        free = self._free(bound, sighted := self.varied.sighted(args, self._apart(bound)), before)
+        known = self.varied.hashed(sighted) if free else hash(key)
         if before is None and not self._worth(known):
             return bound.call(*args), None
         table = bound.plans  # read before `call`: another config has another table
@@ -258,7 +258,7 @@ class Planner(Generic[R]):
                 self._verify(before.plan, made)
             return result, None
         if free and is_interrupted:  # not tried in vain: it may be recorded exactly
-            self.varied.note_interruption(args, str(made), self._apart(bound))
+            self.varied.note_interruption(sighted, str(made))
             self.fallbacks.passing(f"not replayed: {made}")
             return result, None
         if followed and not self._follows and _prevents_following(made, again):
@@ -278,7 +278,7 @@ class Planner(Generic[R]):
         planned = Planned(made, bound, wrapper, held, followed)
         if settings.current().verify:
             self._verify_sizes(bound, args, made)
-        planned = self.varied.note(args, planned, self._apart(bound))
+        planned = self.varied.note(sighted, planned)
         with self._growing:
             self.by_value |= self._places(made)
         if key is None or key[1] != self.by_value:  # else the call left its arguments as they were
@@ -311,14 +311,12 @@ class Planner(Generic[R]):
         """Whether calls can be followed instruction by instruction."""
         return _followed(bound.function) is not None and is_supported()
 
-    def _free(
-        self, bound: Bound[R], args: tuple[Any, ...], before: Planned | None
-    ) -> frozenset[Source]:
+    def _free(self, bound: Bound[R], call: Sighted, before: Planned | None) -> frozenset[Source]:
         """What the plan of a call should not assume of its sizes. Only followed calls have such
         plans."""
         if before is not None:
             return frozenset() if before.plan.sizing is None else frozenset(before.plan.sizing.free)
-        free = self.varied.free(args, self._apart(bound))
+        free = self.varied.free(call)
         if not free or self._by_source or sys.gettrace() is not None:
             return frozenset()
         return free if self._can_be_sized(bound) else frozenset()

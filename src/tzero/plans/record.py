@@ -132,7 +132,9 @@ class Recorder:
         self.mode: TorchFunctionMode | None = None
         """The mode that shows it torch functions."""
         self._is_hidden = False  # whether that mode is off
-        self._stack = Stack(subject.code, (subject.function, *subject.dependencies.helpers))
+        # Of a followed call, the path knows which code is the host function's.
+        read = (subject.function, *subject.dependencies.helpers) if subject.host is None else ()
+        self._stack = Stack(subject.code, read)
         self.sizes: Sizes | None = None
         if subject.host is not None and subject.free:
             self.sizes = Sizes(self.slots, self.leaves, subject.free, self._stack.line)

@@ -151,13 +151,14 @@ def _require_dense(formulas: Formulas, of: Shape) -> None:
     """Let a tensor have no gaps in every call, with its dimensions in this order in memory."""
     value, one = formulas.value, formulas.constant(1)
     dims = sorted(range(len(of.sizes)), key=lambda k: (value(of.strides[k]), -k))
-    expected = one
-    for k in dims:
+    expected, last = one, len(dims) - 1
+    for place, k in enumerate(dims):
         if value(of.strides[k]) == value(expected):
             formulas.compare("==", of.strides[k], expected)
         elif not formulas.compare("==", of.sizes[k], one):
             raise NoRule
-        expected = formulas.apply("*", expected, formulas.apply("max", of.sizes[k], one))
+        if place != last:  # no stride depends on the outermost size
+            expected = formulas.apply("*", expected, formulas.apply("max", of.sizes[k], one))
 
 
 # -- results of functions that compute -------------------------------------------------------------

@@ -135,11 +135,14 @@ class _Folded:
         found = self._sizes.known(slot)
         if found is None:
             return None
-        sizes, strides = (tuple(map(self.number, each)) for each in found[:2])
-        return Shape(sizes, strides, self.number(found.offset))
+        sizes, strides, offset = found
+        number = self.number
+        return Shape(tuple(map(number, sizes)), tuple(map(number, strides)), number(offset))
 
     def pinned(self) -> Iterator[str]:
         """What is the same in every call, though it was not among the calls so far."""
+        if not self._old.pinned:
+            return
         sizing = Sizing(tuple(self._old.nodes), (), (), ())
         for formula, line in self._old.pinned.items():
             place = f" in line {line}" if line else ""
@@ -162,16 +165,21 @@ class _Folded:
             pinned,
             self._chosen,
         )
+        plan = self._plan
         slots = [
             dataclasses.replace(slot, opaque=True) if shape is None else slot
-            for slot, shape in zip(self._plan.slots, self._shapes, strict=True)
+            for slot, shape in zip(plan.slots, self._shapes, strict=True)
         ]
-        return dataclasses.replace(
-            self._plan,
-            slots=tuple(slots),
-            steps=tuple(replaced(step, by) for step in self._plan.steps),
-            result=replaced(self._plan.result, by),
-            sizing=sizing,
+        return Plan(  # `dataclasses.replace` takes longer
+            plan.kernel,
+            plan.leaves,
+            plan.by_value,
+            plan.guards,
+            tuple(slots),
+            tuple(replaced(step, by) for step in plan.steps),
+            replaced(plan.result, by),
+            plan.file,
+            sizing,
         )
 
 
@@ -179,27 +187,21 @@ def formulas_in(plan: Plan) -> dict[Formula, None]:
     """The formulas in the steps and the result of a plan, in order, each once."""
     found: dict[Formula, None] = {}
     for step in plan.steps:
-        found |= dict.fromkeys(_in_step(step))
-    return found | dict.fromkeys(_in(plan.result))
+        call = step.call if isinstance(step, (View, Read)) else step
+        if isinstance(call, Launch):
+            _collect((*call.grid, *call.args), found)
+        elif isinstance(call, Call):
+            _collect((*call.args, *(value for _, value in call.kwargs)), found)
+    _collect((plan.result,), found)
+    return found
 
 
-def _in_step(step: Step) -> Iterator[Formula]:
-    call = step.call if isinstance(step, (View, Read)) else step
-    if isinstance(call, Launch):
-        values: Sequence[Any] = (*call.grid, *call.args)
-    else:
-        named = (value for _, value in call.kwargs) if isinstance(call, Call) else ()
-        values = (*call.args, *named) if isinstance(call, Call) else ()
+def _collect(values: Sequence[Any], found: dict[Formula, None]) -> None:
     for value in values:
-        yield from _in(value)
-
-
-def _in(value: Any) -> Iterator[Formula]:
-    if isinstance(value, Formula):
-        yield value
-    elif isinstance(value, Nest):
-        for item in value.items:
-            yield from _in(item)
+        if isinstance(value, Formula):
+            found[value] = None
+        elif isinstance(value, Nest):
+            _collect(value.items, found)
 
 
 # -- plans for other sizes -------------------------------------------------------------------------

@@ -10,8 +10,7 @@ comparisons and sources are numbers of `_native.SIZE_OPERATIONS`, `SIZE_COMPARIS
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from tzero.plans.describe import LaunchDescription
@@ -25,8 +24,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class VariantDescription:
+class VariantDescription(NamedTuple):
     """A binary of a launch, and what it is for: of each selector the class
     (`_native.size_class`) or the value. `numbers` are the parameters that are formulas, each as
     (formula, type, offset)."""
@@ -36,8 +34,7 @@ class VariantDescription:
     numbers: tuple[tuple[int, int, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class SizedLaunchDescription:
+class SizedLaunchDescription(NamedTuple):
     """A launch whose grid and arguments are formulas. `selectors` are the formulas that choose the
     binary, each as (formula, by_value)."""
 
@@ -46,8 +43,7 @@ class SizedLaunchDescription:
     variants: tuple[VariantDescription, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ChoiceDescription:
+class ChoiceDescription(NamedTuple):
     """How a tuned kernel chooses its config: `nearest` is a `_native.Nearest`, `shapes` are the
     formulas of the sizes that it compares, None for an unknown one, and `hints` are the numbers of
     the hints with the plan's config."""
@@ -57,8 +53,7 @@ class ChoiceDescription:
     hints: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class MarksDescription:
+class MarksDescription(NamedTuple):
     """What an attribute of the tensors among the leaves must be, None for other leaves. A tensor
     without the attribute has an empty set."""
 
@@ -66,8 +61,7 @@ class MarksDescription:
     of_leaf: tuple[frozenset[int] | None, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class SizesDescription:
+class SizesDescription(NamedTuple):
     """The formulas of a plan: `inputs` are (source, leaf, dimension), and `free` says for each
     whether calls of the plan may differ in it; `nodes` are (operation, a, b), with the value of a
     constant as `a`; `conditions` are (comparison, left, right, truth); `slots` are the geometry of

@@ -25,7 +25,7 @@ from tzero.plans.chosen import Chosen
 from tzero.plans.plan import Constant, Formula, Nest, Scalar, Value
 from tzero.plans.slots import Slots
 from tzero.reading.integers import Integers, Mark
-from tzero.symbolic.formulas import Formulas, Source
+from tzero.symbolic.formulas import Formulas, Source, What
 from tzero.symbolic.shapes import Shape
 
 __all__ = ["Sizes", "sources"]
@@ -131,13 +131,20 @@ class Sizes:
         return Shape(tuple(map(number, tensor.size)), tuple(map(number, tensor.stride)), number(0))
 
     def _of_leaf(self, slot: int, leaf: int) -> Shape:
-        shape, tensor = self.constant(slot), self.slots.all[slot]
-        dims = range(len(tensor.size))
+        tensor = self.slots.all[slot]
         return Shape(
-            tuple(self.inputs.get(Source("size", leaf, k), shape.sizes[k]) for k in dims),
-            tuple(self.inputs.get(Source("stride", leaf, k), shape.strides[k]) for k in dims),
-            shape.offset,
+            self._inputs_of("size", leaf, tensor.size),
+            self._inputs_of("stride", leaf, tensor.stride),
+            self.formulas.constant(0),
         )
+
+    def _inputs_of(self, what: What, leaf: int, values: Sequence[int]) -> tuple[int, ...]:
+        """The formulas of the sizes or the strides of a leaf: inputs, or constants."""
+        found = []
+        for k, value in enumerate(values):
+            number = self.inputs.get(Source(what, leaf, k))
+            found.append(self.formulas.constant(value) if number is None else number)
+        return tuple(found)
 
     def pin_slot(self, slot: int) -> None:
         """Let the geometry of a tensor be the same in every call."""

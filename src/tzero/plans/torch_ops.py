@@ -142,12 +142,12 @@ class Ran(NamedTuple):
     @property
     def name(self) -> str:
         """The operator's name with its overload, such as ``aten::fill_.Scalar``."""
-        return name_of(self.operator)
+        return _traits(self.operator).name
 
     @property
     def arguments(self) -> dict[str, Any]:
         """The given arguments, by name."""
-        names = [argument.name for argument in schema_of(self.operator).arguments]
+        names = _traits(self.operator).arguments
         return {**dict(zip(names, self.args, strict=False)), **self.kwargs}
 
     @property
@@ -210,12 +210,14 @@ def is_own(function: Any) -> bool:
     >>> is_own(torch.full), is_own(torch.Tensor.add)
     (True, True)
     """
-    if isinstance(function, (OpOverload, type(torch.ops.aten.add))):
+    if isinstance(function, (OpOverload, _PACKET)):
         return function.__module__.split(".")[2] in _OWN  # torch._ops.aten
     if isinstance(function, FunctionType):
         return str(function.__globals__.get("__name__")).partition(".")[0] == "torch"
     return True
 
+
+_PACKET = type(torch.ops.aten.add)
 
 _SPELLED = {"truediv": "div", "floordiv": "floor_divide", "matmul": "mm"}
 
@@ -273,17 +275,39 @@ def reads_value(result: Any, ran: Sequence[Ran]) -> bool:
     """
     if type(result) not in (bool, int, float) or any(map(acts, ran)):
         return False
-    return any(torch.Tag.data_dependent_output in each.operator.tags for each in ran)
+    return any(torch.Tag.data_dependent_output in _traits(each.operator).tags for each in ran)
 
 
 def acts(ran: Ran) -> bool:
     """Whether an operator may do more than make new tensors: it changes one, draws random numbers,
     or is not torch's own."""
-    operator = ran.operator
+    traits = _traits(ran.operator)
     return (
-        bool(schema_of(operator).is_mutable)
-        or torch.Tag.nondeterministic_seeded in operator.tags
-        or operator.namespace not in _OWN
+        traits.is_mutable or torch.Tag.nondeterministic_seeded in traits.tags or not traits.is_own
+    )
+
+
+class _Traits(NamedTuple):
+    """What an operator is, which its schema and its tags say once and for all."""
+
+    name: str
+    arguments: tuple[str, ...]
+    tags: frozenset[Any]
+    is_mutable: bool
+    is_own: bool
+    returns_tensors: bool
+
+
+@functools.lru_cache(1024)
+def _traits(operator: OpOverload) -> _Traits:
+    schema = schema_of(operator)
+    return _Traits(
+        name_of(operator),
+        tuple(argument.name for argument in schema.arguments),
+        frozenset(operator.tags),
+        bool(schema.is_mutable),
+        operator.namespace in _OWN,
+        any("Tensor" in str(each.type) for each in schema.returns),
     )
 
 
@@ -295,7 +319,7 @@ def obstacle(name: str, result: Any, ran: Sequence[Ran]) -> str:
     """
     if any(word in name for word in _BY_VALUES):
         return f"the size of the result of {name} may depend on values"
-    tags = {tag for each in ran for tag in each.operator.tags}
+    tags = {tag for each in ran for tag in _traits(each.operator).tags}
     if torch.Tag.inplace_view in tags:
         return f"{name} changes the geometry of a tensor in place"
     if torch.Tag.dynamic_output_shape in tags:
@@ -313,7 +337,7 @@ def obstacle(name: str, result: Any, ran: Sequence[Ran]) -> str:
         return f"{name} computes gradients"
     if name.endswith(".__get__") and name not in _GETTERS:
         return f"it reads {name.removesuffix('.__get__')}, which its arguments do not determine"
-    if result is None and any(schema_of(each.operator).is_mutable for each in ran):
+    if result is None and any(_traits(each.operator).is_mutable for each in ran):
         return ""
     if not _has(result, torch.Tensor) or _has(result, float):
         return f"it reads {name}, which its arguments do not determine"
@@ -326,13 +350,13 @@ def is_custom(operator: Any) -> bool:
     >>> is_custom(torch.ops.aten.add.Tensor)
     False
     """
-    return isinstance(operator, OpOverload) and operator.namespace not in _OWN
+    return isinstance(operator, OpOverload) and not _traits(operator).is_own
 
 
 def _is_foreign(operator: OpOverload) -> bool:
     """Whether an operator is custom and returns tensors: no tag says what their sizes depend on."""
-    returns_tensors = any("Tensor" in str(each.type) for each in schema_of(operator).returns)
-    return is_custom(operator) and returns_tensors
+    traits = _traits(operator)
+    return not traits.is_own and traits.returns_tensors
 
 
 def _is_unknown(ran: Ran) -> bool:

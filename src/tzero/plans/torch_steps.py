@@ -76,13 +76,10 @@ class TorchSteps:
     ) -> None:
         """A torch function has returned; `ran` are the operators that ran in it."""
         name, own = torch_ops.named(func), torch_ops.is_own(func)
-        sizes = self._of(func, args, kwargs)
         if own and torch_ops.is_read(name):
-            for tensor in tensors_of((args, dict(kwargs))):
-                self.slots.value(tensor, f"what {name} reads")
-            if sizes is not None:
-                sizes.read(result)
+            self._read(func, name, args, kwargs, result)
             return
+        sizes = self._of(func, args, kwargs)
         if own and name == "result_type":  # of a number it is the default dtype
             self._default_dtype()
             return
@@ -124,6 +121,15 @@ class TorchSteps:
             sizes.called(slots, ran)
         made = self.slots.value(result, f"the result of {name}")
         self.steps.append(dataclasses.replace(call, result=made))
+
+    def _read(
+        self, func: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
+    ) -> None:
+        """A function has read what the key determines."""
+        for tensor in tensors_of((args, kwargs)):
+            self.slots.value(tensor, f"what {name} reads")
+        if self._sizes is not None and not TorchSizes.is_announced(self._sizes, args, kwargs):
+            TorchSizes(self._sizes, func, args, kwargs).read(result)
 
     def _of(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> TorchSizes | None:
         """The sizes of a torch function that has returned; None if the call is recorded for these

@@ -9,7 +9,8 @@ integers that their plans should not assume. It must not know how a call is reco
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from tzero.adapters import torch_modes
@@ -24,7 +25,7 @@ from tzero.plans.sizes import sources
 from tzero.plans.table import Planned
 from tzero.symbolic.formulas import Source
 
-__all__ = ["Free", "Varied"]
+__all__ = ["Free", "Sighted", "Varied"]
 
 Free = Literal["nothing", "what varies", "everything"]
 """What plans leave open: ``static_shapes=True``, by default, and ``static_shapes=False``."""
@@ -48,12 +49,21 @@ class _Kept(NamedTuple):
     numbers: dict[int, Hashable]
 
 
+class Sighted(NamedTuple):
+    """One call: what it has in common with others that one plan may serve, None if plans over sizes
+    do not support it; its leaves; and its sizes, strides and integers."""
+
+    kind: tuple[Hashable, ...] | None
+    every: Sequence[Any]
+    now: Mapping[Source, int]
+
+
 class _Seen:
     """What is known of calls that are alike."""
 
     __slots__ = ("first", "in_vain", "interrupted", "is_recorded", "plans", "varied", "why")
 
-    def __init__(self, first: dict[Source, int]) -> None:
+    def __init__(self, first: Mapping[Source, int]) -> None:
         self.first = first
         self.varied: set[Source] = set()
         self.is_recorded = False  # whether a call has a plan
@@ -65,7 +75,8 @@ class _Seen:
 class Varied:
     """The sizes of one kernel's calls.
 
-    >>> Varied("everything", ("by", "n")).free((2.5, 8))
+    >>> varied = Varied("everything", ("by", "n"))
+    >>> varied.free(varied.sighted((2.5, 8)))
     frozenset({Source(what='number', leaf=1, dim=0)})
     """
 
@@ -85,13 +96,16 @@ class Varied:
         self.why_not = "" if self._free != "nothing" else self.why_not
         self._seen = {}
 
-    def free(self, args: tuple[Any, ...], apart: Hashable = None) -> frozenset[Source]:
-        """What a plan of this call should not assume; empty if it is to be for these sizes. Calls
-        that differ in `apart` have different plans."""
+    def sighted(self, args: tuple[Any, ...], apart: Hashable = None) -> Sighted:
+        """A call that is about to be made. Calls that differ in `apart` have different plans."""
         kind = None if self.why_not else _kind(args, apart)
+        return _UNSIGHTED if kind is None else Sighted(kind, *self._now(args))
+
+    def free(self, call: Sighted) -> frozenset[Source]:
+        """What a plan of this call should not assume; empty if it is to be for these sizes."""
+        kind, every, now = call
         if kind is None:
             return frozenset()
-        every, now = self._now(args)
         seen = self._seen.get(kind)
         if seen is None:
             while len(self._seen) >= _MOST_KINDS:
@@ -109,17 +123,17 @@ class Varied:
         huge = {source for source, n in now.items() if not -(1 << 63) <= n < 1 << 63}
         return frozenset(free - fixed - huge)
 
-    def hashed(self, args: tuple[Any, ...]) -> int:
+    def hashed(self, call: Sighted) -> int:
         """The same for calls that one plan over sizes is likely to serve."""
-        _, now = self._now(args)
-        return hash((_kind(args), *((n == 0, n == 1, n % 16 == 0) for n in now.values())))
+        kind = call.kind and call.kind[:2]  # without `apart`
+        return hash((kind, *((n == 0, n == 1, n % 16 == 0) for n in call.now.values())))
 
-    def note(self, args: tuple[Any, ...], planned: Planned, apart: Hashable = None) -> Planned:
+    def note(self, call: Sighted, planned: Planned) -> Planned:
         """A call was recorded. Returns its plan, if it is one over sizes with the binaries of
         earlier plans that do the same; those end."""
         if self.why_not:
             return planned._replace(plan=dataclasses.replace(planned.plan, unsized=self.why_not))
-        seen = self._seen.get(_kind(args, apart))
+        seen = self._seen.get(call.kind)
         if seen is None:
             return planned
         plan, seen.is_recorded = planned.plan, True
@@ -127,14 +141,13 @@ class Varied:
             seen.in_vain, seen.why = seen.in_vain + bool(plan.unsized), plan.unsized or seen.why
             return planned._replace(plan=dataclasses.replace(plan, unsized=seen.why))
         seen.in_vain = seen.interrupted = 0
-        every, now = self._now(args)
         free = set(plan.sizing.free)
         fixed = {
             source: n
-            for source, n in now.items()
+            for source, n in call.now.items()
             if source not in free and (source.what != "number" or source.leaf in plan.by_value)
         }
-        numbers = _numbers(every, plan.by_value)
+        numbers = _numbers(call.every, plan.by_value)
         for kept in seen.plans:
             other = kept.planned
             if kept[1:] == (fixed, numbers) and is_variant(plan, other.plan):
@@ -145,9 +158,9 @@ class Varied:
         seen.plans = [*alive[1 - _MOST_PLANS :], _Kept(planned, fixed, numbers)]
         return planned
 
-    def note_interruption(self, args: tuple[Any, ...], why: str, apart: Hashable = None) -> None:
+    def note_interruption(self, call: Sighted, why: str) -> None:
         """Something else interrupted the recording of a call, as compilers may."""
-        seen = self._seen.get(_kind(args, apart))
+        seen = self._seen.get(call.kind)
         if seen is None:
             return
         seen.interrupted += 1
@@ -180,7 +193,10 @@ def _is_alive(planned: Planned) -> bool:
     return planned.bound.makes_calls() and planned.bound.plans.has(planned)
 
 
-def _kind(args: tuple[Any, ...], apart: Hashable = None) -> Hashable | None:
+_UNSIGHTED = Sighted(None, (), MappingProxyType({}))
+
+
+def _kind(args: tuple[Any, ...], apart: Hashable = None) -> tuple[Hashable, ...] | None:
     """What calls have in common that one plan may serve, torch's modes included; None if plans do
     not support them."""
     try:

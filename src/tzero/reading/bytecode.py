@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import dis
+import functools
 import inspect
 import itertools
 import textwrap
@@ -99,8 +100,18 @@ def assigned(code: CodeType, own: bool = True) -> Iterator[str]:
 
 def span_of(frame: FrameType) -> Span:
     """The position of the expression that a frame executes."""
-    positions = frame.f_code.co_positions()
-    return next(itertools.islice(positions, frame.f_lasti // 2, None), (None,) * 4)
+    code, place = frame.f_code, frame.f_lasti // 2
+    found = _spans.get(id(code))
+    if found is None or found[0] is not code:
+        if len(_spans) >= _MOST_SPANS:
+            _spans.clear()
+        found = _spans[id(code)] = code, tuple(code.co_positions())
+    return found[1][place] if 0 <= place < len(found[1]) else (None,) * 4
+
+
+# By identity: code of two functions in one line may be equal, at other positions.
+_spans: dict[int, tuple[CodeType, tuple[Span, ...]]] = {}
+_MOST_SPANS = 256
 
 
 def uses_low_bits(frame: FrameType) -> bool:
@@ -177,19 +188,20 @@ _OPERATIONS = {
 }
 
 
-def implied(opname: str, sign: str) -> list[str]:
+@functools.lru_cache(1024)
+def implied(opname: str, sign: str) -> tuple[str, ...]:
     """The dunder methods that an instruction may call.
 
     >>> implied("BINARY_OP", "+="), implied("UNARY_NEGATIVE", "")
-    (['__add__', '__radd__', '__iadd__'], ['__neg__'])
+    (('__add__', '__radd__', '__iadd__'), ('__neg__',))
     """
     if opname == "BINARY_OP" and sign == "[]":
-        return ["__getitem__"]
+        return ("__getitem__",)
     if opname == "BINARY_OP":
         stem = _SIGNS[sign.removesuffix("=") or sign]
         in_place = [f"__i{stem}__"] if sign.endswith("=") else []
-        return [f"__{stem}__", f"__r{stem}__", *in_place]
+        return (f"__{stem}__", f"__r{stem}__", *in_place)
     if opname == "COMPARE_OP":
         reflected = sign.translate(str.maketrans("<>", "><"))
-        return [f"__{_SIGNS[each]}__" for each in dict.fromkeys([sign, reflected])]
-    return [f"__{_OPERATIONS[opname]}__"] if opname in _OPERATIONS else []
+        return tuple(f"__{_SIGNS[each]}__" for each in dict.fromkeys([sign, reflected]))
+    return (f"__{_OPERATIONS[opname]}__",) if opname in _OPERATIONS else ()

@@ -24,10 +24,11 @@ from typing import Any
 import torch
 
 from tzero.adapters.python_frames import Instruction, function_of, operands
+from tzero.reading.instructions import DROPPED, Passed, is_second_half
 from tzero.reading.integers_containers import Step
 from tzero.reading.integers_launches import as_run, classes_of, is_launching, launched_with
 from tzero.reading.integers_marks import Geometry, Lost, Mark, Marks, Offer, Ratio
-from tzero.reading.integers_steps import MOVE_NOTHING, is_second_half, moves
+from tzero.reading.integers_steps import MOVE_NOTHING, Moves, moves
 from tzero.symbolic.formulas import Formulas
 
 __all__ = ["Call", "Geometry", "Integers", "Lost", "Mark", "Offer", "Ratio", "Shadow"]
@@ -58,12 +59,13 @@ class Shadow:
 
     __slots__ = (
         *("after", "aside", "boxes", "call", "frame", "is_answer", "is_host", "is_open"),
-        *("local", "moves", "names", "packed", "stack"),
+        *("last", "local", "moves", "names", "packed", "stack"),
     )
 
     def __init__(self, frame: FrameType) -> None:
         self.frame = frame
         self.moves = moves(frame.f_code)
+        self.last = -1  # the offset of the instruction that was looked at last
         self.stack: list[Mark] = []
         self.local: dict[str, Mark] = {}
         self.packed: dict[
@@ -136,16 +138,28 @@ class Integers(Marks):
         if not self.lost:
             self._safely(self._enter, frame, is_host)
 
-    def before(self, frame: FrameType, at: Instruction) -> None:
-        """An instruction is about to run."""
+    def before(
+        self,
+        frame: FrameType,
+        at: Instruction,
+        moved: Moves | None = None,
+        values: Sequence[Any] | None = None,
+    ) -> bool:
+        """An instruction is about to run, on these values; those that `passed_over` names need not
+        be told of, unless the one before has returned True: that it awaits what comes of it."""
         if self.lost or is_second_half(at):
-            return
+            return False
         try:  # as `_safely`
-            self._before(frame, at)
+            shadow = self._shadows.get(id(frame))
+            if shadow is None or shadow.frame is not frame:
+                raise Lost("a frame was not seen to begin")
+            self._before(shadow, at, moved or shadow.moves[frame.f_lasti], values)
+            return self._awaits(shadow)
         except Lost as error:
             self.lose(str(error))
         except Exception as error:
             self.lose(f"{type(error).__name__}: {error}")
+        return False
 
     def leave(self, frame: FrameType) -> None:
         """A followed frame is left, or a generator yields."""
@@ -238,33 +252,48 @@ class Integers(Marks):
 
     # -- instructions --------------------------------------------------------------------------
 
-    def _before(self, frame: FrameType, at: Instruction) -> None:
-        shadow = self._shadows.get(id(frame))
-        if shadow is None or shadow.frame is not frame:
-            raise Lost("a frame was not seen to begin")
-        kept, handler, count = shadow.moves[frame.f_lasti]
+    def _before(
+        self, shadow: Shadow, at: Instruction, moved: Moves, values: Sequence[Any] | None
+    ) -> None:
+        kept, handler, count, passed, pushes = moved
         stack = shadow.stack
-        is_awaited = shadow.after is not None or shadow.call is not None or shadow.is_open
-        offers = self.offer is not None or self.reading is not None or self._taken is not None
-        if is_awaited or offers or kept is not None:  # else the instruction before left nothing
+        if passed is not None:
+            _catch_up(shadow, at, passed)
+        shadow.last = at.place
+        if self._awaits(shadow) or kept is not None:  # else the instruction before left nothing
             self._settle(shadow, at, kept)
         elif len(stack) != at.depth:
             raise Lost(f"{at.name} finds {at.depth} values and not {len(stack)}")
-        if handler is None:
+        if pushes is not None:
+            stack += [None] * pushes
+        elif handler is None:
             if at.name not in MOVE_NOTHING:
                 self._unknown(shadow, at)
-            return
-        if not count:
+        elif not count:
             stack += handler.run(Step(self, shadow, at, (), []))
-            return
-        values = operands(frame, at, count)
-        base = len(stack) - count
-        marks = stack[base:]
-        for mark, value in zip(marks, values, strict=True):
-            if mark is not None:
-                self.checked(mark, value)
-        del stack[base:]
-        stack += handler.run(Step(self, shadow, at, values, marks))
+        else:
+            if values is None:
+                values = operands(shadow.frame, at, count)
+            elif len(values) != count:
+                values = values[-count:]
+            base = len(stack) - count
+            marks = stack[base:]
+            for mark, value in zip(marks, values, strict=True):
+                if mark is not None:
+                    self.checked(mark, value)
+            del stack[base:]
+            stack += handler.run(Step(self, shadow, at, values, marks))
+
+    def _awaits(self, shadow: Shadow) -> bool:
+        """Whether something happens once the instruction that was looked at has run."""
+        return (
+            shadow.after is not None
+            or shadow.call is not None
+            or shadow.is_open
+            or self.offer is not None
+            or self.reading is not None
+            or self._taken is not None
+        )
 
     def _settle(self, shadow: Shadow, at: Instruction, kept: int | None) -> None:
         """The instruction before has run: mark its result, and agree on the depth. `kept` is not
@@ -329,7 +358,11 @@ class Integers(Marks):
         code = shadow.frame.f_code
         if name in code.co_freevars:
             closure = function_of(shadow.frame).__closure__
-            box = self._box_of(closure[code.co_freevars.index(name)])
+            cell = closure[code.co_freevars.index(name)]
+            found = self._cells.get(id(cell))
+            if found is None or found[0] is not cell:
+                found = self._cells[id(cell)] = cell, Box()
+            box = found[1]
         else:
             packed = shadow.packed.pop(name, [])
             for mark in packed.values() if isinstance(packed, dict) else packed:
@@ -337,12 +370,6 @@ class Integers(Marks):
             box = Box(shadow.local.pop(name, None))
         shadow.boxes[name] = box
         return box
-
-    def _box_of(self, cell: Any) -> Box:
-        found = self._cells.get(id(cell))
-        if found is None or found[0] is not cell:
-            found = self._cells[id(cell)] = cell, Box()
-        return found[1]
 
     def share(self, shadow: Shadow, names: tuple[str, ...], cells: tuple[Any, ...]) -> None:
         """A function is made that has these cells of a frame's variables."""
@@ -358,9 +385,11 @@ class Integers(Marks):
 
     def make_offer(self, shadow: Shadow, offer: Offer) -> None:
         """Offer a call to who understands it, if it has anything marked."""
-        offer = offer._replace(marks=[self.whole(mark) for mark in offer.marks])
         values = (offer.function, *offer.args, offer.subscript)
-        if any(mark is not None for mark in offer.marks) or any(map(self.holds_marks, values)):
+        marks: list[Mark] = [None if mark is None else self.whole(mark) for mark in offer.marks]
+        if any(mark is not None for mark in marks) or any(map(self.holds_marks, values)):
+            if marks != offer.marks:
+                offer = offer._replace(marks=marks)
             self.offer, self._offering = offer, shadow
         else:
             self.pin_values(values)  # it may hold a list, and see what is put into it later
@@ -380,6 +409,21 @@ class Integers(Marks):
 
 GENERATES = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 """Flags of functions whose frames are left and go on."""
+
+
+def _catch_up(shadow: Shadow, at: Instruction, passed: Passed) -> None:
+    """Move what the instructions have moved that were passed over before this one."""
+    start, moved = passed
+    if not start <= shadow.last < at.place:
+        return  # a jump has led here
+    stack, local = shadow.stack, shadow.local
+    for place, what in moved:
+        if place <= shadow.last:
+            continue
+        if what is DROPPED:
+            stack.pop()
+        else:
+            stack.append(None if what is None else local.get(what))
 
 
 def _bind(shadow: Shadow, offer: Offer) -> None:

@@ -54,7 +54,10 @@ Understood = Callable[["Integers", "Shadow", Offer], Mark]
 
 def called(integers: Integers, shadow: Shadow, written: Offer) -> list[Mark]:
     """A call is about to be made; the mark of its result, as far as it is known now."""
-    offer = as_launch(_opened(written)._replace(subscript=integers.subscript_of(written.function)))
+    offer, subscript = _opened(written), integers.subscript_of(written.function)
+    if subscript is not None:
+        offer = offer._replace(subscript=subscript)
+    offer = as_launch(offer)
     function = offer.function
     understood = _UNDERSTOOD.get(id(function))
     if understood is not None:

@@ -23,7 +23,7 @@ __all__ = ["as_launch", "as_run", "classes_of", "is_launching", "launched_with"]
 def as_launch(offer: Offer) -> Offer:
     """A call of the `run` of Triton's classes, as the launch that it is."""
     count = len(offer.args) - len(offer.names)
-    if not triton_wrappers.is_run(offer.function) or count < 1 or "grid" not in offer.names:
+    if "grid" not in offer.names or count < 1 or not triton_wrappers.is_run(offer.function):
         return offer
     kernel, *args = offer.args[:count]
     named = dict(zip(offer.names, offer.args[count:], strict=True))

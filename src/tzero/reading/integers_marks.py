@@ -107,7 +107,7 @@ class Marks:
 
     def mark_items(self, container: Any, items: Sequence[Mark] | Mapping[Any, Mark]) -> None:
         """Mark what a container contains."""
-        if isinstance(items, Mapping):
+        if type(items) is not list and isinstance(items, Mapping):
             of_dict = {key: self.whole(mark) for key, mark in items.items()}
             keys = list(dict.keys(container))
             if all(map(is_plain_key, keys)):  # all of them, in this order
@@ -115,14 +115,15 @@ class Marks:
             made: Items = of_dict
             pairs = [(dict.get(container, key), mark) for key, mark in of_dict.items()]
         else:
-            of_list = [self.whole(mark) for mark in items]
+            of_list = [None if mark is None else self.whole(mark) for mark in items]
             made = of_list
             held = _parts(container) if type(container) is slice else container
             if len(held) != len(of_list):
                 raise Lost(f"a {type(container).__name__} has not {len(of_list)} items")
             pairs = list(zip(held, of_list, strict=True))
         for value, mark in pairs:
-            self.checked(mark, value)
+            if mark is not None:
+                self.checked(mark, value)
         self._items.pop(id(container), None)
         if any(mark is not None for _, mark in pairs):
             self._items[id(container)] = container, made
@@ -181,6 +182,8 @@ class Marks:
 
     def holds_marks(self, value: Any) -> bool:
         """Whether a value contains a mark, at any depth."""
+        if type(value) not in _OPENED and id(value) not in self._items:
+            return False
         return any(self.items_of(each) is not None for each in self._inside(value))
 
     def _inside(self, value: Any) -> list[Any]:
@@ -223,7 +226,10 @@ class Marks:
     def pin(self, value: Any, mark: Mark = None) -> None:
         """Pin a value and all that it contains: it is the same in every call of the plan. It may be
         held, and lists and dicts in it changed, where that is not seen."""
-        self._pin(mark)
+        if mark is not None:
+            self._pin(mark)
+        if type(value) not in _OPENED and id(value) not in self._items:
+            return
         for each in self._inside(value):
             _, items = self._items.pop(id(each), (None, []))
             for one in items.values() if isinstance(items, dict) else items:
@@ -236,7 +242,8 @@ class Marks:
         for value in values:
             self.pin(value)
         for mark in marks:
-            self._pin(mark)
+            if mark is not None:
+                self._pin(mark)
 
     def pin_read(self, values: Iterable[Any], marks: Iterable[Mark] = ()) -> None:
         """Pin values that are read now, and are not held."""
@@ -298,7 +305,10 @@ def is_context(value: Any) -> bool:
     >>> is_context(torch.autograd.function.FunctionCtx()), is_context(3)
     (True, False)
     """
-    return issubclass(type(value), torch.autograd.function.FunctionCtx)
+    return issubclass(type(value), _CONTEXT)
+
+
+_CONTEXT = torch.autograd.function.FunctionCtx
 
 
 def is_plain_key(key: Any) -> bool:

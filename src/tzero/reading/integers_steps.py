@@ -20,6 +20,7 @@ import torch
 
 from tzero.adapters.python_frames import EMPTY, Instruction, arity, call_in, decoded, handlers
 from tzero.reading import integers_containers as containers
+from tzero.reading.instructions import Passed, moved_before
 from tzero.reading.integers_calls import called
 from tzero.reading.integers_containers import Step
 from tzero.reading.integers_marks import SEQUENCES, Lost, Mark, Offer, is_context, is_plain_key
@@ -27,7 +28,7 @@ from tzero.reading.integers_marks import SEQUENCES, Lost, Mark, Offer, is_contex
 if TYPE_CHECKING:
     from tzero.reading.integers import Integers, Shadow
 
-__all__ = ["HANDLERS", "MOVE_NOTHING", "Handler", "Moves", "is_second_half", "moves"]
+__all__ = ["HANDLERS", "MOVE_NOTHING", "Handler", "Moves", "moves"]
 
 Run = Callable[[Step], list[Mark]]
 
@@ -424,11 +425,6 @@ _ARG = operator.attrgetter("arg")
 _CALL = "PRECALL" if "PRECALL" in dis.opmap else "CALL"
 
 
-def is_second_half(at: Instruction) -> bool:
-    """Whether an instruction is the second half of a call, in CPython 3.11."""
-    return at.name == "CALL" and _CALL == "PRECALL"
-
-
 def _of(names: str, count: int | Callable[[Instruction], int], run: Run) -> dict[str, Handler]:
     return dict.fromkeys(names.split(), Handler(count, run))
 
@@ -504,11 +500,15 @@ MOVE_NOTHING = frozenset(
 
 class Moves(NamedTuple):
     """What an instruction does with the stack: how many values are kept below an exception, if only
-    exceptions lead here; its handler, if it has one; and how many values it takes."""
+    exceptions lead here; its handler, if it has one; how many values it takes; and the instructions
+    before it that may have been passed over, if any. `pushes`: how many values it pushes, if it
+    does nothing else, and they do not depend on sizes."""
 
     kept: int | None
     handler: Handler | None
     takes: int
+    passed: Passed | None
+    pushes: int | None = None
 
 
 _moves: weakref.WeakKeyDictionary[CodeType, Mapping[int, Moves]]
@@ -519,17 +519,18 @@ def moves(code: CodeType) -> Mapping[int, Moves]:
     """What each instruction of a code object does with the stack, by its offset."""
     found = _moves.get(code)
     if found is None:
-        kept = handlers(code)
+        kept, passed = handlers(code), moved_before(code)
         found = _moves[code] = {
-            place: _moved(at, kept.get(place)) for place, at in decoded(code).items()
+            place: _moved(at, kept.get(place), passed.get(place))
+            for place, at in decoded(code).items()
         }
     return found
 
 
-def _moved(at: Instruction, kept: int | None) -> Moves:
+def _moved(at: Instruction, kept: int | None, passed: Passed | None) -> Moves:
     handler = HANDLERS.get(at.name)
     if handler is None:
-        return Moves(kept, None, 0)
-    return Moves(
-        kept, handler, handler.takes if isinstance(handler.takes, int) else handler.takes(at)
-    )
+        return Moves(kept, None, 0, passed)
+    takes = handler.takes if isinstance(handler.takes, int) else handler.takes(at)
+    pushes = _effect(at.name, at.arg) if handler.run is _push else None
+    return Moves(kept, handler, takes, passed, pushes)

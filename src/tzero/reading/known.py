@@ -171,13 +171,16 @@ class Known:
     def _read(self, name: str, where: Any, key: Any, value: Any) -> None:
         """A name in a dict or a cell gave a value."""
         kind = Equal if type(value) in EQUAL else Same
-        number = self.add(kind(name, where, key, value))
+        number = self._numbers.get((id(where), key, kind, ""))
+        if number is None:
+            number = self.add(kind(name, where, key, value))
         self._given(value, name, number)
 
     def _given(self, value: Any, name: str, number: int) -> None:
-        known = self.has(value)
+        if id(value) in self._objects:
+            return
         self.enter(value, name)
-        if is_a(value, torch.Tensor) and not known:
+        if is_a(value, torch.Tensor):
             self._tensor(value, name, number)
 
     def asked(self, name: str, thing: Any, ask: Callable[[Any], Any], value: Any) -> None:

@@ -18,23 +18,31 @@ called (finalizers, signal handlers) is recognized.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+import sys
+import weakref
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from types import CodeType, FrameType, FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
 from tzero.adapters.python_frames import (
+    Instruction,
+    Seen,
+    answers,
+    follower,
     function_of,
-    trace_instructions,
+    seen_by_follower,
     traced,
 )
 from tzero.reading.attributes import is_generated
 from tzero.reading.called import Judge
 from tzero.reading.dependencies import code_guard
 from tzero.reading.findings import Unreplayable
+from tzero.reading.instructions import passed_over
 from tzero.reading.integers import Integers
+from tzero.reading.integers_steps import Moves, moves
 from tzero.reading.known import is_program_class
-from tzero.reading.purity import LIBRARIES
+from tzero.reading.purity import LIBRARIES, is_library
 from tzero.reading.special import Callee
 from tzero.reading.steps import Ready, Steps, ready
 from tzero.reading.world import World
@@ -69,8 +77,8 @@ class Path:
         self._cells: set[int] = set()  # cells of functions that were there before the call
         self._steps = Steps(world, self._judge, self._cells)
         self._is_over = self._is_paused = False
-        # The instructions of what was followed, by the identity of its code, which is kept.
-        self._tables: dict[int, tuple[CodeType, Mapping[int, Ready | None]]] = {}
+        self._outside: CodeType | None = None  # the code around the call
+        self._answers = answers()
         self._prefixed: dict[int, int] = {}  # by frame: where EXTENDED_ARG was before it
         self.codes: set[CodeType] = set()
         """The code that was followed, and the code nested in it."""
@@ -78,6 +86,7 @@ class Path:
         self._seen: set[Any] = set()  # functions that were followed
         self._helpers: dict[FunctionType, None] = {}
         self._host = function
+        self._is_host_of_library = is_library(function)
         world.enter(function, function.__qualname__)
         self._follows_host = True
         try:
@@ -88,9 +97,10 @@ class Path:
             refuse(error.reason, code.co_filename, code.co_firstlineno, True)
 
     def followed(self) -> AbstractContextManager[bool]:
-        """The block in which the call is made. It is entered with False if the call cannot be
-        followed now; tell `miss` then."""
-        return traced(self._entered)
+        """The block in which the caller makes the call. It is entered with False if the call cannot
+        be followed now; tell `miss` then."""
+        self._outside = sys._getframe(1).f_code
+        return traced(follower(self._entered, self._step, self._left, _modules))
 
     def miss(self) -> None:
         """Refuse a call that another thread prevents from being followed."""
@@ -117,18 +127,23 @@ class Path:
 
     # -- frames --------------------------------------------------------------------------------
 
-    def _entered(self, frame: FrameType, event: str, arg: Any) -> Any:
-        """A frame begins; what to trace it by."""
+    def _entered(self, frame: FrameType) -> Any:
+        """A frame begins; what to see of it, None if it is not followed."""
         try:
-            return self._begun(frame, event)
+            return self._begun(frame)
         except Exception as error:
-            return self._fail(error, frame)
+            self._fail(error, frame)
+            return None
 
-    def _begun(self, frame: FrameType, event: str) -> Any:
-        """A frame begins; whether to follow it."""
-        if self._is_over or self._is_paused or self._steps.fills_cache or event != "call":
+    def _begun(self, frame: FrameType) -> Any:
+        if self._is_over or self._is_paused or self._steps.fills_cache:
             return None
         code = frame.f_code
+        if code is self._host.__code__ and not self._seen and function_of(frame) is self._host:
+            if not self._follows_host:
+                return None
+            self._known(self._host)
+            return self._follow(frame)
         if self._is_plainly_of_library(frame, code):
             return None
         if code is self._host.__code__ and not self._follows_host:
@@ -143,7 +158,7 @@ class Path:
             return self._follow(frame)
         if code not in self._judge.followed and self._is_of_library(function, frame):
             return None
-        if _is_importing(frame, self.codes):
+        if _is_importing(frame, self.codes, self._outside):
             return None
         try:
             if not isinstance(function, FunctionType):
@@ -160,8 +175,11 @@ class Path:
     def _is_plainly_of_library(self, frame: FrameType, code: CodeType) -> bool:
         """Whether a frame is not followed because of its module alone, as most are."""
         name = frame.f_globals.get("__name__") or ""
+        is_known = _modules.get(name)
+        if is_known is None:
+            is_known = _modules[name] = name.partition(".")[0] in LIBRARIES
         return (
-            name.partition(".")[0] in LIBRARIES
+            is_known
             and self._steps.cached is None
             and code is not self._host.__code__
             and code not in self.codes
@@ -210,9 +228,7 @@ class Path:
         self._steps.frames += 1
         if self.integers is not None:
             self.integers.enter(frame, frame.f_code is self._host.__code__)
-        if id(frame.f_code) not in self._tables:
-            self._tables[id(frame.f_code)] = frame.f_code, ready(frame.f_code)
-        return trace_instructions(frame, self._step)
+        return _seen(frame.f_code, self.integers is not None)
 
     def _stop(self, reason: str, frame: FrameType, lasting: bool, line: int = 0) -> None:
         self._is_over = True
@@ -220,41 +236,82 @@ class Path:
 
     # -- instructions --------------------------------------------------------------------------
 
-    def _step(self, frame: FrameType, event: str, arg: Any) -> Any:
-        """An instruction is about to run."""
+    def _step(self, frame: FrameType, entry: Entry | None, values: tuple[Any, ...]) -> int:
+        """An instruction is about to run; how to go on."""
         if self._is_over:
-            return None
-        if event != "opcode":
-            if event == "return" and self.integers is not None:
-                self.integers.leave(frame)
-            return self._step
-        place = frame.f_lasti
-        try:
-            ready = self._tables[id(frame.f_code)][1][place]
-        except KeyError:
+            return 0
+        if entry is None:
             self._stop("its bytecode is not understood", frame, True)
-            return None
+            return 0
+        place, at, ready, moved = entry
+        goes_on, awaits, sees_libraries = self._answers
         if self._prefixed and self._prefixed.pop(id(frame), None) == place:
-            return self._step  # it was taken with its EXTENDED_ARG
-        if ready is None:
-            return self._step
-        at = ready.at
+            return goes_on | awaits | sees_libraries  # it was taken with its EXTENDED_ARG
         if at.place != place:
             self._prefixed[id(frame)] = at.place
+        steps = self._steps
         try:
-            self._steps.take(frame, ready)
+            is_awaited = steps.take(frame, ready, values)
             if self.integers is not None:
-                self.integers.before(frame, at)
+                is_awaited |= self.integers.before(frame, at, moved, values)
         except Unreplayable as error:
             self._stop(error.reason, frame, True, at.line)
-            return None
+            return 0
         except Exception as error:
-            return self._fail(error, frame)
-        return self._step
+            self._fail(error, frame)
+            return 0
+        answer = goes_on | awaits if is_awaited else goes_on
+        if steps.cached is not None or self._judge.followed or self._is_host_of_library:
+            answer |= sees_libraries
+        return answer
+
+    def _left(self, frame: FrameType) -> None:
+        """A followed frame is left, or a generator yields."""
+        if self.integers is not None and not self._is_over:
+            self.integers.leave(frame)
 
     def _fail(self, error: Exception, frame: FrameType) -> None:
         """An error of the follower itself must not reach the program."""
         self._stop(f"it cannot be followed: {type(error).__name__}: {error}", frame, True)
+
+
+class Entry(NamedTuple):
+    """An instruction, the offset at which it is shown, and what handles it."""
+
+    place: int
+    at: Instruction
+    ready: Ready
+    moved: Moves
+
+
+_modules: dict[str, bool] = {}  # by name: whether it is a library's
+
+_all_seen: weakref.WeakKeyDictionary[CodeType, dict[bool, Any]] = weakref.WeakKeyDictionary()
+
+
+def _seen(code: CodeType, with_integers: bool) -> Any:
+    """What is seen of the frames that run a code object."""
+    found = _all_seen.setdefault(code, {})
+    if with_integers not in found:
+        found[with_integers] = seen_by_follower(code, _looks(code, with_integers))
+    return found[with_integers]
+
+
+def _looks(code: CodeType, with_integers: bool) -> dict[int, Seen]:
+    """Which instructions are looked at. Without integers that are followed, those that neither read
+    nor change anything may be passed over."""
+    passed, all_moves = passed_over(code), moves(code)
+    found = {}
+    for place, each in ready(code).items():
+        if each is None:
+            found[place] = Seen("never", 0, 0, None)
+            continue
+        moved = all_moves[place]
+        is_passed = place in passed if with_integers else each.handle is None
+        count = max(each.takes, moved.takes if with_integers else 0)
+        entry = Entry(place, each.at, each, moved)
+        found[place] = Seen("if_awaited" if is_passed else "always", each.at.depth, count, entry)
+    return found
 
 
 def _module(frame: FrameType) -> str:
@@ -266,11 +323,12 @@ def _module(frame: FrameType) -> str:
     return (name or "").partition(".")[0]
 
 
-def _is_importing(frame: FrameType, codes: Container[CodeType]) -> bool:
+def _is_importing(frame: FrameType, codes: Container[CodeType], outside: CodeType | None) -> bool:
     """Whether a frame belongs to an import: of a module that cannot be found, which `imports` has
-    judged, or of one that a library loads when it is first used."""
+    judged, or of one that a library loads when it is first used. Not to one that makes the call:
+    `outside` is the code around it."""
     caller = frame.f_back
-    while caller is not None and caller.f_code not in codes:
+    while caller is not None and caller.f_code is not outside and caller.f_code not in codes:
         if caller.f_globals.get("__name__") == "importlib._bootstrap":
             return True
         caller = caller.f_back

@@ -165,6 +165,7 @@ def _attribute(thing: Any, name: str) -> Any:
     return getattr(thing, name, None)
 
 
+@functools.lru_cache(4096)
 def is_impure_name(module: str, name: str) -> bool:
     """Whether a name in a module has side effects or is nondeterministic.
 

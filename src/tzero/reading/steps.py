@@ -26,11 +26,13 @@ from tzero.adapters.python_frames import (
     function_of,
     operands,
 )
+from tzero.adapters.triton_launch import JITFunction
 from tzero.reading.attributes import INTROSPECTION
 from tzero.reading.bytecode import implied
 from tzero.reading.called import Judge
 from tzero.reading.findings import Unreplayable
 from tzero.reading.imports import read_import
+from tzero.reading.instructions import is_second_half
 from tzero.reading.kinds import CACHED, EQUAL, KERNELS
 from tzero.reading.known import is_a, is_program_class
 from tzero.reading.purity import is_library
@@ -55,11 +57,13 @@ class Steps:
         result in the cache, which is guarded, and do not run it."""
         # By frame: what gives the value that comes next, and where the next instruction is.
         self._awaited: dict[int, tuple[Awaited, int]] = {}
+        self._after = 0  # where the result is there of the call that is about to be made
         self._names: dict[int, tuple[str, ...]] = {}  # by frame: keywords of the next call
 
-    def take(self, frame: FrameType, ready: Ready) -> None:
-        """An instruction is about to run; the result of the call before it is on the stack."""
-        at, count, handle = ready
+    def take(self, frame: FrameType, ready: Ready, values: tuple[Any, ...]) -> bool:
+        """An instruction is about to run, on the last of these values; the result of the call
+        before it is on the stack. Returns whether it awaits what comes of this one."""
+        at, count, handle, self._after = ready
         awaited, place = self._awaited.pop(id(frame), _NOTHING) if self._awaited else _NOTHING
         if self.fills_cache and (not _is_of_cache(awaited) or frame.f_lasti != place):
             name = self.cached.__qualname__
@@ -67,9 +71,11 @@ class Steps:
         self.cached, self.fills_cache = None, False
         if awaited is not None:
             self._came(awaited, frame, at, raised=frame.f_lasti != place)
-        if handle is not None:
-            self.operands = operands(frame, at, count) if count else ()
-            handle(self, frame, at, self.operands)
+        if handle is None:
+            return False
+        self.operands = values if count == len(values) else values[len(values) - count :]
+        handle(self, frame, at, self.operands)
+        return id(frame) in self._awaited
 
     def _came(self, awaited: Awaited, frame: FrameType, at: Instruction, raised: bool) -> None:
         """What the instruction before this one gave, or whether it raised."""
@@ -120,6 +126,8 @@ class Steps:
 
     def item(self, frame: FrameType, at: Instruction, values: Any) -> None:
         """BINARY_SUBSCR"""
+        if type(values[0]) is JITFunction and type(values[1]) in _GRIDS and is_library(JITFunction):
+            return  # a plain kernel is given its grid, and reads nothing
         self._dunders(at, values)
         self.world.item(*values)
         self.judge.subscripted(values[0])
@@ -240,10 +248,7 @@ class Steps:
         pending = self.judge.call(callee)
         if is_a(callee.function, CACHED):
             self.cached = callee.function.__wrapped__
-        after = at.after
-        if at.name == "PRECALL":  # the result comes after the second half
-            after = decoded(frame.f_code)[after].after
-        self._awaited[id(frame)] = Result(callee, self.frames, pending), after
+        self._awaited[id(frame)] = Result(callee, self.frames, pending), self._after
 
     def refused(self, frame: FrameType, at: Instruction, values: Any) -> None:
         """Instructions that are not followed."""
@@ -326,6 +331,7 @@ def _next_item(steps: Steps, frame: FrameType, at: Instruction, values: Any) -> 
         raise Unreplayable(f"it advances {steps.world.name(values[0])}", "", 0)
 
 
+_GRIDS = (tuple, FunctionType)
 _SPREAD: tuple[type, ...] = (
     *(list, tuple, dict, set, frozenset, range, str, collections.deque),
     *(type({}.keys()), type({}.values()), type({}.items()), torch.Size),
@@ -434,11 +440,13 @@ that is in neither table is not followed."""
 
 
 class Ready(NamedTuple):
-    """An instruction, how many operands it has, and what handles it: None for a harmless one."""
+    """An instruction; how many operands it has; what handles it, None for a harmless one; and the
+    offset of the instruction after it, or after the second half of a call."""
 
     at: Instruction
     takes: int
     handle: Handle | None
+    after: int
 
 
 _ready: weakref.WeakKeyDictionary[CodeType, Mapping[int, Ready | None]]
@@ -450,14 +458,16 @@ def ready(code: CodeType) -> Mapping[int, Ready | None]:
     of a call."""
     found = _ready.get(code)
     if found is None:
-        found = _ready[code] = {place: _made_ready(at) for place, at in decoded(code).items()}
+        every = decoded(code)
+        found = _ready[code] = {place: _made_ready(at, every) for place, at in every.items()}
     return found
 
 
-def _made_ready(at: Instruction) -> Ready | None:
-    if at.name == "CALL" and _CALLS == "PRECALL":
+def _made_ready(at: Instruction, every: Mapping[int, Instruction]) -> Ready | None:
+    if is_second_half(at):
         return None
     if at.name in _HARMLESS:
-        return Ready(at, 0, None)
+        return Ready(at, 0, None, at.after)
     count, handle = _HANDLERS.get(at.name, (0, Steps.refused))
-    return Ready(at, count if count >= 0 else arity(at), handle)
+    after = every[at.after].after if at.name == "PRECALL" else at.after
+    return Ready(at, count if count >= 0 else arity(at), handle, after)

@@ -20,9 +20,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-__all__ = ["OPERATIONS", "Condition", "Formulas", "Node", "Source", "computed", "holds", "shown"]
+__all__ = [
+    "OPERATIONS",
+    "Condition",
+    "Formulas",
+    "Node",
+    "Source",
+    "What",
+    "computed",
+    "holds",
+    "shown",
+]
 
 What = Literal["size", "stride", "offset", "number"]
+"""What an integer of a call is."""
 
 
 class Source(NamedTuple):
@@ -168,6 +179,7 @@ class Formulas:
         self.conditions: dict[Condition, None] = {}
         self._values: list[int] = []
         self._numbers: dict[Node, int] = {}
+        self._constants: dict[int, int] = {}
 
     def input(self, source: Source, value: int) -> int:
         """The formula of an integer that comes with the arguments."""
@@ -175,7 +187,11 @@ class Formulas:
 
     def constant(self, value: int) -> int:
         """The formula of an integer that is the same in every call."""
-        return self._add(Node("constant", (int(value),)), int(value))
+        number = int(value)
+        found = self._constants.get(number)
+        if found is None:
+            found = self._constants[number] = self._add(Node("constant", (number,)), number)
+        return found
 
     def value(self, formula: int) -> int:
         """The value of a formula in the recorded call."""
@@ -188,7 +204,7 @@ class Formulas:
     def apply(self, operation: str, *args: int) -> int:
         """The formula of an operation. Raises ArithmeticError if it has no integer of 64 bits for
         these values."""
-        value = OPERATIONS[operation].compute(*(self._values[each] for each in args))
+        value = OPERATIONS[operation].compute(*[self._values[each] for each in args])
         if not _LEAST <= value <= _MOST:
             _too_large()
         if all(map(self.is_constant, args)):
@@ -204,12 +220,11 @@ class Formulas:
     def _same(self, operation: str, args: tuple[int, ...]) -> int | None:
         """The operand that an operation returns unchanged, for any value."""
         neutral = _NEUTRAL.get(operation)
-        for k, each in enumerate(args):
-            other = args[1 - k] if len(args) == 2 else None
-            if other is None or not (k or operation in _COMMUTATIVE):
-                continue
-            if neutral is not None and self.nodes[each] == Node("constant", (neutral,)):
-                return other
+        if neutral is not None and len(args) == 2:
+            for k in (0, 1) if operation in _COMMUTATIVE else (1,):
+                each = args[k]
+                if self._values[each] == neutral and self.is_constant(each):
+                    return args[1 - k]
         is_idempotent = operation in ("min", "max", "&", "|")
         return args[0] if is_idempotent and args[0] == args[1] else None
 

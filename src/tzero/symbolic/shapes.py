@@ -39,11 +39,11 @@ def contiguous(formulas: Formulas, sizes: Sequence[int]) -> tuple[int, ...]:
     [12, 4, 1]
     """
     one = formulas.constant(1)
-    strides, last = [], one
-    for size in reversed(sizes):
-        strides.append(last)
-        last = formulas.apply("*", last, formulas.apply("max", size, one))
-    return tuple(reversed(strides))
+    strides = [one] * len(sizes)
+    for k in range(len(sizes) - 1, 0, -1):
+        size = formulas.apply("max", sizes[k], one)
+        strides[k - 1] = formulas.apply("*", strides[k], size)
+    return tuple(strides)
 
 
 def require_contiguous(formulas: Formulas, shape: Shape) -> None:
