@@ -30,6 +30,7 @@ __all__ = [
     "every_config",
     "is_entry",
     "know",
+    "launch_with",
     "plain",
     "put_before_run",
     "replace",
@@ -73,6 +74,11 @@ def configs_are_known() -> bool:
         and list(whole.items()) == list(expected.items())
         and config.all_kwargs() == {"BLOCK": 1}
     )
+
+
+def launch_with(tuner: Any, config: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Launch what an autotuner is around with a config, whatever its arguments are by now."""
+    return tuner.fn.run(*args, **kwargs, **config.all_kwargs())
 
 
 _lock = locks.lock(fork_waits=True)  # protects what follows, and Triton's classes

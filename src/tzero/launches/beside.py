@@ -18,6 +18,7 @@ from __future__ import annotations
 import functools
 import itertools
 import weakref
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import ModuleType
@@ -32,6 +33,8 @@ from tzero.launches.python import finish
 __all__ = ["Launches", "everywhere", "in_fallbacks", "launched", "nowhere", "with_native_run"]
 
 Chooses = Callable[[Any], bool]
+
+_OFTEN = "most of its launches need another binary"  # as native/running.cpp says it
 
 _numbers = itertools.count(1)
 _fall_back = False  # whether `in_fallbacks` was called
@@ -131,6 +134,7 @@ def _around(native: ModuleType) -> dict[str, Any]:
             config=triton_entries.Config,
             all_kwargs=triton_entries.all_kwargs,
             fields=triton_entries.OPTIONS,
+            launch=triton_entries.launch_with,
         )
     triton_entries.know(made.values())
     return made
@@ -158,9 +162,11 @@ def _class(native: ModuleType) -> Any:
 
         def __init__(self, kernel: Any, why_not: str) -> None:
             self.kernel, self.why_not = kernel, why_not
+            self.refused: Counter[str] = Counter()  # launches of binaries that are not native
             self.fallbacks = Fallbacks(kernel.__name__)
+            self.shape = triton_launch.parameters(kernel)
             if not why_not:
-                shape = tuple(map(parameter_of, triton_launch.parameters(kernel)))
+                shape = tuple(map(parameter_of, self.shape))
                 self._prepare(shape, settings.current().max_specializations)
             _all.add(self)
 
@@ -181,8 +187,11 @@ def _class(native: ModuleType) -> Any:
             code cannot launch it."""
             made = triton_launch.plain_run(self.kernel, *args, grid=grid, warmup=False, **kwargs)
             try:
-                return made, None if made is None else described(native, self.kernel, made)
+                if made is None:
+                    return None, None
+                return made, described(native, self.kernel, made, self.shape)
             except NotNative as reason:
+                self.refused[str(reason)] += 1
                 if _chooses is not None:
                     self._left(str(reason))
                 return made, None
@@ -197,6 +206,11 @@ def _class(native: ModuleType) -> Any:
             launches, missed, left, timed, nanoseconds = self._counts()
             if self.why_not:
                 left = {self.why_not: launches}
+            elif self.refused:  # native code takes these for misses, and gives up after some
+                missed -= self.refused.total()
+                (first, _), *_ = self.refused.most_common(1)
+                left[first] = left.pop(_OFTEN, 0)
+                left = Counter(left) + self.refused
             mean = nanoseconds / timed / 1e3 if timed else None
             return Launches(self.kernel, launches, missed, left, mean)
 

@@ -166,8 +166,9 @@ def make(native: ModuleType) -> type[PythonJit]:
 
         def __init__(self, fn: Any, **options: Any) -> None:
             super().__init__(fn, **options)
-            shape = triton_launch.parameters(self)
-            self._prepare(tuple(map(parameter_of, shape)), settings.current().max_specializations)
+            self.shape = triton_launch.parameters(self)
+            shape = tuple(map(parameter_of, self.shape))
+            self._prepare(shape, settings.current().max_specializations)
 
         @untraced
         def _launched(self, grid: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -175,7 +176,8 @@ def make(native: ModuleType) -> type[PythonJit]:
             code cannot launch it."""
             kernel = Launching(self, grid)(*args, **kwargs)
             try:
-                return kernel, None if kernel is None else described(native, self, kernel)
+                made = None if kernel is None else described(native, self, kernel, self.shape)
+                return kernel, made
             except NotNative as reason:
                 self.fallbacks.lasting(f"Python launches: {reason}")
                 return kernel, None
@@ -225,15 +227,22 @@ def parameter_of(parameter: triton_launch.Parameter) -> ParameterDescription:
     )
 
 
-def described(native: ModuleType, function: Any, kernel: Any) -> BinaryDescription | None:
+def described(
+    native: ModuleType,
+    function: Any,
+    kernel: Any,
+    parameters: tuple[triton_launch.Parameter, ...] | None = None,
+) -> BinaryDescription | None:
     """Describe a binary; None if Triton does not keep it, `NotNative` if only Python can launch
-    it."""
+    it. `parameters` are those that native code finds the binary by, if it does."""
     if not triton_launch.is_plain_driver(driver.active):
         raise NotNative("the active driver has been changed, or is not Triton's or tzero's")
     device = _device(function)
     kept = triton_launch.compiled(function, kernel, device)
     if kept is None:
         return None
+    if parameters is not None and not triton_launch.binds_like(kept.caches, parameters):
+        raise NotNative("its parameters are not those that Triton binds arguments to")
     if not triton_launch.plain_alignment(triton_launch.backend_of(kept.caches)):
         raise NotNative("this backend specializes on more of a tensor than its alignment")
     cpu = cuda = None
