@@ -9,9 +9,9 @@
 Enters: a checkout of the Triton release that is installed; nothing in it is changed. Leaves: a
 summary, and exit status 1 if a test has another outcome with tzero. An outcome is passed, failed,
 skipped or expected to fail, with the type and the text of the exception, in which numbers do not
-count. A file that cannot be imported counts as a test. A test whose outcomes differ is run again, alone; one that differs from itself is listed as
-unsteady. ``--launches 2`` makes each launch of a kernel twice in both runs: with tzero, the second
-one is native.
+count. A file that cannot be imported counts as a test. A test whose outcomes differ is run again,
+alone; one that differs from itself is listed as unsteady. ``--launches 2`` makes each launch of a
+kernel twice in both runs: with tzero, the second one is native.
 
 In the pytest processes this module is a plugin; the functions whose names start with ``pytest_``
 are its hooks.

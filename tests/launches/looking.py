@@ -17,7 +17,6 @@ from triton.runtime.driver import driver
 import tzero
 from tests.launches import kernels
 from tzero import events
-from tzero.launches import beside
 from tzero.launches.python import PythonJit
 
 VERSION = tuple(int(part) for part in triton.__version__.split(".")[:2])
@@ -46,6 +45,8 @@ def is_installed(kernel: Any) -> bool:
 
 def launched(kernel: Any) -> Any:
     """How `tzero.install` has launched a kernel so far."""
+    from tzero.launches import beside  # here, because it needs the native extension
+
     return next(each for each in beside.launched() if each.kernel is kernel)
 
 
