@@ -131,10 +131,10 @@ PyObject *run_call(PyObject *object, PyObject *const *args, size_t nargsf, PyObj
     if (is_hopeless || !known.prepared) {
         return PyObject_Vectorcall(self->plain, args, nargsf, names);
     }
-    const uint64_t start = is_timed ? now() : 0;
+    const uint64_t start = is_timed ? now() : 0, misses = known.misses;
     Ref plain = Ref::borrow(self->plain);
     Ref result = Ref::steal(run_launchable(launchable, args + 1, count - 1, names, plain.get()));
-    if (is_timed && result) {
+    if (is_timed && result && known.misses == misses) {  // compiling is not launching
         ++known.sampled;
         known.nanoseconds += now() - start;
     }
