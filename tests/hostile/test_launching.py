@@ -24,10 +24,10 @@ def test_launches_are_the_same_in_programs_that_change_their_world() -> None:
     from tests.hostile.launching import Counts, run_seed
 
     counts = Counts()
-    for seed in range(12):
+    for seed in range(6):  # most of the time is for compiling, once
         run_seed(seed, counts)
     print(counts)
-    assert counts.native > 200 and counts.failed > 50, counts
+    assert counts.native > 100 and counts.failed > 20, counts
 
 
 @pytest.mark.soak
@@ -50,5 +50,5 @@ def test_parameters_that_are_not_compared_are_found(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(triton_launch, "binds_like", lambda caches, parameters: True)
     with pytest.raises(Wrong, match=r"differs with tzero\.install"):
-        for seed in range(200):
+        for seed in range(30):
             run_seed(seed, Counts())
