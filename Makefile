@@ -7,6 +7,7 @@
 #   CONSTRAINTS=FILE             other pins than CI's
 #   BENCH_ARGS, TEST_ARGS        more arguments for `python -m bench` and pytest
 #   CORPUS_ARGS                  more arguments for `python -m tests.corpus`
+#   CHECKOUT=PATH, TRITON_ARGS   the checkout and more arguments for tools/triton_tests.py
 #   HERE=1                       bench, test-gpu and soak with $(PYTHON) itself and what it has: tzero is
 #                                built in place, and nothing is downloaded
 
@@ -17,6 +18,8 @@ CONSTRAINTS ?= constraints.txt
 BENCH_ARGS ?=
 TEST_ARGS ?=
 CORPUS_ARGS ?=
+CHECKOUT ?=
+TRITON_ARGS ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -56,7 +59,7 @@ endif
 # A file stays in one process. tests/conftest.py orders them, the longest first.
 BY_FILE := --dist loadfile --no-loadscope-reorder
 
-.PHONY: help bench test test-bench lint types bench-beside-sanitized bench-then-environments environments checks tests tests-beside-checks tidy site test-all test-others test-faults test-verify test-symbolic test-helion sanitized sanitize test-newest test-gpu sanitize-gpu soak corpus fix docs clean
+.PHONY: help bench test test-bench lint types bench-beside-sanitized bench-then-environments environments checks tests tests-beside-checks tidy site test-all test-others test-faults test-verify test-symbolic test-helion sanitized sanitize test-newest test-gpu sanitize-gpu soak corpus triton-tests fix docs clean
 
 help:
 	@echo 'make bench     build, and print a table of measurements for this machine'
@@ -67,6 +70,7 @@ help:
 	@echo 'make sanitize-gpu  those on a GPU under compute-sanitizer'
 	@echo 'make soak      the long tests'
 	@echo 'make corpus    host functions of public projects, with and without tzero, as a table'
+	@echo 'make triton-tests CHECKOUT=PATH  the unit tests of Triton, without and with tzero.install'
 	@echo 'make docs      write the tables in docs/ and the map in CONTRIBUTING.md'
 	@echo 'make site      the documentation as web pages, in build/site'
 	@echo 'make clean     remove environments, builds and caches'
@@ -230,6 +234,11 @@ soak: $(READY_DEV)
 # CORPUS_ARGS=--write records the verdicts and writes the page; parts of ids choose cases.
 corpus: $(READY_DEV)
 	TZERO_CPU=1 $(PY) -m tests.corpus $(CORPUS_ARGS)
+
+# From a checkout of the Triton that is installed. TRITON_ARGS='--share 0.05' runs one test of twenty.
+triton-tests: $(READY_DEV)
+	@test -n '$(CHECKOUT)' || { echo 'give a checkout of Triton: make triton-tests CHECKOUT=PATH'; exit 2; }
+	$(PY) tools/triton_tests.py '$(CHECKOUT)' $(TRITON_ARGS)
 
 fix: $(VENV)/.ready-dev
 	$(BIN)/ruff format .

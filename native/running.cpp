@@ -107,10 +107,11 @@ PyObject *run_call(PyObject *object, PyObject *const *args, size_t nargsf, PyObj
     if (is_hopeless || !known.prepared) {
         return PyObject_Vectorcall(self->plain, args, nargsf, names);
     }
+    const uint64_t misses = known.misses;
     const Stopwatch watch(known);
     Ref plain = Ref::borrow(self->plain);
     Ref result = Ref::steal(run_launchable(launchable, args + 1, count - 1, names, plain.get()));
-    if (result) watch.stop(known);
+    if (result && known.misses == misses) watch.stop(known);  // compiling is not launching
     return result.release();
 }
 

@@ -101,18 +101,19 @@ TunedForm new_form(const Passed &passed, PyObject *names, PyObject *arg_names, P
 
 constexpr size_t most_forms = 256;
 
-const TunedForm &form_of(std::vector<TunedForm> &forms, const Passed &passed, PyObject *names,
-                         PyObject *arg_names, PyObject *keys) {
+// The form of a call, which the caller shares: another call may replace it among those kept.
+std::shared_ptr<const TunedForm> form_of(std::vector<std::shared_ptr<const TunedForm>> &forms,
+                                         const Passed &passed, PyObject *names,
+                                         PyObject *arg_names, PyObject *keys) {
     if (forms.empty()) forms.resize(most_forms);
     const auto mixed = (hash_of_names(names) ^ reinterpret_cast<uintptr_t>(arg_names) ^
                         passed.positional() << 8) * 0x9e3779b97f4a7c15u;
-    TunedForm &found = forms[mixed >> 32 & (most_forms - 1)];
-    const bool holds = found.positional == passed.positional() &&
-                       same_names_in(found.names.get(), names) &&
-                       same_items(found.arg_names, arg_names) && same_items(found.keys, keys);
+    std::shared_ptr<const TunedForm> &found = forms[mixed >> 32 & (most_forms - 1)];
+    const bool holds = found && found->positional == passed.positional() &&
+                       same_names_in(found->names.get(), names) &&
+                       same_items(found->arg_names, arg_names) && same_items(found->keys, keys);
     if (!holds) {
-        TunedForm made = new_form(passed, names, arg_names, keys);
-        std::swap(found, made);
+        found = std::make_shared<const TunedForm>(new_form(passed, names, arg_names, keys));
     }
     return found;
 }
@@ -170,6 +171,11 @@ Adding add_config(Wrapper *self, PyObject *config, Passed *passed, Ref *keep) {
     PyObject *hook = entry(keep->get(), self->state->names.pre_hook, nullptr);
     if (kwargs == nullptr || hook == nullptr) return PyErr_Occurred() ? Adding::error : Adding::odd;
     const Py_ssize_t fields = PyTuple_GET_SIZE(self->fields);
+    // It has more attributes than Triton's have: `all_kwargs` may be one of them.
+    if (PyDict_GET_SIZE(keep->get()) > fields + 2 &&
+        PyDict_GetItemWithError(keep->get(), self->state->names.all_kwargs.get()) != nullptr) {
+        return Adding::odd;
+    }
     if (PyDict_GET_SIZE(kwargs) + fields > static_cast<Py_ssize_t>(Passed::most_added)) {
         return Adding::odd;
     }
@@ -190,30 +196,31 @@ Adding add_config(Wrapper *self, PyObject *config, Passed *passed, Ref *keep) {
     return PyErr_Occurred() ? Adding::error : Adding::done;
 }
 
-// What a launch reads of an autotuner; borrowed from its dict.
+// What a launch reads of an autotuner. Making the key may run Python code that replaces any of it.
 struct Tuner {
-    PyObject *configs, *arg_names, *keys, *cache, *fn;
+    Ref configs, arg_names, keys, cache;
 };
 
 // Whether it looks as expected; false with the Python error set for an error.
 bool read_tuner(const Names &names, PyObject *dict, Tuner *out) {
-    *out = {entry(dict, names.configs, &PyList_Type), entry(dict, names.arg_names, &PyList_Type),
-            entry(dict, names.keys, &PyList_Type), entry(dict, names.cache, &PyDict_Type),
-            entry(dict, names.fn, nullptr)};
-    return !PyErr_Occurred() && out->configs != nullptr && out->arg_names != nullptr &&
-           out->keys != nullptr && out->cache != nullptr && out->fn != nullptr &&
-           PyList_GET_SIZE(out->configs) > 0;
+    *out = {Ref::borrow(entry(dict, names.configs, &PyList_Type)),
+            Ref::borrow(entry(dict, names.arg_names, &PyList_Type)),
+            Ref::borrow(entry(dict, names.keys, &PyList_Type)),
+            Ref::borrow(entry(dict, names.cache, &PyDict_Type))};
+    return !PyErr_Occurred() && out->configs && out->arg_names && out->keys && out->cache &&
+           entry(dict, names.fn, nullptr) != nullptr && PyList_GET_SIZE(out->configs.get()) > 0;
 }
 
 // The config of a launch; empty if it is not tuned, or with the Python error set.
 Ref config_of(Wrapper *self, const Passed &passed, PyObject *names, const Tuner &tuner) {
-    if (PyList_GET_SIZE(tuner.configs) == 1) return Ref::borrow(PyList_GET_ITEM(tuner.configs, 0));
-    const TunedForm &form = form_of(*self->forms, passed, names, tuner.arg_names, tuner.keys);
-    if (form.is_odd) return {};
-    Ref key = tuned_key(*self->state, passed, form);
+    PyObject *configs = tuner.configs.get();
+    if (PyList_GET_SIZE(configs) == 1) return Ref::borrow(PyList_GET_ITEM(configs, 0));
+    const std::shared_ptr<const TunedForm> form =
+        form_of(*self->forms, passed, names, tuner.arg_names.get(), tuner.keys.get());
+    if (form->is_odd) return {};
+    Ref key = tuned_key(*self->state, passed, *form);
     if (!key) return {};
-    Ref cache = Ref::borrow(tuner.cache);
-    return Ref::borrow(PyDict_GetItemWithError(cache.get(), key.get()));
+    return Ref::borrow(PyDict_GetItemWithError(tuner.cache.get(), key.get()));
 }
 
 PyObject *grid_in(const Passed &passed, const Names &names) {
@@ -241,19 +248,26 @@ int tell_tuner(const State &state, PyObject *tuner, PyObject *hook, const Passed
 }
 
 // Calls the hook of a config with all arguments by name, and reads the config again, which it may
-// have changed. The names of all arguments; empty with the Python error set.
+// have changed. The names of all arguments; empty if Python has to join them, or with the Python
+// error set.
 Ref after_hook(Wrapper *self, PyObject *config, PyObject *hook, PyObject *arg_names,
                Passed *passed, Ref *keep) {
     Ref called = Ref::borrow(hook);
     Ref all = as_dict(*passed, arg_names, passed->count());
     if (!all || !Ref::steal(PyObject_CallOneArg(called.get(), all.get()))) return {};
     passed->forget_added();
-    Ref names;
-    if (add_config(self, config, passed, keep) == Adding::done) names = passed->names(*self->names);
-    if (!names && !PyErr_Occurred()) {
-        PyErr_SetString(PyExc_TypeError, "the hook of a config has changed its arguments' names");
-    }
-    return names;
+    if (add_config(self, config, passed, keep) != Adding::done) return {};
+    return passed->names(*self->names);
+}
+
+// Calls `run` of the kernel inside, which the hook may have replaced.
+PyObject *run_inside(Wrapper *self, PyObject *tuner, PyObject *dict, PyObject *config, Ref names,
+                     Passed *passed) {
+    Ref fn = Ref::borrow(entry(dict, self->state->names.fn, nullptr));
+    if (fn && names) return passed->run(*self->state, names.get(), fn.get());
+    if (PyErr_Occurred()) return nullptr;
+    passed->forget_added();
+    return passed->launch(self->launch, tuner, config);
 }
 
 // Launches with a config whose arguments are added and named.
@@ -261,14 +275,13 @@ PyObject *launch_tuned(Wrapper *self, PyObject *tuner, PyObject *dict, const Tun
                        PyObject *config, Ref names, Passed *passed, Ref *keep) {
     const State &state = *self->state;
     Ref hook = Ref::borrow(PyDict_GetItemWithError(keep->get(), state.names.pre_hook.get()));
-    Ref arg_names = Ref::borrow(read.arg_names), fn = Ref::borrow(read.fn);
     if (!hook || set_to(tuner, dict, state.names.best_config, config) < 0) return nullptr;
-    if (tell_tuner(state, tuner, hook.get(), *passed, arg_names.get()) < 0) return nullptr;
+    if (tell_tuner(state, tuner, hook.get(), *passed, read.arg_names.get()) < 0) return nullptr;
     if (hook.get() != Py_None) {
-        names = after_hook(self, config, hook.get(), arg_names.get(), passed, keep);
-        if (!names) return nullptr;
+        names = after_hook(self, config, hook.get(), read.arg_names.get(), passed, keep);
+        if (!names && PyErr_Occurred()) return nullptr;
     }
-    Ref result = Ref::steal(passed->run(state, names.get(), fn.get()));
+    Ref result = Ref::steal(run_inside(self, tuner, dict, config, std::move(names), passed));
     if (!result || set_to(tuner, dict, state.names.nargs, Py_None) < 0) return nullptr;
     return result.release();
 }
@@ -281,7 +294,7 @@ PyObject *tuned_call(PyObject *object, PyObject *const *args, size_t nargsf, PyO
     if (count < 1 || self->state->recorders != 0) return left_to_triton(self, args, nargsf, names);
     Ref dict = plain_dict(self, args[0]), config, keep, all;
     Passed passed(TZ_SPACE(given(count, names)), args, count, names);
-    Tuner read{};
+    Tuner read;
     if (dict && read_tuner(self->state->names, dict.get(), &read)) {
         config = config_of(self, passed, names, read);
         // Triton tunes, or raises what is wrong with the key.

@@ -143,15 +143,14 @@ PyObject *subscript_call(PyObject *object, PyObject *const *args, size_t nargsf,
 
 // What a launch reads of heuristics.
 struct Heuristics {
-    Ref values, arg_names, fn;
+    Ref values, arg_names;
 };
 
 // Whether they look as expected; false with the Python error set for an error.
 bool read_heuristics(const Names &names, PyObject *dict, Heuristics *out) {
     *out = {Ref::borrow(entry(dict, names.values, &PyDict_Type)),
-            Ref::borrow(entry(dict, names.arg_names, &PyList_Type)),
-            Ref::borrow(entry(dict, names.fn, nullptr))};
-    if (PyErr_Occurred() || !out->values || !out->arg_names || !out->fn) return false;
+            Ref::borrow(entry(dict, names.arg_names, &PyList_Type))};
+    if (PyErr_Occurred() || !out->values || !out->arg_names) return false;
     PyObject *name = nullptr;
     Py_ssize_t at = 0, count = 0;
     while (PyDict_Next(out->values.get(), &at, &name, nullptr)) {
@@ -215,7 +214,8 @@ PyObject *heuristics_call(PyObject *object, PyObject *const *args, size_t nargsf
     Passed passed(TZ_SPACE(given(count, names)), args, count, names);
     if (compute(read, &passed, results) < 0) return nullptr;
     Ref all = passed.names(*self->names);  // none occurs twice: what was given is replaced
-    return all ? passed.run(state, all.get(), read.fn.get()) : nullptr;
+    Ref fn = all ? Ref::steal(PyObject_GetAttr(args[0], state.names.fn.get())) : Ref();
+    return fn ? passed.run(state, all.get(), fn.get()) : nullptr;
 }
 
 // ---- the types ----------------------------------------------------------------------------------
@@ -233,15 +233,15 @@ constexpr Kind kinds[] = {
 };
 
 PyObject *wrapper_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    static const char *const keywords[] = {"kind",       "plain",  "type", "config",
-                                           "all_kwargs", "fields", "bind", nullptr};
+    static const char *const keywords[] = {"kind",       "plain",  "type",   "config",
+                                           "all_kwargs", "fields", "launch", "bind", nullptr};
     const char *kind = nullptr;
     PyObject *plain = nullptr, *around = nullptr, *config = nullptr, *all_kwargs = nullptr,
-             *fields = nullptr, *bind = nullptr;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "sOO!|O!OO!O:Wrapper",
+             *fields = nullptr, *launch = nullptr, *bind = nullptr;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "sOO!|O!OO!OO:Wrapper",
                                      const_cast<char **>(keywords), &kind, &plain, &PyType_Type,
                                      &around, &PyType_Type, &config, &all_kwargs, &PyTuple_Type,
-                                     &fields, &bind)) {
+                                     &fields, &launch, &bind)) {
         return nullptr;
     }
     const Kind *found = std::find_if(std::begin(kinds), std::end(kinds), [kind](const Kind &each) {
@@ -249,7 +249,8 @@ PyObject *wrapper_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     });
     const bool is_whole =
         found != std::end(kinds) && (found->call != compiled_call || bind != nullptr) &&
-        (found->call != tuned_call || (config != nullptr && all_kwargs != nullptr && fields != nullptr));
+        (found->call != tuned_call || (config != nullptr && all_kwargs != nullptr &&
+                                       fields != nullptr && launch != nullptr));
     if (!is_whole) {
         PyErr_Format(PyExc_ValueError, "%s is no kind of wrapper, or something is missing", kind);
         return nullptr;
@@ -262,9 +263,10 @@ PyObject *wrapper_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     self->config = Ref::borrow(config).release();
     self->all_kwargs = Ref::borrow(all_kwargs).release();
     self->fields = Ref::borrow(fields).release();
+    self->launch = Ref::borrow(launch).release();
     self->bind = Ref::borrow(bind).release();
     self->names = new (std::nothrow) JoinedNames();
-    self->forms = new (std::nothrow) std::vector<TunedForm>();
+    self->forms = new (std::nothrow) std::vector<std::shared_ptr<const TunedForm>>();
     self->state = state_of(PyType_GetModule(type));
     if (self->names == nullptr || self->forms == nullptr) {
         Py_DECREF(self);
@@ -299,6 +301,7 @@ int wrapper_traverse(PyObject *object, visitproc visit, void *arg) {
     Py_VISIT(self->type);
     Py_VISIT(self->config);
     Py_VISIT(self->all_kwargs);
+    Py_VISIT(self->launch);
     Py_VISIT(self->bind);
     return 0;
 }
@@ -313,8 +316,8 @@ void wrapper_dealloc(PyObject *object) {
     PyTypeObject *type = Py_TYPE(object);
     Wrapper *self = wrapper(object);
     PyObject_GC_UnTrack(object);
-    for (PyObject **each :
-         {&self->plain, &self->type, &self->config, &self->all_kwargs, &self->fields, &self->bind}) {
+    for (PyObject **each : {&self->plain, &self->type, &self->config, &self->all_kwargs,
+                            &self->fields, &self->launch, &self->bind}) {
         Py_CLEAR(*each);
     }
     delete std::exchange(self->names, nullptr);
@@ -330,7 +333,7 @@ PyMemberDef wrapper_members[] = {
 
 PyType_Slot wrapper_slots[] = {
     {Py_tp_doc, const_cast<char *>("Wrapper(kind, plain, type, config=None, all_kwargs=None, "
-                                   "fields=None, bind=None)\n--\n\n"
+                                   "fields=None, launch=None, bind=None)\n--\n\n"
                                    "A native function in the place of one of Triton's.")},
     {Py_tp_new, reinterpret_cast<void *>(wrapper_new)},
     {Py_tp_call, reinterpret_cast<void *>(PyVectorcall_Call)},
@@ -397,6 +400,19 @@ Ref as_dict(const Passed &passed, PyObject *arg_names, size_t count) {
         if (PyDict_SetItem(made.get(), name, passed.at(k)) < 0) made.clear();
     }
     return made;
+}
+
+PyObject *Passed::launch(PyObject *function, PyObject *tuner, PyObject *config) {
+    Ref args = Ref::steal(PyTuple_New(static_cast<Py_ssize_t>(positional_) - 1));
+    Ref kwargs = Ref::steal(PyDict_New());
+    if (!args || !kwargs) return nullptr;
+    for (size_t k = 1; k < positional_; ++k) {
+        PyTuple_SET_ITEM(args.get(), static_cast<Py_ssize_t>(k) - 1, Ref::borrow(at(k)).release());
+    }
+    for (size_t k = positional_; k < positional_ + named_; ++k) {
+        if (PyDict_SetItem(kwargs.get(), name(k), at(k)) < 0) return nullptr;
+    }
+    return PyObject_CallFunctionObjArgs(function, tuner, config, args.get(), kwargs.get(), nullptr);
 }
 
 int add_wrappers(PyObject *module, State *state) {

@@ -4,6 +4,7 @@
 #include "python.h"
 
 #include <algorithm>
+#include <memory>
 #include <vector>
 
 #include "names.h"
@@ -28,13 +29,14 @@ struct Wrapper {
     PyObject *plain;       // Triton's own function
     PyObject *type;        // the class of what is around the kernel
     PyObject *bind;        // of compiled kernels: makes the Bound of one, or null
-    PyObject *config;      // of autotuners: the class of configs, or null, like the next two
+    PyObject *config;      // of autotuners: the class of configs, or null, like the next three
     PyObject *all_kwargs;  // the function of that class that is not called here
     PyObject *fields;      // a tuple: the options among the fields of a config
+    PyObject *launch;      // launches in Python, where a hook has changed a config
     PyTypeObject *approved;  // the class of the latest object, and its version; borrowed
     unsigned version, config_version;
     JoinedNames *names;
-    std::vector<TunedForm> *forms;
+    std::vector<std::shared_ptr<const TunedForm>> *forms;
     State *state;  // of the module, which the type keeps alive
 };
 
@@ -89,6 +91,9 @@ class Passed {
         return PyObject_VectorcallMethod(state.names.run.get(), space_,
                                          positional_ | PY_VECTORCALL_ARGUMENTS_OFFSET, names);
     }
+
+    // Calls a function with a tuner, a config, and the arguments that were given.
+    PyObject *launch(PyObject *function, PyObject *tuner, PyObject *config);
 
   private:
     PyObject **space_;

@@ -1,7 +1,7 @@
 """What a row looks at and leans on: warm kernels, what a binary assumes, a world put back.
 
-Enters: kernels and calls. Leaves: answers that hold for all tiers. Only `warm` knows that there
-are tiers: it demands of tzero's kernels that the fast path is in use before a row changes a fact.
+Enters: kernels and calls. Leaves: answers that hold for all tiers. Only `warm` knows who
+launches: it demands of tzero that the fast path is in use before a row changes a fact.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import triton
 from triton import knobs
 from triton.runtime.driver import driver
 
+import tzero
 from tests.launches import kernels
 from tzero import events
 from tzero.launches.python import PythonJit
@@ -29,9 +30,34 @@ def warm(kernel: Any, call: Callable[[], Any], times: int = 3) -> Any:
     """Make a call until the fast path has it, and return what the last one returned."""
     for _ in range(times - 1):
         call()
+    if is_installed(kernel):
+        return _natively(kernel, call)
     result, kinds = watched(kernel, call)
     if is_fast(kernel) and kinds != ["launch"]:
         raise NotWarm(f"{kernel.__name__}: the last call before the change gave {kinds}")
+    return result
+
+
+def is_installed(kernel: Any) -> bool:
+    """Whether `tzero.install` launches this kernel, which is Triton's own."""
+    return type(kernel) is triton.JITFunction and tzero.installed().packages is not None
+
+
+def launched(kernel: Any) -> Any:
+    """How `tzero.install` has launched a kernel so far."""
+    from tzero.launches import beside  # here, because it needs the native extension
+
+    return next(each for each in beside.launched() if each.kernel is kernel)
+
+
+def _natively(kernel: Any, call: Callable[[], Any]) -> Any:
+    # Not observed: Triton makes launches that an observer of tzero sees.
+    before = launched(kernel)
+    result = call()
+    after = launched(kernel)
+    is_left = any(why and count > before.left.get(why, 0) for why, count in after.left.items())
+    if after.launches != before.launches + 1 or not (is_left or after.native > before.native):
+        raise NotWarm(f"{kernel.__name__}: {before} was followed by {after}")
     return result
 
 

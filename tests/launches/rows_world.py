@@ -13,7 +13,7 @@ from triton import knobs
 from triton.runtime.driver import driver
 
 from tests.launches import kernels
-from tests.launches.looking import VERSION, warm
+from tests.launches.looking import VERSION, assumes_16, kind_of, warm
 from tests.launches.row import table
 from tests.launches.rows_arguments import GRID, floats, integers
 
@@ -282,6 +282,22 @@ def a_binary_that_is_replaced_in_the_cache_is_not_launched(make, device):
     assert out[0].item() == 8
     assert give[GRID](out, 8) is seven
     assert out[0].item() == 7
+
+
+@row("cache")
+def parameters_that_were_changed_are_specialized_once_the_caches_are_cleared(make, device):
+    put, out = make(kernels.put, do_not_specialize=["value"]), integers(device)
+    warm(put, lambda: put[GRID](out, 7))
+    for parameter in put.params:
+        parameter.do_not_specialize = False
+    put[GRID](out, 1)
+    assert out[0].item() == 1
+    put.device_caches.clear()
+    for value in (1, 17, 16, 1, 17, 16):
+        made = put[GRID](out, value)
+        assert out[0].item() == value
+        assert kind_of(made, "value") == ("constexpr" if value == 1 else "i32")
+        assert assumes_16(made, 1) == (value == 16)
 
 
 @row("cache")

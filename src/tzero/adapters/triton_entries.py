@@ -36,6 +36,7 @@ __all__ = [
     "every_config",
     "is_entry",
     "know",
+    "launch_with",
     "plain",
     "put_before_run",
     "replace",
@@ -120,6 +121,11 @@ def _names(code: CodeType) -> Iterator[str]:
     for each in code.co_consts:
         if isinstance(each, CodeType):
             yield from _names(each)
+
+
+def launch_with(tuner: Any, config: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Launch what an autotuner is around with a config, whatever its arguments are by now."""
+    return tuner.fn.run(*args, **kwargs, **config.all_kwargs())
 
 
 _lock = locks.lock(fork_waits=True)  # protects what follows, and Triton's classes

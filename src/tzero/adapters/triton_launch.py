@@ -20,6 +20,7 @@ import inspect
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import FunctionType
 from typing import Any, NamedTuple
 
 from triton import knobs
@@ -60,6 +61,7 @@ __all__ = [
     "Parameter",
     "Pointer",
     "backend_of",
+    "binds_like",
     "changed_globals",
     "compile_here",
     "compile_with",
@@ -494,6 +496,29 @@ def is_plain_driver(active: Any) -> bool:
 def backend_of(caches: Any) -> Any:
     """The backend in a device's entry of `device_caches`."""
     return caches[3]
+
+
+def binds_like(caches: Any, parameters: Sequence[Parameter]) -> bool:
+    """Whether Triton binds the arguments of a device's launches to these parameters, and
+    specializes on no more of them. It writes the function that does so at the first launch, from
+    the kernel's parameters at that time: these may have been changed before or since."""
+    binder = caches[4]
+    if not isinstance(binder, FunctionType):  # other kernels than Triton's have none
+        return binder is None
+    code, names = binder.__code__, [each.name for each in parameters]
+    defaults = [each.default for each in parameters if each.default is not inspect.Parameter.empty]
+    found = binder.__defaults__ or ()
+    if list(code.co_varnames[: code.co_argcount]) != names or len(found) != len(defaults):
+        return False
+    if any(one is not other for one, other in zip(found, defaults, strict=True)):
+        return False
+    ones, sixteens, odd = (binder(**dict.fromkeys(names, number))[1] for number in (1, 16, 17))
+    return all(
+        each.constant == (odd[k][0] == "constexpr")
+        and (each.constant or ones[k] == odd[k] or each.specialize)
+        and (each.constant or sixteens[k] == odd[k] or (each.specialize and each.align))
+        for k, each in enumerate(parameters)
+    )
 
 
 def cpu_is_alone() -> bool:

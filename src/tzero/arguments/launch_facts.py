@@ -57,7 +57,8 @@ class Reader:
         self._kernel = kernel
         self.addresses = addresses
         self._alone = triton_launch.cpu_is_alone()
-        self._parameters = tuple(parameters)
+        self.takes = tuple(parameters)
+        """The parameters."""
         self._backend = backend
         self._tensors = (
             triton_launch.tensor_types() if triton_launch.plain_alignment(backend) else ()
@@ -85,8 +86,8 @@ class Reader:
 
     def _write_named(self) -> Callable[..., dict[str, Any]]:
         namespace: dict[str, Any] = {}
-        items = ", ".join(f"{p.name!r}: {p.name}" for p in self._parameters)
-        source = f"def named({_signature(self._parameters, namespace)}):\n return {{{items}}}"
+        items = ", ".join(f"{p.name!r}: {p.name}" for p in self.takes)
+        source = f"def named({_signature(self.takes, namespace)}):\n return {{{items}}}"
         exec(compile(source, f"<arguments of {self._kernel}>", "exec"), namespace)
         written: Callable[..., dict[str, Any]] = namespace["named"]
         return written
@@ -100,15 +101,15 @@ class Reader:
             "_tz_given": _given,
         }
         checks, facts = [], []
-        for k, parameter in enumerate(self._parameters):
+        for k, parameter in enumerate(self.takes):
             kind = None if types is None else types[k]
             if kind is not None:
                 namespace[f"_tz_t{k}"] = kind
                 checks.append(f"_tz_type({parameter.name}) is not _tz_t{k}")
             facts.append(self._expression(k, parameter, kind, namespace))
-        lines = [f"def read({_signature(self._parameters, namespace)}):"]
+        lines = [f"def read({_signature(self.takes, namespace)}):"]
         if checks:
-            again = ", ".join([*_passed_on(self._parameters), "**_tz_options"])
+            again = ", ".join([*_passed_on(self.takes), "**_tz_options"])
             lines += [f" if {' or '.join(checks)}:", f"  return _tz_other({again})"]
         # Stands for the types: each function has its own number.
         facts.insert(0, str(next(self._numbers)))
@@ -125,7 +126,7 @@ class Reader:
     def _values(self, types: tuple[type, ...] | None) -> str:
         """Code for the values that a function for these types returns."""
         words = []
-        for k, parameter in enumerate(self._parameters):
+        for k, parameter in enumerate(self.takes):
             kind = None if types is None else types[k]
             if not self.addresses or not (
                 parameter.constant or kind in (*self._tensors, *LAUNCHED)

@@ -35,6 +35,7 @@ __all__ = ["Launches", "everywhere", "in_fallbacks", "launched", "nowhere", "wit
 
 Chooses = Callable[[Any], bool]
 
+
 _numbers = itertools.count(1)
 _fall_back = False  # whether `in_fallbacks` was called
 _chooses: Chooses | None = None  # the choice in force; its number is `Run.choice`
@@ -132,6 +133,7 @@ def _around(native: ModuleType) -> dict[str, Any]:
             config=triton_entries.Config,
             all_kwargs=triton_entries.all_kwargs,
             fields=triton_entries.OPTIONS,
+            launch=triton_entries.launch_with,
         )
     triton_entries.know(made.values())
     return made
@@ -189,8 +191,9 @@ def _class(native: ModuleType) -> Any:
         def __init__(self, kernel: Any, why_not: str) -> None:
             self.kernel, self.why_not = kernel, why_not
             self.fallbacks = Fallbacks(kernel.__name__)
+            self.shape = triton_launch.parameters(kernel)
             if not why_not:
-                shape = tuple(map(parameter_of, triton_launch.parameters(kernel)))
+                shape = tuple(map(parameter_of, self.shape))
                 self._prepare(shape, settings.current().max_specializations)
             _all.add(self)
 
@@ -213,7 +216,7 @@ def _class(native: ModuleType) -> Any:
             try:
                 if made is None:
                     return None, None
-                return made, described(native, self.kernel, made, takes_nested=True)
+                return made, described(native, self.kernel, made, self.shape, takes_nested=True)
             except NotNative as reason:
                 return made, str(reason)
 

@@ -172,8 +172,9 @@ def make(native: ModuleType) -> type[PythonJit]:
 
         def __init__(self, fn: Any, **options: Any) -> None:
             super().__init__(fn, **options)
-            shape = triton_launch.parameters(self)
-            self._prepare(tuple(map(parameter_of, shape)), settings.current().max_specializations)
+            self.shape = triton_launch.parameters(self)
+            shape = tuple(map(parameter_of, self.shape))
+            self._prepare(shape, settings.current().max_specializations)
 
         @untraced
         def _launched(self, grid: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -183,7 +184,7 @@ def make(native: ModuleType) -> type[PythonJit]:
             try:
                 if kernel is None:
                     return None, None
-                return kernel, described(native, self, kernel, takes_nested=True)
+                return kernel, described(native, self, kernel, self.shape, takes_nested=True)
             except NotNative as reason:
                 self.fallbacks.lasting(f"Python launches: {reason}")
                 return kernel, str(reason)
@@ -234,10 +235,16 @@ def parameter_of(parameter: triton_launch.Parameter) -> ParameterDescription:
 
 
 def described(
-    native: ModuleType, function: Any, kernel: Any, *, takes_nested: bool = False
+    native: ModuleType,
+    function: Any,
+    kernel: Any,
+    found_by: tuple[triton_launch.Parameter, ...] | None = None,
+    *,
+    takes_nested: bool = False,
 ) -> BinaryDescription | None:
     """Describe a binary; None if Triton does not keep it, `NotNative` if only Python can launch it.
-    With `takes_nested` its arguments may hold others, and are numbered as `_leaves` does."""
+    `found_by` are the parameters that native code finds the binary by, if it does. With
+    `takes_nested` its arguments may hold others, and are numbered as `_leaves` does."""
     if not triton_launch.is_plain_driver(driver.active):
         raise NotNative("the active driver has been changed, or is not Triton's or tzero's")
     device = _device(function)
@@ -246,6 +253,8 @@ def described(
         return None
     caches, table, key = kept
     launcher = kernel.run
+    if found_by is not None and not triton_launch.binds_like(caches, found_by):
+        raise NotNative("its parameters are not those that Triton binds arguments to")
     if not triton_launch.plain_alignment(triton_launch.backend_of(caches)):
         raise NotNative("this backend specializes on more of a tensor than its alignment")
     cpu = cuda = None

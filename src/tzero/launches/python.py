@@ -255,6 +255,8 @@ class PythonJit(JITFunction):
         if kernel is None or not all(map(_same, now, key)):
             return kernel
         spec = triton_launch.compiled(self, kernel, device)
+        if spec is not None and not self._reads_alike(spec, device):
+            spec = None
         if spec is not None:
             self._make_room()
             self.specs[key] = spec
@@ -262,6 +264,15 @@ class PythonJit(JITFunction):
             facts = {"kernel": self, "grid": grid, "args": args, "kwargs": kwargs}
             events.emit(events.Event("miss", self.__name__, reason, facts))
         return kernel
+
+    def _reads_alike(self, spec: Compiled, device: Any) -> bool:
+        """Whether the reader takes the parameters that Triton binds; if not, since these were
+        changed, the next launch gets a new one."""
+        reader = self.readers.get(device)
+        if reader is not None and triton_launch.binds_like(spec.caches, reader.takes):
+            return True
+        self.readers.pop(device, None)
+        return False
 
     def _make_room(self) -> None:
         """Drop the oldest spec if there are too many. Other threads may do so at the same time."""

@@ -1,0 +1,109 @@
+"""The script that runs Triton's own tests without and with tzero: how it judges outcomes."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from tools.triton_tests import Outcome, Summary, _outcomes, is_chosen, without_numbers
+
+TESTS = """
+import os, time
+import pytest
+
+@pytest.mark.parametrize("n", range(3))
+def test_that_passes(n, device):
+    assert device == "nowhere"
+
+def test_that_fails():
+    assert 3 == 4, "3 is not 4, at /tmp/there"
+
+def test_that_is_skipped():
+    pytest.skip("no")
+
+@pytest.mark.xfail
+def test_that_should_fail():
+    raise ValueError("once")
+
+def test_that_ends_the_process():
+    os._exit(7)
+
+def test_that_takes_too_long():
+    time.sleep(60)
+
+@pytest.fixture
+def broken():
+    raise OSError("broken")
+
+def test_that_cannot_start(broken):
+    pass
+"""
+CONFTEST = """
+import pytest
+
+def pytest_addoption(parser):
+    parser.addoption("--device")
+
+@pytest.fixture
+def device(request):
+    return request.config.getoption("--device")
+"""
+
+
+def given(checkout: Path, **more: object) -> argparse.Namespace:
+    options = {"share": 1.0, "seed": 0, "seconds": 1.0, "launches": 1, "device": "nowhere"}
+    return argparse.Namespace(checkout=checkout, **{**options, **more})
+
+
+def test_every_way_for_a_test_to_end_is_an_outcome(tmp_path: Path) -> None:
+    folder = tmp_path / "python" / "test" / "unit"
+    folder.mkdir(parents=True)
+    (folder.parent / "conftest.py").write_text(CONFTEST)
+    (folder / "test_some.py").write_text(TESTS)
+    found = _outcomes(given(tmp_path), tmp_path, folder / "test_some.py", False)
+    words = {test.rpartition("::test_")[2]: str(outcome) for test, outcome in found.items()}
+    assert words == {
+        **{f"that_passes[{n}]": "passed" for n in range(3)},
+        "that_fails": "failed: AssertionError: N is not N, at PATH",
+        "that_is_skipped": "skipped: Skipped: no",
+        "that_should_fail": "expected to fail: ValueError: once",
+        "that_ends_the_process": "ended the process with 7",
+        "that_takes_too_long": "failed: TimeoutError: the test took more than N s",
+        "that_cannot_start": "setup, failed: OSError: broken",
+    }
+    (folder / "test_other.py").write_text("import nowhere_to_be_found")
+    (found,) = _outcomes(given(tmp_path), tmp_path, folder / "test_other.py", False).values()
+    assert found.word == "not collected"
+    assert "nowhere_to_be_found" in found.error
+
+
+def test_a_share_is_the_same_each_time_and_has_its_size() -> None:
+    tests = [f"test_{k}" for k in range(2000)]
+    chosen = [each for each in tests if is_chosen(each, 0.1, 3)]
+    assert chosen == [each for each in tests if is_chosen(each, 0.1, 3)]
+    assert 150 < len(chosen) < 250
+    assert chosen != [each for each in tests if is_chosen(each, 0.1, 4)]
+
+
+def test_outcomes_that_differ_are_listed() -> None:
+    summary = Summary()
+    passed, failed = Outcome("passed"), Outcome("failed", "ValueError: once")
+    summary.add("a", [passed], [passed])
+    summary.add("b", [passed, passed], [failed, failed])
+    summary.add("c", [passed, failed], [failed, failed])
+    assert str(summary).splitlines() == [
+        "1 tests have the same outcome without and with tzero: 1 passed",
+        "1 differing",
+        "  b",
+        "    without: passed",
+        "    with:    failed: ValueError: once",
+        "1 unsteady",
+        "  c",
+        "    without: failed: ValueError: once",
+        "    without: passed",
+        "    with:    failed: ValueError: once",
+    ]
+
+
+def test_numbers_and_paths_do_not_count() -> None:
+    assert without_numbers("at 0x1f of -2.5e-3\nmore") == "at N of N"

@@ -1,0 +1,322 @@
+"""Runs Triton's own unit tests without and with `tzero.install`, and compares them test by test.
+
+    python tools/triton_tests.py CHECKOUT              every test, which takes hours
+    python tools/triton_tests.py CHECKOUT --share 0.02 two of a hundred, chosen by --seed
+
+    a file of tests ─┬─ pytest ──► the outcome of each test ───────────┬──► same, or differing
+                     └─ pytest, `tzero.install()` first ──► outcomes ──┘
+
+Enters: a checkout of the Triton release that is installed; nothing in it is changed. Leaves: a
+summary, and exit status 1 if a test has another outcome with tzero. An outcome is passed, failed,
+skipped or expected to fail, with the type and the text of the exception, in which numbers do not
+count. A file that cannot be imported counts as a test. A test whose outcomes differ is run again,
+alone; one that differs from itself is listed as unsteady. ``--launches 2`` makes each launch of a
+kernel twice in both runs: with tzero, the second one is native.
+
+In the pytest processes this module is a plugin; the functions whose names start with ``pytest_``
+are its hooks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+FOLDERS = ("unit/language", "unit/runtime")
+_TESTS = Path("python/test")  # of a checkout
+
+
+class Outcome(NamedTuple):
+    """How a test ended: a word, and the exception if there was one."""
+
+    word: str
+    error: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.word}: {self.error}" if self.error else self.word
+
+
+def is_chosen(test: str, share: float, seed: int) -> bool:
+    """Whether a test belongs to a share of all, the same one for the same seed.
+
+    >>> is_chosen("test_a", 1.0, 0), is_chosen("test_a", 0.0, 0)
+    (True, False)
+    """
+    digest = hashlib.sha256(f"{seed} {test}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") < share * 2**64
+
+
+def without_numbers(text: str) -> str:
+    """The first line of a message, without what changes from run to run: numbers and paths.
+
+    >>> without_numbers("3 of 7 differ at 0x7f00 in /tmp/a1")
+    'N of N differ at N in PATH'
+    """
+    line = text.strip().partition("\n")[0]
+    line = re.sub(r"(?<![\w<])/[\w./+-]+", "PATH", line)
+    line = re.sub(r"0x[0-9a-fA-F]+", "N", line)
+    return re.sub(r"[-+]?\d+(\.\d+)?(e[-+]?\d+)?", "N", line)[:300]
+
+
+# -- in a process of pytest ------------------------------------------------------------------------
+
+
+class Plugin:
+    """Chooses tests, limits the time of each, and writes how it ended."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.share, self.seed = config.getoption("share"), config.getoption("choice_seed")
+        self.only = set(config.getoption("only"))
+        self.seconds = config.getoption("seconds")
+        self.record = Path(config.getoption("record"))
+        self.done = {line["test"] for line in _lines(self.record)}
+        self.outcome = Outcome("passed")
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        items[:] = [each for each in items if self.takes(each.nodeid)]
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            last = str(report.longrepr).strip().rpartition("\n")[2]
+            self.write(report.nodeid, Outcome("not collected", without_numbers(last)))
+
+    def takes(self, test: str) -> bool:
+        if test in self.done:
+            return False
+        return test in self.only if self.only else is_chosen(test, self.share, self.seed)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        self.write(item.nodeid, Outcome("begun"))
+        self.outcome = Outcome("passed")
+        signal.signal(signal.SIGALRM, self.stop)
+        signal.setitimer(signal.ITIMER_REAL, self.seconds)
+        try:
+            return (yield)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            self.write(item.nodeid, self.outcome)
+
+    def stop(self, *_: Any) -> None:
+        raise TimeoutError(f"the test took more than {self.seconds} s")
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Iterator[pytest.TestReport]:
+        report = yield
+        word = report.outcome
+        if hasattr(report, "wasxfail"):
+            word = "expected to fail" if report.skipped else "unexpectedly passed"
+        if word != "passed":
+            raised = call.excinfo
+            error = f"{raised.typename}: {without_numbers(str(raised.value))}" if raised else ""
+            place = "" if report.when == "call" else f"{report.when}, "
+            self.outcome = Outcome(f"{place}{word}", error)
+        return report
+
+    def write(self, test: str, outcome: Outcome) -> None:
+        with self.record.open("a") as file:
+            file.write(json.dumps({"test": test, "word": outcome.word, "error": outcome.error}))
+            file.write("\n")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The options that `_command` gives."""
+    parser.addoption("--record")
+    parser.addoption("--share", type=float)
+    parser.addoption("--choice-seed", type=int)
+    parser.addoption("--only", action="append", default=[])
+    parser.addoption("--seconds", type=float)
+    parser.addoption("--launches", type=int)
+    parser.addoption("--with-tzero", action="store_true")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Install tzero if that is asked for."""
+    config.pluginmanager.register(Plugin(config))
+    if config.getoption("with_tzero"):
+        import tzero
+
+        tzero.install()
+    if config.getoption("launches") > 1:
+        _repeat_launches(config.getoption("launches"))
+
+
+def _repeat_launches(times: int) -> None:
+    from triton.runtime.jit import JITFunction, KernelInterface
+
+    def subscript(kernel: Any, grid: Any) -> Any:
+        launch = KernelInterface.__getitem__(kernel, grid)
+
+        def repeated(*args: Any, **kwargs: Any) -> Any:
+            for _ in range(times - 1):
+                launch(*args, **kwargs)
+            return launch(*args, **kwargs)
+
+        return repeated
+
+    JITFunction.__getitem__ = subscript
+
+
+def _lines(record: Path) -> list[dict[str, str]]:
+    text = record.read_text() if record.exists() else ""
+    return [json.loads(line) for line in text.splitlines()]
+
+
+# -- comparing -------------------------------------------------------------------------------------
+
+
+@dataclass
+class Summary:
+    """The outcomes of all tests so far, without tzero and with it."""
+
+    words: Counter[str] = field(default_factory=Counter)
+    differing: dict[str, tuple[set[Outcome], set[Outcome]]] = field(default_factory=dict)
+    unsteady: dict[str, tuple[set[Outcome], set[Outcome]]] = field(default_factory=dict)
+
+    def add(self, test: str, without: Iterable[Outcome], having: Iterable[Outcome]) -> None:
+        """Add a test with what was seen of it in one run or more."""
+        pair = set(without), set(having)
+        if not pair[0] & pair[1]:
+            self.differing[test] = pair
+        elif len(pair[0] | pair[1]) > 1:
+            self.unsteady[test] = pair
+        else:
+            self.words[next(iter(pair[0])).word] += 1
+
+    def __str__(self) -> str:
+        same = sum(self.words.values())
+        counts = ", ".join(f"{count:,} {word}" for word, count in self.words.most_common())
+        lines = [f"{same:,} tests have the same outcome without and with tzero: {counts}"]
+        for title, tests in (("differing", self.differing), ("unsteady", self.unsteady)):
+            lines.append(f"{len(tests):,} {title}")
+            for test, (without, having) in tests.items():
+                lines.append(f"  {test}")
+                lines += [f"    without: {each}" for each in sorted(without)]
+                lines += [f"    with:    {each}" for each in sorted(having)]
+        return "\n".join(lines)
+
+
+def compare(options: argparse.Namespace, folder: Path) -> Summary:
+    """Run the tests of each file both ways."""
+    summary = Summary()
+    for path in _files(options):
+        without, having = (_outcomes(options, folder, path, tzero) for tzero in (False, True))
+        for test in without.keys() | having.keys():
+            seen = [[each.get(test, Outcome("missing"))] for each in (without, having)]
+            if seen[0] != seen[1]:
+                for mine, tzero in zip(seen, (False, True), strict=True):
+                    again = _outcomes(options, folder, path, tzero, test)
+                    mine.append(again.get(test, Outcome("missing")))
+            summary.add(test, *seen)
+        print(f"{path.name}: {len(without):,} tests, {len(summary.differing):,} differ so far")
+    return summary
+
+
+def _files(options: argparse.Namespace) -> list[Path]:
+    root = options.checkout / _TESTS
+    found = [each for folder in FOLDERS for each in sorted((root / folder).glob("test_*.py"))]
+    if not found:
+        sys.exit(f"there are no tests in {root}: give a checkout of Triton")
+    chosen = [each for each in found if not options.file or each.name in options.file]
+    return chosen or sys.exit(f"none of the files is called {options.file}")
+
+
+def _outcomes(
+    options: argparse.Namespace, folder: Path, path: Path, tzero: bool, only: str = ""
+) -> dict[str, Outcome]:
+    """The outcomes of the tests of a file. pytest is started again after a test that ends it."""
+    with tempfile.TemporaryDirectory(dir=folder) as mine:
+        record = Path(mine) / "record"
+        while True:
+            command = _command(options, record, path, tzero, only)
+            code = _run(command, record, options)
+            lines = _lines(record)
+            if not lines or lines[-1]["word"] != "begun":
+                break
+            word = "hung" if code is None else f"ended the process with {code}"
+            with record.open("a") as file:
+                file.write(json.dumps({**lines[-1], "word": word}) + "\n")
+        if code not in (0, 1, 2, 5):  # 2: it was not collected, 5: no test was chosen
+            said = record.with_name("output").read_text()[-2000:]
+            sys.exit(f"pytest could not run {path}:\n{said}")
+    return {each["test"]: Outcome(each["word"], each["error"]) for each in lines}
+
+
+def _command(
+    options: argparse.Namespace, record: Path, path: Path, tzero: bool, only: str
+) -> list[str]:
+    empty = record.with_name("pytest.ini")
+    empty.write_text("[pytest]\n")
+    return [
+        *(sys.executable, "-m", "pytest", "-q", "-p", Path(__file__).stem),
+        *("-p", "no:cacheprovider", "-p", "no:xdist", "-c", str(empty), "--tb", "no"),
+        *("--rootdir", str(options.checkout / _TESTS), "--device", options.device),
+        *("--record", str(record), "--share", str(options.share)),
+        *("--choice-seed", str(options.seed), "--seconds", str(options.seconds)),
+        *("--launches", str(options.launches), *["--with-tzero"] * tzero),
+        *([f"--only={only}"] if only else []),
+        str(path),
+    ]
+
+
+def _run(command: list[str], record: Path, options: argparse.Namespace) -> int | None:
+    """Run pytest; its exit status, or None if it had to be killed."""
+    path = os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.getenv("PYTHONPATH")])])
+    env = {**os.environ, "PYTHONPATH": path, "TRITON_CACHE_DIR": str(record.parents[1] / "cache")}
+    if options.device == "cpu":
+        env["TZERO_CPU"] = "1"
+    with record.with_name("output").open("w") as output:
+        process = subprocess.Popen(command, env=env, stdout=output, stderr=subprocess.STDOUT)
+        started = time.monotonic()
+        while True:
+            try:
+                return process.wait(1.0)
+            except subprocess.TimeoutExpired:
+                pass
+            if record.exists():
+                quiet = time.time() - record.stat().st_mtime - options.seconds
+            else:
+                quiet = time.monotonic() - started - 600  # collecting
+            if quiet > 30:
+                process.kill()
+                process.wait()
+                return None
+
+
+def main() -> int:
+    """Compare as the command line says."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("checkout", type=Path, help="of the Triton release that is installed")
+    parser.add_argument("--share", type=float, default=1.0, help="of the tests; 1 for all")
+    parser.add_argument("--seed", type=int, default=0, help="which share")
+    parser.add_argument("--file", action="append", help="such as test_launch.py; all if not given")
+    parser.add_argument("--seconds", type=float, default=60.0, help="the most a test may take")
+    parser.add_argument("--launches", type=int, default=1, help="how often each launch is made")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    options = parser.parse_args()
+    options.checkout = options.checkout.resolve()
+    with tempfile.TemporaryDirectory() as folder:
+        summary = compare(options, Path(folder))
+    print(summary)
+    return 1 if summary.differing else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
