@@ -175,8 +175,8 @@ class Wrapper:
         config: type = ...,
         all_kwargs: Any = ...,
         fields: tuple[str, ...] = ...,
-        bind: Any = ...,
         launch: Any = ...,
+        bind: Any = ...,
     ) -> Self: ...
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
     def __get__(self, instance: Any, owner: Any = None, /) -> Any: ...
