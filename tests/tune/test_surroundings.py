@@ -154,6 +154,47 @@ def test_a_kept_output_does_not_hide_what_is_unwritten() -> None:
     assert not kept.any()
 
 
+@pytest.mark.parametrize("first", [0.0, 2.0], ids=["is wrong before", "is right already"])
+def test_a_global_that_is_the_only_output_is_compared(first: float) -> None:
+    kept, weights = X * first, torch.full((100,), 2.0)
+
+    def host(x: torch.Tensor, config: Config) -> None:
+        double_into(kept, x * weights / 2, config)
+        if "off" in config:
+            kept[7] += 1
+
+    state = around(kept, weights)
+    made = trying_around(host, state)
+    assert made.outcome(OTHER, budget=0.01, best=None).usable
+    assert "unwritten memory" in made.outcome(Config(wrong=True), budget=0.01, best=None).problem
+    assert "1 of 100" in made.outcome(Config(off=True), budget=0.01, best=None).problem
+    state.restore()
+    assert torch.equal(kept, X * first)
+    assert weights.eq(2).all()
+
+
+@pytest.mark.parametrize("first", [0.0, 2.0], ids=["is wrong before", "is right already"])
+def test_globals_that_are_only_read_are_never_written_to(first: float) -> None:
+    weights = torch.full((100,), 2.0)
+    seen: set[float] = set()
+
+    def host(x: torch.Tensor, out: torch.Tensor, config: Config) -> None:
+        seen.update(weights.tolist())
+        torch.mul(x, weights, out=out)
+
+    state, out = around(weights), X * first
+    made = Trial(
+        lambda config: functools.partial(host, config=config),
+        (X, out),
+        X.device,
+        RIGHT,
+        around=state,
+    )
+    assert made.outcome(OTHER, budget=0.01, best=None).usable
+    assert weights.eq(2).all()
+    assert seen == {2.0}
+
+
 def test_a_candidate_that_writes_to_another_global_is_out() -> None:
     other = torch.zeros(3)
 

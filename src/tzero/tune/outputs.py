@@ -22,7 +22,7 @@ from tzero.adapters.torch_internals import storage_id
 from tzero.tune.copying import Location, has_contents
 from tzero.tune.fresh import Pattern, fill
 
-__all__ = ["filled", "find"]
+__all__ = ["filled", "find", "is_float"]
 
 Same = Callable[[tuple[torch.Tensor, ...]], bool]
 """Whether the reference computes the same when these tensors are filled before."""
@@ -50,7 +50,7 @@ def find(
     known = tuple(usable[k] for k in wanted)
     found = list(known) if _is_same(known, same) else [e for e in known if _is_same((e,), same)]
     if not returned:
-        others = [each for k, each in usable.items() if k not in wanted and _is_float(each)]
+        others = [each for k, each in usable.items() if k not in wanted and is_float(each)]
         found += [each for each in others if _is_same((each,), same)]
     return tuple(found)
 
@@ -77,5 +77,10 @@ def _is_same(tensors: tuple[torch.Tensor, ...], same: Same) -> bool:
         return False
 
 
-def _is_float(tensor: torch.Tensor) -> bool:
+def is_float(tensor: torch.Tensor) -> bool:
+    """Whether a tensor may be filled: its elements are no indices.
+
+    >>> is_float(torch.ones(2)), is_float(torch.arange(2))
+    (True, False)
+    """
     return tensor.is_floating_point() or tensor.is_complex()

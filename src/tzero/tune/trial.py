@@ -22,7 +22,7 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
 
 import torch
@@ -34,7 +34,7 @@ from tzero.tune.copying import Copies, Location, tensors_in
 from tzero.tune.failures import passes
 from tzero.tune.fresh import PATTERNS, Filling, Pattern
 from tzero.tune.judge import DEFAULT, Judge, Reference
-from tzero.tune.outputs import filled, find
+from tzero.tune.outputs import filled, find, is_float
 from tzero.tune.records import Outcome
 from tzero.tune.surroundings import Surroundings
 from tzero.tune.timing import Clock, clock_of, measure
@@ -109,6 +109,7 @@ class Trial:
         self._around = around or Surroundings()
         self._written: set[Location] = set()  # what the reference writes to around it
         self._outputs: tuple[torch.Tensor, ...] = ()  # what the reference overwrites as a whole
+        self._globals: tuple[torch.Tensor, ...] = ()  # its results, if it has no others
         self._calls: dict[Config, int] = {}  # calls in a sample, where known
         self._config = reference
         self._found: Reference | str | None = None
@@ -169,7 +170,7 @@ class Trial:
 
     def _run_reference(self) -> Reference | str:
         self._around.save()
-        self._outputs = ()
+        self._outputs = self._globals = ()
         # As later calls are made: before results are kept, kernels inside are tuned.
         with self._around.watched() as first:
             self.run(self._config)
@@ -177,9 +178,12 @@ class Trial:
         with self._around.watched() as second:
             kept = self._returned(self._config, PATTERNS[0])
         self._written = {*first, *second}
+        self._changed = tuple(self._copies.changed())
+        if self._judge.check is None and kept[0] is None and not self._changed:
+            self._globals = self._global_results(kept[1])
+            kept = self._returned(self._config, PATTERNS[0])
         results, args = self._copies.kept(kept)
         del kept
-        self._changed = tuple(self._copies.changed())
         found = Reference(results, args, self._judge)
         found, problem = found.repeated(*self._returned(self._config, PATTERNS[0]))
         if not problem:
@@ -192,25 +196,40 @@ class Trial:
 
     def _find_outputs(self, reference: Reference) -> tuple[torch.Tensor, ...]:
         """What the reference overwrites as a whole, among its copies and what is around it."""
-        _, args, results = self.run(self._config, PATTERNS[0])
+        results, args = self._returned(self._config, PATTERNS[0])
         returned = tensors_in(results)
         self._written |= self._around.mark(returned)
-        held = {**self._copies.tensors(args), **self._around.tensors}
+        # What the reference does not write to is not filled: another thread may read it.
+        near = {k: each for k, each in self._around.tensors.items() if k in self._written}
+        held = {**self._copies.tensors(args), **near}
 
         def same(outputs: tuple[torch.Tensor, ...]) -> bool:
             runs = (
-                self.run(self._config, PATTERNS[0], outputs=(outputs, each)) for each in PATTERNS
+                self._returned(self._config, PATTERNS[0], outputs=(outputs, each))
+                for each in PATTERNS
             )
-            return not any(reference.verdict(results, args) for _, args, results in runs)
+            return not any(reference.verdict(*returned) for returned in runs)
 
         return find(held, set(self._changed), returned, same)
+
+    def _global_results(self, args: tuple[Any, ...]) -> tuple[torch.Tensor, ...]:
+        """The global tensors that the reference writes to. Where none changes, one may be right
+        already: then other inputs show it."""
+        inputs = [each for each in self._copies.tensors(args).values() if is_float(each)]
+        for each in inputs if not self._written else ():
+            # It may raise because of what it reads there.
+            with suppress(Exception), self._around.watched() as written:
+                self.run(self._config, PATTERNS[0], outputs=((each,), PATTERNS[1]))
+            self._written.update(written)
+        near = self._around.tensors
+        return tuple(near[each] for each in near if each in self._written)
 
     def _outcome(self, config: Config, budget: float, best: float | None) -> Outcome:
         problem = self._problem_when_filled(config)
         if problem:
             return Outcome(problem=problem)
         call, args, results = self.run(config)
-        problem = self._verdict(config, results, args)
+        problem = self._verdict(config, self._seen(results), args)
         if problem:
             return Outcome(problem=problem)
         del results  # a kernel may need the memory
@@ -267,12 +286,19 @@ class Trial:
         return f"{words}: {wrong}"[:_LONGEST]
 
     def _returned(
-        self, config: Config, pattern: Pattern | None = None
+        self,
+        config: Config,
+        pattern: Pattern | None = None,
+        outputs: tuple[tuple[torch.Tensor, ...], Pattern] | None = None,
     ) -> tuple[Any, tuple[Any, ...]]:
         """The results of a run, and the arguments after it. Nothing else refers to them: the next
         run may need the memory."""
-        _, args, results = self.run(config, pattern)
-        return results, args
+        _, args, results = self.run(config, pattern, outputs)
+        return self._seen(results), args
+
+    def _seen(self, results: Any) -> Any:
+        """The results, or the global tensors that are written instead."""
+        return {"globals": self._globals} if results is None and self._globals else results
 
     def run(
         self,
