@@ -2,14 +2,14 @@
 
 ::
 
-    reference: filled with A ── again with A ──► varies by ── with B, C ──► which elements count
-                                    └─ too much: it is nondeterministic        │
-    candidate: filled with A, B, C, and as later calls run ── verdict ◄────────┘
+    reference: filled with A ── again with A ──► varies by ── with B, C, D ──► which elements count
+                                    └─ too much: it is nondeterministic           │
+    candidate: filled with A, B, C, D, and as later calls run ── verdict ◄────────┘
 
 Enters: the results of calls, and the arguments after them. Leaves: empty words for a candidate that
 is right, or where it differs. It must not know configs, or how calls are made.
 
-A, B and C are the patterns of `tzero.tune.fresh`. What changes with them in the reference's results
+A to D are the patterns of `tzero.tune.fresh`. What changes with them in the reference's results
 was never written, or comes from memory that was not. So it does not count.
 """
 
@@ -38,7 +38,7 @@ AssertionError, or returns False or a text."""
 
 _RESULT, _ARGS = "result", "after the call args"
 
-_RULES = 3
+_RULES = 4
 """Incremented when results are compared in another way. Older verdicts then do not count."""
 
 
@@ -47,7 +47,7 @@ class Judge:
     """How results are compared: the options `tolerance` and `check` of a kernel.
 
     >>> Judge(tolerance=0.01).text
-    'rules 3, tolerance 0.01'
+    'rules 4, tolerance 0.01'
     """
 
     tolerance: float | None = None

@@ -59,10 +59,10 @@ def filled(tensors: Iterable[torch.Tensor], pattern: Pattern) -> None:
     """Fill the storages of some tensors.
 
     >>> from tzero.tune.fresh import PATTERNS
-    >>> x = torch.ones(2)
+    >>> x = torch.ones(2, dtype=torch.int32)
     >>> filled([x], PATTERNS[1])
     >>> x
-    tensor([-224., -224.])
+    tensor([85, 85], dtype=torch.int32)
     """
     for tensor in tensors:
         fill(tensor, pattern)
