@@ -77,6 +77,75 @@ def test_results_in_an_object_are_kept_before_the_next_call_overwrites_them() ->
     assert not tried(trying(host, X), OTHER).usable
 
 
+class Only(Box):
+    """There is one object of it."""
+
+    def __copy__(self) -> Only:
+        return self
+
+
+def in_array(buffer: torch.Tensor) -> Any:
+    return buffer.numpy()
+
+
+def in_bytes(buffer: torch.Tensor) -> Any:
+    KEPT[:] = buffer.numpy().tobytes()
+    return KEPT
+
+
+KEPT = bytearray()
+KEEPERS: dict[str, Callable[[torch.Tensor], Any]] = {
+    "an array": in_array,
+    "bytes": in_bytes,
+    "a closure": closed_over,
+    "an object that cannot be copied": lambda buffer: Uncopyable(buffer),
+    "an object of which there is one": Only,
+}
+
+
+@pytest.mark.parametrize("name", KEEPERS)
+def test_results_are_compared_though_each_call_overwrites_the_last_ones(name: str) -> None:
+    buffer = torch.zeros(100)
+    keeper = KEEPERS[name](buffer)
+
+    def host(x: torch.Tensor, config: Config) -> Any:
+        buffer.copy_(x * (3 if "wrong" in config else 2))
+        return in_bytes(buffer) if name == "bytes" else keeper
+
+    made = trying(host, X)
+    assert tried(made, OTHER).usable
+    assert tried(made, Config(wrong=True)).problem.startswith("its results are wrong: result")
+
+
+def test_a_candidate_whose_calls_overwrite_the_results_of_earlier_ones_is_out() -> None:
+    kept: dict[Config, torch.Tensor] = {}
+
+    def host(x: torch.Tensor, config: Config) -> list[torch.Tensor]:
+        out = torch.empty_like(x)
+        if "wrong" in config:
+            out = kept.setdefault(config, out)
+        kept["last"] = out  # type: ignore[index]
+        return [torch.mul(x, 2, out=out), x]
+
+    made = trying(host, X)
+    assert tried(made, OTHER).usable
+    found = tried(made, Config(wrong=True)).problem
+    assert found.endswith("a call overwrites the results of the one before")
+
+
+def test_results_that_share_memory_share_it_in_the_reference() -> None:
+    def host(x: torch.Tensor, config: Config) -> list[torch.Tensor]:
+        pair = torch.cat([x, x]) if "joined" in config else x * 1
+        if "joined" in config:
+            return [*pair.chunk(2), pair[:50]]
+        return [pair, pair if "wrong" in config else pair.clone(), pair[:50]]
+
+    made = trying(host, X)
+    assert tried(made, Config(joined=True)).usable
+    words = "result[1] shares memory with result[0], and in the reference with no other result"
+    assert words in tried(made, Config(wrong=True)).problem
+
+
 def test_random_numbers_of_numpy_are_the_same_for_each_config_and_then_restored() -> None:
     np.random.seed(7)
     expected = np.random.rand()

@@ -123,10 +123,23 @@ class Reference:
     leeways: Mapping[str, Leeway] = field(default_factory=dict)
     scales: dict[str, float] = field(default_factory=dict, repr=False, compare=False)
     """The scales of the parts that were compared so far."""
+    shadows: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    """Copies of the results that are still in the memory that a call returned, because they are in
+    objects that cannot be copied."""
+
+    @staticmethod
+    def of(results: Any, args: tuple[Any, ...], judge: Judge, live: Any) -> Reference:
+        """A reference from what was kept of its results and arguments, and the live results."""
+        memory = {at: _interval(each) for at, each in parts(live, _RESULT).items()}
+        kept = parts(results, _RESULT).items()
+        shadows = {at: each.clone() for at, each in kept if memory.get(at) == _interval(each)}
+        return Reference(results, args, judge, shadows=shadows)
 
     def repeated(self, results: Any, args: tuple[Any, ...]) -> tuple[Reference, str]:
         """The reference, with what is learnt from the same run again; and why it cannot be one, if
         it varies too much."""
+        if words := self._shadowed(results):
+            return self, f"it is nondeterministic: {words}"
         leeways: Mapping[str, Leeway] = {**self.leeways, **self._checked_args()}
         for named, mine, other in self._compared(results, args):
             found, leeways = spread(
@@ -160,7 +173,7 @@ class Reference:
     def verdict(self, results: Any, args: tuple[Any, ...], pattern: Pattern | None = None) -> str:
         """Where a candidate differs; empty where it is right. `pattern` is what fresh memory was
         filled with in its run."""
-        words = self._checked(results, args)
+        words = self._shadowed(results, pattern) or self._checked(results, args)
         if words:
             return words
         for named, mine, other in self._compared(results, args):
@@ -177,13 +190,27 @@ class Reference:
                 return found.words
         return "" if self.judge.check is not None else self._other_memory(results, args)
 
+    def _shadowed(self, results: Any, pattern: Pattern | None = None) -> str:
+        """Where results differ from the shadows."""
+        mine = parts(results, _RESULT) if self.shadows else {}
+        for at, shadow in self.shadows.items():
+            if at in mine:
+                found = same(
+                    mine[at], shadow, tolerance=self.judge.tolerance, named=at, pattern=pattern
+                )
+                if not found:
+                    return found.words
+        return ""
+
     def _other_memory(self, results: Any, args: tuple[Any, ...]) -> str:
-        """Which result is in the memory of an argument, and in that of the reference is not."""
-        mine, others = _shared(results, args), _shared(self.results, self.args)
-        for at in {**mine, **others}:
-            if mine.get(at) != others.get(at):
-                its, wanted = (each.get(at, "no argument") for each in (mine, others))
-                return f"{at} shares memory with {its}, and in the reference with {wanted}"
+        """Which result is in the memory of an argument or another result, and in that of the
+        reference is not."""
+        for shared, nothing in ((_shared, "no argument"), (_overlapping, "no other result")):
+            mine, others = shared(results, args), shared(self.results, self.args)
+            for at in {**mine, **others}:
+                if mine.get(at) != others.get(at):
+                    its, wanted = (each.get(at, nothing) for each in (mine, others))
+                    return f"{at} shares memory with {its}, and in the reference with {wanted}"
         return ""
 
     # -- with `check` ----------------------------------------------------------------------------
@@ -239,6 +266,35 @@ def _shared(results: Any, args: tuple[Any, ...]) -> dict[str, str]:
             places.setdefault(storage_id(tensor), at)
     found = parts(results, _RESULT).items()
     return {at: places[storage_id(each)] for at, each in found if storage_id(each) in places}
+
+
+def _overlapping(results: Any, args: tuple[Any, ...]) -> dict[str, str]:
+    """The results that share elements with an earlier one, by name, and the first such result."""
+    found: dict[str, str] = {}
+    named = [(at, _interval(each)) for at, each in parts(results, _RESULT).items()]
+    named = [(at, each) for at, each in named if each[1] < each[2]]
+    names = {at: k for k, (at, _) in enumerate(named)}
+    open_: list[tuple[str, int]] = []
+    device = None
+    for at, (where, begin, end) in sorted(named, key=lambda each: (str(each[1][0]), each[1][1])):
+        open_ = [each for each in open_ if where == device and each[1] > begin]
+        device = where
+        for other, _ in open_:
+            first, second = sorted((at, other), key=names.__getitem__)
+            found[second] = min(found.get(second, first), first, key=names.__getitem__)
+        open_.append((at, end))
+    return found
+
+
+def _interval(tensor: torch.Tensor) -> tuple[torch.device, int, int]:
+    """A tensor's device, and the addresses in which each byte is its own: all that it spans if it
+    has no holes, else its first element; none without memory."""
+    begin = tensor.data_ptr()
+    if not begin or not tensor.numel():
+        return tensor.device, begin, begin
+    spans = 1 + sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
+    count = tensor.numel() if spans == tensor.numel() else 1
+    return tensor.device, begin, begin + count * tensor.element_size()
 
 
 def _cloned(value: Any, named: str, leeways: Mapping[str, Leeway]) -> Any:

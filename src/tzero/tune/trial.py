@@ -21,12 +21,14 @@ from __future__ import annotations
 
 import random
 import sys
+import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
 
 import torch
 
+from tzero.adapters.torch_internals import storage_id
 from tzero.arguments.host import Host
 from tzero.config import Config
 from tzero.launches.current_call import current
@@ -115,6 +117,7 @@ class Trial:
         self._found: Reference | str | None = None
         self._changed: tuple[Location, ...] = ()  # the storages that the reference writes to
         self._filled: set[Config] = set()  # those that were right with filled memory
+        self._overwriting: dict[Config, bool] = {}  # whose calls return the same memory, if known
         self.reference_passing = False
         """Whether the reference failed for a reason that passes."""
         self._lost = False  # whether a config broke the device for all that come after it
@@ -183,8 +186,8 @@ class Trial:
             self._globals = self._global_results(kept[1])
             kept = self._returned(self._config, PATTERNS[0])
         results, args = self._copies.kept(kept)
+        found = Reference.of(results, args, self._judge, kept[0])
         del kept
-        found = Reference(results, args, self._judge)
         found, problem = found.repeated(*self._returned(self._config, PATTERNS[0]))
         if not problem:
             self._outputs = self._find_outputs(found)
@@ -270,9 +273,27 @@ class Trial:
             problem = self._verdict(config, *returned, pattern)
             if problem:
                 return problem
+            kept = [weakref.ref(k.untyped_storage()) for k in self._in_own_memory(returned[0])]
             del returned  # the next run may need the memory
+        # Only results that are kept somewhere can be overwritten by the next call.
+        suspect = self._judge.check is None and any(each() is not None for each in kept)
+        if suspect and self._overwrites(config) and not self._overwrites(self._config):
+            return f"{WRONG}: a call overwrites the results of the one before"
         self._filled.add(config)
         return ""
+
+    def _overwrites(self, config: Config) -> bool:
+        """Whether a call returns the memory of an earlier call's results that are still in use."""
+        if config not in self._overwriting:
+            first, second = (self._returned(config, PATTERNS[0])[0] for _ in range(2))
+            both = [{storage_id(each) for each in self._in_own_memory(k)} for k in (first, second)]
+            self._overwriting[config] = bool(both[0] & both[1])
+        return self._overwriting[config]
+
+    def _in_own_memory(self, results: Any) -> list[torch.Tensor]:
+        """The tensors among results that are not in the memory of arguments."""
+        found = [each for each in tensors_in(results) if each.layout is torch.strided]
+        return [each for each in found if not self._copies.has(each)]
 
     def _verdict(
         self, config: Config, results: Any, args: tuple[Any, ...], pattern: Pattern | None = None
