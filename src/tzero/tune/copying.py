@@ -36,6 +36,7 @@ __all__ = [
     "Copies",
     "Location",
     "View",
+    "attributes",
     "bytes_of",
     "copies",
     "has_contents",
@@ -239,7 +240,7 @@ def walk(
         if made is value:  # as with an object of which there is only one
             return value
         seen[id(value)] = (value, made)
-        for name, each in _attributes(value).items():
+        for name, each in attributes(value).items():
             item = walk(each, visit, seen, kind)
             if name in getattr(made, "__dict__", ()):
                 vars(made)[name] = item
@@ -263,7 +264,7 @@ def held_by(value: Any, kind: type | tuple[type, ...] = torch.Tensor) -> dict[st
     if isinstance(value, kind):
         return {}
     looked_at: dict[int, Any] = {id(value): value}
-    return {k: v for k, v in _attributes(value).items() if _holds(v, kind, looked_at)}
+    return {k: v for k, v in attributes(value).items() if _holds(v, kind, looked_at)}
 
 
 def _holds(value: Any, kind: type | tuple[type, ...], looked_at: dict[int, Any]) -> bool:
@@ -284,15 +285,21 @@ def _inside(value: Any, looked_at: int) -> list[Any]:
         return list(value.values())
     if isinstance(value, list | tuple | deque):
         return list(value)
-    return list(_attributes(value).values()) if looked_at < _MOST_LOOKED_AT else []
+    return list(attributes(value).values()) if looked_at < _MOST_LOOKED_AT else []
 
 
 _CALLABLES = (FunctionType, MethodType, functools.partial)
 _NO_OBJECTS = (ModuleType, type, str, int, float, complex, Enum)
 
 
-def _attributes(value: Any) -> dict[str, Any]:
-    """The attributes in an object's dict and slots."""
+def attributes(value: Any) -> dict[str, Any]:
+    """The attributes in an object's dict and slots; of a function its closure, of a method its
+    object, of a partial what it binds.
+
+    >>> from types import SimpleNamespace
+    >>> attributes(SimpleNamespace(a=3))
+    {'a': 3}
+    """
     if isinstance(value, _NO_OBJECTS):
         return {}
     if isinstance(value, FunctionType):

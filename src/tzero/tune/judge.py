@@ -16,9 +16,11 @@ was never written, or comes from memory that was not. So it does not count.
 from __future__ import annotations
 
 import functools
+import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 import torch
@@ -27,7 +29,7 @@ from tzero.adapters.torch_internals import storage_id
 from tzero.tune import source
 from tzero.tune.closeness import EXACT, Leeway
 from tzero.tune.compare import changed, parts, same, spread
-from tzero.tune.copying import tensors_in, walk
+from tzero.tune.copying import attributes, bytes_of, tensors_in, walk
 from tzero.tune.fresh import PATTERNS, Pattern, holding
 
 __all__ = ["DEFAULT", "Check", "Judge", "Reference", "unfit_option"]
@@ -99,13 +101,41 @@ def unfit_option(tolerance: Any, check: Any) -> tuple[str, str, str] | None:
 
 
 def _digest(check: Any) -> str:
-    if isinstance(check, functools.partial):
-        return f"{_digest(check.func)} of {check.args!r} {check.keywords!r}"
+    """What a check does, as text: its source, and the state that it reads."""
     plain = hasattr(check, "__code__") or hasattr(check, "__func__")
+    call = check if plain or isinstance(check, functools.partial) else type(check).__call__
     name = getattr(check, "__qualname__", type(check).__qualname__)
-    state = {} if plain else getattr(check, "__dict__", {})
-    numbers = {k: v for k, v in state.items() if isinstance(v, bool | int | float | str)}
-    return f"{name} {source.digest(check if plain else type(check).__call__)} {numbers}"
+    state = [_state(each) for each in source.reached(call)]
+    if not isinstance(check, FunctionType):  # but an object, a method or a partial
+        state.append(_state(check))
+    found = hashlib.sha256("\0".join(state).encode("utf-8", "replace")).hexdigest()[:16]
+    return f"{name} {source.digest(call)} {found}"
+
+
+def _state(value: Any, deep: int = 8) -> str:
+    """What an object holds, as text; of what is nested deeper, the type."""
+    kind = type(value).__qualname__
+    if isinstance(value, torch.Tensor) and value.layout is torch.strided:
+        contents = bytes_of(value.detach().cpu().clone().untyped_storage())
+        value = [value.dtype, tuple(value.shape), value.stride(), contents.numpy().tobytes()]
+    elif hasattr(value, "tobytes") and hasattr(value, "dtype"):  # an array of numpy
+        value = [str(value.dtype), value.shape, value.tobytes()]
+    if isinstance(value, str | bytes | int | float | complex | type | torch.dtype | None):
+        return repr(value)
+    if not deep:
+        return kind
+    if isinstance(value, FunctionType):
+        return source.digest(value)
+    if isinstance(value, BuiltinFunctionType):
+        return f"{value.__module__}.{value.__qualname__}"
+    if isinstance(value, dict):
+        items = [f"{_state(k, deep - 1)}: {_state(v, deep - 1)}" for k, v in value.items()]
+    elif isinstance(value, list | tuple | set | frozenset):
+        items = [_state(each, deep - 1) for each in value]
+        items = sorted(items) if isinstance(value, set | frozenset) else items
+    else:
+        items = [f"{k}: {_state(v, deep - 1)}" for k, v in attributes(value).items()]
+    return f"{kind}({', '.join(items)})"
 
 
 @dataclass(frozen=True, slots=True)
