@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.cpu.childprocess import run_program
+from tzero import scratch
 from tzero.cpu import loading, sealing, toolchain, triton_compat
 from tzero.errors import CacheRefused
 
@@ -209,6 +210,7 @@ def test_users_who_share_tritons_cache_each_have_their_own_entries(tmp_path: Pat
 def test_an_object_is_never_in_a_file_that_others_can_reach(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    scratch.directory()  # that of this process is not made here
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     binary = toolchain.find().build("int f(void) { return 3; }", "f", optimization=0)
     if hasattr(os, "memfd_create"):
