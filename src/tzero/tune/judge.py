@@ -157,13 +157,18 @@ class Reference:
     """Copies of the results that are still in the memory that a call returned, because they are in
     objects that cannot be copied."""
 
+    sharing: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {})
+    """Which results share memory with arguments, and with each other."""
+
     @staticmethod
-    def of(results: Any, args: tuple[Any, ...], judge: Judge, live: Any) -> Reference:
-        """A reference from what was kept of its results and arguments, and the live results."""
-        memory = {at: _interval(each) for at, each in parts(live, _RESULT).items()}
-        kept = parts(results, _RESULT).items()
-        shadows = {at: each.clone() for at, each in kept if memory.get(at) == _interval(each)}
-        return Reference(results, args, judge, shadows=shadows)
+    def of(live: tuple[Any, tuple[Any, ...]], kept: Any, judge: Judge) -> Reference:
+        """A reference from the results and arguments of a call, and what was kept of them."""
+        results, args = kept
+        memory = {at: _interval(each) for at, each in parts(live[0], _RESULT).items()}
+        found = parts(results, _RESULT).items()
+        shadows = {at: each.clone() for at, each in found if memory.get(at) == _interval(each)}
+        sharing = (_shared(*live), _overlapping(*live))
+        return Reference(results, args, judge, shadows=shadows, sharing=sharing)
 
     def repeated(self, results: Any, args: tuple[Any, ...]) -> tuple[Reference, str]:
         """The reference, with what is learnt from the same run again; and why it cannot be one, if
@@ -235,8 +240,9 @@ class Reference:
     def _other_memory(self, results: Any, args: tuple[Any, ...]) -> str:
         """Which result is in the memory of an argument or another result, and in that of the
         reference is not."""
-        for shared, nothing in ((_shared, "no argument"), (_overlapping, "no other result")):
-            mine, others = shared(results, args), shared(self.results, self.args)
+        none = ("no argument", "no other result")
+        mines = (_shared(results, args), _overlapping(results, args))
+        for mine, others, nothing in zip(mines, self.sharing, none, strict=True):
             for at in {**mine, **others}:
                 if mine.get(at) != others.get(at):
                     its, wanted = (each.get(at, nothing) for each in (mine, others))

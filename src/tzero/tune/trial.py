@@ -32,11 +32,12 @@ from tzero.adapters.torch_internals import storage_id
 from tzero.arguments.host import Host
 from tzero.config import Config
 from tzero.launches.current_call import current
+from tzero.tune.compare import parts
 from tzero.tune.copying import Copies, Location, tensors_in
 from tzero.tune.failures import passes
 from tzero.tune.fresh import PATTERNS, Filling, Pattern
 from tzero.tune.judge import DEFAULT, Judge, Reference
-from tzero.tune.outputs import filled, find, is_float
+from tzero.tune.outputs import filled, find, harmless
 from tzero.tune.records import Outcome
 from tzero.tune.surroundings import Surroundings
 from tzero.tune.timing import Clock, clock_of, measure
@@ -185,8 +186,7 @@ class Trial:
         if self._judge.check is None and kept[0] is None and not self._changed:
             self._globals = self._global_results(kept[1])
             kept = self._returned(self._config, PATTERNS[0])
-        results, args = self._copies.kept(kept)
-        found = Reference.of(results, args, self._judge, kept[0])
+        found = Reference.of(kept, self._copies.kept(kept), self._judge)
         del kept
         found, problem = found.repeated(*self._returned(self._config, PATTERNS[0]))
         if not problem:
@@ -200,16 +200,16 @@ class Trial:
     def _find_outputs(self, reference: Reference) -> tuple[torch.Tensor, ...]:
         """What the reference overwrites as a whole, among its copies and what is around it."""
         results, args = self._returned(self._config, PATTERNS[0])
-        returned = tensors_in(results)
+        returned = list(parts(results).values())
         self._written |= self._around.mark(returned)
         # What the reference does not write to is not filled: another thread may read it.
         near = {k: each for k, each in self._around.tensors.items() if k in self._written}
         held = {**self._copies.tensors(args), **near}
 
-        def same(outputs: tuple[torch.Tensor, ...]) -> bool:
+        def same(outputs: tuple[torch.Tensor, ...], patterns: tuple[Pattern, ...]) -> bool:
             runs = (
                 self._returned(self._config, PATTERNS[0], outputs=(outputs, each))
-                for each in PATTERNS
+                for each in patterns
             )
             return not any(reference.verdict(*returned) for returned in runs)
 
@@ -218,11 +218,11 @@ class Trial:
     def _global_results(self, args: tuple[Any, ...]) -> tuple[torch.Tensor, ...]:
         """The global tensors that the reference writes to. Where none changes, one may be right
         already: then other inputs show it."""
-        inputs = [each for each in self._copies.tensors(args).values() if is_float(each)]
-        for each in inputs if not self._written else ():
+        inputs = [] if self._written else self._copies.tensors(args).values()
+        for each, pattern in [(given, k) for given in inputs for k in harmless(given)[:2]]:
             # It may raise because of what it reads there.
             with suppress(Exception), self._around.watched() as written:
-                self.run(self._config, PATTERNS[0], outputs=((each,), PATTERNS[1]))
+                self.run(self._config, PATTERNS[0], outputs=((each,), pattern))
             self._written.update(written)
         near = self._around.tensors
         return tuple(near[each] for each in near if each in self._written)
