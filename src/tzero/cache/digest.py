@@ -218,7 +218,7 @@ def file_digest(path: str | os.PathLike[str], ask: Sequence[str] = ("--version",
 
 
 @functools.lru_cache(maxsize=64)
-def _digest_of(path: str, real: str, file: tuple[int, ...], ask: tuple[str, ...]) -> str:
+def _digest_of(path: str, real: str, identity: tuple[int, ...], ask: tuple[str, ...]) -> str:
     # Run under the given name, not the resolved one: some compilers behave according to argv[0].
     done = processes.run([path, *ask], seconds=60, merged=True)
     with open(real, "rb") as file:

@@ -105,7 +105,7 @@ def find(configured: Settings | None = None) -> Toolchain:
     """
     command = _locate((configured or settings.now()).cc)
     try:
-        files = tuple((each, *ownership.identity(each)) for each in _programs(command))
+        files = tuple((each, ownership.identity(each)) for each in _programs(command))
     except OSError:  # removed since it was located
         raise CompilerMissing(searched=[command[0]]) from None
     return _probe(command, files, tuple(settings.compiler_variables().items()))
@@ -148,7 +148,7 @@ def _which(name: str) -> str | None:
 @functools.cache
 def _probe(
     command: tuple[str, ...],
-    files: tuple[tuple[str | int, ...], ...],
+    files: tuple[tuple[str, tuple[int, ...]], ...],
     variables: tuple[tuple[str, str], ...],
 ) -> Toolchain:
     """One run tells everything: the predefined macros give the version and the machine's
@@ -166,7 +166,7 @@ def _probe(
             output=answer.stderr + answer.stdout,
         )
     # Macros cannot tell a wrapper script that adds flags from the compiler it calls; the file can.
-    contents = [_content(os.path.realpath(str(each[0]))) for each in files]
+    contents = [_content(os.path.realpath(path)) for path, _ in files]
     read = [f"{name}={value}" for name, value in variables]
     features = frozenset(_FEATURE.findall(answer.stdout))
     linking = _LINKING if "__ELF__" in features and not _is_clang(answer.stdout) else ()

@@ -211,13 +211,13 @@ def _libraries(options: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _content(path: str) -> str:
-    key = (path, *ownership.identity(path))
+    key = (path, ownership.identity(path))
     if key not in _contents:
         _contents[key] = hashlib.sha256(Path(path).read_bytes()).hexdigest()
     return _contents[key]
 
 
-_contents: dict[tuple[str | int, ...], str] = {}
+_contents: dict[tuple[str, tuple[int, ...]], str] = {}
 
 _environments: dict[tuple[str, Any, int], _Environment] = {}
 
