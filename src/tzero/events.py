@@ -79,9 +79,11 @@ def one_line(text: str) -> str:
     return _UNSAFE.sub(_escaped, text)
 
 
-# Line ends, terminal escapes, marks that reorder text, and halves of characters: in a log, they
-# would forge lines, or fail to be written.
-_UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+# Line ends, terminal escapes, marks that reorder text, characters without width, and halves of
+# characters: in a log, they would forge lines and names, or fail to be written.
+_UNSAFE = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]"
+)
 
 
 def _escaped(match: re.Match[str]) -> str:

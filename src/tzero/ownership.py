@@ -22,6 +22,7 @@ __all__ = [
     "Foreign",
     "check",
     "create",
+    "identity",
     "make",
     "not_private",
     "open_private",
@@ -47,6 +48,19 @@ def not_private(found: os.stat_result) -> str | None:
     if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         return f"others may write to it (its mode is {stat.S_IMODE(found.st_mode):04o})"
     return None
+
+
+def identity(path: str) -> tuple[int, ...]:
+    """What the system says about a file, or the target of a link: it changes when the contents do.
+    A program can set the modification time, but not the change time.
+
+    >>> import sys
+    >>> identity(sys.executable) == identity(sys.executable)
+    True
+    """
+    found = os.stat(path)
+    times = (found.st_mtime_ns, found.st_ctime_ns)
+    return (found.st_dev, found.st_ino, found.st_size, *times)
 
 
 def check(path: str, setting: str = "TZERO_CACHE_DIR") -> None:

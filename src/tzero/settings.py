@@ -44,11 +44,19 @@ ENVIRONMENT, READ_VARIABLE = os.environ, os.getenv
 _C = (
     # gcc and clang, and the linkers that they call
     *("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "OBJC_INCLUDE_PATH", "LIBRARY_PATH"),
-    *("LD_RUN_PATH", "LDEMULATION", "COMPILER_PATH", "GCC_EXEC_PREFIX", "GCC_COMPARE_DEBUG"),
+    *(
+        "LD_RUN_PATH",
+        "LDEMULATION",
+        "GNUTARGET",
+        "COMPILER_PATH",
+        "GCC_EXEC_PREFIX",
+        "GCC_COMPARE_DEBUG",
+    ),
     *("SOURCE_DATE_EPOCH", "DEPENDENCIES_OUTPUT", "SUNPRO_DEPENDENCIES"),
     *("CCC_OVERRIDE_OPTIONS", "CCC_ADD_ARGS", "SDKROOT", "MACOSX_DEPLOYMENT_TARGET"),
     # wrappers
     *("NIX_CFLAGS_COMPILE", "NIX_CFLAGS_LINK", "NIX_LDFLAGS", "ZIG_LIB_DIR", "ZIG_LIBC"),
+    *("CCACHE_COMPILER", "CCACHE_PATH", "CCACHE_PREFIX"),
 )
 COMPILER_VARIABLES: Mapping[str, tuple[str, ...]] = {
     "c": _C,

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import struct
+import time
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any
@@ -205,6 +206,11 @@ def test_a_compiler_is_run_once_until_it_changes(tmp_path: Path) -> None:
     os.utime(cc, (1, 1))
     assert file_digest(cc) != first
     assert file_digest(cc, ["-v"]) != file_digest(cc)
+    second = file_digest(cc)
+    time.sleep(0.02)  # longer than a tick of the file system's clock
+    compiler(cc, "six", log)
+    os.utime(cc, (1, 1))  # the same size and modification time
+    assert file_digest(cc) != second
 
 
 def test_the_same_compiler_at_another_path_has_the_same_digest(tmp_path: Path) -> None:

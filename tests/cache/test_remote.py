@@ -208,7 +208,9 @@ def test_secrets_of_a_url_are_not_shown(url: str, events: list[Event]) -> None:
     assert "ter2" not in repr(Remote(url, "hunter2"))
 
 
-@pytest.mark.parametrize("mark", ["#", "/", "?", "@", ":", "[", "%", "%23", "::", "/?#"])
+@pytest.mark.parametrize(
+    "mark", ["#", "/", "?", "@", ":", "[", "%", "%23", "::", "/?#", "\t?", "\u202e?", ";[é", "'#"]
+)
 @pytest.mark.parametrize("scheme", ["redis", "rediss", "memory", "s3", "nosuch", "s3://x::redis"])
 def test_a_password_is_in_no_event_and_no_log(
     scheme: str, mark: str, events: list[Event], caplog: pytest.LogCaptureFixture

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.cpu.childprocess import run_program
-from tzero.cpu import loading, sealing, toolchain
+from tzero import scratch
+from tzero.cpu import loading, sealing, toolchain, triton_compat
 from tzero.errors import CacheRefused
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to other users")
@@ -209,6 +210,7 @@ def test_users_who_share_tritons_cache_each_have_their_own_entries(tmp_path: Pat
 def test_an_object_is_never_in_a_file_that_others_can_reach(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    scratch.directory()  # that of this process is not made here
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     binary = toolchain.find().build("int f(void) { return 3; }", "f", optimization=0)
     if hasattr(os, "memfd_create"):
@@ -256,11 +258,23 @@ def test_a_seal_is_for_one_object_one_metadata_and_one_key(tmp_path: Path) -> No
     for change in ({"cpu_scratch": 0}, {"name": "sub"}, {"cpu_object": "00"}, {"cpu_seal": "00"}):
         with pytest.raises(CacheRefused, match="no seal of yours"):
             sealing.require(SimpleNamespace(**facts | change), tmp_path / "mine")
+    others = {"name": "sub", "cpu_scratch": 0, "cpu_params": ["i64"]}
+    sealing.seal(others, b"other code", tmp_path / "mine")
+    for each in (others, facts):
+        sealing.require(SimpleNamespace(**each), tmp_path / "mine")
+    with pytest.raises(CacheRefused, match=r"'add'.*not the one that you compiled"):
+        sealing.require_verified("add", b"other code", tmp_path / "mine")  # two of our own, mixed
     names = {sealing.fingerprint(tmp_path / each) for each in ("mine", "theirs")}
     assert len(names) == 2
     assert stat.S_IMODE(os.stat(tmp_path / "mine" / "key").st_mode) == 0o600
     with pytest.raises(CacheRefused):
         sealing.require(SimpleNamespace(**facts | {"cpu_seal": "\udc80"}), tmp_path / "mine")
+
+
+def test_without_a_home_nothing_is_written_to_the_working_directory() -> None:
+    """Triton's own default is a directory named ``~`` there."""
+    found = triton_compat._own_directory("~/.triton/cache", os.geteuid())
+    assert found.is_absolute() and found.parts[-3:-1] == (".triton", "cache")
 
 
 def test_a_key_that_others_can_read_is_replaced(

@@ -10,6 +10,7 @@ import shutil
 import stat
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -264,6 +265,33 @@ def test_a_compiler_that_was_replaced_in_place_is_another(tmp_path: Path) -> Non
             found.append(toolchain.find().fingerprint)
             assert toolchain.find().fingerprint == found[-1]
     assert found[0] != found[1]
+
+
+def rewritten(path: Path, texts: tuple[str, str], command: tuple[str, ...]) -> list[str]:
+    """The fingerprints of a command before and after one of its files is written again in place,
+    with the same size and modification time."""
+    found = []
+    for text in texts:
+        time.sleep(0.02)  # longer than a tick of the file system's clock
+        script(path, text)
+        os.utime(path, ns=(0, 0))
+        with settings.override(cc=command):
+            found.append(toolchain.find().fingerprint)
+    return found
+
+
+def test_a_compiler_of_the_same_size_and_time_is_another(tmp_path: Path) -> None:
+    cc = tmp_path / "cc"
+    texts = (f'exec {real_compiler()} "$@" -O2', f'exec {real_compiler()} "$@" -O3')
+    first, second = rewritten(cc, texts, (str(cc),))
+    assert first != second
+
+
+def test_the_compiler_that_a_wrapper_calls_is_in_the_fingerprint(tmp_path: Path) -> None:
+    cc, wrapper = tmp_path / "cc", script(tmp_path / "wrapper", 'exec "$@"')
+    texts = (f'exec {real_compiler()} "$@" -O2', f'exec {real_compiler()} "$@" -O3')
+    first, second = rewritten(cc, texts, (str(wrapper), str(cc)))
+    assert first != second
 
 
 def test_the_content_of_a_compiler_file_is_in_the_fingerprint(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import enum
 import math
 from collections import namedtuple
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import pytest
 import torch
 
 from tzero.tune import closeness, compare
-from tzero.tune.compare import same
+from tzero.tune.compare import parts, same
 
 Pair = namedtuple("Pair", "left right")
 
@@ -132,6 +133,34 @@ def test_arrays_are_compared_as_tensors_are() -> None:
     one = np.array([1.0, 2.0], dtype=np.float32)
     assert same([one], [one + np.float32(1e-5)])
     assert "1 of 2 elements differ" in same(one, np.array([1.0, 3.0], dtype=np.float32)).words
+
+
+@pytest.mark.filterwarnings("error")
+def test_arrays_that_torch_cannot_view_are_compared() -> None:
+    backwards = np.arange(3.0)[::-1]
+    fixed = np.arange(3.0)
+    fixed.flags.writeable = False
+    dates = np.array(["2020-01-01", "2021-01-01"], dtype="datetime64[D]")
+    for array in (backwards, fixed, dates, np.array(["a", "b"]), dates[0]):
+        assert same([array], [np.array(array)[()] if array.ndim == 0 else array.copy()])
+    assert not same(backwards, np.arange(3.0))
+    assert not same(np.array(["a"]), np.array(["b"]))
+    assert not same(dates, dates + 1)
+
+
+def test_gradients_and_numbers_in_namespaces_count() -> None:
+    assert "requires_grad" in same(torch.ones(1), torch.ones(1, requires_grad=True)).words
+    assert not same(SimpleNamespace(n=1), SimpleNamespace(n=2))
+
+
+class Unnamed:
+    def __repr__(self) -> str:
+        return "key"
+
+
+def test_parts_of_one_name_are_told_apart() -> None:
+    both = {Unnamed(): torch.ones(1), Unnamed(): torch.ones(2)}
+    assert sorted(map(len, parts(both).values())) == [1, 2]
 
 
 def test_one_outlier_does_not_hide_errors_in_other_elements() -> None:

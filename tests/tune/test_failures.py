@@ -56,6 +56,7 @@ PASSING: dict[str, BaseException] = {
     "a full disk, in a worker": caused(compile_failed("OSError"), OSError(errno.ENOSPC, "full")),
     "a full disk, without a cause": compile_failed("OSError: [Errno 28] No space left on device"),
     "a full disk, said by a compiler": compiler_said("/tmp/a.s: No space left on device"),
+    "a limit on the size of files": compiler_said("as: a.o: can't write 3 bytes: File too large"),
     "a killed compiler": compiler_said("cc: fatal error: Killed signal terminated program cc1"),
     "no file descriptors": OSError(errno.EMFILE, "Too many open files"),
     "no memory": MemoryError(),

@@ -434,3 +434,14 @@ def test_after_an_illegal_access_on_a_gpu_the_next_config_gets_a_new_process() -
         assert asked(bench, FIRST).usable and bench.pid != before
     torch.cuda.synchronize()
     assert x.sum() == 0
+
+
+@pytest.mark.parametrize(("program", "code"), [("sleep 1000", None), ("exit 3", 3)])
+def test_a_process_that_was_killed_for_taking_long_did_not_crash(
+    program: str, code: int | None
+) -> None:
+    process = subprocess.Popen(["sh", "-c", program], process_group=0)
+    mine, its = isolated.Pipe()
+    its.close()
+    child = isolated._Child(process, mine, os.open(os.devnull, os.O_RDONLY))
+    assert child.end(0.05 if code is None else 60) == code

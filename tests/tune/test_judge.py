@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import itertools
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import triton
@@ -35,6 +37,53 @@ class Within:
 
     def __call__(self, found: torch.Tensor, expected: torch.Tensor) -> bool:
         return float((found - expected).abs().max()) <= self.most
+
+
+class Slotted:
+    __slots__ = ("most",)
+
+    def __init__(self, most: Any) -> None:
+        self.most = most
+
+    def __call__(self, found: Any, expected: Any) -> bool:
+        return True
+
+
+def closing(most: Any) -> Any:
+    return lambda found, expected: bool(most)
+
+
+def defaulting(most: Any) -> Any:
+    def check(found: Any, expected: Any, most: Any = most) -> bool:
+        return bool(most)
+
+    return check
+
+
+STATES = [1, [1], (1,), {"a": {1}}, torch.ones(3000), np.ones(2), Slotted(1), abs, close]
+OTHER_STATES = [
+    2,
+    [2],
+    (2,),
+    {"a": {2}},
+    torch.ones(3000),
+    np.zeros(2),
+    Slotted(2),
+    len,
+    Slotted(1),
+]
+OTHER_STATES[4][1500] = 2  # type: ignore[index]
+
+
+@pytest.mark.parametrize("at", range(len(STATES)))
+def test_a_check_with_another_state_is_another_check(at: int) -> None:
+    makes = [Slotted, closing, lambda most: Slotted(most).__call__, lambda most: Slotted([most])]
+    makes += [lambda most: functools.partial(Slotted.__call__, expected=most)]
+    makes += [defaulting] if at in (0, 2) else []
+    for make in makes:
+        one, again, other = map(make, (STATES[at], copy.deepcopy(STATES[at]), OTHER_STATES[at]))
+        assert Judge(check=one).text == Judge(check=again).text
+        assert Judge(check=one).text != Judge(check=other).text
 
 
 # -- tolerance and check --------------------------------------------------------------------------

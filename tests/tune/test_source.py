@@ -15,14 +15,15 @@ from tzero.tune.source import digest
 BASE = """
 import triton, triton.language as tl, tzero
 SCALE = 2
+SIZES, LIMIT = (1, frozenset("ab")), 4
 @triton.jit
 def helper(x):
     return x * 2
 @triton.jit
 def kernel(x, n, B: tl.constexpr):
     tl.store(x, helper(tl.load(x)))
-def blocks(n):
-    return n // 2
+def blocks(n, limit=LIMIT):
+    return n // 2 + len(SIZES)
 @tzero.kernel(configs=[tzero.Config(B=16), tzero.Config(B=32)])
 def host(x, config):
     # launches
@@ -39,6 +40,8 @@ CHANGES = [
     ("tl.store(x, helper", "tl.store(x + 1, helper", False),
     ("n // 2", "n // 4", False),
     ("SCALE = 2", "SCALE = 3", False),
+    ('(1, frozenset("ab"))', '(1, frozenset("ac"))', False),
+    (", 4\n", ", 5\n", False),
     ("return x\n", "return x + 0\n", False),
 ]
 

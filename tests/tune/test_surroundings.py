@@ -77,6 +77,75 @@ def test_results_in_an_object_are_kept_before_the_next_call_overwrites_them() ->
     assert not tried(trying(host, X), OTHER).usable
 
 
+class Only(Box):
+    """There is one object of it."""
+
+    def __copy__(self) -> Only:
+        return self
+
+
+def in_array(buffer: torch.Tensor) -> Any:
+    return buffer.numpy()
+
+
+def in_bytes(buffer: torch.Tensor) -> Any:
+    KEPT[:] = buffer.numpy().tobytes()
+    return KEPT
+
+
+KEPT = bytearray()
+KEEPERS: dict[str, Callable[[torch.Tensor], Any]] = {
+    "an array": in_array,
+    "bytes": in_bytes,
+    "a closure": closed_over,
+    "an object that cannot be copied": lambda buffer: Uncopyable(buffer),
+    "an object of which there is one": Only,
+}
+
+
+@pytest.mark.parametrize("name", KEEPERS)
+def test_results_are_compared_though_each_call_overwrites_the_last_ones(name: str) -> None:
+    buffer = torch.zeros(100)
+    keeper = KEEPERS[name](buffer)
+
+    def host(x: torch.Tensor, config: Config) -> Any:
+        buffer.copy_(x * (3 if "wrong" in config else 2))
+        return in_bytes(buffer) if name == "bytes" else keeper
+
+    made = trying(host, X)
+    assert tried(made, OTHER).usable
+    assert tried(made, Config(wrong=True)).problem.startswith("its results are wrong: result")
+
+
+def test_a_candidate_whose_calls_overwrite_the_results_of_earlier_ones_is_out() -> None:
+    kept: dict[Config, torch.Tensor] = {}
+
+    def host(x: torch.Tensor, config: Config) -> list[torch.Tensor]:
+        out = torch.empty_like(x)
+        if "wrong" in config:
+            out = kept.setdefault(config, out)
+        kept["last"] = out  # type: ignore[index]
+        return [torch.mul(x, 2, out=out), x]
+
+    made = trying(host, X)
+    assert tried(made, OTHER).usable
+    found = tried(made, Config(wrong=True)).problem
+    assert found.endswith("a call overwrites the results of the one before")
+
+
+def test_results_that_share_memory_share_it_in_the_reference() -> None:
+    def host(x: torch.Tensor, config: Config) -> list[torch.Tensor]:
+        pair = torch.cat([x, x]) if "joined" in config else x * 1
+        if "joined" in config:
+            return [*pair.chunk(2), pair[:50]]
+        return [pair, pair if "wrong" in config else pair.clone(), pair[:50]]
+
+    made = trying(host, X)
+    assert tried(made, Config(joined=True)).usable
+    words = "result[1] shares memory with result[0], and in the reference with no other result"
+    assert words in tried(made, Config(wrong=True)).problem
+
+
 def test_random_numbers_of_numpy_are_the_same_for_each_config_and_then_restored() -> None:
     np.random.seed(7)
     expected = np.random.rand()
@@ -118,7 +187,40 @@ def test_a_sum_in_a_passed_tensor_is_not_an_output() -> None:
     assert not tried(made, Config(wrong=True)).usable
 
 
-def test_integers_that_may_be_indices_are_not_filled() -> None:
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.bool])
+@pytest.mark.parametrize("how", ["passed", "global"])
+def test_integers_that_are_right_already_do_not_hide_what_is_unwritten(
+    how: str, dtype: torch.dtype
+) -> None:
+    x = torch.arange(100) % 2
+    x, out = x.to(dtype), x.to(dtype)
+    state = around(out) if how == "global" else around()
+
+    def host(x: torch.Tensor, given: torch.Tensor, config: Config) -> None:
+        target = out if how == "global" else given
+        count = 50 if "wrong" in config else 100
+        target[:count] = x[:count]
+
+    given = (x, x.clone())
+    call = functools.partial
+    made = Trial(lambda config: call(host, config=config), given, X.device, RIGHT, around=state)
+    assert made.outcome(OTHER, budget=0.01, best=None).usable
+    assert "elements differ" in made.outcome(Config(wrong=True), budget=0.01, best=None).problem
+    state.restore()
+    assert torch.equal(out, x)
+
+
+@pytest.mark.parametrize("name", ["a closure", "a partial"])
+def test_an_argument_may_be_returned_in_a_function(name: str) -> None:
+    def host(x: torch.Tensor, config: Config) -> Any:
+        return HOLDERS[name](x.mul_(3 if "wrong" in config else 2))
+
+    made = trying(host, X)
+    assert tried(made, OTHER).usable
+    assert not tried(made, Config(wrong=True)).usable
+
+
+def test_integers_that_may_be_indices_are_filled_with_zero_only() -> None:
     seen: list[int] = []
 
     def host(x: torch.Tensor, at: torch.Tensor, out: torch.Tensor, config: Config) -> None:
@@ -127,7 +229,7 @@ def test_integers_that_may_be_indices_are_not_filled() -> None:
 
     made = trying(host, X, torch.arange(100), X.clone())
     assert tried(made, OTHER).usable
-    assert set(seen) == {99}
+    assert set(seen) <= {0, 99}
 
 
 def around(*tensors: torch.Tensor) -> Surroundings:
@@ -152,6 +254,47 @@ def test_a_kept_output_does_not_hide_what_is_unwritten() -> None:
     assert "unwritten memory" in found.problem
     state.restore()
     assert not kept.any()
+
+
+@pytest.mark.parametrize("first", [0.0, 2.0], ids=["is wrong before", "is right already"])
+def test_a_global_that_is_the_only_output_is_compared(first: float) -> None:
+    kept, weights = X * first, torch.full((100,), 2.0)
+
+    def host(x: torch.Tensor, config: Config) -> None:
+        double_into(kept, x * weights / 2, config)
+        if "off" in config:
+            kept[7] += 1
+
+    state = around(kept, weights)
+    made = trying_around(host, state)
+    assert made.outcome(OTHER, budget=0.01, best=None).usable
+    assert "unwritten memory" in made.outcome(Config(wrong=True), budget=0.01, best=None).problem
+    assert "1 of 100" in made.outcome(Config(off=True), budget=0.01, best=None).problem
+    state.restore()
+    assert torch.equal(kept, X * first)
+    assert weights.eq(2).all()
+
+
+@pytest.mark.parametrize("first", [0.0, 2.0], ids=["is wrong before", "is right already"])
+def test_globals_that_are_only_read_are_never_written_to(first: float) -> None:
+    weights = torch.full((100,), 2.0)
+    seen: set[float] = set()
+
+    def host(x: torch.Tensor, out: torch.Tensor, config: Config) -> None:
+        seen.update(weights.tolist())
+        torch.mul(x, weights, out=out)
+
+    state, out = around(weights), X * first
+    made = Trial(
+        lambda config: functools.partial(host, config=config),
+        (X, out),
+        X.device,
+        RIGHT,
+        around=state,
+    )
+    assert made.outcome(OTHER, budget=0.01, best=None).usable
+    assert weights.eq(2).all()
+    assert seen == {2.0}
 
 
 def test_a_candidate_that_writes_to_another_global_is_out() -> None:

@@ -149,7 +149,7 @@ def stale_sum(draw: Draw) -> Case:
 @wrong(*FLOATS)
 def stale_part_of_a_maximum(draw: Draw) -> Case:
     """Unwritten elements take part in a maximum or minimum that ignores NaN."""
-    x, fresh = draw.tensor(draw.size), draw.fresh()
+    x, fresh = draw.tensor(draw.size) * draw.chance.choice((1, 1000)), draw.fresh()
     written = draw.chance.randrange(min(x.numel(), 100))
     reduced = draw.chance.choice((torch.fmax, torch.fmin))
 
@@ -158,7 +158,22 @@ def stale_part_of_a_maximum(draw: Draw) -> Case:
         out[:most] = x[:most]
         return functools.reduce(reduced, out.unbind()[:100])
 
-    return host, (x.clamp(-100, 100),)
+    return host, (x,)
+
+
+@wrong(*FLOATS)
+def stale_part_of_a_test(draw: Draw) -> Case:
+    """Unwritten elements count only as zero or not, or as large or not."""
+    x, fresh = draw.tensor(draw.size), draw.fresh()
+    written = draw.chance.randrange(x.numel())
+    test = draw.chance.choice((lambda out: out != 0, lambda out: (out * out).nan_to_num(9) > 4))
+
+    def host(x: torch.Tensor, config: Config) -> torch.Tensor:
+        out, most = fresh(x), x.numel() if config == RIGHT else written
+        out[:most] = x[:most]
+        return test(out)
+
+    return host, (x.abs() + 3,)
 
 
 @wrong(*ALL)
@@ -318,7 +333,7 @@ def patterns_that_are_results(draw: Draw) -> Case:
     if draw.dtype is torch.bool or not draw.dtype.is_floating_point:
         x = torch.tensor([113, 85, 0, 1, 127, 127]).to(draw.dtype)
     else:
-        x = torch.tensor([-224.0, math.nan, 1.0, 0.0, math.inf, -math.inf]).to(draw.dtype)
+        x = torch.tensor([-(2.0**100), math.nan, 1.0, 0.0, math.inf, -math.inf]).to(draw.dtype)
 
     def host(x: torch.Tensor, config: Config) -> torch.Tensor:
         return fresh(x).copy_(x)

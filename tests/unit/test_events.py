@@ -124,6 +124,7 @@ def test_hushed_suppresses_hits_and_no_other_events(
         ("add\r\x1b[2Kgone", r"add\r\x1b[2Kgone"),
         ("\x9b31mred\x7f\x00", r"\x9b31mred\x7f\x00"),
         ("a\u2028b\u202ec\u2066d", r"a\u2028b\u202ec\u2066d"),
+        ("a\u200fb\u061cc\u200bd\ufeff", r"a\u200fb\u061cc\u200bd\ufeff"),
         ("half \udc80", r"half \udc80"),
         ("größe→\\n", "größe→\\n"),
     ],

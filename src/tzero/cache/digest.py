@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from tzero import processes
+from tzero import ownership, processes
 from tzero.versions import TZERO
 
 __all__ = [
@@ -206,7 +206,7 @@ def file_digest(path: str | os.PathLike[str], ask: Sequence[str] = ("--version",
     """Identify a compiler: return a digest of its file and of its output for these arguments.
 
     The path is not part of the digest, so machines with the same compiler share its results. The
-    file is read and run again only if its path, size or modification time changes. Raises OSError
+    file is read and run again only if its path or its `ownership.identity` changes. Raises OSError
     if it cannot be read or run, and ``subprocess.TimeoutExpired`` if it does not end.
 
     >>> import sys
@@ -214,12 +214,11 @@ def file_digest(path: str | os.PathLike[str], ask: Sequence[str] = ("--version",
     True
     """
     real = os.path.realpath(path)
-    found = os.stat(real)
-    return _digest_of(os.path.abspath(path), real, found.st_size, found.st_mtime_ns, tuple(ask))
+    return _digest_of(os.path.abspath(path), real, ownership.identity(real), tuple(ask))
 
 
 @functools.lru_cache(maxsize=64)
-def _digest_of(path: str, real: str, size: int, changed: int, ask: tuple[str, ...]) -> str:
+def _digest_of(path: str, real: str, identity: tuple[int, ...], ask: tuple[str, ...]) -> str:
     # Run under the given name, not the resolved one: some compilers behave according to argv[0].
     done = processes.run([path, *ask], seconds=60, merged=True)
     with open(real, "rb") as file:

@@ -501,12 +501,14 @@ def shown(url: str) -> str:
 
 def _secrets(url: str) -> set[str]:
     """The parts of a URL that may be secret: before the last @, and after the first ? or #. Parsers
-    cut an unquoted password at such characters, and show a part of it in their errors."""
+    cut an unquoted password at such characters, drop tabs and line ends, and show a part of it in
+    their errors, with other characters escaped."""
     rest = url.partition("://")[2] or url
     before, _, after = rest.rpartition("@")
     secret = rest if set(before) & set("?#") else before + re.sub(r"^[^?#]*", "", after)
     parts = re.split(r"[:/?#@&=\[\]]", secret)
-    return {each for part in parts for each in (part, urllib.parse.unquote(part)) if each}
+    plain = {each for part in parts for each in (part, urllib.parse.unquote(part))}
+    return {piece for each in plain for piece in re.split(r"[^!-~]|['\"\\]", each) if piece}
 
 
 def _reason(error: Exception, url: str) -> str:

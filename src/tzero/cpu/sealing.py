@@ -20,6 +20,7 @@ import hmac
 import json
 import logging
 import secrets
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,15 @@ _FACTS = (
 )
 
 _verified: set[bytes] = set()  # digests of objects; only added to
+
+
+class _Here(threading.local):
+    wanted: bytes | None = None
+    """The digest of the object that belongs to the metadata that was accepted last, until it is
+    loaded: Triton makes the launcher and then loads the object, on one thread."""
+
+
+_here = _Here()
 _keys: dict[Path, bytes] = {}  # by directory
 _keys_lock = locks.lock()  # held while a key is read or made, so that all threads get the same
 
@@ -108,13 +118,16 @@ def require(metadata: Any, directory: Path) -> None:
     seals = [_sealed(key, facts).encode() for key in tuple(_keys.values())]
     if not any(hmac.compare_digest(given, each) for each in seals):
         raise _refused(str(facts["name"]), directory, "its metadata has no seal of yours")
-    _verified.add(bytes.fromhex(str(facts["cpu_object"])))
+    _here.wanted = bytes.fromhex(str(facts["cpu_object"]))
+    _verified.add(_here.wanted)
 
 
 def require_verified(name: str, binary: bytes, directory: Path) -> None:
-    """Raise `CacheRefused` unless the object of the kernel `name` belongs to metadata that
-    `require` accepted."""
-    if hashlib.sha256(binary).digest() not in _verified:
+    """Raise `CacheRefused` unless the object of the kernel `name` belongs to the metadata that
+    `require` accepted before: with that of another kernel, it would read other arguments."""
+    found, wanted = hashlib.sha256(binary).digest(), _here.wanted
+    _here.wanted = None
+    if found not in _verified or wanted not in (None, found):
         raise _refused(name, directory, "its object is not the one that you compiled")
 
 

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tzero import processes, scratch, settings
+from tzero import ownership, processes, scratch, settings
 from tzero.errors import CompilerFailed, CompilerMissing
 from tzero.settings import Settings
 
@@ -105,11 +105,17 @@ def find(configured: Settings | None = None) -> Toolchain:
     """
     command = _locate((configured or settings.now()).cc)
     try:
-        found = os.stat(command[0])
+        files = tuple((each, ownership.identity(each)) for each in _programs(command))
     except OSError:  # removed since it was located
         raise CompilerMissing(searched=[command[0]]) from None
-    file = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
-    return _probe(command, file, tuple(settings.compiler_variables().items()))
+    return _probe(command, files, tuple(settings.compiler_variables().items()))
+
+
+def _programs(command: tuple[str, ...]) -> list[str]:
+    """The files of a command that run: the compiler, and where it is a wrapper, what that calls, as
+    with ``ccache gcc``."""
+    others = [_which(each) for each in command[1:] if not each.startswith("-")]
+    return [command[0], *(each for each in others if each is not None)]
 
 
 def _locate(named: tuple[str, ...] | None) -> tuple[str, ...]:
@@ -141,11 +147,13 @@ def _which(name: str) -> str | None:
 
 @functools.cache
 def _probe(
-    command: tuple[str, ...], file: tuple[int, ...], variables: tuple[tuple[str, str], ...]
+    command: tuple[str, ...],
+    files: tuple[tuple[str, tuple[int, ...]], ...],
+    variables: tuple[tuple[str, str], ...],
 ) -> Toolchain:
     """One run tells everything: the predefined macros give the version and the machine's
     instruction sets, and unknown flags are rejected. The result is cached by what `stat` says about
-    the compiler's file, and by the variables that compilers read."""
+    the files of the command, and by the variables that compilers read."""
     flags = tuple(alternatives[0] for alternatives in _FLAGS)
     answer = _macros(command, flags)
     if answer.returncode != 0:
@@ -158,12 +166,12 @@ def _probe(
             output=answer.stderr + answer.stdout,
         )
     # Macros cannot tell a wrapper script that adds flags from the compiler it calls; the file can.
-    content = _content(os.path.realpath(command[0]))
+    contents = [_content(os.path.realpath(path)) for path, _ in files]
     read = [f"{name}={value}" for name, value in variables]
     features = frozenset(_FEATURE.findall(answer.stdout))
     linking = _LINKING if "__ELF__" in features and not _is_clang(answer.stdout) else ()
     used = [*command, *flags, *linking]
-    identity = "\0".join([sys.platform, *used, answer.stdout, content, *read])
+    identity = "\0".join([sys.platform, *used, answer.stdout, *contents, *read])
     return Toolchain(
         command=command,
         version=_version(answer.stdout),

@@ -24,7 +24,7 @@ from triton import knobs
 from triton._C.libtriton import ir, passes
 from triton.backends.driver import DriverBase
 
-from tzero import settings
+from tzero import scratch, settings
 
 __all__ = [
     "Parameter",
@@ -45,6 +45,8 @@ def cache_directory() -> Path:
 
 @lru_cache(maxsize=16)
 def _own_directory(cache: str, user: int) -> Path:
+    if cache.startswith("~"):  # a user without HOME and without an entry in passwd
+        cache = scratch.at_home(cache)
     return Path(cache) / f"tzero-{user}"
 
 

@@ -14,7 +14,7 @@ import dataclasses
 from collections import deque
 from collections.abc import Iterator, Mapping
 from enum import Enum
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple
 
 import torch
@@ -163,7 +163,7 @@ def _pairs(
         for name, part in sparse_parts(mine).items():
             yield from _pairs(part, sparse_parts(other)[name], f"{at}.{name}()")
     elif hasattr(mine, "__array__") and not isinstance(mine, float | complex):  # numpy's arrays
-        yield from _pairs(torch.as_tensor(mine), torch.as_tensor(other), at)
+        yield from _pairs(_from_array(mine), _from_array(other), at)
     elif id(mine) in around:
         return
     elif (found := _items(mine, other, at)) is not None:
@@ -176,13 +176,35 @@ def _pairs(
         yield _Pair(at, mine, other)
 
 
+_PLAIN = (str, int, bool, bytes, type(None))
+
+
+def _from_array(value: Any) -> Any:
+    """An array of numpy as a tensor, in the same memory if torch can; or as a list, where torch has
+    no such dtype."""
+    array = value.__array__()
+    if any(stride < 0 for stride in array.strides) or not array.flags.writeable:
+        array = array.copy()
+    try:
+        return torch.as_tensor(array)
+    except TypeError:  # texts, dates, objects
+        return (str(array.dtype), array.shape, array.tolist())
+
+
 def _items(mine: Any, other: Any, at: str) -> list[tuple[str, Any, Any]] | str | None:
     """The items of two collections or objects, with their names; a text where their forms differ,
     None where they have no items."""
+    if isinstance(mine, SimpleNamespace):
+        mine, other = vars(mine), vars(other)
     if isinstance(mine, dict | MappingProxyType):
         if list(mine) != list(other):
             return f"{at} has the keys {list(mine)}, and the reference {list(other)}"
-        return [(f"[{key!r}]", mine[key], other[key]) for key in mine]
+        # By its position, too, where a key does not say enough: a name must mean one part only.
+        names = [
+            f"[{key!r}]" if type(key) in _PLAIN else f"[{key!r}, item {k}]"
+            for k, key in enumerate(mine)
+        ]
+        return [(name, mine[key], other[key]) for name, key in zip(names, mine, strict=True)]
     if isinstance(mine, list | tuple | deque):
         if len(mine) != len(other):
             return f"{at} has {len(mine)} items, and the reference {len(other)}"
@@ -203,6 +225,7 @@ def _other_form(mine: torch.Tensor, other: torch.Tensor, at: str) -> str:
         ("shape", tuple(mine.shape), tuple(other.shape)),
         ("layout", mine.layout, other.layout),
         ("device", mine.device, other.device),
+        ("requires_grad", mine.requires_grad, other.requires_grad),
     )
     for fact, its, wanted in facts:
         if its != wanted:

@@ -14,10 +14,12 @@ It must not know what is called with them.
 
 from __future__ import annotations
 
+import array
 import copy
 import ctypes
 import dataclasses
 import functools
+import sys
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from enum import Enum
@@ -34,6 +36,7 @@ __all__ = [
     "Copies",
     "Location",
     "View",
+    "attributes",
     "bytes_of",
     "copies",
     "has_contents",
@@ -94,6 +97,10 @@ class Copies:
         found = [each for each in tensors_in(taken) if each.layout is torch.strided]
         return {places[storage_id(e)]: e for e in found if storage_id(e) in places}
 
+    def has(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor is in the memory of the copies."""
+        return storage_id(tensor) in {storage_id(each) for each in self._storages.values()}
+
     def restore(self, locations: Collection[Location] | None = None) -> None:
         """Copy the contents of the arguments again: into all copies, or into these."""
         for location in self._storages if locations is None else locations:
@@ -131,13 +138,21 @@ class Copies:
         others = [each for each in found if storage_id(each) not in homes]
         made = _storages({location_of(each): each for each in others})
 
-        def visit(tensor: torch.Tensor) -> torch.Tensor:
-            if tensor.layout in _SPARSE:
-                return tensor.detach().clone()
-            storage = homes.get(storage_id(tensor))
-            return _tensor(tensor, made[location_of(tensor)] if storage is None else storage)
+        def visit(each: Any) -> Any:
+            if not isinstance(each, torch.Tensor):
+                return copy.copy(each)
+            if each.layout in _SPARSE:
+                return each.detach().clone()
+            storage = homes.get(storage_id(each))
+            return _tensor(each, made[location_of(each)] if storage is None else storage)
 
-        return walk(value, visit, {})
+        return walk(value, visit, {}, (torch.Tensor, *_memory_types()))
+
+
+def _memory_types() -> tuple[type, ...]:
+    """Types of objects, other than tensors, whose contents a later call may overwrite."""
+    numpy: Any = sys.modules.get("numpy")
+    return (bytearray, array.array, set, *(() if numpy is None else (numpy.ndarray,)))
 
 
 def tensors_in(value: Any) -> list[torch.Tensor]:
@@ -188,10 +203,10 @@ def walk(
     value: Any,
     visit: Callable[[Any], Any],
     seen: dict[int, tuple[Any, Any]],
-    kind: type = torch.Tensor,
+    kind: type | tuple[type, ...] = torch.Tensor,
 ) -> Any:
-    """The value with `visit(each)` in place of each tensor in it, or of each object of another
-    type. `seen` maps the id of an object to the object and its replacement; it keeps the object
+    """The value with `visit(each)` in place of each tensor in it, or of each object of other
+    types. `seen` maps the id of an object to the object and its replacement; it keeps the object
     alive, so that its id is not reused."""
     if id(value) in seen:
         return seen[id(value)][1]
@@ -222,8 +237,10 @@ def walk(
             made = copy.copy(value)
         except Exception:  # of its class: it cannot be copied, and stays the same object
             return value
+        if made is value:  # as with an object of which there is only one
+            return value
         seen[id(value)] = (value, made)
-        for name, each in _attributes(value).items():
+        for name, each in attributes(value).items():
             item = walk(each, visit, seen, kind)
             if name in getattr(made, "__dict__", ()):
                 vars(made)[name] = item
@@ -236,7 +253,7 @@ def walk(
 _MOST_LOOKED_AT = 10_000  # objects, when tensors are searched in an object
 
 
-def held_by(value: Any, kind: type = torch.Tensor) -> dict[str, Any]:
+def held_by(value: Any, kind: type | tuple[type, ...] = torch.Tensor) -> dict[str, Any]:
     """The attributes of an object in which there are tensors, or objects of another type. Closure
     variables and bound arguments of a function count as its attributes.
 
@@ -247,10 +264,10 @@ def held_by(value: Any, kind: type = torch.Tensor) -> dict[str, Any]:
     if isinstance(value, kind):
         return {}
     looked_at: dict[int, Any] = {id(value): value}
-    return {k: v for k, v in _attributes(value).items() if _holds(v, kind, looked_at)}
+    return {k: v for k, v in attributes(value).items() if _holds(v, kind, looked_at)}
 
 
-def _holds(value: Any, kind: type, looked_at: dict[int, Any]) -> bool:
+def _holds(value: Any, kind: type | tuple[type, ...], looked_at: dict[int, Any]) -> bool:
     waiting = [value]
     while waiting:
         each = waiting.pop()
@@ -268,15 +285,21 @@ def _inside(value: Any, looked_at: int) -> list[Any]:
         return list(value.values())
     if isinstance(value, list | tuple | deque):
         return list(value)
-    return list(_attributes(value).values()) if looked_at < _MOST_LOOKED_AT else []
+    return list(attributes(value).values()) if looked_at < _MOST_LOOKED_AT else []
 
 
 _CALLABLES = (FunctionType, MethodType, functools.partial)
 _NO_OBJECTS = (ModuleType, type, str, int, float, complex, Enum)
 
 
-def _attributes(value: Any) -> dict[str, Any]:
-    """The attributes in an object's dict and slots."""
+def attributes(value: Any) -> dict[str, Any]:
+    """The attributes in an object's dict and slots; of a function its closure, of a method its
+    object, of a partial what it binds.
+
+    >>> from types import SimpleNamespace
+    >>> attributes(SimpleNamespace(a=3))
+    {'a': 3}
+    """
     if isinstance(value, _NO_OBJECTS):
         return {}
     if isinstance(value, FunctionType):

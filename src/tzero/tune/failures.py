@@ -43,6 +43,7 @@ _WORDS = re.compile(
     # What compilers and drivers, which are other programs, say about the machine.
     r"no space left on device|disk quota exceeded|input/output error|read-only file system"
     r"|stale file handle|too many open files|resource temporarily unavailable"
+    r"|file too large|file size limit exceeded"
     r"|cannot allocate memory|out of memory|virtual memory exhausted|std::bad_alloc"
     r"|\bkilled\b|timed out|ecc error",
     re.IGNORECASE,

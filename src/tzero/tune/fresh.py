@@ -36,12 +36,12 @@ class Pattern(NamedTuple):
     """What memory is filled with.
 
     >>> with Filling(PATTERNS[1]):
-    ...     torch.empty(2), torch.empty(2, dtype=torch.int8)
-    (tensor([-224., -224.]), tensor([85, 85], dtype=torch.int8))
+    ...     torch.empty(2, dtype=torch.float16), torch.empty(2, dtype=torch.int8)
+    (tensor([-65504., -65504.], dtype=torch.float16), tensor([85, 85], dtype=torch.int8))
     """
 
     number: float
-    """For floats. The finite ones are exact in all float dtypes, so that conversions keep them."""
+    """For floats; in narrow dtypes, the number next to it."""
     whole: int
     """For integers: small, because unwritten memory may be used as an index."""
     flag: bool
@@ -49,13 +49,16 @@ class Pattern(NamedTuple):
     """For all other dtypes."""
 
 
+_LARGE = 2.0**100
 PATTERNS = (
     Pattern(math.nan, 113, True, 0xFF),
-    Pattern(-224.0, 85, False, 0x55),
-    Pattern(224.0, 29, True, 0x00),
+    Pattern(-_LARGE, 85, False, 0x55),
+    Pattern(_LARGE, 29, True, 0xAA),
+    Pattern(0.0, 0, False, 0x00),
 )
 """A right result may hold one of them, but not the first and then the second. NaN shows in sums and
-products, whatever is added to it. A maximum or a minimum ignores it, but not both of the others."""
+products, whatever is added to it. A maximum or a minimum ignores it, but not both of the large
+numbers. Zero shows where only that an element is not zero, or is large, counts."""
 
 _EMPTY = frozenset(
     {
@@ -134,8 +137,7 @@ _CARRIERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 @functools.cache
 def _bits(dtype: torch.dtype, pattern: Pattern) -> tuple[torch.dtype, int]:
     """A pattern in a dtype, as an integer of the same width."""
-    if dtype.is_complex:
-        dtype = dtype.to_real()
+    dtype = _real(dtype)
     carrier = _CARRIERS[dtype.itemsize]
     if dtype is torch.bool:
         return carrier, int(pattern.flag)
@@ -143,8 +145,18 @@ def _bits(dtype: torch.dtype, pattern: Pattern) -> tuple[torch.dtype, int]:
         return carrier, pattern.whole
     if not _is_number(dtype):
         return torch.uint8, pattern.byte
-    number = torch.tensor([pattern.number], dtype=torch.float64, device="cpu").to(dtype)
+    number = _number(pattern.number, dtype)
+    if not math.isnan(pattern.number) and not bool(number.to(torch.float64).isfinite()):
+        number = _number(math.copysign(torch.finfo(dtype).max, pattern.number), dtype)
     return carrier, int(number.view(carrier).item())
+
+
+def _real(dtype: torch.dtype) -> torch.dtype:
+    return dtype.to_real() if dtype.is_complex else dtype
+
+
+def _number(value: float, dtype: torch.dtype) -> torch.Tensor:
+    return torch.tensor([value], dtype=torch.float64, device="cpu").to(dtype)
 
 
 @functools.cache
@@ -172,17 +184,21 @@ _WHOLE = frozenset(
 
 
 def holding(tensor: torch.Tensor, pattern: Pattern) -> torch.Tensor:
-    """Which elements of a tensor hold a pattern, in a flat tensor of bools.
+    """Which elements of a tensor hold a pattern, in a flat tensor of bools. It may have been
+    converted from a wider dtype.
 
-    >>> holding(torch.tensor([1.0, -224.0]), PATTERNS[1])
-    tensor([False,  True])
+    >>> holding(torch.tensor([1.0, -(2.0**100), 0.0]).half(), PATTERNS[1])
+    tensor([False,  True, False])
     """
     flat = tensor.detach().resolve_conj().resolve_neg().reshape(-1).contiguous()
     carrier, bits = _bits(flat.dtype, pattern)
     floating = (flat.is_floating_point() or flat.is_complex()) and _is_number(flat.dtype)
-    if math.isnan(pattern.number) and floating:
-        parts = torch.view_as_real(flat) if flat.is_complex() else flat
-        held = parts.to(torch.float64).isnan()
-    else:
-        held = flat.view(carrier) == bits
+    held = flat.view(carrier) == bits
+    if floating:
+        parts = (torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat).double()
+        converted = float(_number(pattern.number, _real(flat.dtype)))
+        if math.isnan(pattern.number):
+            held = parts.isnan()
+        elif not math.isnan(converted):  # as where a dtype has no infinity
+            held |= parts == converted
     return held.reshape(flat.numel(), -1).all(dim=1)

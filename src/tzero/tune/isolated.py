@@ -260,17 +260,18 @@ class _Child(NamedTuple):
 
     def end(self, patience: float) -> int | None:
         """Wait `patience` seconds for it to exit, then kill it and all that it started; returns its
-        exit code, or None if it is unknown."""
+        exit code, or None if it is unknown, as after it was killed here."""
         self.pipe.close()
         limit = time.monotonic() + patience
         while not self._is_gone() and time.monotonic() < limit:
             time.sleep(0.005)
+        ended = self._is_gone()
         with contextlib.suppress(ProcessLookupError):  # the whole group has ended
             # The id is not reused before `wait`; where SIGCHLD is ignored, hardly so soon.
             os.killpg(self.process.pid, signal.SIGKILL)
         code = self._code()
         os.close(self.lifeline)
-        return code
+        return code if ended else None
 
     def _is_gone(self) -> bool:
         flags = os.WEXITED | os.WNOHANG | os.WNOWAIT

@@ -8,8 +8,8 @@ An output that the caller passes in, or that the host function keeps from one ca
 hold the right result of an earlier call. What a candidate forgets to write there would look right.
 So outputs are filled like fresh memory. An output is what the reference returns or changes, if its
 results do not depend on what was in it. A function that returns nothing may find its outputs right
-already, and change nothing. Then each of its tensors of floats is tried. Integers are not, because
-they may be indices.
+already, and change nothing. Then each of its tensors is tried: integers, which may be indices, only
+with zero.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from collections.abc import Callable, Iterable, Mapping, Set
 import torch
 
 from tzero.adapters.torch_internals import storage_id
-from tzero.tune.copying import Location, has_contents
-from tzero.tune.fresh import Pattern, fill
+from tzero.tune.copying import Location, bytes_of, has_contents
+from tzero.tune.fresh import PATTERNS, Pattern, fill
 
-__all__ = ["filled", "find"]
+__all__ = ["filled", "find", "harmless"]
 
-Same = Callable[[tuple[torch.Tensor, ...]], bool]
-"""Whether the reference computes the same when these tensors are filled before."""
+Same = Callable[[tuple[torch.Tensor, ...], tuple[Pattern, ...]], bool]
+"""Whether the reference computes the same if these tensors are filled with each pattern before."""
 
 
 def find(
@@ -37,7 +37,7 @@ def find(
     """The tensors that the reference overwrites as a whole.
 
     >>> x, out = torch.ones(2), torch.ones(2)
-    >>> def same(filled):
+    >>> def same(filled, patterns):
     ...     return all(each is out for each in filled)
     >>> found = find({1: x, 2: out}, set(), [], same)
     >>> [each is out for each in found]
@@ -50,8 +50,8 @@ def find(
     known = tuple(usable[k] for k in wanted)
     found = list(known) if _is_same(known, same) else [e for e in known if _is_same((e,), same)]
     if not returned:
-        others = [each for k, each in usable.items() if k not in wanted and _is_float(each)]
-        found += [each for each in others if _is_same((each,), same)]
+        others = [(each, harmless(each)) for k, each in usable.items() if k not in wanted]
+        found += [each for each, patterns in others if _is_same((each,), same, patterns)]
     return tuple(found)
 
 
@@ -59,23 +59,34 @@ def filled(tensors: Iterable[torch.Tensor], pattern: Pattern) -> None:
     """Fill the storages of some tensors.
 
     >>> from tzero.tune.fresh import PATTERNS
-    >>> x = torch.ones(2)
+    >>> x = torch.ones(2, dtype=torch.int32)
     >>> filled([x], PATTERNS[1])
     >>> x
-    tensor([-224., -224.])
+    tensor([85, 85], dtype=torch.int32)
     """
     for tensor in tensors:
         fill(tensor, pattern)
 
 
-def _is_same(tensors: tuple[torch.Tensor, ...], same: Same) -> bool:
-    if not tensors:
+def harmless(tensor: torch.Tensor) -> tuple[Pattern, ...]:
+    """The patterns that a tensor may be filled with before it is known to be an output: integers,
+    which may be indices, with zero; with nothing if they are zero already, which shows nothing.
+
+    >>> len(harmless(torch.ones(2))), len(harmless(torch.ones(2).int()))
+    (4, 1)
+    """
+    if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype is torch.bool:
+        return PATTERNS
+    shows = bool(bytes_of(tensor.untyped_storage()).any())
+    return PATTERNS[-1:] if shows else ()
+
+
+def _is_same(
+    tensors: tuple[torch.Tensor, ...], same: Same, patterns: tuple[Pattern, ...] = PATTERNS
+) -> bool:
+    if not tensors or not patterns:
         return False
     try:
-        return same(tensors)
+        return same(tensors, patterns)
     except Exception:  # of the host function, which reads what was filled
         return False
-
-
-def _is_float(tensor: torch.Tensor) -> bool:
-    return tensor.is_floating_point() or tensor.is_complex()

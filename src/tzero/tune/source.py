@@ -5,8 +5,9 @@ and plain constants that it names; the same in every process and on every machin
 what the source means. Decorators are left out, because they contain the list of configs, and so are
 empty lines and comments.
 
-A change that the digest misses can only cost speed: a digest leads to the config that was fastest,
-and every config computes the right results.
+Constants are numbers, texts, and tuples of them; defaults of parameters count as well. The contents
+of lists, dicts, tensors and objects do not: programs change them all the time. So a remembered
+config was right with this source and these constants.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from tzero.reading.purity import LIBRARIES
 
 __all__ = ["digest", "reached"]
 
-_PLAIN = (bool, int, float, str, type(None), Config)
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), Config)
 _DEEP = 32
 
 
@@ -73,12 +74,31 @@ def _read(function: Any, texts: dict[int, str], kept: list[Any], deep: int) -> N
     kept.append(below)
     texts[id(below)] = _text(below)
     constants = []
-    for name, value in _named(below):
-        if isinstance(value, _PLAIN):
-            constants.append(f"{name}={value!r}")
+    for name, value in [*_named(below), *_defaults(below)]:
+        if _is_constant(value):
+            constants.append(f"{name}={_constant(value)}")
         elif not _is_library(value):
             _read(value, texts, kept, deep - 1)
     texts[id(below)] += "\n" + "\n".join(constants)
+
+
+def _is_constant(value: Any) -> bool:
+    if isinstance(value, tuple | frozenset):
+        return all(_is_constant(each) for each in value)
+    return isinstance(value, _PLAIN)
+
+
+def _constant(value: Any) -> str:
+    if isinstance(value, tuple | frozenset):
+        texts = [_constant(each) for each in value]
+        return f"({', '.join(texts if isinstance(value, tuple) else sorted(texts))})"
+    return repr(value)
+
+
+def _defaults(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    for k, value in enumerate(function.__defaults__ or ()):
+        yield f"default {k}", value
+    yield from (function.__kwdefaults__ or {}).items()
 
 
 def _function(value: Any) -> FunctionType | None:

@@ -21,20 +21,23 @@ from __future__ import annotations
 
 import random
 import sys
+import weakref
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
 
 import torch
 
+from tzero.adapters.torch_internals import storage_id
 from tzero.arguments.host import Host
 from tzero.config import Config
 from tzero.launches.current_call import current
+from tzero.tune.compare import parts
 from tzero.tune.copying import Copies, Location, tensors_in
 from tzero.tune.failures import passes
 from tzero.tune.fresh import PATTERNS, Filling, Pattern
 from tzero.tune.judge import DEFAULT, Judge, Reference
-from tzero.tune.outputs import filled, find
+from tzero.tune.outputs import filled, find, harmless
 from tzero.tune.records import Outcome
 from tzero.tune.surroundings import Surroundings
 from tzero.tune.timing import Clock, clock_of, measure
@@ -109,11 +112,13 @@ class Trial:
         self._around = around or Surroundings()
         self._written: set[Location] = set()  # what the reference writes to around it
         self._outputs: tuple[torch.Tensor, ...] = ()  # what the reference overwrites as a whole
+        self._globals: tuple[torch.Tensor, ...] = ()  # its results, if it has no others
         self._calls: dict[Config, int] = {}  # calls in a sample, where known
         self._config = reference
         self._found: Reference | str | None = None
         self._changed: tuple[Location, ...] = ()  # the storages that the reference writes to
         self._filled: set[Config] = set()  # those that were right with filled memory
+        self._overwriting: dict[Config, bool] = {}  # whose calls return the same memory, if known
         self.reference_passing = False
         """Whether the reference failed for a reason that passes."""
         self._lost = False  # whether a config broke the device for all that come after it
@@ -169,7 +174,7 @@ class Trial:
 
     def _run_reference(self) -> Reference | str:
         self._around.save()
-        self._outputs = ()
+        self._outputs = self._globals = ()
         # As later calls are made: before results are kept, kernels inside are tuned.
         with self._around.watched() as first:
             self.run(self._config)
@@ -177,10 +182,12 @@ class Trial:
         with self._around.watched() as second:
             kept = self._returned(self._config, PATTERNS[0])
         self._written = {*first, *second}
-        results, args = self._copies.kept(kept)
-        del kept
         self._changed = tuple(self._copies.changed())
-        found = Reference(results, args, self._judge)
+        if self._judge.check is None and kept[0] is None and not self._changed:
+            self._globals = self._global_results(kept[1])
+            kept = self._returned(self._config, PATTERNS[0])
+        found = Reference.of(kept, self._copies.kept(kept), self._judge)
+        del kept
         found, problem = found.repeated(*self._returned(self._config, PATTERNS[0]))
         if not problem:
             self._outputs = self._find_outputs(found)
@@ -192,25 +199,40 @@ class Trial:
 
     def _find_outputs(self, reference: Reference) -> tuple[torch.Tensor, ...]:
         """What the reference overwrites as a whole, among its copies and what is around it."""
-        _, args, results = self.run(self._config, PATTERNS[0])
-        returned = tensors_in(results)
+        results, args = self._returned(self._config, PATTERNS[0])
+        returned = list(parts(results).values())
         self._written |= self._around.mark(returned)
-        held = {**self._copies.tensors(args), **self._around.tensors}
+        # What the reference does not write to is not filled: another thread may read it.
+        near = {k: each for k, each in self._around.tensors.items() if k in self._written}
+        held = {**self._copies.tensors(args), **near}
 
-        def same(outputs: tuple[torch.Tensor, ...]) -> bool:
+        def same(outputs: tuple[torch.Tensor, ...], patterns: tuple[Pattern, ...]) -> bool:
             runs = (
-                self.run(self._config, PATTERNS[0], outputs=(outputs, each)) for each in PATTERNS
+                self._returned(self._config, PATTERNS[0], outputs=(outputs, each))
+                for each in patterns
             )
-            return not any(reference.verdict(results, args) for _, args, results in runs)
+            return not any(reference.verdict(*returned) for returned in runs)
 
         return find(held, set(self._changed), returned, same)
+
+    def _global_results(self, args: tuple[Any, ...]) -> tuple[torch.Tensor, ...]:
+        """The global tensors that the reference writes to. Where none changes, one may be right
+        already: then other inputs show it."""
+        inputs = [] if self._written else self._copies.tensors(args).values()
+        for each, pattern in [(given, k) for given in inputs for k in harmless(given)[:2]]:
+            # It may raise because of what it reads there.
+            with suppress(Exception), self._around.watched() as written:
+                self.run(self._config, PATTERNS[0], outputs=((each,), pattern))
+            self._written.update(written)
+        near = self._around.tensors
+        return tuple(near[each] for each in near if each in self._written)
 
     def _outcome(self, config: Config, budget: float, best: float | None) -> Outcome:
         problem = self._problem_when_filled(config)
         if problem:
             return Outcome(problem=problem)
         call, args, results = self.run(config)
-        problem = self._verdict(config, results, args)
+        problem = self._verdict(config, self._seen(results), args)
         if problem:
             return Outcome(problem=problem)
         del results  # a kernel may need the memory
@@ -251,9 +273,27 @@ class Trial:
             problem = self._verdict(config, *returned, pattern)
             if problem:
                 return problem
+            kept = [weakref.ref(k.untyped_storage()) for k in self._in_own_memory(returned[0])]
             del returned  # the next run may need the memory
+        # Only results that are kept somewhere can be overwritten by the next call.
+        suspect = self._judge.check is None and any(each() is not None for each in kept)
+        if suspect and self._overwrites(config) and not self._overwrites(self._config):
+            return f"{WRONG}: a call overwrites the results of the one before"
         self._filled.add(config)
         return ""
+
+    def _overwrites(self, config: Config) -> bool:
+        """Whether a call returns the memory of an earlier call's results that are still in use."""
+        if config not in self._overwriting:
+            first, second = (self._returned(config, PATTERNS[0])[0] for _ in range(2))
+            both = [{storage_id(each) for each in self._in_own_memory(k)} for k in (first, second)]
+            self._overwriting[config] = bool(both[0] & both[1])
+        return self._overwriting[config]
+
+    def _in_own_memory(self, results: Any) -> list[torch.Tensor]:
+        """The tensors among results that are not in the memory of arguments."""
+        found = [each for each in tensors_in(results) if each.layout is torch.strided]
+        return [each for each in found if not self._copies.has(each)]
 
     def _verdict(
         self, config: Config, results: Any, args: tuple[Any, ...], pattern: Pattern | None = None
@@ -267,12 +307,19 @@ class Trial:
         return f"{words}: {wrong}"[:_LONGEST]
 
     def _returned(
-        self, config: Config, pattern: Pattern | None = None
+        self,
+        config: Config,
+        pattern: Pattern | None = None,
+        outputs: tuple[tuple[torch.Tensor, ...], Pattern] | None = None,
     ) -> tuple[Any, tuple[Any, ...]]:
         """The results of a run, and the arguments after it. Nothing else refers to them: the next
         run may need the memory."""
-        _, args, results = self.run(config, pattern)
-        return results, args
+        _, args, results = self.run(config, pattern, outputs)
+        return self._seen(results), args
+
+    def _seen(self, results: Any) -> Any:
+        """The results, or the global tensors that are written instead."""
+        return {"globals": self._globals} if results is None and self._globals else results
 
     def run(
         self,

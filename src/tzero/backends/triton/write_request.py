@@ -8,7 +8,6 @@ It must not know how requests travel or are cached. `program` writes the kernel 
 from __future__ import annotations
 
 import hashlib
-import os
 import shlex
 import sys
 from collections.abc import Mapping
@@ -16,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tzero import settings
+from tzero import ownership, settings
 from tzero.adapters import triton_compile, triton_launch
 from tzero.adapters.triton_launch import ASTSource, GPUTarget, JITCallable
 from tzero.backends.triton.program import Checks, Trees, Unwritable, Writer
@@ -212,19 +211,13 @@ def _libraries(options: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _content(path: str) -> str:
-    found = os.stat(path)
-    return _hashed(path, found.st_size, found.st_mtime_ns)
-
-
-_contents: dict[tuple[str, int, int], str] = {}
-
-
-def _hashed(path: str, size: int, changed: int) -> str:
-    key = (path, size, changed)
+    key = (path, ownership.identity(path))
     if key not in _contents:
         _contents[key] = hashlib.sha256(Path(path).read_bytes()).hexdigest()
     return _contents[key]
 
+
+_contents: dict[tuple[str, tuple[int, ...]], str] = {}
 
 _environments: dict[tuple[str, Any, int], _Environment] = {}
 
@@ -249,8 +242,7 @@ def _tools(target: GPUTarget) -> Any:
     assembler = triton_compile.ptxas_path(target)
     if assembler is None:
         return None
-    found = os.stat(assembler)
-    return assembler, found.st_size, found.st_mtime_ns
+    return assembler, *ownership.identity(assembler)
 
 
 def _read_environment(target: GPUTarget, variables: Mapping[str, str], state: Any) -> _Environment:
