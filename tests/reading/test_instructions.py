@@ -161,6 +161,18 @@ def test_a_follower_refuses_what_it_does_not_understand():
         native.Instructions((9,), (0,), (0,), (None,))
     with pytest.raises(ValueError, match="out of range"):
         native.Instructions((1,), (-1,), (0,), (None,))
+    seen: list[Any] = []
+    deep = native.Instructions(*((each,) * 99 for each in (3, 1000, 1000, "an entry")))
+    whole = native.Follower(
+        lambda frame: deep if frame.f_code is code_of.__code__ else None,
+        lambda frame, entry, values: seen.append((entry, values)) or GO,
+        lambda frame: None,
+        {},
+        None,
+    )
+    with python_frames.traced(whole):
+        code_of("def f(): pass")
+    assert seen and set(seen) == {(None, ())}  # there are not so many values on its stack
     follow = native.Follower(lambda frame: None, None, None, {}, None)
     assert follow(sys._getframe(), "line", None) is None
     with pytest.raises(TypeError):
