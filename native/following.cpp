@@ -217,8 +217,14 @@ PyObject *follower_call(PyObject *object, PyObject *args, PyObject *) {
 // Show an instruction to Python; returns whether the frame is traced further, -1 for an error.
 int show(Follower *self, PyObject *frame, const Instruction &at) {
     Ref values = Ref::steal(frame_values(frame, at.depth, at.count, self->empty));
-    if (!values) return -1;
-    PyObject *given[] = {frame, at.entry, values.get()};
+    PyObject *entry = at.entry;
+    if (!values) {  // the frame is not what it should be: Python ends the recording, not the call
+        PyErr_Clear();
+        entry = Py_None;
+        values = Ref::steal(PyTuple_New(0));
+        if (!values) return -1;
+    }
+    PyObject *given[] = {frame, entry, values.get()};
     Ref answer = Ref::steal(PyObject_Vectorcall(self->step, given, 3, nullptr));
     if (!answer) return -1;
     const long flags = PyLong_AsLong(answer.get());

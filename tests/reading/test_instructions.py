@@ -14,7 +14,7 @@ from tests.reading import size_hosts as hosts
 from tests.reading.test_integers import CASES, IDS
 from tzero.adapters import python_frames
 from tzero.adapters.python_frames import Seen, answers, operands
-from tzero.reading import path
+from tzero.reading import instructions, path
 from tzero.reading.instructions import DROPPED, moved_before, passed_over
 
 pytestmark = pytest.mark.skipif(
@@ -122,6 +122,22 @@ def test_moves_are_passed_over_unless_a_jump_or_an_exception_leads_there():
     assert {every[place].name for place in passed} <= moves
 
 
+@pytest.mark.parametrize("between", [(), ("POP_TOP",)])  # CPython 3.12; CPython 3.13
+def test_what_comes_after_a_loop_is_looked_at(between: tuple[str, ...], monkeypatch: Any):
+    names = ["RESUME", "FOR_ITER", "POP_TOP", "JUMP_BACKWARD", "END_FOR", *between]
+    names += ["LOAD_FAST", "LOAD_FAST", "RETURN_VALUE"]
+    every = {
+        2 * k: python_frames.Instruction(name, 0, None, "", 0, 1, 2 * k, 2 * k + 2)
+        for k, name in enumerate(names)
+    }
+    every[2] = every[2]._replace(value=8)  # END_FOR
+    every[6] = every[6]._replace(value=2)
+    for at in (every[2 * len(names) - 6], every[2 * len(names) - 4]):
+        every[at.place] = at._replace(value="a")
+    monkeypatch.setattr(instructions, "decoded", lambda code: every)
+    assert list(instructions._find(code_of("def f(a): return a"))) == [2 * len(names) - 4]
+
+
 def test_packed_arguments_are_looked_at_and_cells_have_no_mark():
     code = code_of("def f(a, *b, c, **d):\n g = lambda: a\n return (c, b, d, g)")
     moved = [what for what in passed_over(code).values() if what not in (None, DROPPED)]
@@ -145,6 +161,18 @@ def test_a_follower_refuses_what_it_does_not_understand():
         native.Instructions((9,), (0,), (0,), (None,))
     with pytest.raises(ValueError, match="out of range"):
         native.Instructions((1,), (-1,), (0,), (None,))
+    seen: list[Any] = []
+    deep = native.Instructions(*((each,) * 99 for each in (3, 1000, 1000, "an entry")))
+    whole = native.Follower(
+        lambda frame: deep if frame.f_code is code_of.__code__ else None,
+        lambda frame, entry, values: seen.append((entry, values)) or GO,
+        lambda frame: None,
+        {},
+        None,
+    )
+    with python_frames.traced(whole):
+        code_of("def f(): pass")
+    assert seen and set(seen) == {(None, ())}  # there are not so many values on its stack
     follow = native.Follower(lambda frame: None, None, None, {}, None)
     assert follow(sys._getframe(), "line", None) is None
     with pytest.raises(TypeError):

@@ -155,7 +155,7 @@ def _depths(
 
 def is_jump(instruction: Instruction) -> bool:
     """Whether another instruction than the next one may follow, without an exception."""
-    opcode = dis.opmap[instruction.name]
+    opcode = dis.opmap.get(instruction.name, -1)
     return opcode in dis.hasjrel or opcode in dis.hasjabs or instruction.name in _ENDS
 
 

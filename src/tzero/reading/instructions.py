@@ -19,7 +19,7 @@ from __future__ import annotations
 import dis
 import inspect
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import CodeType
 from typing import NamedTuple
 
@@ -68,6 +68,7 @@ def _find(code: CodeType) -> dict[int, str | None]:
     jumps = [at for at in every.values() if is_jump(at)]
     looked_at = {*prefixed, *handlers(code), *(at.after for at in jumps)}
     looked_at.update(at.value for at in jumps if type(at.value) is int)
+    looked_at.update(_after_loops(every))
     count = code.co_argcount + code.co_kwonlyargcount
     packed = code.co_varnames[count : count + bool(code.co_flags & inspect.CO_VARARGS)]
     if code.co_flags & inspect.CO_VARKEYWORDS:
@@ -80,6 +81,17 @@ def _find(code: CodeType) -> dict[int, str | None]:
             elif at.value not in packed:
                 found[place] = None if at.value in code.co_cellvars else at.value
     return found
+
+
+def _after_loops(every: Mapping[int, Instruction]) -> Iterator[int]:
+    """Where a loop ends: FOR_ITER jumps to END_FOR, and skips it; in CPython 3.13 also the POP_TOP
+    after it."""
+    for at in every.values():
+        if at.name == "END_FOR":
+            yield at.after
+            then = every.get(at.after)
+            if then is not None and then.name == "POP_TOP":
+                yield then.after
 
 
 def _is_move(at: Instruction) -> bool:
