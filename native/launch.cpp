@@ -127,7 +127,7 @@ std::unique_ptr<Spec> spec_of(PyObject *said) {
     const char *reason = PyUnicode_AsUTF8(said);
     if (reason == nullptr) return nullptr;
     auto spec = std::make_unique<Spec>();
-    spec->refusal = reason;
+    spec->refusal = *reason == 0 ? "it is not known how to launch this binary" : reason;
     return spec;
 }
 

@@ -116,7 +116,10 @@ def _case(kind: str, count: int, device: str, beside: bool) -> Case:
     }
     make = floor.on_cuda if device == "cuda" else floor.on_cpu
     contenders["floor"] = make(compiled, 1, given)
-    if beside:
+    if kind == "three":
+        one, rest = _wrapped("heuristics", count, constants)
+        contenders["one"] = _launches(one, given, rest, True)
+    if beside or kind == "three":
         contenders["plain"] = _launches(plain, given, constants, True)
 
     def check() -> None:
