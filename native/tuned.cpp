@@ -261,8 +261,8 @@ Ref after_hook(Wrapper *self, PyObject *config, PyObject *hook, PyObject *arg_na
 }
 
 // Calls `run` of the kernel inside, which the hook may have replaced.
-PyObject *run_inside(Wrapper *self, PyObject *tuner, PyObject *dict, PyObject *config, Ref names,
-                     Passed *passed) {
+PyObject *run_inside(Wrapper *self, PyObject *tuner, PyObject *dict, PyObject *config,
+                     const Ref &names, Passed *passed) {
     Ref fn = Ref::borrow(entry(dict, self->state->names.fn, nullptr));
     if (fn && names) return passed->run(*self->state, names.get(), fn.get());
     if (PyErr_Occurred()) return nullptr;
@@ -281,7 +281,7 @@ PyObject *launch_tuned(Wrapper *self, PyObject *tuner, PyObject *dict, const Tun
         names = after_hook(self, config, hook.get(), read.arg_names.get(), passed, keep);
         if (!names && PyErr_Occurred()) return nullptr;
     }
-    Ref result = Ref::steal(run_inside(self, tuner, dict, config, std::move(names), passed));
+    Ref result = Ref::steal(run_inside(self, tuner, dict, config, names, passed));
     if (!result || set_to(tuner, dict, state.names.nargs, Py_None) < 0) return nullptr;
     return result.release();
 }

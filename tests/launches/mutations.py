@@ -232,7 +232,7 @@ def options_are_not_read(patch: Patch) -> None:
     """What is no parameter is dropped before the reader sees it."""
 
     def read(self: Reader) -> Any:
-        names = {parameter.name for parameter in self._parameters}
+        names = {parameter.name for parameter in self.takes}
         inner = self._inner_read
         return lambda *args, **kwargs: inner(
             *args, **{name: value for name, value in kwargs.items() if name in names}
