@@ -12,10 +12,10 @@
 #include "python.h"
 
 #include <cstddef>
-#include <ctime>
 
 #include "fallback.h"
 #include "kernel.h"
+#include "timestamps.h"
 
 namespace tzero {
 
@@ -93,12 +93,6 @@ Answer is_chosen(const Run &run, PyObject *beside) {
         kernel.chosen = chosen != 0;
     }
     return kernel.chosen ? Answer::yes : Answer::no;
-}
-
-uint64_t now() {
-    timespec time{};
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return static_cast<uint64_t>(time.tv_sec) * 1'000'000'000u + static_cast<uint64_t>(time.tv_nsec);
 }
 
 constexpr uint64_t timed_every = 32;  // launches

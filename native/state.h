@@ -6,6 +6,7 @@
 #include "arguments.h"
 #include "cuda.h"
 #include "leaves.h"
+#include "profilers.h"
 #include "tensors.h"
 #include "versions.h"
 
@@ -22,6 +23,7 @@ struct Names {
     Ref current_call, instance_dict, beside, index, type;
     Ref configs, arg_names, keys, cache, fn, values, nargs, best_config, run, grid, warmup, dtype;
     Ref kwargs, pre_hook, all_kwargs;
+    Ref name, function_name, enter, exit, timestamps;
 };
 
 // The attributes of `triton.knobs.runtime`. Valid for this object, while its own dict is empty and
@@ -51,7 +53,7 @@ struct State {
     Ref launchable;  // types
     Ref launching;
     Ref dispatching;
-    Ref ring, nearest, on_grid;
+    Ref ring, nearest, on_grid, timestamps_type;
     Names names;
 
     // Set by configure().
@@ -92,7 +94,11 @@ struct State {
     RuntimeKnobs runtime;
     KnobsSeen knobs_seen;
     Seen unwatched[2];  // the dicts of events and of the logger, when nothing was observed
-    Seen quiet[2];      // those of measure and of settings, when nothing was measured or verified
+    Seen quiet[2];      // those of measure and of settings, when nothing was verified
+
+    Profilers profilers;  // set by configure_profilers()
+    Ref record;           // the open record of tzero.measure, or None, when it was last read
+    Ref timestamps;       // where it takes the times of calls, or nothing
 };
 
 State *state_of(PyObject *module);
