@@ -21,6 +21,7 @@
 #include "binary.h"
 #include "guards.h"
 #include "kernel.h"
+#include "profilers.h"
 
 namespace tzero {
 
@@ -182,7 +183,7 @@ PyObject *launch_bound(State &state, Binding &binding, PyObject *grid, PyObject 
     return nullptr;
 }
 
-PyObject *on_bound_call(PyObject *object, PyObject *const *args, size_t nargsf, PyObject *names) {
+PyObject *call_bound(PyObject *object, PyObject *const *args, size_t nargsf, PyObject *names) {
     Ref keep = Ref::borrow(object);  // the call may drop the last reference
     const auto *self = reinterpret_cast<OnBound *>(object);
     Binding &binding = binding_of(self->bound);
@@ -207,6 +208,21 @@ PyObject *on_bound_call(PyObject *object, PyObject *const *args, size_t nargsf, 
     PyObject *plain[] = {binding.kernel.get(), self->grid};
     Ref runner = Ref::steal(PyObject_Vectorcall(made_by->plain, plain, 2, nullptr));
     return runner ? PyObject_Vectorcall(runner.get(), args, nargsf, names) : nullptr;
+}
+
+PyObject *on_bound_call(PyObject *object, PyObject *const *args, size_t nargsf, PyObject *names) {
+    const auto *self = reinterpret_cast<OnBound *>(object);
+    const State &state = *reinterpret_cast<Wrapper *>(self->subscript)->state;
+    const Binding &binding = binding_of(self->bound);
+    if (binding.spec == nullptr || !state.profilers.look()) {
+        return call_bound(object, args, nargsf, names);
+    }
+    Ref keep = Ref::borrow(object);
+    const Ref range = open_range(state, binding.spec->name.get(), true);
+    if (!range) return nullptr;
+    PyObject *result = call_bound(object, args, nargsf, names);
+    close_range(state, range);
+    return result;
 }
 
 // The Bound of a compiled kernel, made if there is none; empty with the Python error set. A copy of

@@ -28,6 +28,7 @@
 #include "plan.h"
 #include "quiet.h"
 #include "steady.h"
+#include "timestamps.h"
 
 namespace tzero {
 
@@ -50,6 +51,13 @@ struct Dispatcher {
     uint64_t generation = 0;  // how often Python has had plans forgotten
     bool prepared = false;
     Steady steady;
+    Ref name;  // of the kernel, once it was needed
+};
+
+// Who looks at a call.
+struct Observed {
+    bool is_profiled;
+    Times times;
 };
 
 // The stages of a call that `_look` does.
@@ -119,14 +127,6 @@ bool widen(Dispatcher &dispatcher, PyObject *by_value) {
     return true;
 }
 
-void remember_words(const Leaves &leaves, Entry *entry) {
-    entry->words.assign(leaves.words, leaves.words + leaves.word_count);
-    entry->constants.clear();
-    for (size_t k = 0; k < leaves.constant_count; ++k) {
-        entry->constants.push_back(Ref::borrow(leaves.constants[k]));
-    }
-}
-
 // Cache miss: Python makes the call, and describes how to replay the next one like it. The key is
 // that from before the call, which may change its arguments; it is read again only if `by_value`
 // grew.
@@ -134,7 +134,7 @@ PyObject *missed(Dispatcher &dispatcher, const Given &given, const Form &form, c
                  const Leaves &leaves) {
     State &state = *dispatcher.state;
     auto entry = std::make_unique<Entry>();
-    remember_words(leaves, entry.get());
+    entry->remember(leaves);
     const size_t mask = dispatcher.mask;
     Environment before, after;
     Ref args, kwargs;
@@ -163,7 +163,7 @@ PyObject *missed(Dispatcher &dispatcher, const Given &given, const Form &form, c
     if (dispatcher.mask != mask) {
         again = std::make_unique<Leaves>();
         if (!read_leaves(dispatcher, given, form, modes, again.get())) return result.release();
-        remember_words(*again, entry.get());
+        entry->remember(*again);
     }
     const Leaves &read = again ? *again : leaves;
     if (fallback != Py_None) {
@@ -203,24 +203,6 @@ PyObject *missed(Dispatcher &dispatcher, const Given &given, const Form &form, c
         dispatcher.steady.note(dispatcher.parameters, given, form, added);
     }
     return result.release();
-}
-
-// The arguments of a call in the order of the parameters, as a tuple: what the host function gets.
-Ref ordered(const Dispatcher &dispatcher, const Given &given, const Form &form) {
-    const auto &parameters = dispatcher.parameters;
-    const LeafTypes &types = dispatcher.state->leaf_types;
-    Ref made = Ref::steal(PyTuple_New(static_cast<Py_ssize_t>(parameters.size())));
-    for (size_t k = 0; made && k < parameters.size(); ++k) {
-        PyObject *value = argument_of(parameters, given, form, k);
-        if (Py_TYPE(value) == types.constant) {
-            value = PyObject_GetAttr(value, types.value);
-            if (value == nullptr) return {};
-        } else {
-            Py_INCREF(value);
-        }
-        PyTuple_SET_ITEM(made.get(), static_cast<Py_ssize_t>(k), value);
-    }
-    return made;
 }
 
 // A call of a host function that is to run as written.
@@ -265,17 +247,19 @@ int find(Dispatcher &dispatcher, const Leaves &leaves, Found *out) {
 // 20 KB of stack, which nested host functions must not add up.
 __attribute__((noinline)) PyObject *looked_up(Dispatcher &dispatcher, const Given &given,
                                               const Form &form, const Modes &modes,
-                                              Unreplayed *unreplayed) {
+                                              Observed &observed, Unreplayed *unreplayed) {
     State &state = *dispatcher.state;
     Leaves leaves;
     if (!read_leaves(dispatcher, given, form, modes, &leaves)) return in_python(dispatcher, given);
+    observed.times.arguments_read();
     Found found;
     if (find(dispatcher, leaves, &found) < 0) return nullptr;
+    observed.times.entry_found();
     Entry *entry = found.entry;
     if (entry != nullptr && entry->fallback != nullptr) {
         unreplayed->entry.emplace(entry);
         dispatcher.steady.note(dispatcher.parameters, given, form, entry);
-        unreplayed->args = ordered(dispatcher, given, form);
+        unreplayed->args = ordered(dispatcher.parameters, state.leaf_types, given, form);
         return nullptr;
     }
     if (entry == nullptr) return missed(dispatcher, given, form, modes, leaves);
@@ -283,8 +267,10 @@ __attribute__((noinline)) PyObject *looked_up(Dispatcher &dispatcher, const Give
     dispatcher.steady.end();
     if (entry->plan == nullptr) return in_python(dispatcher, given);  // only Python can replay it
     Ref result;
-    switch (plan::replay(state, given.self, *entry->plan, leaves, found.applied.get(), &result)) {
+    switch (plan::replay(state, given.self, *entry->plan, leaves, found.applied.get(),
+                         observed.is_profiled, &result)) {
     case plan::Replayed::done:
+        observed.times.made_here();
         entry->last_used = dispatcher.clock++;
         ++dispatcher.replays;
         return result.release();
@@ -298,12 +284,22 @@ __attribute__((noinline)) PyObject *looked_up(Dispatcher &dispatcher, const Give
     case plan::Replayed::elsewhere:
         return in_python(dispatcher, given);
     default:
+        observed.times.made_here();
         return nullptr;
     }
 }
 
+// The name of a kernel; borrowed, or null with the Python error set.
+PyObject *name_of(Dispatcher &dispatcher, PyObject *object) {
+    if (!dispatcher.name) {
+        dispatcher.name = Ref::steal(PyObject_GetAttr(object, dispatcher.state->names.name.get()));
+    }
+    return dispatcher.name.get();
+}
+
 // Makes a call, unless its entry is a fallback, which it returns in `unreplayed`.
-PyObject *replayed(Dispatcher &dispatcher, const Given &given, Unreplayed *unreplayed) {
+PyObject *replayed(Dispatcher &dispatcher, const Given &given, Observed &observed,
+                   Unreplayed *unreplayed) {
     State &state = *dispatcher.state;
     if (!dispatcher.prepared || !state.torch.ready || !state.configured) {
         return in_python(dispatcher, given);
@@ -311,6 +307,7 @@ PyObject *replayed(Dispatcher &dispatcher, const Given &given, Unreplayed *unrep
     const Modes modes = state.torch.modes();
     const Answer ours = is_ours(state, modes);
     if (ours == Answer::error) return nullptr;
+    if (observed.times.opened(state) && name_of(dispatcher, given.self) == nullptr) return nullptr;
     size_t number = 0;
     const char *reason = "";
     const Form *form =
@@ -320,37 +317,59 @@ PyObject *replayed(Dispatcher &dispatcher, const Given &given, Unreplayed *unrep
                                     Reserved::nothing, &number, &reason);
     if (form == nullptr || !form->options.empty()) return in_python(dispatcher, given);
     if (Entry *entry = dispatcher.steady.entry_for(dispatcher.parameters, given, *form)) {
+        observed.times.arguments_read();
         unreplayed->entry.emplace(entry);
-        unreplayed->args = ordered(dispatcher, given, *form);
+        unreplayed->args = ordered(dispatcher.parameters, state.leaf_types, given, *form);
         return nullptr;
     }
-    return looked_up(dispatcher, given, *form, modes, unreplayed);
+    return looked_up(dispatcher, given, *form, modes, observed, unreplayed);
+}
+
+// Makes a call. Inlined into both of its callers: the usual one does no more than it must.
+inline __attribute__((always_inline)) PyObject *made(Dispatcher &dispatcher, const Given &given,
+                                                     bool is_profiled) {
+    if (Py_EnterRecursiveCall(" while calling a kernel")) return nullptr;
+    Observed observed{is_profiled, Times(*dispatcher.state)};
+    PyObject *result = nullptr;
+    try {
+        Unreplayed unreplayed;
+        if (!dispatcher.variadic.any()) {
+            result = replayed(dispatcher, given, observed, &unreplayed);
+        } else {
+            Gathered gathered;
+            if (gather(dispatcher.parameters, dispatcher.variadic, given, &gathered)) {
+                result = replayed(dispatcher, gathered.given, observed, &unreplayed);
+            }
+        }
+        if (unreplayed.entry) {
+            observed.times.made_here();
+            result = run_unreplayed(dispatcher, given.self, unreplayed);
+        }
+    } catch (const std::bad_alloc &) {
+        PyErr_NoMemory();
+    } catch (const Malformed &) {
+        result = nullptr;  // with the Python error set
+    }
+    observed.times.ended(dispatcher.name.get());
+    Py_LeaveRecursiveCall();
+    return result;
+}
+
+// Makes a call in a range that profilers show.
+__attribute__((noinline)) PyObject *shown(Dispatcher &dispatcher, const Given &given) {
+    const Ref range = open_range(*dispatcher.state, name_of(dispatcher, given.self), false);
+    if (!range) return nullptr;
+    PyObject *result = made(dispatcher, given, true);
+    close_range(*dispatcher.state, range);
+    return result;
 }
 
 PyObject *dispatching_call(PyObject *object, PyObject *const *args, size_t nargsf,
                            PyObject *names) {
     const Given given{object, args, PyVectorcall_NARGS(nargsf), names};
     Dispatcher &dispatcher = *dispatcher_of(object);
-    if (Py_EnterRecursiveCall(" while calling a kernel")) return nullptr;
-    PyObject *result = nullptr;
-    try {
-        Unreplayed unreplayed;
-        if (!dispatcher.variadic.any()) {
-            result = replayed(dispatcher, given, &unreplayed);
-        } else {
-            Gathered gathered;
-            if (gather(dispatcher.parameters, dispatcher.variadic, given, &gathered)) {
-                result = replayed(dispatcher, gathered.given, &unreplayed);
-            }
-        }
-        if (unreplayed.entry) result = run_unreplayed(dispatcher, object, unreplayed);
-    } catch (const std::bad_alloc &) {
-        PyErr_NoMemory();
-    } catch (const Malformed &) {
-        result = nullptr;  // with the Python error set
-    }
-    Py_LeaveRecursiveCall();
-    return result;
+    if (dispatcher.state->profilers.look()) return shown(dispatcher, given);
+    return made(dispatcher, given, false);
 }
 
 // ---- the type -----------------------------------------------------------------------------------

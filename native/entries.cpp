@@ -4,6 +4,14 @@
 
 namespace tzero {
 
+void Entry::remember(const Leaves &leaves) {
+    words.assign(leaves.words, leaves.words + leaves.word_count);
+    constants.clear();
+    for (size_t k = 0; k < leaves.constant_count; ++k) {
+        constants.push_back(Ref::borrow(leaves.constants[k]));
+    }
+}
+
 int Entry::visit(visitproc visit, void *arg) const {
     Py_VISIT(bound.get());
     const int result = plan == nullptr ? 0 : plan->visit(visit, arg);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "fallback.h"
+#include "leaves.h"
 #include "plan.h"
 #include "spec.h"
 
@@ -33,6 +34,9 @@ struct Entry {
 
     size_t uses = 1;        // references: the table's, and those of running calls
     bool in_table = false;  // false while a running call uses a dropped entry
+
+    // Copies the key of a call.
+    void remember(const Leaves &leaves);
 
     int visit(visitproc visit, void *arg) const;
 };

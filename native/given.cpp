@@ -34,6 +34,22 @@ bool collect(const Given &given, Ref *args, Ref *kwargs) {
     return true;
 }
 
+Ref ordered(const std::vector<Parameter> &parameters, const LeafTypes &types, const Given &given,
+            const Form &form) {
+    Ref made = Ref::steal(PyTuple_New(static_cast<Py_ssize_t>(parameters.size())));
+    for (size_t k = 0; made && k < parameters.size(); ++k) {
+        PyObject *value = argument_of(parameters, given, form, k);
+        if (Py_TYPE(value) == types.constant) {
+            value = PyObject_GetAttr(value, types.value);
+            if (value == nullptr) return {};
+        } else {
+            Py_INCREF(value);
+        }
+        PyTuple_SET_ITEM(made.get(), static_cast<Py_ssize_t>(k), value);
+    }
+    return made;
+}
+
 Variadic variadic_of(const std::vector<Parameter> &parameters) {
     Variadic found;
     for (size_t k = 0; k < parameters.size(); ++k) {

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "arguments.h"
+#include "leaves.h"
 #include "python.h"
 
 namespace tzero {
@@ -27,6 +28,11 @@ inline PyObject *argument_of(const std::vector<Parameter> &parameters, const Giv
     const Py_ssize_t place = form.place[k];
     return place < 0 ? parameters[k].fallback.get() : given.arguments[place];
 }
+
+// The arguments of a call in the order of the parameters, as a tuple: what the host function gets.
+// Empty with the Python error set.
+Ref ordered(const std::vector<Parameter> &parameters, const LeafTypes &types, const Given &given,
+            const Form &form);
 
 // Positional arguments as a tuple, named ones as a dict. False with the Python error set.
 bool collect(const Given &given, Ref *args, Ref *kwargs);

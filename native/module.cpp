@@ -20,6 +20,7 @@
 #include "sizes.h"
 #include "spec.h"
 #include "state.h"
+#include "timestamps.h"
 #include "tracing.h"
 
 #ifndef TZERO_VERSION
@@ -184,6 +185,26 @@ PyObject *configure_plans(PyObject *module, PyObject *args, PyObject *kwargs) {
     state->torch.keys_of_views = keys_of_views;
     state->torch.ready = ready != 0;
     Py_RETURN_NONE;
+}
+
+PyObject *open_profilers(PyObject *module, PyObject *) {
+    const char *missing = state_of(module)->profilers.open();
+    return PyUnicode_FromString(missing == nullptr ? "" : missing);
+}
+
+PyObject *configure_profilers(PyObject *module, PyObject *range) {
+    Profilers &profilers = state_of(module)->profilers;
+    profilers.ready = false;
+    profilers.range = Ref::borrow(range);
+    profilers.ready = true;
+    Py_RETURN_NONE;
+}
+
+// For the check that it is what torch says.
+PyObject *profilers_look(PyObject *module, PyObject *) {
+    const Profilers &profilers = state_of(module)->profilers;
+    return Py_BuildValue("NN", PyBool_FromLong(profilers.look_here()),
+                         PyBool_FromLong(profilers.look_everywhere()));
 }
 
 PyObject *tensor_version(PyObject *module, PyObject *value) {
@@ -396,6 +417,11 @@ int intern_all(Names &names) {
         {&names.function, "function"},
         {&names.launch_metadata, "launch_metadata"},
         {&names.module, "module"},
+        {&names.name, "name"},
+        {&names.function_name, "__name__"},
+        {&names.enter, "__enter__"},
+        {&names.exit, "__exit__"},
+        {&names.timestamps, "timestamps"},
     };
     for (const auto &[name, text] : all) {
         if (intern(*name, text) < 0) return -1;
@@ -435,6 +461,7 @@ int exec(PyObject *module) {
     if (add_nearest(module, state) < 0 || add_run(module) < 0) return -1;
     if (add_tracing(module, state) < 0 || add_following(module, state) < 0) return -1;
     if (add_wrappers(module, state) < 0 || add_compiled(module, state) < 0) return -1;
+    if (add_timestamps(module, state) < 0) return -1;
     return add_ring(module, state);
 }
 
@@ -443,6 +470,8 @@ template <typename Visitor> int each_reference(State &state, Visitor visit) {
     for (Ref *each : {&state.launchable, &state.launching, &state.dispatching, &state.ring, &state.nearest,
                       &state.on_grid, &state.bound, &state.on_bound, &state.stepping,
                       &state.get_threshold, &state.set_threshold,
+                      &state.timestamps_type, &state.record, &state.timestamps,
+                      &state.profilers.range,
                       &state.tensor_type, &state.parameter_type, &state.exchange_capsule,
                       &state.knobs, &state.more_knobs, &state.hook_chain, &state.runtime_knobs,
                       &state.driver, &state.events, &state.watched, &state.log_cache,
@@ -476,7 +505,7 @@ int clear(PyObject *module) {
     State *state = state_of(module);
     if (state == nullptr) return 0;
     state->configured = false;
-    state->torch.ready = false;
+    state->torch.ready = state->profilers.ready = false;
     state->leaf_types = {};
     forget_versions(*state);
     return each_reference(*state, [](Ref &each) {
@@ -513,6 +542,16 @@ PyMethodDef methods[] = {
                "plain_included, plain_excluded, settings, ready, storage, gradients, makes_views, "
                "view_key, keys_of_views)\n--\n\n"
                "Set where plans read torch's objects, and whether plans may be native.")},
+    {"open_profilers", open_profilers, METH_NOARGS,
+     PyDoc_STR("open_profilers($module, /)\n--\n\n"
+               "Find torch's profilers; the name of a missing symbol, or ''.")},
+    {"configure_profilers", configure_profilers, METH_O,
+     PyDoc_STR("configure_profilers($module, range, /)\n--\n\n"
+               "Set what makes a range of a name; ranges are made from now on.")},
+    {"profilers_look", profilers_look, METH_NOARGS,
+     PyDoc_STR("profilers_look($module, /)\n--\n\n"
+               "Whether a profiler looks at this thread, and whether one looks at all; only after "
+               "open_profilers has found everything.")},
     {"tensor_version", tensor_version, METH_O,
      PyDoc_STR("tensor_version($module, tensor, /)\n--\n\nThe version counter of a tensor.")},
     {"bump_version", one_more_version, METH_O,

@@ -302,13 +302,13 @@ Replayed Replay::run(Ref *result) {
 Replayed may_replay(State &state, PyObject *self, const Plan &plan, const Leaves &leaves,
                     const Applied *applied) {
     Frame frame(plan.slots.size());
-    return Replay(state, self, plan, leaves, applied, frame).ready();
+    return Replay(state, self, plan, leaves, applied, false, frame).ready();
 }
 
 Replayed replay(State &state, PyObject *self, const Plan &plan, const Leaves &leaves,
-                const Applied *applied, Ref *result) {
+                const Applied *applied, bool is_profiled, Ref *result) {
     Frame frame(plan.slots.size());
-    return Replay(state, self, plan, leaves, applied, frame).run(result);
+    return Replay(state, self, plan, leaves, applied, is_profiled, frame).run(result);
 }
 
 }  // namespace tzero::plan

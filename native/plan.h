@@ -193,8 +193,9 @@ Replayed may_replay(State &state, PyObject *self, const Plan &plan, const Leaves
                     const Applied *applied);
 
 // Replays the plan. `self` is the kernel, whose `_resume` continues in Python where this cannot.
+// `is_profiled`: a profiler looks at this thread, and each launch is in a range.
 Replayed replay(State &state, PyObject *self, const Plan &plan, const Leaves &leaves,
-                const Applied *applied, Ref *result);
+                const Applied *applied, bool is_profiled, Ref *result);
 
 // The attributes of a Triton kernel that its launches read, kept alive while they are used.
 class AttributesOf {

@@ -1,6 +1,7 @@
 #include "quiet.h"
 
 #include "guards.h"
+#include "timestamps.h"
 
 namespace tzero {
 
@@ -20,11 +21,13 @@ Answer is_unverified(State &state) {
     return Answer::yes;
 }
 
-// Whether nothing is measured or verified.
+// Whether nothing is verified. An open record takes the times of calls from now on.
 Answer is_quiet(State &state) {
     PyObject *open = PyDict_GetItemWithError(state.measure.get(), state.names.open.get());
     if (open == nullptr) return PyErr_Occurred() ? Answer::error : Answer::no;
-    if (!PyTuple_CheckExact(open) || PyTuple_GET_SIZE(open) != 1) return Answer::no;
+    if (!PyTuple_CheckExact(open) || PyTuple_GET_SIZE(open) < 1) return Answer::no;
+    const Ref record = Ref::borrow(PyTuple_GET_ITEM(open, PyTuple_GET_SIZE(open) - 1));
+    if (use_record(state, record.get()) < 0) return Answer::error;
     return is_unverified(state);
 }
 

@@ -9,8 +9,8 @@
 
 namespace tzero {
 
-// Whether calls may be replayed natively now: there is no observer, measurement or recording, and
-// no mode of torch that changes what calls do.
+// Whether calls may be replayed natively now: there is no observer and no recording, and no mode of
+// torch that changes what calls do. Finds the open record of `tzero.measure`, too.
 Answer is_ours(State &state, const Modes &modes);
 
 }  // namespace tzero

@@ -33,9 +33,9 @@ struct Frame {
 class Replay {
   public:
     Replay(State &state, PyObject *self, const Plan &plan, const Leaves &leaves,
-           const Applied *applied, Frame &frame)
+           const Applied *applied, bool is_profiled, Frame &frame)
         : state_(state), self_(self), plan_(plan), leaves_(leaves), applied_(applied),
-          frame_(frame) {}
+          frame_(frame), is_profiled_(is_profiled) {}
 
     Replayed run(Ref *result);
 
@@ -61,6 +61,7 @@ class Replay {
     Done call(const Call &step, Py_ssize_t number);
     Done read(const Call &step);
     Done launch(size_t step);
+    Done shown_launch(size_t step);
     bool packed(const Launch &step, char *block) const;
     Done failed(const Launch &step, const int32_t grid[3], int outcome) const;
     Done view(const View &step);
@@ -87,6 +88,7 @@ class Replay {
     void *stream_ = nullptr;
     bool knows_stream_ = false;
     bool ran_python_ = false;  // since the launch guards were checked
+    bool is_profiled_;
 };
 
 }  // namespace tzero::plan

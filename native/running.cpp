@@ -12,10 +12,10 @@
 #include "python.h"
 
 #include <cstddef>
-#include <ctime>
 
 #include "fallback.h"
 #include "kernel.h"
+#include "timestamps.h"
 
 namespace tzero {
 
@@ -241,12 +241,6 @@ PyType_Spec run_spec = {
         Py_TPFLAGS_METHOD_DESCRIPTOR | Py_TPFLAGS_IMMUTABLETYPE,
     run_slots,
 };
-
-uint64_t now() {
-    timespec time{};
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return static_cast<uint64_t>(time.tv_sec) * 1'000'000'000u + static_cast<uint64_t>(time.tv_nsec);
-}
 
 constexpr uint64_t timed_every = 32;  // launches
 

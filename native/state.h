@@ -6,6 +6,7 @@
 #include "arguments.h"
 #include "cuda.h"
 #include "leaves.h"
+#include "profilers.h"
 #include "tensors.h"
 #include "versions.h"
 
@@ -24,6 +25,7 @@ struct Names {
     Ref kwargs, pre_hook, all_kwargs;
     Ref base, shape, strides, block_shape, padding, round_f32_to_tf32;
     Ref bound_run, function, launch_metadata, module;
+    Ref name, function_name, enter, exit, timestamps;
 };
 
 // The attributes of `triton.knobs.runtime`. Valid for this object, while its own dict is empty and
@@ -53,7 +55,7 @@ struct State {
     Ref launchable;  // types
     Ref launching;
     Ref dispatching;
-    Ref ring, nearest, on_grid, bound, on_bound, stepping;
+    Ref ring, nearest, on_grid, bound, on_bound, stepping, timestamps_type;
     Ref get_threshold, set_threshold;  // of gc
     Names names;
 
@@ -101,7 +103,11 @@ struct State {
     RuntimeKnobs runtime;
     KnobsSeen knobs_seen;
     Seen unwatched[2];  // the dicts of events and of the logger, when nothing was observed
-    Seen quiet[2];      // those of measure and of settings, when nothing was measured or verified
+    Seen quiet[2];      // those of measure and of settings, when nothing was verified
+
+    Profilers profilers;  // set by configure_profilers()
+    Ref record;           // the open record of tzero.measure, or None, when it was last read
+    Ref timestamps;       // where it takes the times of calls, or nothing
 };
 
 State *state_of(PyObject *module);

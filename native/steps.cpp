@@ -276,6 +276,18 @@ Replay::Done Replay::launch(size_t number) {
     return outcome == 0 ? Done::yes : failed(step, grid, outcome);
 }
 
+// Launches in a range that profilers show.
+Replay::Done Replay::shown_launch(size_t number) {
+    const Launch &step = plan_.launched(number, applied_);
+    const Ref range = open_launch_range(state_, plan_.functions[step.function].object.get());
+    if (!range) return Done::error;
+    ran_python_ = true;
+    const Done done = launch(number);
+    close_range(state_, range);
+    ran_python_ = true;
+    return done;
+}
+
 // Calls a function of torch; null with the Python error set.
 Ref Replay::called(const Call &step) {
     Ref kept[most_arguments];
@@ -326,7 +338,7 @@ Replay::Done Replay::step(const Step &step) {
     case Step::view: return view(plan_.views[step.at]);
     case Step::call: return call(plan_.calls[step.at], step.number);
     case Step::read: return read(plan_.calls[step.at]);
-    default: return launch(step.at);
+    default: return is_profiled_ ? shown_launch(step.at) : launch(step.at);
     }
 }
 

@@ -27,7 +27,7 @@ struct Launching {
 
 Kernel *kernel_of(PyObject *object) { return reinterpret_cast<Launchable *>(object)->kernel; }
 
-PyObject *guarded_launch(Call &call) {
+inline __attribute__((always_inline)) PyObject *guarded_launch(Call &call) {
     if (Py_EnterRecursiveCall(" while launching a kernel")) return nullptr;
     PyObject *result = nullptr;
     try {
@@ -37,6 +37,22 @@ PyObject *guarded_launch(Call &call) {
     }
     Py_LeaveRecursiveCall();
     return result;
+}
+
+// Launches in a range that profilers show.
+__attribute__((noinline)) PyObject *shown_launch(Call &call) {
+    const State &state = *call.kernel->state;
+    PyObject *of = call.kernel->of;
+    const Ref range =
+        open_launch_range(state, of == nullptr ? reinterpret_cast<PyObject *>(call.self) : of);
+    if (!range) return nullptr;
+    PyObject *result = guarded_launch(call);
+    close_range(state, range);
+    return result;
+}
+
+inline PyObject *observed_launch(Call &call) {
+    return call.kernel->state->profilers.look() ? shown_launch(call) : guarded_launch(call);
 }
 
 // ---- Launching ----------------------------------------------------------------------------------
@@ -50,7 +66,7 @@ PyObject *launching_call(PyObject *object, PyObject *const *args, size_t nargsf,
               PyVectorcall_NARGS(nargsf),
               names,
               false};
-    return guarded_launch(call);
+    return observed_launch(call);
 }
 
 int launching_traverse(PyObject *object, visitproc visit, void *arg) {
@@ -320,7 +336,7 @@ PyObject *run_launchable(Launchable *self, PyObject *const *args, Py_ssize_t nar
         return PyObject_Vectorcall(method.get(), args, static_cast<size_t>(nargs), names);
     }
     call.grid.known = read_grid(call.grid.object, call.grid.size);
-    return guarded_launch(call);
+    return observed_launch(call);
 }
 
 int add_types(PyObject *module, State *state) {

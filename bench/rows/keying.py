@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 
 import tzero
+from bench.kernels import add2
+from bench.measure import Loop, calls_of
 from bench.record import Target
 from bench.rows.row import Case, Row
 from tzero import settings
@@ -171,6 +173,26 @@ def _measure_off() -> Case:
     return Case({"the question": tzero.measure.active, "hit": lambda: kernel(x, y)}, check)
 
 
+def _measure_on() -> Case:
+    """A replayed call in an open record, and the same call without one."""
+    x, y = torch.randn(N), torch.randn(N)
+    kernel = tzero.kernel(add2)
+    for _ in range(3):
+        kernel(x, y)
+
+    def recorded(times: int) -> None:
+        with tzero.measure.recording():
+            for _ in range(times):
+                kernel(x, y)
+
+    def check() -> None:
+        with tzero.measure.recording() as record:
+            torch.testing.assert_close(kernel(x, y), x + y)
+        assert record.count("run", kernel.name) == 1
+
+    return Case({"recorded": Loop(recorded), "call": calls_of(kernel, [(x, y)])}, check)
+
+
 def _beside_helion(what: str, title: str, make: Callable[[int], Case], count: int) -> Row:
     return Row(
         f"key.{what}.{count}",
@@ -224,6 +246,16 @@ ROWS = (
         baseline="hit",
         unit="us",
         target=Target("ratio", 0.05),
+        interpreted=False,
+    ),
+    Row(
+        "key.measure.on",
+        "A replayed call while tzero.measure records it",
+        _measure_on,
+        subject="recorded",
+        baseline="call",
+        unit="us",
+        target=Target("ratio", 1.4),
         interpreted=False,
     ),
     Row(

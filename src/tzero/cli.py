@@ -8,6 +8,7 @@ code  meaning
 0     done
 1     done, but: damaged entries, files that could not be removed, no kernel called,
       something that the doctor found broken
+n     ``bench`` and ``run``: the program ended with this status
 2     the command line or a ``TZERO_`` variable is invalid
 3     the cache is not private or cannot be read; nothing was done
 ====  =============================================================================
@@ -18,15 +19,18 @@ It must not do any work itself: it calls other modules and prints their results.
 from __future__ import annotations
 
 import json
+import os
+import statistics
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
+from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -37,6 +41,9 @@ from tzero.cache.disk import Disk, Removed, Verdict
 from tzero.cache.store import location
 from tzero.errors import CacheRefused, InvalidArgument, InvalidSetting
 
+if TYPE_CHECKING:
+    from tzero.api.bench import Measured
+
 __all__ = ["app", "main"]
 
 _SHORT = {"help_option_names": ["-h", "--help"]}
@@ -46,7 +53,12 @@ cache = typer.Typer(
 )
 app.add_typer(cache, name="cache")
 
+Program = Annotated[str, typer.Argument(help="A Python program, or a module after -m.")]
+Arguments = Annotated[list[str] | None, typer.Argument(help="Its arguments.")]
+IsModule = Annotated[bool, typer.Option("-m", help="TARGET is a module's name.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+INTERRUPTED = 130  # as shells report it
+
 Remove = Annotated[bool, typer.Option("--remove", help="Remove damaged entries.")]
 
 
@@ -138,42 +150,97 @@ def explain(
 # Everything after the script belongs to the script, options included.
 @app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 def bench(
-    script: Annotated[str, typer.Argument(help="A Python program that calls kernels.")],
-    arguments: Annotated[list[str] | None, typer.Argument(help="Its arguments.")] = None,
+    target: Program,
+    arguments: Arguments = None,
+    is_module: IsModule = False,
+    runs: Annotated[int | None, typer.Option(min=1, help="Runs of each kind to count.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run a program, then time each kernel it called with and without tzero."""
-    # Imported here: this command alone needs torch.
-    from tzero.calls.compare import compare, watch
+    """Run a program several times, without and with tzero; then say what it gains."""
+    # Imported here: these commands alone need torch.
+    from tzero.api import bench as measuring
 
-    _check_program(script)
-    seen = watch(script, arguments or [])
-    rows = compare(seen)
+    if not is_module:
+        _check_program(target)
+    program = measuring.Program(target, arguments or [], is_module)
+    tell = _tell if sys.stderr.isatty() else _ignore
+    try:
+        found = measuring.measure(program, tell, output=2 if as_json else 1, runs=runs)
+    except measuring.Failed as failed:
+        tell("")
+        print(failed.errors, end="", file=sys.stderr)
+        _fail(failed, failed.status)
+    except KeyboardInterrupt:
+        tell("")
+        _fail("interrupted; nothing is reported", INTERRUPTED)
+    tell("")
     if as_json:
-        print(json.dumps([{**asdict(row), "times": row.times} for row in rows]))
-        return
-    if not rows:
-        print(
-            "The program called no kernel of tzero. Put @tzero.kernel on a function that launches\n"
-            "kernels, replace @triton.jit by @tzero.jit, or call tzero.helion.install() before\n"
-            "Helion kernels are called."
-        )
-        raise typer.Exit(1)
-    table = Table("kernel", "calls", "without", "with tzero", "times", "how", title="µs a call")
-    for row in rows:
-        calls = "" if row.calls is None else str(row.calls)
-        numbers = (
-            "" if each is None else f"{each:.1f}" for each in (row.before, row.after, row.times)
-        )
-        table.add_row(Text(row.kernel), calls, *numbers, Text(row.how))
-    Console().print(table)
+        print(json.dumps(found.facts()))
+    elif found.rows:
+        _show_bench(found)
+    else:
+        print("The program launched no Triton kernel, and called no kernel of tzero.")
+    raise typer.Exit(0 if found.rows else 1)
+
+
+def _tell(line: str) -> None:
+    """Replace the line about progress, which stays if it ends with a newline."""
+    print(f"\r\x1b[K{line and f'tzero: {line}'}", end="", file=sys.stderr, flush=True)
+
+
+def _ignore(line: str) -> None:
+    """Do nothing: stderr is no terminal."""
+
+
+def _show_bench(found: Measured) -> None:
+    seconds = statistics.median(found.without)
+    title = "µs a call, without and with tzero"
+    table = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False, padding=0)
+    table.add_column("kernel", overflow="fold")
+    for name in ("calls", "without", "with", "times", "share"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("how", overflow="fold")
+    for row in found.rows:
+        numbers = ["" if n is None else f"{n:.1f}" for n in (row.before, row.after, row.times)]
+        calls = "" if row.calls is None else f"{row.calls:,}"
+        share = row.share(seconds)
+        part = "" if share is None else f"{share:.0%}"
+        table.add_row(Text(row.kernel), calls, *numbers, part, Text(row.how))
+    console = Console(highlight=False)
+    console.print(table)
+    console.print(_whole(found))
+
+
+def _whole(found: Measured) -> str:
+    """What the program gains, and how that was measured."""
+
+    def span(seconds: list[float]) -> str:
+        return f"{_seconds(min(seconds))} to {_seconds(max(seconds))}"
+
+    one, other = statistics.median(found.without), statistics.median(found.with_tzero)
+    runs = len(found.without)
+    each = "One run of each"
+    if runs > 1:
+        each = f"Medians of {runs} runs of each, alternating (without {span(found.without)}, with "
+        each += f"{span(found.with_tzero)})"
+    return (
+        f"The whole program: {_seconds(one)} without tzero, {_seconds(other)} with it, "
+        f"{found.times:.2f} times as fast.\n"
+        f"{each}; the first run of each is not counted. The clock starts at the program's first "
+        "line, after torch, Triton and tzero were imported. µs are those of a call alone, with the "
+        "arguments of the first one; share is calls x µs without tzero, of the whole run."
+    )
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"
 
 
 @app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 def run(
-    target: Annotated[str, typer.Argument(help="A Python program, or a module after -m.")],
-    arguments: Annotated[list[str] | None, typer.Argument(help="Its arguments.")] = None,
-    is_module: Annotated[bool, typer.Option("-m", help="TARGET is a module's name.")] = False,
+    target: Program,
+    arguments: Arguments = None,
+    is_module: IsModule = False,
 ) -> None:
     """Run a program whose Triton and Helion kernels tzero launches; then say how, on stderr."""
     from tzero.api.install import install, installed
@@ -182,10 +249,11 @@ def run(
     if not is_module:
         _check_program(target)
     install()
+    own = os.getpid()
     try:
         program.run(target, arguments or [], is_module=is_module)
     finally:
-        if not settings.current().quiet:
+        if not settings.current().quiet and os.getpid() == own:  # no child of the program
             print(installed(), file=sys.stderr)
 
 

@@ -1,8 +1,9 @@
 """How long each stage of a call takes, as a table and as a trace.
 
-Enters: stages, as the code passes through them. Leaves: a table, and a trace that Perfetto opens.
-It must not know what a stage means. A caller on a hot path calls `active` once; while nothing is
-recorded, that is the only cost.
+Enters: stages, as the code passes through them, and times that native code notes of its calls.
+Leaves: a table, and a trace that Perfetto opens. It must not know what a stage means. A caller on a
+hot path calls `active` once; while nothing is recorded, that is the only cost. Native code finds
+the open record in `_open`.
 
     >>> with recording() as record:
     ...     with record.stage("bind", "add"):
@@ -20,8 +21,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from operator import attrgetter
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from tzero import locks
 
@@ -49,6 +51,22 @@ class Span(NamedTuple):
         return self.end - self.start
 
 
+_END = attrgetter("end")
+
+
+class Timestamps(Protocol):
+    """Times that native code has noted of the calls it made."""
+
+    @property
+    def dropped(self) -> int:
+        """How many calls found no room."""
+        ...
+
+    def take(self) -> list[tuple[str, str, int, int, int]]:
+        """The spans since the last time, which are forgotten: the first five fields of each."""
+        ...
+
+
 class Record:
     """The spans of all threads while it was open. It prints as a table.
 
@@ -60,7 +78,23 @@ class Record:
     """
 
     def __init__(self) -> None:
-        self.spans: list[Span] = []  # only appended to, which is atomic
+        self._spans: list[Span] = []  # only appended to, which is atomic; this one too:
+        self._native: list[Span] = []
+        self.timestamps: Timestamps | None = None
+        """Set by native code, when it makes the first call while this record is open."""
+
+    @property
+    def spans(self) -> list[Span]:
+        """All spans so far, in the order in which they ended."""
+        if self.timestamps is not None:
+            self._native += [Span(*each) for each in self.timestamps.take()]
+        return sorted([*self._spans, *self._native], key=_END)
+
+    @property
+    def dropped(self) -> int:
+        """How many calls are missing, because native code had no room to note more. Reading
+        `spans` makes room."""
+        return 0 if self.timestamps is None else self.timestamps.dropped
 
     @contextmanager
     def stage(self, name: str, kernel: str) -> Iterator[None]:
@@ -70,20 +104,20 @@ class Record:
             yield
         finally:
             end = time.perf_counter_ns()
-            self.spans.append(Span(name, kernel, start, end, threading.get_ident()))
+            self._spans.append(Span(name, kernel, start, end, threading.get_ident()))
 
     def add(self, span: Span) -> None:
         """Add a span that was timed elsewhere, such as in a worker process."""
-        self.spans.append(span)
+        self._spans.append(span)
 
     def count(self, stage: str, kernel: str) -> int:
         """How often a stage ran for a kernel."""
-        return sum(s.stage == stage and s.kernel == kernel for s in list(self.spans))
+        return sum(s.stage == stage and s.kernel == kernel for s in self.spans)
 
     def __str__(self) -> str:
         rows = [("kernel", "stage", "times", "total µs", "median µs")]
         groups: dict[tuple[str, str], list[int]] = {}
-        for span in list(self.spans):
+        for span in self.spans:
             groups.setdefault((span.kernel, span.stage), []).append(span.nanoseconds)
         for (kernel, stage), times in groups.items():
             middle = sorted(times)[len(times) // 2]
@@ -97,10 +131,13 @@ class Record:
             cells = [row[k].ljust(widths[k]) for k in (0, 1)]
             cells += [row[k].rjust(widths[k]) for k in (2, 3, 4)]
             lines.append("  ".join(cells).rstrip())
+        if self.dropped:
+            lines.append(f"{self.dropped} more calls found no room; read spans more often")
         return "\n".join(lines)
 
     def write_trace(self, path: str | os.PathLike[str]) -> None:
         """Write the spans as a trace file, which ui.perfetto.dev and Chrome open."""
+        spans = self.spans
         events = [
             {
                 "name": span.stage,
@@ -112,9 +149,9 @@ class Record:
                 "tid": span.thread,
                 "args": {"kernel": span.kernel},
             }
-            for span in list(self.spans)
+            for span in spans
         ]
-        others = {span.process for span in list(self.spans)} - {0, os.getpid()}
+        others = {span.process for span in spans} - {0, os.getpid()}
         events += [
             {"name": "process_name", "ph": "M", "pid": pid, "args": {"name": "tzero worker"}}
             for pid in sorted(others)

@@ -27,7 +27,7 @@ from tests.native.native_plans import (
     warm,
     xy,
 )
-from tzero import events, measure, settings
+from tzero import events, settings
 from tzero.plans.plan import Allocate, Constant, Scalar, Tensor
 from tzero.reading.guards import Check, Equal, Same
 
@@ -307,10 +307,9 @@ class _Mode(TorchDispatchMode):
         _Mode,
         lambda: torch.autocast("cpu"),
         lambda: events.observe(lambda event: None),
-        lambda: measure.recording(),
         lambda: settings.override(verify=True),
     ],
-    ids=["device", "function mode", "dispatch mode", "autocast", "observer", "measure", "verify"],
+    ids=["device", "function mode", "dispatch mode", "autocast", "observer", "verify"],
 )
 def test_who_listens_is_served_by_the_twin(xy: Any, context: Any) -> None:
     kernel = Stub(lambda x, y: "host", lambda x, y: plan((), (), Constant("plan")))

@@ -298,6 +298,7 @@ def test_ids_are_the_ones_that_were_published() -> None:
         *(f"key.{what}.{count}" for what in ("extract", "bind", "call") for count in (2, 8, 16)),
         "key.entries.10000",
         "key.measure.off",
+        "key.measure.on",
         "key.memory",
         "launch.triton.2",
         "launch.triton.8",
@@ -348,7 +349,7 @@ def test_ids_are_the_ones_that_were_published() -> None:
     assert list(targets.values()) == [
         *(1.3, 1.0, 1.5, 2.0, 0.6, 0.25, 2.0),
         *[0.5] * 6,
-        *(1.15, 0.05, 4096),
+        *(1.15, 0.05, 1.4, 4096),
         *[0.08] * 3,
         *[0.5] * 3,
         *(1.25, 1.5, 1.8),

@@ -41,6 +41,7 @@ __all__ = [
     "put_before_run",
     "replace",
     "replaced",
+    "subscripted",
 ]
 
 ENTRIES: Mapping[str, tuple[type, str]] = {
@@ -172,6 +173,43 @@ def put_before_run(shown: Callable[..., Any] | None) -> None:
     with _lock:
         _shown = shown
         _put()
+
+
+@contextmanager
+def subscripted(
+    note: Callable[[Any, Any, tuple[Any, ...], Mapping[str, Any]], None],
+) -> Iterator[None]:
+    """Call a function before each launch that is written ``kernel[grid](...)``, until the block
+    ends: with the kernel or what is around it, the grid, and the arguments. Whichever function
+    serves subscripts now does so meanwhile.
+
+    ::
+
+        with subscripted(lambda kernel, grid, args, kwargs: print(kernel.__name__)):
+            add_kernel[(1,)](x, y, out, 64)
+    """
+    kind, name = ENTRIES["subscript"]
+    with _lock:
+        inner = vars(kind)[name]
+
+    def subscript(self: Any, grid: Any) -> Any:
+        launch = inner.__get__(self, type(self))(grid)
+
+        def noted(*args: Any, **kwargs: Any) -> Any:
+            note(self, grid, args, kwargs)
+            return launch(*args, **kwargs)
+
+        return noted
+
+    with _lock:
+        setattr(kind, name, subscript)
+    try:
+        yield
+    finally:
+        with _lock:
+            if vars(kind)[name] is subscript:
+                setattr(kind, name, inner)
+                _put()
 
 
 def _show(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:

@@ -1,36 +1,38 @@
-"""`tzero bench`: runs a program and times each of its kernels with and without tzero.
+"""Runs a program and times each of its kernels with and without tzero, for `tzero bench`.
 
 ::
 
-    script ── run, observe misses ──► kernels, each with a copy of its arguments
+    program ── run, observe misses and launches ──► kernels, each with a copy of its arguments
                                         └─ called without and with tzero, alternating ──► rows
 
-Enters: a script and its arguments. Leaves: a row for each kernel: what a call costs without and
-with tzero. It must not know how calls are made. Arguments are copied, so that kernels that work in
-place do not change those of the program.
+Enters: a program. Leaves: a row for each kernel: what a call costs without and with tzero. It must
+not know how calls are made. Arguments are copied, so that kernels that work in place do not change
+those of the program.
 """
 
 from __future__ import annotations
 
 import functools
-import statistics
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 import triton
 
 from tzero import events
-from tzero.calls import program
+from tzero.adapters import triton_entries
 from tzero.calls.kernel import Kernel
+from tzero.counts import Count
 from tzero.errors import UnsupportedType
 from tzero.launches.current_call import current
 from tzero.launches.python import PythonJit
+from tzero.launches.tiers import tier
 from tzero.tune.copying import copies
 
-__all__ = ["Row", "compare", "watch"]
+__all__ = ["Row", "Seen", "compare", "watch"]
 
 ROUNDS = 9
 SAMPLE = 5e-3
@@ -38,6 +40,7 @@ MOST_CALLS = 200
 """The most calls in a sample, so that a device's queue is never full."""
 
 Call = Callable[[], object]
+Switch = Callable[[bool], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +64,52 @@ class Row:
         """How many times cheaper a call is with tzero."""
         return None if self.before is None or self.after is None else self.before / self.after
 
+    def share(self, seconds: float) -> float | None:
+        """Which part of a run of so many seconds without tzero its calls take.
 
-def watch(script: str, arguments: Sequence[str]) -> list[tuple[Any, Any]]:
-    """Run a script as a program; returns the kernels it called, each with its arguments.
+        >>> Row("add", 100, 20.0, 2.0, "replayed natively").share(0.01)
+        0.2
+        """
+        if self.calls is None or self.before is None or not seconds:
+            return None
+        return self.calls * self.before / 1e6 / seconds
+
+
+@dataclass(slots=True)
+class Seen:
+    """A kernel that the program called: one of tzero's, or one of Triton's with what is around
+    it."""
+
+    kernel: Any
+    facts: Any
+    """A copy of the arguments of a call; the error if they cannot be copied."""
+    launches: Count = field(default_factory=Count)
+    """How often one of Triton's was launched."""
+
+
+def watch(run: Call) -> list[Seen]:
+    """Run a program; returns the kernels it called, each with its arguments.
 
     ::
 
-        watch("train.py", ["--steps", "3"])
+        watch(lambda: program.run("train.py", ["--steps", "3"]))
     """
-    seen: dict[int, tuple[Any, Any]] = {}
+    seen: dict[int, Seen] = {}
+
+    def keep(kernel: Any, facts: Mapping[str, Any]) -> Seen:
+        """Keep a copy of the first arguments that can be copied: the program may change or free
+        its own."""
+        known = seen.get(id(kernel))
+        if known is not None and not isinstance(known.facts, Exception):
+            return known
+        try:
+            copied = copies(facts)
+        except (UnsupportedType, torch.OutOfMemoryError) as error:  # must not disturb the program
+            copied = error
+        if known is None:
+            known = seen[id(kernel)] = Seen(kernel, copied)
+        known.facts = copied
+        return known
 
     def note(event: events.Event) -> None:
         kernel = event.facts.get("kernel")
@@ -77,46 +117,71 @@ def watch(script: str, arguments: Sequence[str]) -> list[tuple[Any, Any]]:
             return
         if isinstance(kernel, Kernel) and kernel.candidate:  # made by a search
             return
-        known = seen.get(id(kernel))
-        if known is not None and not isinstance(known[1], UnsupportedType):
-            return
         if isinstance(kernel, Kernel) or current.call is None:  # not a launch inside a kernel
-            # Copied now, because the program may change or free its arguments.
-            facts = {name: each for name, each in event.facts.items() if name != "kernel"}
-            try:
-                seen[id(kernel)] = kernel, copies(facts)
-            except UnsupportedType as error:  # must not disturb the program
-                seen[id(kernel)] = kernel, error
+            keep(kernel, {name: each for name, each in event.facts.items() if name != "kernel"})
 
-    with events.observe(note):
-        try:
-            program.run(script, arguments)
-        except SystemExit as left:
-            if left.code not in (None, 0):
-                raise
+    def launch(kernel: Any, grid: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        if current.call is None and not isinstance(kernel, PythonJit):
+            keep(kernel, {"grid": grid, "args": args, "kwargs": dict(kwargs)}).launches.add()
+
+    with ExitStack() as stack:
+        stack.enter_context(events.observe(note))
+        stack.enter_context(triton_entries.subscripted(launch))
+        run()
     return list(seen.values())
 
 
-def compare(seen: Sequence[tuple[Any, Any]]) -> list[Row]:
-    """Time each kernel without and with tzero, alternating.
+def compare(seen: Sequence[Seen]) -> list[Row]:
+    """Time each kernel without and with tzero, alternating. Afterwards Triton launches its own
+    kernels.
 
     ::
 
-        compare(watch("train.py", []))
+        compare(watch(lambda: program.run("train.py", [])))
     """
     rows = []
-    for kernel, facts in seen:
-        name = kernel.name if isinstance(kernel, Kernel) else f"{kernel.__name__}[grid]"
-        if isinstance(facts, UnsupportedType):
-            rows.append(Row(name, None, None, None, f"not timed: {facts}"))
+    for each in seen:
+        kernel, facts = each.kernel, each.facts
+        _launch_natively(False)
+        name = kernel.name if isinstance(kernel, Kernel) else f"{_name_of(kernel)}[grid]"
+        calls = (
+            kernel.stats().calls if isinstance(kernel, Kernel) else each.launches.value()
+        ) or None
+        if isinstance(facts, Exception):
+            rows.append(Row(name, calls, None, None, f"not timed: {facts}"))
         elif isinstance(kernel, Kernel):
-            calls = kernel.stats().calls or None
             take = functools.partial(_of_kernel, kernel, facts["args"])
             rows.append(_row(name, calls, take))
         elif isinstance(kernel, PythonJit):
-            take = functools.partial(_of_launch, kernel, **facts)
-            rows.append(_row(name, None, take))
+            rows.append(_row(name, calls, functools.partial(_of_launch, kernel, **facts)))
+        else:
+            rows.append(_row(name, calls, functools.partial(_of_installed, kernel, **facts)))
+    _launch_natively(False)
     return rows
+
+
+def _launch_natively(on: bool) -> None:
+    """Have native code launch Triton's own kernels, or Triton. Helion's integration stays."""
+    if tier() < 2:
+        return
+    from tzero import _native
+    from tzero.launches import beside
+
+    if on:
+        beside.everywhere(_native, lambda kernel: True)
+    else:
+        beside.nowhere(_native)
+
+
+def _name_of(kernel: Any) -> str:
+    return str(_function_of(kernel).__name__)
+
+
+def _function_of(kernel: Any) -> Any:
+    """The kernel inside autotuners and heuristics."""
+    while not isinstance(kernel, triton.JITFunction) and hasattr(kernel, "fn"):
+        kernel = kernel.fn
+    return kernel
 
 
 def _row(name: str, calls: int | None, take: Callable[[], tuple[float, float, str]]) -> Row:
@@ -144,18 +209,53 @@ def _of_launch(kernel: PythonJit, grid: Any, args: Any, kwargs: Any) -> tuple[fl
     return before, after, "tzero.jit"
 
 
-def _times(before: Call, after: Call) -> tuple[float, float]:
-    """Microseconds a call: the medians of both, sampled alternately."""
+def _of_installed(kernel: Any, grid: Any, args: Any, kwargs: Any) -> tuple[float, float, str]:
+    def launch() -> None:
+        kernel[grid](*args, **kwargs)
+
+    _launch_natively(True)
+    launch()
+    earlier = _launches_of(kernel)
+    before, after = _times(launch, functools.partial(launch), _launch_natively)
+    found = _launches_of(kernel)
+    if found is None or earlier is None:
+        return before, after, "Triton launches: tzero has no native code, or is at a lower tier"
+    if found.native - earlier.native > (found.launches - earlier.launches) / 2:
+        return before, after, "native"
+    reasons = [why for why in found.left if why and found.left[why] > earlier.left.get(why, 0)]
+    return before, after, f"Triton launches: {', '.join(reasons) or 'something sees each launch'}"
+
+
+def _launches_of(kernel: Any) -> Any:
+    if tier() < 2:
+        return None
+    from tzero.launches import beside
+
+    function = _function_of(kernel)
+    return next((each for each in beside.launched() if each.kernel is function), None)
+
+
+def _times(before: Call, after: Call, switch: Switch | None = None) -> tuple[float, float]:
+    """Microseconds a call: the best samples of both, taken alternately, because what else the
+    machine does only adds to them. `switch` is told whether `after` comes next."""
     found: dict[Call, list[float]] = {before: [], after: []}
     counts = {}
+
+    def turn_to(call: Call) -> None:
+        if switch is not None:
+            switch(call is after)
+            call()
+
     for call in found:
+        turn_to(call)
         for _ in range(3):  # compile, record, replay
             call()
         counts[call] = max(1, min(MOST_CALLS, int(SAMPLE / max(_sample(call, 3), 1e-9))))
     for _ in range(ROUNDS):
         for call, times in found.items():
+            turn_to(call)
             times.append(_sample(call, counts[call]))
-    return statistics.median(found[before]) * 1e6, statistics.median(found[after]) * 1e6
+    return min(found[before]) * 1e6, min(found[after]) * 1e6
 
 
 def _sample(call: Call, calls: int) -> float:

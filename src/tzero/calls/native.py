@@ -14,6 +14,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from inspect import Parameter
 from types import ModuleType
@@ -110,7 +111,7 @@ class NativeCalls(Kernel[..., Any]):
         fallback or None, which parameters are compared by value, and the generation."""
         if self.planner is not None:
             self.planner.replays_natively = self._made()[0]
-        result, made = self._answer(args, kwargs)
+        result, made = self._recorded(args, kwargs)
         generation = self._generation()  # before `lasts`: native code compares it once more
         if made is None or settings.current().verify:
             return result, None
@@ -122,7 +123,7 @@ class NativeCalls(Kernel[..., Any]):
     def _unread(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Make a call with arguments of which native code reads only the types. Returns as
         `_missed` does: its result, and a fallback if all calls with such types are made so."""
-        result, made = self._answer(args, kwargs)
+        result, made = self._recorded(args, kwargs)
         generation = self._generation()
         if not isinstance(made, FallbackDescription) or settings.current().verify:
             return result, None
@@ -159,13 +160,24 @@ class NativeCalls(Kernel[..., Any]):
             return None
         return planned.bound, description, None, by_value, generation
 
+    def _recorded(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[Any, Planned | FallbackDescription | None]:
+        """Do `_answer`, which is in the open record as a call."""
+        record = measure.active()
+        if record is None:
+            return self._answer(args, kwargs)
+        with record.stage("call", self.name):
+            return self._answer(args, kwargs)
+
     def _answer(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[Any, Planned | FallbackDescription | None]:
         """Make a call; returns its result, and its plan or fallback unless its bound kernel was
         evicted meanwhile."""
         base, bound, args, number = self._find(args, kwargs)
-        result, outcome = self._run(self._noting.in_call, base, bound, args, number)
+        with self._timed_run():
+            result, outcome = self._run(self._noting.in_call, base, bound, args, number)
         if outcome is None or (base and self.table.found(base, args, number) is not bound):
             return result, None
         if isinstance(outcome, Planned):
@@ -174,6 +186,10 @@ class NativeCalls(Kernel[..., Any]):
             return result, None
         keyless = self.host.config_at is None and not bound.facts
         return result, FallbackDescription(bound, bound.call, self._note, base, keyless)
+
+    def _timed_run(self) -> AbstractContextManager[None]:
+        record = measure.active()
+        return nullcontext() if record is None else record.stage("run", self.name)
 
     def _note(self, base: Raw, bound: BoundKernel[Any], *rest: Any) -> None:
         """Note a value that was given to `specialize` in a fallback that native code made."""
@@ -244,8 +260,8 @@ class NativeCalls(Kernel[..., Any]):
         stages = self.native.STAGES
         if self._look(stages["guards"], *given, **named):
             return ""
-        if events.watched() or measure.active() is not None:
-            return "an observer, a debug log or a measurement sees each call"
+        if events.watched():
+            return "an observer or a debug log sees each call"
         try:
             if describe(self.native, plan) is None:
                 return "Triton has dropped a binary, so the next call is recorded again"

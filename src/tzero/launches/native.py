@@ -9,6 +9,7 @@ Launches that native code cannot make go to the base class, `PythonJit`.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import logging
 import struct
@@ -21,8 +22,8 @@ import torch
 
 import tzero._native as _native  # raises ModuleNotFoundError, with this name, if it is not built
 from tzero import events, settings
-from tzero.adapters import triton_launch
-from tzero.adapters.torch_layout import handle_offset
+from tzero.adapters import torch_profilers, triton_launch
+from tzero.adapters.torch_layout import handle_offset, in_a_new_thread
 from tzero.adapters.torch_modes import untraced
 from tzero.adapters.triton_launch import driver
 from tzero.arguments.extract import ConstExpr
@@ -164,6 +165,9 @@ def configure(native: ModuleType) -> None:
 def make(native: ModuleType) -> type[PythonJit]:
     """Make the kernel class for a build of the native module."""
     configure(native)
+    unseen = in_a_new_thread(functools.partial(torch_profilers.configure, native))
+    if unseen:
+        events.emit(events.Event("fallback", "tzero", f"profilers show no ranges: {unseen}"))
 
     class NativeJit(native.Launchable, PythonJit):  # type: ignore[name-defined]
         """A Triton kernel whose launches are native; `tzero.jit` makes it."""

@@ -19,7 +19,7 @@ from collections.abc import Callable, Hashable, Sequence
 from types import FunctionType, MethodType
 from typing import Any, Generic, NoReturn, TypeVar, cast
 
-from tzero import events, locks, measure, settings
+from tzero import events, locks, settings
 from tzero.adapters import intercept, torch_modes, triton_launch
 from tzero.adapters.python_frames import is_supported
 from tzero.arguments.host import Host
@@ -110,8 +110,7 @@ def drifted(plan: Plan, fact: Drift) -> NoReturn:
 
 def _only_python() -> bool:
     """Whether native code leaves all calls to Python, which then replays plans over sizes too."""
-    watched = events.watched() or measure.active() is not None
-    return watched and not settings.current().verify
+    return events.watched() and not settings.current().verify
 
 
 def _followed(function: Any) -> FunctionType | None:

@@ -1,0 +1,168 @@
+"""`tzero bench`: what a program gains by tzero, as a whole and for each of its kernels.
+
+::
+
+    run 1  without tzero   its output is shown; it compiles, and is not counted
+    run 2  with            watched; then each kernel is timed without and with tzero  ──► rows
+    then   without, with, without, with, ...  nothing is watched                      ──► seconds
+
+Enters: a script or the name of a module, and its arguments. Leaves: a `Measured`. It must not know
+how it is printed. Each run is a process of its own (see `runs`).
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+
+from tzero import settings
+from tzero.api.install import install
+from tzero.api.runs import Ended, Input, run
+from tzero.calls import program
+from tzero.calls.compare import Row, compare, watch
+
+__all__ = ["Failed", "Measured", "Program", "measure"]
+
+SECONDS = 30.0
+"""About how long all runs that are counted may take."""
+MOST_PAIRS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A program as it is given on a command line.
+
+    >>> Program("train.py", ["--steps", "3"]).is_module
+    False
+    """
+
+    target: str
+    arguments: list[str]
+    is_module: bool = False
+
+    def status(self) -> int:
+        """Run it here."""
+        return program.status_of(self.target, self.arguments, is_module=self.is_module)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What a program gains. The lists have the seconds of each run, in the order of the runs.
+
+    >>> Measured([], [2.0, 3.0, 2.2], [1.0, 1.1, 1.3]).times
+    2.0
+    """
+
+    rows: list[Row]
+    without: list[float] = field(default_factory=list)
+    with_tzero: list[float] = field(default_factory=list)
+
+    @property
+    def times(self) -> float | None:
+        """How many times faster the whole program is, by the medians."""
+        if not self.without or not self.with_tzero:
+            return None
+        return statistics.median(self.without) / statistics.median(self.with_tzero)
+
+    def facts(self) -> dict[str, Any]:
+        """All of it, for JSON."""
+        seconds = statistics.median(self.without) if self.without else 0.0
+        rows = [
+            {**asdict(row), "times": row.times, "share": row.share(seconds)} for row in self.rows
+        ]
+        whole = {"without": self.without, "with": self.with_tzero, "times": self.times}
+        return {"kernels": rows, "program": whole}
+
+
+class Failed(Exception):
+    """A run ended with another status than 0, or without a report."""
+
+    def __init__(self, ended: Ended, number: int, has_tzero: bool, given: Input) -> None:
+        how = "with tzero" if has_tzero else "without tzero"
+        if ended.status:
+            what = f"ended with status {ended.status}"
+        else:
+            what = "ended its own process, as os._exit does, so that it cannot be timed"
+        after = " The runs before it ended well." if number > 1 else ""
+        if number > 1 and given.is_terminal:
+            after += " Only the first run can read from a terminal."
+        super().__init__(f"the program {what}, in run {number}, {how}.{after}")
+        self.status = ended.status or 1
+        self.errors = ended.errors
+
+
+def measure(
+    what: Program, tell: Callable[[str], None], *, output: int, runs: int | None = None
+) -> Measured:
+    """Run a program several times. `tell` is told which run begins, in a line that the next one
+    replaces, unless it ends with a newline because the program's output follows. `output` is the
+    file descriptor for what the program writes to stdout in its first run. `runs` is how many
+    without tzero are counted, and as many with it; by default as many as take half a minute, and at
+    most five.
+
+    ::
+
+        measure(Program("train.py", []), print, output=1)
+    """
+    count = 0
+
+    def ended(work: Callable[[], tuple[int, Any]], has_tzero: bool) -> Any:
+        nonlocal count
+        count += 1
+        found = run(work, given, output=output if count == 1 else None)
+        if found.status or found.report is None:
+            raise Failed(found, count, has_tzero, given)
+        return found.report
+
+    with Input() as given:
+        tell("run 1, without tzero: it may compile, and is not counted\n")
+        seconds = ended(functools.partial(_timed, what, False), False)
+        tell("run 2, with tzero: each kernel is timed at the end")
+        rows = [Row(**each) for each in ended(functools.partial(_watched, what), True)]
+        measured = Measured(rows)
+        if not rows:
+            return measured
+        pairs = runs or max(1, min(MOST_PAIRS, int(SECONDS / 2 / max(seconds, 1e-3))))
+        for _ in range(pairs):
+            for has_tzero, into in ((False, measured.without), (True, measured.with_tzero)):
+                how = "with" if has_tzero else "without"
+                tell(f"run {count + 1} of {2 + 2 * pairs}, {how} tzero")
+                into.append(ended(functools.partial(_timed, what, has_tzero), has_tzero))
+    return measured
+
+
+# -- in a child ------------------------------------------------------------------------------------
+
+
+def _timed(what: Program, has_tzero: bool) -> tuple[int, float]:
+    """Run the program; its status, and seconds from its first line to its end."""
+    with settings.applied({} if has_tzero else {"TZERO_TIER": "0"}):
+        if has_tzero:
+            install()
+        start = time.perf_counter()
+        status = what.status()
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            torch.cuda.synchronize()
+        return status, time.perf_counter() - start
+
+
+def _watched(what: Program) -> tuple[int, list[dict[str, Any]]]:
+    """Run the program with tzero; its status, and a row for each kernel that it called."""
+    own, status = os.getpid(), 0
+
+    def run_it() -> None:
+        nonlocal status
+        status = what.status()
+
+    install()
+    seen = watch(run_it)
+    if status or os.getpid() != own:
+        return status, []
+    return status, [asdict(row) for row in compare(seen)]
