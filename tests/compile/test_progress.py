@@ -52,7 +52,7 @@ def test_the_bar_on_a_terminal_names_kernels_and_leaves_no_thread(
     finisher.join()
     assert "softmax[16], add, mul and 2 more" in terminal.getvalue()
     assert "0/5" in terminal.getvalue()
-    assert threading.active_count() == before
+    assert threading.active_count() <= before
 
 
 def test_names_on_a_terminal_are_one_line_without_escapes_and_markup(

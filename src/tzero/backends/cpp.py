@@ -13,6 +13,7 @@ A kernel is a function whose last parameter is a ``tzero::Program``: its place i
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import functools
 import shlex
 import sys
@@ -268,9 +269,7 @@ def request_for(name: str, kernel: str, program: c_source.Program) -> Request:
     """The request for a shared object from a C++ program, to the backend `name`."""
     found = compiler(name)
     # With -x c++ a C compiler compiles C++, but does not link the C++ library.
-    zig = found.command[-2:] == ("ziglang", "cc")
-    command = [*found.command[:-1], "c++"] if zig else found.command
-    library = [] if zig else ["-lc++" if sys.platform == "darwin" else "-lstdc++"]
+    library = [] if _is_zig(found) else ["-lc++" if sys.platform == "darwin" else "-lstdc++"]
     known = [flag for flag in found.flags if not flag.startswith("-std=")]
     flags = (*known, _STANDARD, "-O3", "-ffp-contract=fast", *program.flags, *library)
     return Request(
@@ -278,8 +277,25 @@ def request_for(name: str, kernel: str, program: c_source.Program) -> Request:
         kernel,
         c_source.Program(program.text, program.headers, flags).written(),
         c_source.toolchain_of(f"{found.version} {found.fingerprint}"),
-        {"CXX": shlex.join(command), **settings.compiler_variables()},
+        _places(found),
     )
+
+
+def _is_zig(found: Toolchain) -> bool:
+    return found.command[-2:] == ("ziglang", "cc")
+
+
+def _places(found: Toolchain) -> dict[str, str]:
+    """The environment of a request: where the compiler is, and the variables that it reads."""
+    command = [*found.command[:-1], "c++"] if _is_zig(found) else found.command
+    return {"CXX": shlex.join(command), **settings.compiler_variables()}
+
+
+def for_this_machine(request: Request) -> Request:
+    """A request of `request_for`, made on another machine, with the compiler of this one."""
+    found = compiler(request.backend)
+    c_source.check_tools(request, f"{found.version} {found.fingerprint}")
+    return dataclasses.replace(request, environment=_places(found))
 
 
 def shared_object(request: Request) -> bytes:
@@ -316,6 +332,10 @@ class Cpp:
     def compile(self, request: Request) -> Artifact:
         """Run the compiler."""
         return Artifact({"kernel.so": shared_object(request)})
+
+    def for_this_machine(self, request: Request) -> Request:
+        """The request with the compiler of this machine, if it is the same."""
+        return for_this_machine(request)
 
 
 backend = Cpp()

@@ -317,5 +317,9 @@ class CppPybinding:
         """Run the compiler."""
         return Artifact({"function.so": cpp.shared_object(request)})
 
+    def for_this_machine(self, request: Request) -> Request:
+        """The request with the compiler of this machine, if it is the same."""
+        return cpp.for_this_machine(request)
+
 
 backend = CppPybinding()

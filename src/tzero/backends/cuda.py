@@ -12,6 +12,7 @@ A kernel is a function declared ``extern "C" __global__ void``.
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import functools
 import importlib.util
 import math
@@ -185,7 +186,7 @@ class CudaKernel(source_kernel.Kernel):
             self.__name__,
             program.written(),
             c_source.toolchain_of(compiler.version, compiler.name),
-            {"TZERO_CUDA_COMPILER": compiler.path, **settings.compiler_variables(compiler.name)},
+            _places(compiler),
         )
 
     def _current_arch(self) -> str:
@@ -453,6 +454,11 @@ def _choose(name: Compiler | None) -> _Compiler:
     return found
 
 
+def _places(compiler: _Compiler) -> dict[str, str]:
+    """The environment of a request: where the compiler is, and the variables that it reads."""
+    return {"TZERO_CUDA_COMPILER": compiler.path, **settings.compiler_variables(compiler.name)}
+
+
 @functools.cache
 def _find_nvrtc() -> _Compiler | None:
     for path in _nvrtc_paths():
@@ -532,6 +538,13 @@ class Cuda:
         else:
             made = _by_nvrtc(request.name, program, ctypes.CDLL(path))
         return Artifact({"kernel.cubin": made}, {"arch": program.target})
+
+    def for_this_machine(self, request: Request) -> Request:
+        """The request with the compiler of this machine, if it is the same."""
+        name: Compiler = "nvcc" if request.toolchain.startswith("nvcc") else "nvrtc"
+        compiler = _choose(name)
+        c_source.check_tools(request, compiler.version, compiler.name)
+        return dataclasses.replace(request, environment=_places(compiler))
 
 
 def _by_nvrtc(name: str, program: c_source.Program, library: ctypes.CDLL) -> bytes:

@@ -8,6 +8,7 @@ A kernel is a function declared ``extern "C" __global__ void``, as in CUDA C++.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import re
 import shutil
@@ -91,7 +92,7 @@ class HipKernel(source_kernel.Kernel):
             self.__name__,
             self._program.written(),
             c_source.toolchain_of(version, "hipcc"),
-            {"TZERO_HIPCC": path, **settings.compiler_variables("hipcc")},
+            _places(path),
         )
 
     def device(self) -> tuple[Any, Any]:
@@ -136,6 +137,11 @@ def _find() -> tuple[str, str]:
     return path, f"hipcc {'; '.join(version)}"
 
 
+def _places(path: str) -> dict[str, str]:
+    """The environment of a request: where hipcc is, and the variables that it reads."""
+    return {"TZERO_HIPCC": path, **settings.compiler_variables("hipcc")}
+
+
 class Hip:
     """The backend ``hip``: a code object.
 
@@ -167,6 +173,12 @@ class Hip:
             compiler="hipcc",
         )
         return Artifact({"kernel.hsaco": made}, {"arch": program.target})
+
+    def for_this_machine(self, request: Request) -> Request:
+        """The request with the compiler of this machine, if it is the same."""
+        path, version = _find()
+        c_source.check_tools(request, version, "hipcc")
+        return dataclasses.replace(request, environment=_places(path))
 
 
 backend = Hip()

@@ -31,6 +31,7 @@ What is sent to a worker process, and what comes back:
 
     compile() looks into the caches in the caller's thread, and compiles there if no worker is up.
     A request whose workers are lost is compiled on the thread of its Slot, in this process.
+    After on(executor) a request that no cache has goes to the executor instead.
 
 - ``request.py``: `Request` and `Artifact`, and the bytes of an artifact.
 - ``backend.py``: the protocol of a compiler, and how one is found by name.
@@ -39,6 +40,8 @@ What is sent to a worker process, and what comes back:
 - ``delivery.py``: the threads that run users' code: observers of events, callbacks of futures.
 - ``pending.py``: `Pending`, the future that callers share, and `Job`; ``recent.py``: the LRU table.
 - ``compilers.py``: runs a job in a worker, on a thread, or in the caller.
+- ``executors.py``: `on`, and the jobs at an executor of the user's; ``executor_task.py``: the code
+  that the executor runs.
 - ``thread_pool.py``: threads that take work from a queue; ``budget.py``: how many of them compile
   at a time, in all processes of a user.
 - ``pool.py``: `pool.Slot`, which starts, uses and ends one worker process.
@@ -49,10 +52,21 @@ What is sent to a worker process, and what comes back:
 """
 
 from tzero.compile.accounting import CompileStats, Cost
+from tzero.compile.executors import On, on
 from tzero.compile.request import Artifact, Request
 from tzero.compile.service import AsyncCompile, service
 
-__all__ = ["Artifact", "AsyncCompile", "CompileStats", "Cost", "Request", "service", "top"]
+__all__ = [
+    "Artifact",
+    "AsyncCompile",
+    "CompileStats",
+    "Cost",
+    "On",
+    "Request",
+    "on",
+    "service",
+    "top",
+]
 
 
 def top(count: int = 10) -> list[Cost]:

@@ -30,7 +30,7 @@ from tzero.adapters.triton_launch import CompiledKernel, GPUTarget
 from tzero.backends.triton.compile_request import compile, warm
 from tzero.backends.triton.load_artifact import load
 from tzero.backends.triton.rebuild import NotFaithful
-from tzero.backends.triton.write_request import NotTransportable, request
+from tzero.backends.triton.write_request import NotTransportable, for_this_machine, request
 from tzero.compile import service
 from tzero.compile.request import Artifact, Malformed, Request
 from tzero.errors import CompileFailed
@@ -114,6 +114,9 @@ class _Triton:
 
     def compile(self, request: Request) -> Artifact:
         return compile(request)
+
+    def for_this_machine(self, request: Request) -> Request:
+        return for_this_machine(request)
 
     def warm(self) -> None:
         warm()
