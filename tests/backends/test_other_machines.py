@@ -1,4 +1,4 @@
-"""A request of another machine: compiled where the tools are the same, refused where they differ."""
+"""Requests of another machine: compiled where the tools are the same, else refused."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ from tzero.errors import (
     WorkerDied,
 )
 
-__all__ = ["Answer", "compile_there", "failed", "is_passing", "this_process"]
+__all__ = ["Answer", "compile_there", "failed", "is_passing", "place", "this_process"]
 
 _PASSING = (
     BackendMissing,
@@ -104,7 +104,7 @@ def compile_there(request: Request, sender: str, limit: int) -> Answer:
             payload = service().compile(for_this_machine(request)).encode()
     except Exception as error:
         return failed(error, start)
-    return Answer(payload, None, False, _here(), os.getpid(), time.perf_counter() - start)
+    return Answer(payload, None, False, place(), os.getpid(), time.perf_counter() - start)
 
 
 def failed(error: BaseException, start: float) -> Answer:
@@ -117,7 +117,7 @@ def failed(error: BaseException, start: float) -> Answer:
     passing = is_passing(error)
     if isinstance(error, CompileFailed) and error.__cause__ is not None:
         error = error.__cause__  # a pickle has no cause; the process that asked wraps it again
-    return Answer(None, worker.failure_of(error), passing, _here(), os.getpid(), seconds)
+    return Answer(None, worker.failure_of(error), passing, place(), os.getpid(), seconds)
 
 
 def is_passing(error: BaseException | None) -> bool:
@@ -135,5 +135,10 @@ def is_passing(error: BaseException | None) -> bool:
     return False
 
 
-def _here() -> str:
+def place() -> str:
+    """Names this host and process, for messages.
+
+    >>> str(os.getpid()) in place()
+    True
+    """
     return f"{socket.gethostname()}, process {os.getpid()}"
