@@ -28,6 +28,7 @@ import tzero.compile
 import tzero.errors
 import tzero.events
 import tzero.integrations.helion
+import tzero.integrations.ray
 import tzero.measure
 import tzero.plans.outputs
 import tzero.settings
@@ -96,8 +97,10 @@ PUBLIC = {
         "CompileStats",
         "Cost",
         "On",
+        "Queue",
         "Request",
         "on",
+        "queue",
         "service",
         "top",
     ],
@@ -124,6 +127,7 @@ PUBLIC = {
         "read",
         "variables",
     ],
+    tzero.integrations.ray: ["Cluster", "executor"],
     tzero.integrations.helion: ["install", "installed", "is_kernel", "uninstall", "wrap"],
     tzero.versions: ["SUPPORTED", "Supported", "order", "require"],
 }

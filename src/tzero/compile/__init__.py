@@ -41,7 +41,8 @@ What is sent to a worker process, and what comes back:
 - ``pending.py``: `Pending`, the future that callers share, and `Job`; ``recent.py``: the LRU table.
 - ``compilers.py``: runs a job in a worker, on a thread, or in the caller.
 - ``executors.py``: `on`, and the jobs at an executor of the user's; ``executor_task.py``: the code
-  that the executor runs.
+  that the executor runs; ``redis_queue.py``: an executor whose workers are ``tzero worker``;
+  ``serving.py``: what these do.
 - ``thread_pool.py``: threads that take work from a queue; ``budget.py``: how many of them compile
   at a time, in all processes of a user.
 - ``pool.py``: `pool.Slot`, which starts, uses and ends one worker process.
@@ -51,10 +52,16 @@ What is sent to a worker process, and what comes back:
 ``docs/concurrency.md`` states the guarantees about threads, processes, forks and exits.
 """
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from tzero.compile.accounting import CompileStats, Cost
 from tzero.compile.executors import On, on
 from tzero.compile.request import Artifact, Request
 from tzero.compile.service import AsyncCompile, service
+
+if TYPE_CHECKING:
+    from tzero.compile.redis_queue import Queue, queue
 
 __all__ = [
     "Artifact",
@@ -62,11 +69,19 @@ __all__ = [
     "CompileStats",
     "Cost",
     "On",
+    "Queue",
     "Request",
     "on",
+    "queue",
     "service",
     "top",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in ("Queue", "queue"):
+        raise AttributeError(f"module 'tzero.compile' has no attribute {name!r}")
+    return getattr(importlib.import_module("tzero.compile.redis_queue"), name)  # few need it
 
 
 def top(count: int = 10) -> list[Cost]:

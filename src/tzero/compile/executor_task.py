@@ -13,8 +13,6 @@ that process waits for it.
 from __future__ import annotations
 
 import os
-import secrets
-import socket
 import time
 from concurrent.futures import BrokenExecutor, CancelledError
 from typing import NamedTuple
@@ -47,7 +45,7 @@ _PASSING = (
     WorkerDied,
 )
 
-_token = secrets.token_hex(8)
+_token = os.urandom(8).hex()
 
 
 class Answer(NamedTuple):
@@ -80,7 +78,7 @@ def this_process() -> str:
 
 def _after_fork() -> None:
     global _token
-    _token = secrets.token_hex(8)
+    _token = os.urandom(8).hex()
 
 
 locks.after_fork(_after_fork)
@@ -141,4 +139,4 @@ def place() -> str:
     >>> str(os.getpid()) in place()
     True
     """
-    return f"{socket.gethostname()}, process {os.getpid()}"
+    return f"{os.uname().nodename}, process {os.getpid()}"

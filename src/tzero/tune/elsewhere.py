@@ -35,6 +35,7 @@ from tzero.arguments.host import Host
 from tzero.compile import executors
 from tzero.compile.backend import OtherTools
 from tzero.compile.executor_task import Answer, failed, place
+from tzero.compile.redis_queue import measure_name
 from tzero.compile.request import Artifact, Malformed
 from tzero.config import Config
 from tzero.errors import InvalidArgument
@@ -51,7 +52,7 @@ from tzero.tune.trial import Called, device_of
 from tzero.tune.tuner import Search, Step
 from tzero.tune.turn import TURN, outside_recording
 
-__all__ = ["search_elsewhere", "search_there"]
+__all__ = ["search_elsewhere", "search_there", "this_queue"]
 
 ATTEMPTS = 2
 """How often a search is sent before this process times."""
@@ -158,6 +159,16 @@ def _bytes_of(
         return os.pread(parcel.descriptor, size, 0), parcel.length
     finally:
         os.close(parcel.descriptor)
+
+
+def this_queue() -> str:
+    """The name of the queue of searches for the device of this machine.
+
+    >>> this_queue().partition(":")[0] in ("measure/cpu", "measure/cuda", "measure/hip")
+    True
+    """
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return measure_name(hardware_of(device)[0])
 
 
 # -- in the other process -------------------------------------------------------------------------
