@@ -103,6 +103,7 @@ PUBLIC = {
         "queue",
         "service",
         "top",
+        "warm_pool",
     ],
     tzero.errors: ERRORS,
     tzero.events: ["Event", "Kind", "Observer", "emit", "hushed", "observe", "watched"],

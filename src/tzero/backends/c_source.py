@@ -43,6 +43,7 @@ __all__ = [
     "gist",
     "result_of",
     "run",
+    "source_of",
     "toolchain_of",
 ]
 
@@ -392,6 +393,16 @@ def check_tools(request: Request, version: str, compiler: str = "c") -> None:
     if theirs == version:
         theirs += ", but with other variables or another tzero"
     raise OtherTools(f"this machine has {version}, and the request was made with {theirs}")
+
+
+def source_of(request: Request) -> str:
+    """The texts of a program, headers first, as they are compiled.
+
+    >>> source_of(Request("cpp", "f", Program("int f();", {"f.h": "int g();"}).written(), ""))
+    '// f.h\\nint g();\\n\\nint f();'
+    """
+    program = Program.read(request.program)
+    return "\n\n".join([*(f"// {k}\n{v}" for k, v in program.headers.items()), program.text])
 
 
 def build(

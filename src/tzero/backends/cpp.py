@@ -154,6 +154,7 @@ class CppKernel(source_kernel.Kernel):
     """
 
     place = "cpu"
+    kinds = ("so", "o")
 
     def __init__(self, function: c_source.Function, program: c_source.Program, work: int) -> None:
         taken = c_source.Function(function.name, function.head, function.parameters[:-1])
@@ -163,9 +164,11 @@ class CppKernel(source_kernel.Kernel):
         self._program = c_source.Program(_text(taken, own), headers, program.flags)
         self._work = work
 
-    def request(self) -> Request:
+    def request(self, kind: str = "so") -> Request:
         """The request that compiles it, with the current compiler."""
-        return request_for(backend.name, self.__name__, self._program)
+        target = "" if kind == "so" else kind
+        program = dataclasses.replace(self._program, target=target)
+        return request_for(backend.name, self.__name__, program)
 
     def device(self) -> tuple[str, int]:
         """The CPU, with its only stream."""
@@ -275,7 +278,7 @@ def request_for(name: str, kernel: str, program: c_source.Program) -> Request:
     return Request(
         name,
         kernel,
-        c_source.Program(program.text, program.headers, flags).written(),
+        c_source.Program(program.text, program.headers, flags, program.target).written(),
         c_source.toolchain_of(f"{found.version} {found.fingerprint}"),
         _places(found),
     )
@@ -299,14 +302,15 @@ def for_this_machine(request: Request) -> Request:
 
 
 def shared_object(request: Request) -> bytes:
-    """Compile a request of `request_for`."""
+    """Compile a request of `request_for`: a shared object, or an object if its target is ``o``."""
     program = c_source.Program.read(request.program)
     compiler = shlex.split(request.environment["CXX"])
 
-    command = [*compiler, "-shared", "-I.", "-x", "c++", "tzero-main.cpp", "-x", "none"]
-    command += ["-o", "tzero.so", *program.flags]
+    kind = "-c" if program.target == "o" else "-shared"
+    command = [*compiler, kind, "-I.", "-x", "c++", "tzero-main.cpp", "-x", "none"]
+    command += ["-o", "tzero.out", *program.flags]
     try:
-        return c_source.build(request, program, command, source="tzero-main.cpp", made="tzero.so")
+        return c_source.build(request, program, command, source="tzero-main.cpp", made="tzero.out")
     except CompileFailed as error:
         if "cc1plus" in error.problem or "cannot find -lstdc++" in error.problem:
             raise ToolchainMissing(
@@ -331,7 +335,12 @@ class Cpp:
 
     def compile(self, request: Request) -> Artifact:
         """Run the compiler."""
-        return Artifact({"kernel.so": shared_object(request)})
+        kind = c_source.Program.read(request.program).target or "so"
+        return Artifact({f"kernel.{kind}": shared_object(request)})
+
+    def source(self, request: Request) -> str:
+        """The texts of the program."""
+        return c_source.source_of(request)
 
     def for_this_machine(self, request: Request) -> Request:
         """The request with the compiler of this machine, if it is the same."""

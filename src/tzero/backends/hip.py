@@ -79,12 +79,13 @@ class HipKernel(source_kernel.Kernel):
     """
 
     place = "cuda"  # torch's name for AMD's devices too
+    kinds = ("hsaco",)
 
     def __init__(self, function: c_source.Function, program: c_source.Program) -> None:
         super().__init__(function, source_kernel.checked_parameters(function, source_kernel.RULE))
         self._program = program
 
-    def request(self) -> Request:
+    def request(self, kind: str = "hsaco") -> Request:
         """The request that compiles it."""
         path, version = _find()
         return Request(
@@ -173,6 +174,10 @@ class Hip:
             compiler="hipcc",
         )
         return Artifact({"kernel.hsaco": made}, {"arch": program.target})
+
+    def source(self, request: Request) -> str:
+        """The texts of the program."""
+        return c_source.source_of(request)
 
     def for_this_machine(self, request: Request) -> Request:
         """The request with the compiler of this machine, if it is the same."""

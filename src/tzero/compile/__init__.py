@@ -53,8 +53,11 @@ What is sent to a worker process, and what comes back:
 """
 
 import importlib
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
+from tzero import settings
 from tzero.compile.accounting import CompileStats, Cost
 from tzero.compile.executors import On, on
 from tzero.compile.request import Artifact, Request
@@ -75,6 +78,7 @@ __all__ = [
     "queue",
     "service",
     "top",
+    "warm_pool",
 ]
 
 
@@ -82,6 +86,27 @@ def __getattr__(name: str) -> Any:
     if name not in ("Queue", "queue"):
         raise AttributeError(f"module 'tzero.compile' has no attribute {name!r}")
     return getattr(importlib.import_module("tzero.compile.redis_queue"), name)  # few need it
+
+
+@contextmanager
+def warm_pool(workers: int | None = None) -> Iterator[AsyncCompile]:
+    """Have the worker processes for a block: they start now, in the background, and end with it.
+    ``workers`` is how many, as the setting ``compile_workers``.
+
+    ::
+
+        with tzero.compile.warm_pool(8):
+            load_weights()
+            tzero.precompile([(scale, x, 2.0)])
+    """
+    with ExitStack() as stack:
+        if workers is not None:
+            stack.enter_context(settings.override(compile_workers=workers))
+        found = service()
+        found.warm_pool()
+        stack.callback(found.quiesce)
+        stack.callback(found.wait_pool_ready)  # workers that are still starting would stay
+        yield found
 
 
 def top(count: int = 10) -> list[Cost]:

@@ -15,7 +15,7 @@ from tzero import locks
 from tzero.compile.request import Artifact, Request
 from tzero.errors import BackendMissing
 
-__all__ = ["GROUP", "Backend", "OtherTools", "find", "for_this_machine", "names"]
+__all__ = ["GROUP", "Backend", "OtherTools", "find", "for_this_machine", "names", "source_of"]
 
 GROUP = "tzero.backends"
 
@@ -33,7 +33,8 @@ class Backend(Protocol):
 
     It may also have a method ``warm()`` that imports what compiling needs. Workers that are started
     in advance call it. And it may have ``for_this_machine(request)``, as the function of that name;
-    requests to a backend without it stay on the machine that made them.
+    requests to a backend without it stay on the machine that made them. Where it has
+    ``source(request)``, that is the text to log; else the whole program of the request is.
     """
 
     runs: Literal["process", "thread"]
@@ -98,3 +99,16 @@ def for_this_machine(request: Request) -> Request:
     if made.digest != request.digest:
         raise OtherTools(f"the backend {request.backend!r} would compile something else here")
     return made
+
+
+def source_of(request: Request) -> str:
+    """The source of a request as its author wrote it, as far as its backend can tell.
+
+    >>> source_of(Request("triton", "add", "no tables", ""))
+    'no tables'
+    """
+    read = getattr(find(request.backend), "source", None)
+    try:
+        return request.program if read is None else str(read(request))
+    except (ValueError, LookupError, TypeError):  # a program that the backend did not write
+        return request.program

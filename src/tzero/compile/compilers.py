@@ -70,6 +70,7 @@ class Compilers:
     ) -> None:
         self._compiled, self._failed, self._relayed = compiled, failed, relayed
         self._closed = False
+        self._missed = 0
         self._most_on_machine = 1
         self._threads: ThreadPool[Place, Job] = ThreadPool(
             "tzero-compile",
@@ -173,6 +174,13 @@ class Compilers:
             target=self._start_all, args=(now,), name="tzero-warm", daemon=True
         ).start()
 
+    def warm_soon(self, now: Settings) -> None:
+        """The caller has to compile, because no worker is up: at the second time, start all. One
+        compile alone is not worth it, and would only be slowed down."""
+        self._missed += 1
+        if self._missed == 2 and now.warm and not has_no_workers(now):
+            self.start_workers(now)
+
     def wait_warm(self, timeout: float | None) -> bool:
         """Wait for workers that are being started; return False on timeout."""
         return self._slots.wait_warm(timeout)
@@ -226,11 +234,15 @@ class Compilers:
             try:
                 problems = slot.warm(settings.now(), names())
             except Exception as error:  # reported here; the next request starts a worker again
-                emit(Event("fallback", "warm_pool", f"a worker did not start: {error}"))
+                self._say_not_started(error)
                 return
             for name, problem in problems:
                 reason = f"warm_pool: the backend could not be imported: {problem}"
                 emit(Event("fallback", name, reason), logging.INFO)
+
+    def _say_not_started(self, error: Exception) -> None:
+        if not self._closed:  # else `close` has ended it
+            emit(Event("fallback", "warm_pool", f"a worker did not start: {error}"))
 
     # Compiling.
 

@@ -36,6 +36,9 @@ MEMORY_LIMIT = 64 << 20
 LOOKUP_THREADS = 4
 """Threads that read caches. Several, so that one slow read does not delay the others."""
 
+NOT_UP = "the pool is not up"
+"""Why the caller compiles what a worker could."""
+
 JOIN_TIMEOUT = 2.0
 """Seconds that `shutdown` waits for threads. What they wait for was killed before."""
 
@@ -121,7 +124,7 @@ class AsyncCompile:
         if is_new:
             job.sender = current_sender()
             has_compilers = job.sender is not None or self._compilers.has_workers()
-            why = "" if has_compilers else "the pool is not up"
+            why = "" if has_compilers else NOT_UP
             with self._in_flight.failing(job):
                 self._compile_inline(job, "no workers" if self._is_inline(job) else why)
         elif not job.future.done():
@@ -261,6 +264,8 @@ class AsyncCompile:
             if not why and (is_sent or find(job.request.backend).runs == "process"):
                 self._compilers.enqueue(job, first=True)
                 return
+            if why == NOT_UP and find(job.request.backend).runs == "process":
+                self._compilers.warm_soon(job.settings)
         except Exception as error:
             self._in_flight.fail(job, error)
             return

@@ -34,6 +34,7 @@ __all__ = [
     "for_this_machine",
     "request",
     "signature_of",
+    "sources",
 ]
 
 NAME = "triton"
@@ -307,6 +308,16 @@ def for_this_machine(asked: Request) -> Request:
         if not os.path.isfile(path) or _content(path) != content:
             raise OtherTools(f"the library {path} is missing here, or another one")
     return dataclasses.replace(asked, environment=around.places)
+
+
+def sources(asked: Request) -> list[str]:
+    """The source texts of a kernel and of the functions that it calls.
+
+    ::
+
+        print(*sources(asked), sep="\\n")
+    """
+    return [row["source"] for row in parse(asked.program)["tables"]["functions"]]
 
 
 def _toolchain(target: GPUTarget, made: Any) -> str:
