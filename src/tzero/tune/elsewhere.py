@@ -44,8 +44,9 @@ from tzero.tune.facts import Facts, hardware_of
 from tzero.tune.judge import Judge
 from tzero.tune.notices import Notices
 from tzero.tune.outcome import Outcome
-from tzero.tune.records import Record
+from tzero.tune.records import Pretuned, Record
 from tzero.tune.search import Effort
+from tzero.tune.shipping import files_in_use, using
 from tzero.tune.space import Space
 from tzero.tune.transfer import Parcel, opened, packed
 from tzero.tune.trial import Called, device_of
@@ -73,6 +74,8 @@ class _Task:
     hardware: tuple[str, str]
     versions: tuple[str, ...]
     state: ProcessState
+    tables: tuple[Pretuned, ...]
+    """The configs that are known ahead of time, for kernels that the function calls."""
 
 
 def search_elsewhere(
@@ -102,6 +105,7 @@ def search_elsewhere(
         *(space, effort, dict(known), budget, isolate, (facts.hardware, facts.device)),
         versions=_versions(),
         state=dataclasses.replace(state, settings=kept, device=None),
+        tables=files_in_use(),
     )
     try:
         sent = (*_bytes_of(host, args, called, judge), cloudpickle.dumps(task))
@@ -184,7 +188,7 @@ def search_there(parcel: bytes, length: int, task: bytes) -> Answer:
     start = time.perf_counter()
     try:
         wanted: _Task = pickle.loads(task)
-        with wanted.state.entered(), TURN, outside_recording():
+        with wanted.state.entered(), TURN, outside_recording(), using(wanted.tables):
             found = _searched(parcel, length, wanted)
         payload = _encoded(found)
     except Exception as error:
