@@ -308,9 +308,9 @@ def shared_object(request: Request) -> bytes:
 
     kind = "-c" if program.target == "o" else "-shared"
     command = [*compiler, kind, "-I.", "-x", "c++", "tzero-main.cpp", "-x", "none"]
-    command += ["-o", "tzero.out", *program.flags]
+    command += ["-o", "tzero.so", *program.flags]
     try:
-        return c_source.build(request, program, command, source="tzero-main.cpp", made="tzero.out")
+        return c_source.build(request, program, command, source="tzero-main.cpp", made="tzero.so")
     except CompileFailed as error:
         if "cc1plus" in error.problem or "cannot find -lstdc++" in error.problem:
             raise ToolchainMissing(

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import os
 import pickle
 import signal
 import socket
@@ -101,12 +102,14 @@ def run(pickled: bytes) -> bytes:
 class _Bridge:
     def __init__(self, ray: Any, pipe: Connection, patience: float) -> None:
         self._ray, self._pipe, self._patience = ray, pipe, patience
+        self._parent = os.getppid()
         self._lock = threading.Lock()  # protects writes to the pipe, and `_open`
         # By number: a call, its reference, and since when no node could run it; 0.0: one could.
         self._open: dict[int, tuple[Call, Any, float]] = {}
 
     def serve(self) -> None:
-        while True:
+        # A process that the parent forked may hold its end of the pipe, too.
+        while os.getppid() == self._parent:
             while self._pipe.poll(_POLL):
                 self._start(self._pipe.recv())
             self._give_up()
