@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import multiprocessing
 import platform
 import shutil
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 
 import pytest
+import torch
 import triton
 import triton.language as tl
 
+import tzero
 from tzero.adapters.triton_launch import ASTSource, GPUTarget
 from tzero.backends import cpp, cpp_pybinding, cuda, halide, hip
 from tzero.backends import triton as triton_backend
-from tzero.compile import Artifact, Request, worker
+from tzero.compile import Artifact, Request, on, service, worker
 from tzero.compile.backend import OtherTools, find, for_this_machine
 
 CUDA = 'extern "C" __global__ void nothing(float *x) {}'
@@ -98,6 +102,18 @@ def test_a_request_of_another_path_compiles_to_the_same() -> None:
         Artifact.decode(worker.compile_to_bytes(each)) for each in (mine, for_this_machine(theirs))
     ]
     assert made[0].facts["hash"] == made[1].facts["hash"]
+
+
+def test_a_triton_kernel_that_another_process_compiled_runs_here(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TZERO_CACHE", "0")
+    kernel, x = tzero.jit(filled), torch.zeros(100)
+    context = multiprocessing.get_context("spawn")
+    before = service().stats().compiled["executor"]
+    with ProcessPoolExecutor(1, mp_context=context) as processes, on(processes):
+        kernel[(2,)](x, 100, BLOCK=64)
+    assert x.eq(1).all() and service().stats().compiled["executor"] == before + 1
 
 
 def test_a_library_that_is_another_one_here_is_refused() -> None:

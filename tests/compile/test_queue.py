@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -152,20 +153,36 @@ def test_sigterm_ends_a_worker_at_once_and_its_request_goes_to_another(
     assert service.workers() == []
 
 
-def test_a_worker_times_configs_for_its_class_of_device(
-    redis: Server, start: Start, seen: list[Event]
+def test_workers_time_configs_and_one_that_ends_gives_its_search_to_another(
+    redis: Server, start: Start, seen: list[Event], tmp_path: Path
 ) -> None:
-    start("--tune")
+    armed = tmp_path / "armed"
+    armed.touch()
+    first, second = start("--tune", "--lease", "600"), start("--tune", "--lease", "600")
     kernel, x = kernels.kernel(), torch.ones(1000)
+
+    def call() -> None:
+        with tzero.compile.queue(redis.url, patience=HANG) as queue, on(queue):
+            assert torch.equal(kernel(x), x)
+
     with (
         settings.override(cache=False, cache_key=KEY),
         settings.applied({kernels.VARIABLE: "/nowhere"}),
-        tzero.compile.queue(redis.url, patience=HANG) as queue,
-        on(queue),
+        ThreadPoolExecutor(1) as thread,
     ):
-        assert torch.equal(kernel(x), x)
+        calling = thread.submit(call)
+        until(lambda: list(tmp_path.glob("paused-*")), "timing")
+        (paused,) = tmp_path.glob("paused-*")
+        searching, other = sorted(
+            (first, second), key=lambda each: str(each.pid) not in str(paused)
+        )
+        searching.send_signal(signal.SIGTERM)
+        assert searching.communicate(timeout=HANG)[0] == "0 compiled, 0 tuned\n"
+        assert searching.returncode == 0
+        armed.unlink()
+        calling.result(HANG)
     assert kernel.bind(x).choice.variant == tzero.Config(TIMES=1)
-    assert any(each.reason.startswith("timed elsewhere") for each in seen)
+    assert any(f"process {other.pid}" in each.reason for each in seen)
 
 
 def test_without_a_worker_this_process_compiles_and_nothing_is_left(
