@@ -116,6 +116,7 @@ _MODULES = (
     "key",
     "measure",
     "pool",
+    "ray",
     "settings",
     "tune",
 )

@@ -10,7 +10,7 @@ code  meaning
       something that the doctor found broken
 n     ``bench`` and ``run``: the program ended with this status
 2     the command line or a ``TZERO_`` variable is invalid
-3     the cache is not private or cannot be read; nothing was done
+3     the cache is not private or cannot be read; the queue cannot be reached
 ====  =============================================================================
 
 It must not do any work itself: it calls other modules and prints their results.
@@ -261,6 +261,49 @@ def _check_program(script: str) -> None:
     path = Path(script)
     if not (path.is_file() or (path / "__main__.py").is_file()):
         _fail(f"there is no program {script!r}. Give the path of a Python file.", 2)
+
+
+@app.command()
+def worker(
+    url: Annotated[str, typer.Argument(help="The queue, such as redis://host:6379/0.")],
+    compiles: Annotated[bool, typer.Option("--compile", help="Compile requests.")] = False,
+    tunes: Annotated[bool, typer.Option("--tune", help="Time configs on this device.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="End when the queue is empty.")] = False,
+    idle: Annotated[
+        float | None, typer.Option(min=0, help="End when nothing came for so many seconds.")
+    ] = None,
+    lease: Annotated[
+        float, typer.Option(min=1, help="Seconds after which others take over from a lost worker.")
+    ] = 30.0,
+) -> None:
+    """Compile and tune for programs that use tzero.compile.queue(URL), until SIGTERM."""
+    from tzero.compile.serving import serve
+
+    if url.partition("://")[0] not in ("redis", "rediss", "unix"):
+        _fail("the queue is given as redis://, rediss:// or unix://", 2)
+    if not (compiles or tunes):
+        _fail("a worker needs something to do: give --compile, --tune or both.", 2)
+    with _exit_on_errors():
+        now = settings.now()
+        if tunes and now.cache_key is None:
+            words = "--tune runs what clients send. Set TZERO_CACHE_KEY to the secret of the queue."
+            _fail(words, 2)
+        search = None
+        if tunes:
+            # Imported here: compiling needs no torch.
+            from tzero.tune.elsewhere import search_there, this_queue
+
+            search = this_queue(), search_there
+        with settings.override(remote_cache=now.remote_cache or url):
+            served = serve(
+                url,
+                key=now.cache_key,
+                compiles=compiles,
+                search=search,
+                lease=lease,
+                idle=0.0 if once else idle,
+            )
+    print(f"{served.compiled} compiled, {served.searched} tuned")
 
 
 @cache.command()

@@ -20,6 +20,7 @@ PUBLIC = {
     "helion": "integrations.helion",
     "key": "arguments.key",
     "pool": "plans.outputs",
+    "ray": "integrations.ray",
 }
 """Modules that are public under a shorter name; they import without a warning."""
 

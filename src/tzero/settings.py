@@ -272,6 +272,22 @@ class Settings:
     )
     """How many MiB of memory one worker may use; 0: no limit."""
 
+    warm: bool = _setting("TZERO_WARM", default=True, kind=_SWITCH)
+    """Start all worker processes in the background once a second kernel has to be compiled."""
+
+    progress: str = _setting("TZERO_PROGRESS", default="on", kind=_one_word("off", "on", "verbose"))
+    """Whether compiling and tuning show a bar on a terminal; verbose: a line for each kernel and
+    config instead, also where there is no terminal."""
+
+    log_source: bool = _setting("TZERO_LOG_SOURCE", default=False, kind=_SWITCH)
+    """Log the source of each kernel that is compiled, as INFO."""
+
+    trace: str | None = _setting(
+        "TZERO_TRACE", default=None, kind=_text("a file", "trace.json"), empty="none"
+    )
+    """Measure the stages of all calls, write them to this file as a trace at exit, and print a
+    table."""
+
     quiesce: int = _setting("TZERO_QUIESCE", default=60, kind=_number(1, "seconds"))
     """After how many idle seconds a worker process ends."""
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from tzero.compile import command, worker
+from tzero.compile.backend import OtherTools
 from tzero.compile.request import Artifact, Request
 from tzero.errors import ToolchainMissing
 
@@ -40,6 +41,9 @@ def pause_at(path: str) -> None:
 
 class Process:
     runs = "process"
+
+    def for_this_machine(self, request: Request) -> Request:
+        return request
 
 
 class Echo(Process):
@@ -221,6 +225,22 @@ class Warm(Process):
         return Artifact({}, {"warmed": self.warmed})
 
 
+class Homebound:
+    """Echo, but it does not say which tools it uses, so its requests stay on their machine."""
+
+    runs = "process"
+
+    def compile(self, request: Request) -> Artifact:
+        return Echo().compile(request)
+
+
+class OtherMachine(Echo):
+    """Echo, for which every other process is a machine with other tools."""
+
+    def for_this_machine(self, request: Request) -> Request:
+        raise OtherTools("its gcc is 13.1, and the request was made with gcc 12.2")
+
+
 class Litters(Process):
     """Leaves a temporary file, and pauses."""
 
@@ -274,3 +294,4 @@ unsendable, no_artifact, raises, python = Unsendable(), NoArtifact(), Raises(), 
 compiler, thread_pauses, warm, nested = Compiler(), ThreadPauses(), Warm(), Nested()
 warms_forever, litters, verbose = WarmsForever(), Litters(), Verbose()
 slow_echo, nested_on_thread = SlowEcho(), NestedOnThread()
+homebound, other_machine = Homebound(), OtherMachine()

@@ -19,7 +19,7 @@ from tests.compile.memory import Memory
 from tests.compile.waiting import PYTHONPATH, is_gone, paused_at, until
 from tzero import measure, settings
 from tzero.cache import stores
-from tzero.compile import AsyncCompile, Cost, Request, compilers
+from tzero.compile import AsyncCompile, Cost, Request, compilers, warm_pool
 from tzero.compile import service as own_service
 from tzero.compile.request import Artifact
 from tzero.errors import BackendMissing
@@ -164,6 +164,46 @@ def test_what_a_caller_waits_for_goes_first(service: AsyncCompile, tmp_path: Pat
         until(lambda: len(order) == 3, "the rest")
         places[1].unlink()
     assert order == ["e", "c", "d"]
+
+
+def test_a_second_kernel_to_compile_starts_the_pool(
+    service: AsyncCompile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compilers, "names", list)  # importing all backends is slow
+    assert service.compile(request("echo", "a")).facts["pid"] == os.getpid()
+    assert not service.wait_pool_ready(60)
+    assert service.compile(request("echo", "a")).facts["pid"] == os.getpid()
+    assert not service.wait_pool_ready(60)
+    assert service.compile(request("echo", "b")).facts["pid"] == os.getpid()
+    assert service.wait_pool_ready(60) and len(service.workers()) == 2
+    assert service.compile(request("echo", "c")).facts["pid"] in service.workers()
+
+
+def test_the_pool_does_not_start_by_itself_where_a_setting_says_so(service: AsyncCompile) -> None:
+    with settings.override(warm=False):
+        for text in "abc":
+            assert service.compile(request("echo", text)).facts["pid"] == os.getpid()
+    assert not service.wait_pool_ready(60)
+
+
+def test_what_the_caches_have_starts_no_pool(service: AsyncCompile, store: Memory) -> None:
+    for text in "abc":
+        store.entries[request("echo", text).digest] = Artifact({"out": b""}).encode()
+        service.compile(request("echo", text))
+    assert not service.wait_pool_ready(60)
+
+
+def test_a_block_has_the_pool_and_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compilers, "names", list)
+    with warm_pool(2) as service:
+        assert service is own_service()
+        assert service.wait_pool_ready(60)
+        pids = service.workers()
+        assert len(pids) == 2
+    until(lambda: all(map(is_gone, pids)), "the workers' end")
+    with warm_pool(2):
+        pass  # ended while they start
+    until(lambda: service.workers() == [], "the end of all")
 
 
 def test_wait_pool_ready_is_false_without_a_pool(service: AsyncCompile) -> None:

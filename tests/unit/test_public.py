@@ -28,6 +28,7 @@ import tzero.compile
 import tzero.errors
 import tzero.events
 import tzero.integrations.helion
+import tzero.integrations.ray
 import tzero.measure
 import tzero.plans.outputs
 import tzero.settings
@@ -95,9 +96,14 @@ PUBLIC = {
         "AsyncCompile",
         "CompileStats",
         "Cost",
+        "On",
+        "Queue",
         "Request",
+        "on",
+        "queue",
         "service",
         "top",
+        "warm_pool",
     ],
     tzero.errors: ERRORS,
     tzero.events: ["Event", "Kind", "Observer", "emit", "hushed", "observe", "watched"],
@@ -123,6 +129,7 @@ PUBLIC = {
         "read",
         "variables",
     ],
+    tzero.integrations.ray: ["Cluster", "executor"],
     tzero.integrations.helion: ["install", "installed", "is_kernel", "uninstall", "wrap"],
     tzero.versions: [
         "SUPPORTED",

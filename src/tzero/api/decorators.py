@@ -32,6 +32,7 @@ from tzero.calls.kernel import Kernel
 from tzero.config import Config
 from tzero.errors import InvalidKernel, NativeMissing
 from tzero.integrations import helion
+from tzero.launches import traced
 from tzero.launches.tiers import tier
 from tzero.plans.varied import Free
 from tzero.tune.hints import Option
@@ -143,6 +144,7 @@ def _kernel_of(function: Callable[..., R], given: Given) -> Kernel[..., R]:
             advice="Use @tzero.jit instead of @triton.jit, and put @tzero.kernel on its caller.",
         )
     check_options(name, given)
+    traced.begin()
     if helion.is_kernel(function):
         check_helion(name, given)
         return helion.wrap(function, pool=given.pool)

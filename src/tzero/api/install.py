@@ -60,8 +60,9 @@ def install(*packages: str) -> None:
         events.emit(events.Event("fallback", "tzero.install", f"Triton launches: {why}"))
         return
     from tzero import _native
-    from tzero.launches import beside
+    from tzero.launches import beside, traced
 
+    traced.begin()
     with _change:
         _packages = packages
         beside.everywhere(_native, _chooses(packages))

@@ -11,6 +11,7 @@ import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from tzero.launches import traced
 from tzero.launches.tiers import made
 
 __all__ = ["jit"]
@@ -39,6 +40,7 @@ def jit(
     The options are those of ``triton.jit``, and so is everything else that the kernel does. The
     tier is the one in force now.
     """
+    traced.begin()
     options = {
         "version": version,
         "repr": repr,

@@ -24,6 +24,7 @@ from typing import NamedTuple
 from tzero import scratch, settings
 from tzero.cache import digest
 from tzero.compile import command
+from tzero.compile.backend import OtherTools
 from tzero.compile.request import Request
 from tzero.errors import CompileFailed, InvalidKernel
 
@@ -35,12 +36,14 @@ __all__ = [
     "Program",
     "beside",
     "build",
+    "check_tools",
     "choose",
     "environment_of",
     "functions",
     "gist",
     "result_of",
     "run",
+    "source_of",
     "toolchain_of",
 ]
 
@@ -373,6 +376,33 @@ def toolchain_of(version: str, compiler: str = "c") -> str:
     'nvcc 13.1'
     """
     return f"{version} {digest.toolchain(variables=settings.compiler_variables(compiler))}"
+
+
+def check_tools(request: Request, version: str, compiler: str = "c") -> None:
+    """Raise `OtherTools` unless a request was made with a compiler of this version, with the
+    variables that are set here.
+
+    ::
+
+        check_tools(request, "nvcc 13.1", "nvcc")
+    """
+    ours = toolchain_of(version, compiler)
+    if request.toolchain == ours:
+        return
+    theirs = request.toolchain.partition(" {")[0]
+    if theirs == version:
+        theirs += ", but with other variables or another tzero"
+    raise OtherTools(f"this machine has {version}, and the request was made with {theirs}")
+
+
+def source_of(request: Request) -> str:
+    """The texts of a program, headers first, as they are compiled.
+
+    >>> source_of(Request("cpp", "f", Program("int f();", {"f.h": "int g();"}).written(), ""))
+    '// f.h\\nint g();\\n\\nint f();'
+    """
+    program = Program.read(request.program)
+    return "\n\n".join([*(f"// {k}\n{v}" for k, v in program.headers.items()), program.text])
 
 
 def build(

@@ -13,6 +13,7 @@ A kernel is a function whose last parameter is a ``tzero::Program``: its place i
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import functools
 import shlex
 import sys
@@ -153,6 +154,7 @@ class CppKernel(source_kernel.Kernel):
     """
 
     place = "cpu"
+    kinds = ("so", "o")
 
     def __init__(self, function: c_source.Function, program: c_source.Program, work: int) -> None:
         taken = c_source.Function(function.name, function.head, function.parameters[:-1])
@@ -162,9 +164,11 @@ class CppKernel(source_kernel.Kernel):
         self._program = c_source.Program(_text(taken, own), headers, program.flags)
         self._work = work
 
-    def request(self) -> Request:
+    def request(self, kind: str = "so") -> Request:
         """The request that compiles it, with the current compiler."""
-        return request_for(backend.name, self.__name__, self._program)
+        target = "" if kind == "so" else kind
+        program = dataclasses.replace(self._program, target=target)
+        return request_for(backend.name, self.__name__, program)
 
     def device(self) -> tuple[str, int]:
         """The CPU, with its only stream."""
@@ -268,26 +272,42 @@ def request_for(name: str, kernel: str, program: c_source.Program) -> Request:
     """The request for a shared object from a C++ program, to the backend `name`."""
     found = compiler(name)
     # With -x c++ a C compiler compiles C++, but does not link the C++ library.
-    zig = found.command[-2:] == ("ziglang", "cc")
-    command = [*found.command[:-1], "c++"] if zig else found.command
-    library = [] if zig else ["-lc++" if sys.platform == "darwin" else "-lstdc++"]
+    library = [] if _is_zig(found) else ["-lc++" if sys.platform == "darwin" else "-lstdc++"]
     known = [flag for flag in found.flags if not flag.startswith("-std=")]
     flags = (*known, _STANDARD, "-O3", "-ffp-contract=fast", *program.flags, *library)
     return Request(
         name,
         kernel,
-        c_source.Program(program.text, program.headers, flags).written(),
+        c_source.Program(program.text, program.headers, flags, program.target).written(),
         c_source.toolchain_of(f"{found.version} {found.fingerprint}"),
-        {"CXX": shlex.join(command), **settings.compiler_variables()},
+        _places(found),
     )
 
 
+def _is_zig(found: Toolchain) -> bool:
+    return found.command[-2:] == ("ziglang", "cc")
+
+
+def _places(found: Toolchain) -> dict[str, str]:
+    """The environment of a request: where the compiler is, and the variables that it reads."""
+    command = [*found.command[:-1], "c++"] if _is_zig(found) else found.command
+    return {"CXX": shlex.join(command), **settings.compiler_variables()}
+
+
+def for_this_machine(request: Request) -> Request:
+    """A request of `request_for`, made on another machine, with the compiler of this one."""
+    found = compiler(request.backend)
+    c_source.check_tools(request, f"{found.version} {found.fingerprint}")
+    return dataclasses.replace(request, environment=_places(found))
+
+
 def shared_object(request: Request) -> bytes:
-    """Compile a request of `request_for`."""
+    """Compile a request of `request_for`: a shared object, or an object if its target is ``o``."""
     program = c_source.Program.read(request.program)
     compiler = shlex.split(request.environment["CXX"])
 
-    command = [*compiler, "-shared", "-I.", "-x", "c++", "tzero-main.cpp", "-x", "none"]
+    kind = "-c" if program.target == "o" else "-shared"
+    command = [*compiler, kind, "-I.", "-x", "c++", "tzero-main.cpp", "-x", "none"]
     command += ["-o", "tzero.so", *program.flags]
     try:
         return c_source.build(request, program, command, source="tzero-main.cpp", made="tzero.so")
@@ -315,7 +335,16 @@ class Cpp:
 
     def compile(self, request: Request) -> Artifact:
         """Run the compiler."""
-        return Artifact({"kernel.so": shared_object(request)})
+        kind = c_source.Program.read(request.program).target or "so"
+        return Artifact({f"kernel.{kind}": shared_object(request)})
+
+    def source(self, request: Request) -> str:
+        """The texts of the program."""
+        return c_source.source_of(request)
+
+    def for_this_machine(self, request: Request) -> Request:
+        """The request with the compiler of this machine, if it is the same."""
+        return for_this_machine(request)
 
 
 backend = Cpp()

@@ -317,5 +317,13 @@ class CppPybinding:
         """Run the compiler."""
         return Artifact({"function.so": cpp.shared_object(request)})
 
+    def source(self, request: Request) -> str:
+        """The texts of the program."""
+        return c_source.source_of(request)
+
+    def for_this_machine(self, request: Request) -> Request:
+        """The request with the compiler of this machine, if it is the same."""
+        return cpp.for_this_machine(request)
+
 
 backend = CppPybinding()

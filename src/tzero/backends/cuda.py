@@ -12,6 +12,7 @@ A kernel is a function declared ``extern "C" __global__ void``.
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import functools
 import importlib.util
 import math
@@ -24,10 +25,9 @@ from types import SimpleNamespace
 from typing import Any, Literal
 
 from tzero import locks, settings
-from tzero.backends import c_source, source_kernel
+from tzero.backends import c_source, nvrtc, source_kernel
 from tzero.compile.request import Artifact, Request
 from tzero.errors import (
-    CompileFailed,
     InvalidArgument,
     InvalidKernel,
     LaunchFailed,
@@ -132,6 +132,7 @@ class CudaKernel(source_kernel.Kernel):
     """
 
     place = "cuda"
+    kinds = ("cubin", "ptx", "fatbin", "o")
 
     def __init__(
         self,
@@ -174,18 +175,21 @@ class CudaKernel(source_kernel.Kernel):
             )
         return found
 
-    def request(self) -> Request:
+    def request(self, kind: str = "cubin") -> Request:
         """The request that compiles it, for `arch` or the architecture of the current device."""
         compiler = _choose(self._compiler)
-        program = c_source.Program(
-            self._text, self._headers, (_STANDARD, *self._flags), self._arch or self._current_arch()
-        )
+        if kind in ("fatbin", "o") and compiler.name == "nvrtc":
+            compiler = _choose("nvcc")
+        target = self._arch or self._current_arch()
+        target = target if kind == "cubin" else f"{target} {kind}"
+        flags = (_STANDARD, *self._flags)
+        program = c_source.Program(self._text, self._headers, flags, target)
         return Request(
             backend.name,
             self.__name__,
             program.written(),
             c_source.toolchain_of(compiler.version, compiler.name),
-            {"TZERO_CUDA_COMPILER": compiler.path, **settings.compiler_variables(compiler.name)},
+            _places(compiler),
         )
 
     def _current_arch(self) -> str:
@@ -453,6 +457,11 @@ def _choose(name: Compiler | None) -> _Compiler:
     return found
 
 
+def _places(compiler: _Compiler) -> dict[str, str]:
+    """The environment of a request: where the compiler is, and the variables that it reads."""
+    return {"TZERO_CUDA_COMPILER": compiler.path, **settings.compiler_variables(compiler.name)}
+
+
 @functools.cache
 def _find_nvrtc() -> _Compiler | None:
     for path in _nvrtc_paths():
@@ -503,8 +512,15 @@ def _find_nvcc() -> _Compiler | None:
     return _Compiler("nvcc", path, f"nvcc {words[-1].strip() if words else ''}")
 
 
+def _nvcc(path: str, arch: str, kind: str) -> list[str]:
+    """The command that makes a file of a kind with nvcc."""
+    makes = "-c" if kind == "o" else f"-{kind}"
+    command = [path, makes, f"-arch={arch}", "-I.", "tzero-main.cu", "-o", f"tzero.{kind}"]
+    return [*command, "-Xcompiler", "-fPIC"] if kind == "o" else command
+
+
 class Cuda:
-    """The backend ``cuda``: a cubin.
+    """The backend ``cuda``: a cubin, or what else `CudaKernel.write` asks for.
 
     ::
 
@@ -519,66 +535,30 @@ class Cuda:
     def compile(self, request: Request) -> Artifact:
         """Compile with the compiler that the request names."""
         program = c_source.Program.read(request.program)
+        arch, _, kind = program.target.partition(" ")
+        kind = kind or "cubin"
         path = request.environment["TZERO_CUDA_COMPILER"]
         if request.toolchain.startswith("nvcc"):
-            command = [path, "-cubin", f"-arch={program.target}", "-I.", "tzero-main.cu"]
-            command += ["-o", "tzero.cubin", *program.flags]
             made = c_source.build(
-                *(request, program, command),
+                *(request, program, [*_nvcc(path, arch, kind), *program.flags]),
                 source="tzero-main.cu",
-                made="tzero.cubin",
+                made=f"tzero.{kind}",
                 compiler="nvcc",
             )
         else:
-            made = _by_nvrtc(request.name, program, ctypes.CDLL(path))
-        return Artifact({"kernel.cubin": made}, {"arch": program.target})
+            made = nvrtc.compile(request.name, program, arch, kind, ctypes.CDLL(path), _includes())
+        return Artifact({f"kernel.{kind}": made}, {"arch": arch})
 
+    def source(self, request: Request) -> str:
+        """The texts of the program."""
+        return c_source.source_of(request)
 
-def _by_nvrtc(name: str, program: c_source.Program, library: ctypes.CDLL) -> bytes:
-    names = list(program.headers)
-    count = len(names)
-    texts = (ctypes.c_char_p * count)(*(program.headers[each].encode() for each in names))
-    titles = (ctypes.c_char_p * count)(*(each.encode() for each in names))
-    options = [f"--gpu-architecture={program.target}", *program.flags]
-    options += [f"--include-path={folder}" for folder in _includes()]
-    words = (ctypes.c_char_p * len(options))(*(each.encode() for each in options))
-    handle = ctypes.c_void_p()
-
-    def check(what: str, result: int) -> None:
-        if result != 0:
-            library.nvrtcGetErrorString.restype = ctypes.c_char_p
-            said = library.nvrtcGetErrorString(result).decode()
-            raise CompileFailed(
-                kernel=name, problem=f"NVRTC failed in {what}: {said}", trace=_log(library, handle)
-            )
-
-    text = program.text.encode()
-    created = library.nvrtcCreateProgram(
-        ctypes.byref(handle), text, b"tzero-main.cu", count, texts, titles
-    )
-    check("nvrtcCreateProgram", created)
-    try:
-        if library.nvrtcCompileProgram(handle, len(options), words) != 0:
-            log = _log(library, handle)
-            raise CompileFailed(kernel=name, problem=c_source.gist("NVRTC", 1, log), trace=log)
-        size = ctypes.c_size_t()
-        check("nvrtcGetCUBINSize", library.nvrtcGetCUBINSize(handle, ctypes.byref(size)))
-        cubin = ctypes.create_string_buffer(size.value)
-        check("nvrtcGetCUBIN", library.nvrtcGetCUBIN(handle, cubin))
-        return cubin.raw
-    finally:
-        library.nvrtcDestroyProgram(ctypes.byref(handle))
-
-
-def _log(library: ctypes.CDLL, handle: ctypes.c_void_p) -> str:
-    """NVRTC's log for a program."""
-    size = ctypes.c_size_t()
-    if not handle or library.nvrtcGetProgramLogSize(handle, ctypes.byref(size)) != 0:
-        return ""
-    log = ctypes.create_string_buffer(max(size.value, 1))
-    return (
-        log.value.decode(errors="replace") if library.nvrtcGetProgramLog(handle, log) == 0 else ""
-    )
+    def for_this_machine(self, request: Request) -> Request:
+        """The request with the compiler of this machine, if it is the same."""
+        name: Compiler = "nvcc" if request.toolchain.startswith("nvcc") else "nvrtc"
+        compiler = _choose(name)
+        c_source.check_tools(request, compiler.version, compiler.name)
+        return dataclasses.replace(request, environment=_places(compiler))
 
 
 backend = Cuda()

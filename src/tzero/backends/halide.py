@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import ast
 import ctypes
+import dataclasses
 import importlib
 import importlib.metadata
 import inspect
@@ -189,18 +190,9 @@ class HalideFunction:
 
     def request(self) -> Request:
         """The request that compiles it."""
-        from tzero.cpu import toolchain  # late: it imports triton
-
-        linker = toolchain.find(settings.now())
-        return Request(
-            backend.name,
-            self.__name__,
-            self._program,
-            c_source.toolchain_of(
-                f"halide {_version()} {linker.version} {linker.fingerprint}", backend.name
-            ),
-            {"CC": shlex.join(linker.command), **settings.compiler_variables(backend.name)},
-        )
+        version, places = _tools()
+        toolchain = c_source.toolchain_of(version, backend.name)
+        return Request(backend.name, self.__name__, self._program, toolchain, places)
 
     def precompile(self) -> Any:
         """Start compiling in the background; returns a future."""
@@ -351,6 +343,21 @@ class Halide:
             environment = c_source.environment_of(request, self.name)
             c_source.run(request.name, words, folder, environment)
             return Artifact({"pipeline.so": Path(folder, "pipeline.so").read_bytes()})
+
+    def for_this_machine(self, request: Request) -> Request:
+        """The request with Halide and the linker of this machine, if they are the same."""
+        version, places = _tools()
+        c_source.check_tools(request, version, self.name)
+        return dataclasses.replace(request, environment=places)
+
+
+def _tools() -> tuple[str, dict[str, str]]:
+    """The versions of Halide and of the linker, and the environment of a request."""
+    from tzero.cpu import toolchain  # late: it imports triton
+
+    linker = toolchain.find(settings.now())
+    places = {"CC": shlex.join(linker.command), **settings.compiler_variables(backend.name)}
+    return f"halide {_version()} {linker.version} {linker.fingerprint}", places
 
 
 def _write_object(request: Request, path: str) -> None:

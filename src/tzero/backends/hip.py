@@ -8,6 +8,7 @@ A kernel is a function declared ``extern "C" __global__ void``, as in CUDA C++.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import re
 import shutil
@@ -78,12 +79,13 @@ class HipKernel(source_kernel.Kernel):
     """
 
     place = "cuda"  # torch's name for AMD's devices too
+    kinds = ("hsaco",)
 
     def __init__(self, function: c_source.Function, program: c_source.Program) -> None:
         super().__init__(function, source_kernel.checked_parameters(function, source_kernel.RULE))
         self._program = program
 
-    def request(self) -> Request:
+    def request(self, kind: str = "hsaco") -> Request:
         """The request that compiles it."""
         path, version = _find()
         return Request(
@@ -91,7 +93,7 @@ class HipKernel(source_kernel.Kernel):
             self.__name__,
             self._program.written(),
             c_source.toolchain_of(version, "hipcc"),
-            {"TZERO_HIPCC": path, **settings.compiler_variables("hipcc")},
+            _places(path),
         )
 
     def device(self) -> tuple[Any, Any]:
@@ -136,6 +138,11 @@ def _find() -> tuple[str, str]:
     return path, f"hipcc {'; '.join(version)}"
 
 
+def _places(path: str) -> dict[str, str]:
+    """The environment of a request: where hipcc is, and the variables that it reads."""
+    return {"TZERO_HIPCC": path, **settings.compiler_variables("hipcc")}
+
+
 class Hip:
     """The backend ``hip``: a code object.
 
@@ -167,6 +174,16 @@ class Hip:
             compiler="hipcc",
         )
         return Artifact({"kernel.hsaco": made}, {"arch": program.target})
+
+    def source(self, request: Request) -> str:
+        """The texts of the program."""
+        return c_source.source_of(request)
+
+    def for_this_machine(self, request: Request) -> Request:
+        """The request with the compiler of this machine, if it is the same."""
+        path, version = _find()
+        c_source.check_tools(request, version, "hipcc")
+        return dataclasses.replace(request, environment=_places(path))
 
 
 backend = Hip()

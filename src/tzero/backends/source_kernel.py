@@ -17,9 +17,11 @@ import abc
 import functools
 import inspect
 import operator
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -115,9 +117,12 @@ class Kernel(abc.ABC):
     place: str
     """The torch device type that it runs on."""
 
+    kinds: tuple[str, ...]
+    """The kinds of files that its compiler makes, by extension; the first is the one to load."""
+
     @abc.abstractmethod
-    def request(self) -> Request:
-        """The request that compiles it."""
+    def request(self, kind: str = ...) -> Request:
+        """The request that compiles it, to a file of a kind; by default the one to load."""
 
     @abc.abstractmethod
     def device(self) -> Any:
@@ -149,6 +154,27 @@ class Kernel(abc.ABC):
         from tzero.compile.service import service
 
         return service().submit(self.request())
+
+    def write(self, path: str | os.PathLike[str]) -> Path:
+        """Compile it ahead of time to a file, whose extension says what is made; nothing is loaded.
+
+        ::
+
+            k.write("build/scale.o")
+        """
+        from tzero.compile.service import service
+
+        made = Path(path)
+        kind = made.suffix.removeprefix(".")
+        if kind not in self.kinds:
+            raise InvalidArgument(
+                kernel=self.__name__,
+                problem=f"it cannot be written as {made.name!r}",
+                advice=f"Give a name that ends in .{', .'.join(self.kinds)}.",
+            )
+        artifact = service().compile(self.request(kind))
+        made.write_bytes(artifact.files[f"kernel.{kind}"])
+        return made
 
     def loaded(self, device: Any, options: Mapping[str, Any]) -> Loaded:
         """The kernel loaded on a device; compiles and loads it if it is not."""

@@ -41,7 +41,7 @@ from tzero import locks
 from tzero.cache.entry import SCHEMA, Damaged, derived, opened, request_of, seal
 from tzero.events import Event, emit
 
-__all__ = ["Remote", "shown"]
+__all__ = ["Remote", "key_name", "reason_of", "shown"]
 
 PATIENCE = 2.0
 """Maximum seconds that a caller waits for a reply."""
@@ -169,19 +169,19 @@ class Remote:
             transport, name = self._transport(), self.name_of("0" * 64)
             self._with_timeout(lambda: transport.fetch(name))
         except Exception as error:
-            return _reason(error, self.url)
+            return reason_of(error, self.url)
         return None
 
     def name_of(self, digest: str) -> str:
         """Return the name of an entry at the remote."""
         request_of(digest)
-        key = "open" if self._key is None else _key_name(self._key)
+        key = "open" if self._key is None else key_name(self._key)
         return f"tzero/{SCHEMA}/{key}/{digest[:2]}/{digest}"
 
     def fetched_as(self, digest: str) -> str:
         """Return the digest under which the disk keeps what was fetched from here: another one for
         each key, and without a key for each URL."""
-        key = f"open {self.url}" if self._key is None else f"key {_key_name(self._key)}"
+        key = f"open {self.url}" if self._key is None else f"key {key_name(self._key)}"
         text = f"fetched {SCHEMA} {digest} {key}"
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
@@ -230,7 +230,7 @@ class Remote:
         if delay is not None:
             reason = (
                 f"the shared cache {self.shown} is not used for {delay:g} s, and longer if it "
-                f"fails again: {_reason(error, self.url)}. Compiling goes on without it."
+                f"fails again: {reason_of(error, self.url)}. Compiling goes on without it."
             )
             self._emit(reason, {"error": type(error).__name__})
 
@@ -511,8 +511,12 @@ def _secrets(url: str) -> set[str]:
     return {piece for each in plain for piece in re.split(r"[^!-~]|['\"\\]", each) if piece}
 
 
-def _reason(error: Exception, url: str) -> str:
-    """What went wrong, without the secrets of the URL."""
+def reason_of(error: Exception, url: str) -> str:
+    """What went wrong, without the secrets of the URL.
+
+    >>> reason_of(OSError("no route to :hush@host"), "redis://:hush@host").partition(",")[0]
+    'OSError'
+    """
     kind = type(error).__name__
     text = str(error) if isinstance(error, _Unavailable) else f"{kind}: {error}"
     for each in _secrets(url):
@@ -526,8 +530,12 @@ def _reason(error: Exception, url: str) -> str:
     return text.rstrip(": .")
 
 
-def _key_name(key: bytes) -> str:
-    """A hash of a key, as part of entry names; the key cannot be recovered from it."""
+def key_name(key: bytes) -> str:
+    """A hash of a key, as part of entry names; the key cannot be recovered from it.
+
+    >>> len(key_name(derived("a secret")))
+    16
+    """
     return hmac.digest(key, b"the name of this key", "sha256").hex()[:16]
 
 

@@ -20,7 +20,7 @@ from tzero.events import Event, emit, watched
 __all__ = ["Accounting", "CompileRun", "CompileStats", "Cost", "Layer", "Where"]
 
 Layer = Literal["memory", "disk", "remote"]
-Where = Literal["inline", "process", "thread"]
+Where = Literal["inline", "process", "thread", "executor"]
 
 
 class CompileStats(NamedTuple):
@@ -38,7 +38,8 @@ class CompileStats(NamedTuple):
     hits: Mapping[str, int]
     """Cache hits by layer: ``memory``, ``disk`` or ``remote``."""
     compiled: Mapping[str, int]
-    """Successful compiles: ``inline`` in the caller, in a worker ``process`` or on a ``thread``."""
+    """Successful compiles: ``inline`` in the caller, in a worker ``process``, on a ``thread``, or
+    by an ``executor`` of the user's."""
     failed: int
     """Requests that ended in an error."""
     reloads: int
@@ -162,7 +163,8 @@ class Accounting:
                 joined=self._counts["joined"],
                 hits={layer: self._hits[layer] for layer in ("memory", "disk", "remote")},
                 compiled={
-                    where: self._compiled[where] for where in ("inline", "process", "thread")
+                    where: self._compiled[where]
+                    for where in ("inline", "process", "thread", "executor")
                 },
                 failed=self._counts["failed"],
                 reloads=self._counts["reloads"],

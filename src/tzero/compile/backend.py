@@ -15,7 +15,7 @@ from tzero import locks
 from tzero.compile.request import Artifact, Request
 from tzero.errors import BackendMissing
 
-__all__ = ["GROUP", "Backend", "find", "names"]
+__all__ = ["GROUP", "Backend", "OtherTools", "find", "for_this_machine", "names", "source_of"]
 
 GROUP = "tzero.backends"
 
@@ -32,7 +32,9 @@ class Backend(Protocol):
                 return Artifact({"out.txt": request.program.upper().encode()})
 
     It may also have a method ``warm()`` that imports what compiling needs. Workers that are started
-    in advance call it.
+    in advance call it. And it may have ``for_this_machine(request)``, as the function of that name;
+    requests to a backend without it stay on the machine that made them. Where it has
+    ``source(request)``, that is the text to log; else the whole program of the request is.
     """
 
     runs: Literal["process", "thread"]
@@ -71,3 +73,42 @@ def find(name: str) -> Backend:
         raise BackendMissing(name=name, known=sorted(found))
     with locks.importing():
         return cast(Backend, found[name].load())
+
+
+class OtherTools(Exception):
+    """This machine does not have the tools that a request was made with; the message says which.
+
+    ::
+
+        raise OtherTools("its gcc is 13.1, and the request was made with gcc 12.2")
+    """
+
+
+def for_this_machine(request: Request) -> Request:
+    """A request that another machine made, as this one compiles it: the same, with the places of
+    this machine's tools. Raises `OtherTools` where these would make something else.
+
+    ::
+
+        find(request.backend).compile(for_this_machine(request))
+    """
+    localize = getattr(find(request.backend), "for_this_machine", None)
+    if localize is None:
+        raise OtherTools(f"the backend {request.backend!r} does not say which tools it uses")
+    made: Request = localize(request)
+    if made.digest != request.digest:
+        raise OtherTools(f"the backend {request.backend!r} would compile something else here")
+    return made
+
+
+def source_of(request: Request) -> str:
+    """The source of a request as its author wrote it, as far as its backend can tell.
+
+    >>> source_of(Request("triton", "add", "no tables", ""))
+    'no tables'
+    """
+    read = getattr(find(request.backend), "source", None)
+    try:
+        return request.program if read is None else str(read(request))
+    except (ValueError, LookupError, TypeError):  # a program that the backend did not write
+        return request.program

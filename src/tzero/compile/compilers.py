@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import errno
 import logging
+import multiprocessing
 import os
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import CancelledError
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tzero import locks, settings
 from tzero.compile import command, worker
@@ -32,7 +33,10 @@ from tzero.errors import CompileFailed
 from tzero.events import Event, emit
 from tzero.settings import Settings
 
-__all__ = ["Compilers"]
+if TYPE_CHECKING:
+    from tzero.compile.executor_task import Answer
+
+__all__ = ["Compilers", "compile_in_process", "has_no_workers"]
 
 ATTEMPTS = 3
 """How many workers a request may lose before the caller compiles it."""
@@ -66,6 +70,7 @@ class Compilers:
     ) -> None:
         self._compiled, self._failed, self._relayed = compiled, failed, relayed
         self._closed = False
+        self._missed = 0
         self._most_on_machine = 1
         self._threads: ThreadPool[Place, Job] = ThreadPool(
             "tzero-compile",
@@ -90,7 +95,11 @@ class Compilers:
     # Queueing.
 
     def enqueue(self, job: Job, first: bool = False) -> None:
-        """Queue a job for a worker or a thread, as its backend requires."""
+        """Send a job to its executor, or queue it for a worker or a thread, as its backend
+        requires."""
+        if job.sender is not None:
+            job.sender.send(job, self)
+            return
         self._apply(job.settings)
         runs = find(job.request.backend).runs
         pool: ThreadPool[Any, Job] = self._threads if runs == "thread" else self._slots
@@ -107,8 +116,45 @@ class Compilers:
         self._slots.move_to_front(job)
 
     def remove(self, job: Job) -> bool:
-        """Take a job out of its queue; return False if it has started."""
+        """Take a job out of its queue, or back from its executor; return False if it has started
+        here."""
+        if job.sender is not None:
+            job.sender.stop(job)
+            return True
         return self._threads.remove(job) or self._slots.remove(job)
+
+    # Jobs at an executor.
+
+    def answered(self, job: Job, answer: Answer) -> None:
+        """Take the result of an executor."""
+        end = time.perf_counter_ns()
+        times = end - int(answer.seconds * 1e9), end
+        run = CompileRun("executor", answer.pid, answer.pid, *times, answer.where)
+        try:
+            if answer.failure is not None:
+                self._failed(
+                    job, worker.error_of(answer.failure, job.request.name, answer.where), run
+                )
+            else:
+                assert answer.payload is not None
+                self._compiled(job, answer.payload, run)
+        except Exception as error:
+            self._failed(job, error)
+
+    def unanswered(self, job: Job, why: str) -> None:
+        """Compile what an executor cannot."""
+        job.sender = None
+        try:
+            if has_no_workers(job.settings):
+                self.run_here(job, "inline", why)
+            else:
+                self.enqueue(job, first=True)
+        except Exception as error:
+            self._failed(job, error)
+
+    def relayed(self, job: Job | None) -> AbstractContextManager[None]:
+        """The state in which a thread of the service works on a job."""
+        return self._relayed(job)
 
     # Workers.
 
@@ -127,6 +173,13 @@ class Compilers:
         threading.Thread(
             target=self._start_all, args=(now,), name="tzero-warm", daemon=True
         ).start()
+
+    def warm_soon(self, now: Settings) -> None:
+        """The caller has to compile, because no worker is up: at the second time, start all. One
+        compile alone is not worth it, and would only be slowed down."""
+        self._missed += 1
+        if self._missed == 2 and now.warm and not has_no_workers(now):
+            self.start_workers(now)
 
     def wait_warm(self, timeout: float | None) -> bool:
         """Wait for workers that are being started; return False on timeout."""
@@ -181,11 +234,15 @@ class Compilers:
             try:
                 problems = slot.warm(settings.now(), names())
             except Exception as error:  # reported here; the next request starts a worker again
-                emit(Event("fallback", "warm_pool", f"a worker did not start: {error}"))
+                self._say_not_started(error)
                 return
             for name, problem in problems:
                 reason = f"warm_pool: the backend could not be imported: {problem}"
                 emit(Event("fallback", name, reason), logging.INFO)
+
+    def _say_not_started(self, error: Exception) -> None:
+        if not self._closed:  # else `close` has ended it
+            emit(Event("fallback", "warm_pool", f"a worker did not start: {error}"))
 
     # Compiling.
 
@@ -265,12 +322,22 @@ class Compilers:
             self._failed(job, error)
 
 
+def has_no_workers(now: Settings) -> bool:
+    """Whether this process must not start workers: by a setting, because it is a worker itself, or
+    because it is a daemonic process of multiprocessing.
+
+    >>> has_no_workers(Settings(compile_workers=1))
+    True
+    """
+    return now.compile_workers == 1 or worker.inside() or multiprocessing.current_process().daemon
+
+
 def _compile_patiently(request: Request) -> bytes:
     """Compile in this process. While it has too few file descriptors, processes or memory, wait and
     try again."""
     for attempt in range(1, ATTEMPTS + 1):
         try:
-            return _compile(request)
+            return compile_in_process(request)
         except OSError as error:
             if error.errno not in SHORT or attempt == ATTEMPTS:
                 raise
@@ -280,7 +347,13 @@ def _compile_patiently(request: Request) -> bytes:
     raise AssertionError("the last attempt returns or raises")
 
 
-def _compile(request: Request) -> bytes:
+def compile_in_process(request: Request) -> bytes:
+    """Compile in this thread; return the encoded artifact.
+
+    ::
+
+        Artifact.decode(compile_in_process(request))
+    """
     if find(request.backend).runs == "thread":
         return worker.compile_to_bytes(request)
     with _environment_lock, settings.applied(request.environment):

@@ -22,13 +22,20 @@ from contextlib import AbstractContextManager, contextmanager
 from tzero import locks, settings
 from tzero.cache.store import fetched_as
 from tzero.compile.accounting import Accounting, CompileRun
+from tzero.compile.backend import source_of
 from tzero.compile.delivery import Delivery
 from tzero.compile.pending import Job, Pending
 from tzero.compile.recent import Recent
 from tzero.compile.request import Artifact, Request
-from tzero.events import relayed, relays
+from tzero.events import one_line, relayed, relays
 
 __all__ = ["InFlight"]
+
+
+def _log_source(request: Request) -> None:
+    source = source_of(request)
+    text = f"{one_line(request.name)}: the source of {request.digest[:12]}:\n{source}"
+    logging.getLogger("tzero").info(text)
 
 
 class InFlight:
@@ -93,6 +100,8 @@ class InFlight:
             try:
                 if run is not None:
                     self._accounting.compiled(job.request, run)
+                    if job.settings.log_source:
+                        _log_source(job.request)
             except BaseException as error:
                 if isinstance(error, KeyboardInterrupt) and not self._delivery.is_calling():
                     raise  # Ctrl-C, meant for the caller that compiles

@@ -12,14 +12,14 @@ import os
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from tzero import locks
 from tzero.compile.pool import Slot
 from tzero.compile.request import Artifact, Request
 from tzero.settings import Settings
 
-__all__ = ["Job", "Pending"]
+__all__ = ["Job", "Pending", "Sender"]
 
 
 class Pending(Future[Artifact]):
@@ -69,6 +69,21 @@ def _called(callback: Callable[[Future[Artifact]], Any], future: Future[Artifact
         logging.getLogger("tzero").exception("A callback failed")
 
 
+class Sender(Protocol):
+    """Sends jobs to an executor: `tzero.compile.executors.Sending`.
+
+    ::
+
+        job.sender.send(job, compilers)
+    """
+
+    def send(self, job: Job, owner: Any, /) -> None:
+        """Send a job, whose end ``owner`` is told."""
+
+    def stop(self, job: Job, /) -> None:
+        """Forget a job that was stopped."""
+
+
 @dataclass(eq=False, slots=True)
 class Job:
     """A request in flight, with the settings in force when it was made.
@@ -91,6 +106,8 @@ class Job:
     """Whether it was cancelled."""
     slot: Slot | None = None
     """The slot that compiles it, if a worker does."""
+    sender: Sender | None = None
+    """Sends it to an executor, if one was chosen when it was made and has not given it back."""
 
     def raise_if_stopped(self) -> None:
         """Raise `CancelledError` if it was cancelled."""

@@ -1,7 +1,7 @@
-"""Wait for futures, with a progress bar if stderr is a terminal.
+"""Wait for futures, with a progress bar if stderr is a terminal, or with a line for each.
 
-Enters: futures with names. Leaves: nothing; returns when all are done. It must not know what the
-futures are for.
+Enters: futures with names, and the setting ``progress``. Leaves: nothing; returns when all are
+done. It must not know what the futures are for.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import FIRST_COMPLETED, Future, as_completed, wait
 from typing import Any, TextIO
 
+from tzero import settings
 from tzero.events import one_line
 
 __all__ = ["watch"]
@@ -24,7 +25,8 @@ PATIENCE = 0.3
 
 
 def watch(named: Sequence[tuple[str, Future[Any]]], stream: TextIO | None = None) -> None:
-    """Wait until all are done; on a terminal, a bar shows how many are and names the rest.
+    """Wait until all are done. On a terminal, a bar shows how many are and names the rest; with
+    ``TZERO_PROGRESS=verbose`` each has a line of its own, also where there is no terminal.
 
     >>> future = Future()
     >>> future.set_result(1)
@@ -32,8 +34,14 @@ def watch(named: Sequence[tuple[str, Future[Any]]], stream: TextIO | None = None
     """
     futures = {future for _, future in named}
     stream = sys.stderr if stream is None else stream
-    is_terminal = stream is not None and stream.isatty()
+    progress = settings.now().progress
+    if progress == "verbose" and stream is not None:
+        _write_lines(named, stream)
+        return
+    is_terminal = progress == "on" and stream is not None and stream.isatty()
     if not wait(futures, timeout=PATIENCE if is_terminal else None).not_done:
+        return
+    if not is_terminal:
         return
     rich = importlib.import_module("rich.progress")
     console = importlib.import_module("rich.console").Console(file=stream)
@@ -50,6 +58,14 @@ def watch(named: Sequence[tuple[str, Future[Any]]], stream: TextIO | None = None
                 refresh=True,
             )
             wait(left, return_when=FIRST_COMPLETED)
+
+
+def _write_lines(named: Sequence[tuple[str, Future[Any]]], stream: TextIO) -> None:
+    names = {future: name for name, future in named}
+    for done, future in enumerate(as_completed(names), 1):
+        failed = future.cancelled() or future.exception() is not None
+        words = "failed" if failed else "is ready"
+        print(f"tzero: {one_line(names[future])} {words} ({done} of {len(names)})", file=stream)
 
 
 def _description(named: Sequence[tuple[str, Future[Any]]], left: set[Future[Any]]) -> str:

@@ -9,18 +9,17 @@ kept: the next request tries again.
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import CancelledError, Future
 from typing import Protocol, overload
 
 from tzero import events, locks, settings
 from tzero.cache import Found, stores
-from tzero.compile import worker
 from tzero.compile.accounting import Accounting, CompileRun, CompileStats, Cost
 from tzero.compile.backend import find
-from tzero.compile.compilers import Compilers
+from tzero.compile.compilers import Compilers, has_no_workers
 from tzero.compile.delivery import Delivery
+from tzero.compile.executors import current as current_sender
 from tzero.compile.in_flight import InFlight
 from tzero.compile.lifetime import register
 from tzero.compile.pending import Job, Pending
@@ -36,6 +35,9 @@ MEMORY_LIMIT = 64 << 20
 
 LOOKUP_THREADS = 4
 """Threads that read caches. Several, so that one slow read does not delay the others."""
+
+NOT_UP = "the pool is not up"
+"""Why the caller compiles what a worker could."""
 
 JOIN_TIMEOUT = 2.0
 """Seconds that `shutdown` waits for threads. What they wait for was killed before."""
@@ -92,6 +94,7 @@ class AsyncCompile:
         job, is_new = self._in_flight.enter(request)
         if is_new:
             with self._in_flight.failing(job):
+                job.sender = current_sender()
                 if self._is_inline(job):
                     self._compile_inline(job, "no workers")
                 else:
@@ -119,7 +122,9 @@ class AsyncCompile:
 
     def _result(self, job: Job, is_new: bool) -> Artifact:
         if is_new:
-            why = "" if self._compilers.has_workers() else "the pool is not up"
+            job.sender = current_sender()
+            has_compilers = job.sender is not None or self._compilers.has_workers()
+            why = "" if has_compilers else NOT_UP
             with self._in_flight.failing(job):
                 self._compile_inline(job, "no workers" if self._is_inline(job) else why)
         elif not job.future.done():
@@ -177,12 +182,12 @@ class AsyncCompile:
     def warm_pool(self) -> None:
         """Start all workers in the background, and import in them what backends need."""
         now = settings.now()
-        if not (self._closed or _has_no_workers(now)):
+        if not (self._closed or has_no_workers(now)):
             self._compilers.start_workers(now)
 
     def wait_pool_ready(self, timeout: float | None = None) -> bool:
         """Wait for workers that are being started; return whether there are any. Starts none."""
-        if self._closed or _has_no_workers(settings.now()):
+        if self._closed or has_no_workers(settings.now()):
             return True
         return self._compilers.wait_warm(timeout) and self._compilers.has_workers()
 
@@ -204,7 +209,9 @@ class AsyncCompile:
         self._closed = True
         for job in self._in_flight.jobs():
             job.stopped = True
-        for job in self._lookups.close() + self._compilers.close():
+        queued = self._lookups.close() + self._compilers.close()
+        sent = [job for job in self._in_flight.jobs() if job.sender and self._compilers.remove(job)]
+        for job in queued + sent:
             self._in_flight.fail(job, job.stopped_error())
         self._lookups.join(JOIN_TIMEOUT)
         self._compilers.join(JOIN_TIMEOUT)
@@ -234,7 +241,9 @@ class AsyncCompile:
 
     def _is_inline(self, job: Job) -> bool:
         # A compiler on a thread of the service may ask for more, and must not wait for that thread.
-        return self._closed or events.relays() or _has_no_workers(job.settings)
+        if self._closed or events.relays():
+            return True
+        return job.sender is None and has_no_workers(job.settings)
 
     def _look_up(self, _: None, job: Job) -> None:
         """Look into the caches, on a lookup thread; queue the job if they miss."""
@@ -251,9 +260,12 @@ class AsyncCompile:
         try:
             if self._is_found(job):
                 return
-            if not why and find(job.request.backend).runs == "process":
+            is_sent = job.sender is not None
+            if not why and (is_sent or find(job.request.backend).runs == "process"):
                 self._compilers.enqueue(job, first=True)
                 return
+            if why == NOT_UP and find(job.request.backend).runs == "process":
+                self._compilers.warm_soon(job.settings)
         except Exception as error:
             self._in_flight.fail(job, error)
             return
@@ -302,12 +314,6 @@ def _raise_first(named: Iterable[tuple[str, Future[Artifact]]]) -> None:
         if note not in getattr(first, "__notes__", ()):
             first.add_note(note)
     raise first
-
-
-def _has_no_workers(now: Settings) -> bool:
-    """Whether this process must not start workers: by a setting, because it is a worker itself, or
-    because it is a daemonic process of multiprocessing."""
-    return now.compile_workers == 1 or worker.inside() or multiprocessing.current_process().daemon
 
 
 _service_lock = locks.lock()  # held while `_service` is made

@@ -30,6 +30,7 @@ outcome                             what is known of one config, and which confi
 trial, copying, compare, timing     one config: run on copies, compared, timed
 failures                            whether a failure is the config's own, and remembered
 isolated, child, transfer           the same in a process of its own
+elsewhere                           a search by an executor of `tzero.compile.on`
 ==================================  ================================================================
 
 Enters: the configs that a kernel may have, and the arguments of calls. Leaves: for each call a

@@ -104,7 +104,7 @@ def process_state() -> ProcessState:
     """
     cuda = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     return ProcessState(
-        settings={**asdict(settings.now()), "compile_workers": 1},
+        settings={**asdict(settings.now()), "compile_workers": 1, "trace": None},
         knobs=triton_compile.code_knobs(),
         device=torch.cuda.current_device() if cuda else None,
         threads=torch.get_num_threads(),

@@ -30,6 +30,7 @@ from tzero.errors import InvalidArgument, TuningFailed
 from tzero.launches.ahead import Precompiled, precompile_host
 from tzero.launches.current_call import current
 from tzero.tune import source
+from tzero.tune.elsewhere import search_elsewhere
 from tzero.tune.facts import Facts
 from tzero.tune.isolated import Isolated
 from tzero.tune.judge import DEFAULT, Judge
@@ -119,7 +120,10 @@ class KernelSearch:
     ) -> tuple[Choice[Config], Search]:
         """Search, and remember the outcomes; `TuningFailed` where no config works."""
         end = time.monotonic() + budget
-        found = self._searched(function, args, effort, known, end, isolate)
+        found = search_elsewhere(
+            *(self._host, args, self._space, self._called, self._judge, facts),
+            *(effort, known, budget, isolate, self._notices),
+        ) or self.search_here(function, args, effort, known, end, isolate)
         _timed_here.add(facts.strict)
         has_reference = best_of(known) is not None
         if has_reference and _is_wrong(found.outcomes.get(self._first)):
@@ -164,7 +168,7 @@ class KernelSearch:
         timed them."""
         return facts.strict not in _timed_here and any(each.retries for each in known.values())
 
-    def _searched(
+    def search_here(
         self,
         function: Callable[..., Any],
         args: tuple[Any, ...],
@@ -173,6 +177,7 @@ class KernelSearch:
         end: float,
         isolate: bool,
     ) -> Search:
+        """Search in this process, until ``end`` by `time.monotonic`; remembers nothing."""
         device = device_of(args)
         plan = self.strategy(effort, known)
         around = Surroundings(functools.partial(source.reached, self._host.function))

@@ -1,7 +1,8 @@
-"""The progress of a search, on a terminal; elsewhere nothing is shown.
+"""The progress of a search: a bar on a terminal, a line for each candidate, or nothing.
 
-Enters: how many candidates are done, the best so far, the time left. Leaves: one line on a
-terminal, which disappears when the search ends. It must not know what a candidate is.
+Enters: how many candidates are done, the best so far, the time left; the setting ``progress``.
+Leaves: one line on a terminal, which disappears when the search ends; with ``verbose``, lines that
+stay. It must not know what a candidate is.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import sys
 from types import TracebackType
 from typing import Any, Self, TextIO
 
+from tzero import settings
 from tzero.events import one_line
 from tzero.tune.seconds import in_words
 
@@ -27,13 +29,18 @@ class Bar:
     def __init__(self, title: str, most: int | None, stream: TextIO | None = None) -> None:
         self._title, self._most = one_line(title), most
         self._stream = sys.stderr if stream is None else stream
+        self._is_verbose = False
         self._progress: Any = None
         self._task: Any = None
 
     def __enter__(self) -> Self:
         # Some programs replace sys.stderr by an object without isatty; and it may be closed.
         isatty = getattr(self._stream, "isatty", None)
-        if isatty is None or getattr(self._stream, "closed", False) or not isatty():
+        if isatty is None or getattr(self._stream, "closed", False):
+            return self
+        progress = settings.now().progress
+        self._is_verbose = progress == "verbose"
+        if progress != "on" or not isatty():
             return self
         rich = importlib.import_module("rich.progress")
         console = importlib.import_module("rich.console").Console(file=self._stream)
@@ -61,13 +68,16 @@ class Bar:
 
     def show(self, done: int, best: object, seconds: float | None, left: float | None) -> None:
         """Show how many are done, and the best so far."""
-        if self._progress is None:
+        if self._progress is None and not self._is_verbose:
             return
         words = "none works so far"
         if seconds is not None:
             words = one_line(f"best {in_words(seconds)} {best}")
         if left is not None:
             words += f", {left:.0f} s left"
+        if self._is_verbose:
+            print(f"tzero: tuning {self._title}: {done} done, {words}", file=self._stream)
+            return
         self._progress.update(self._task, completed=done, description=words, refresh=True)
 
     def __exit__(

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -19,7 +20,7 @@ from tzero.tune.facts import hardware_of
 from tzero.tune.records import Entry, Pretuned
 from tzero.tune.turn import TURN
 
-__all__ = ["files_in_use", "pretuned", "ship"]
+__all__ = ["files_in_use", "pretuned", "ship", "using"]
 
 _files: list[Pretuned] = []  # what `pretuned` has read, the latest first; protected by TURN
 
@@ -35,6 +36,26 @@ class Chooser(Protocol):
 def files_in_use() -> tuple[Pretuned, ...]:
     """The files that `pretuned` has read, the latest first."""
     return tuple(_files)
+
+
+@contextmanager
+def using(tables: Iterable[Pretuned]) -> Iterator[None]:
+    """Use these for a block, before those in use: a search that another process asked for comes
+    with the tables of that process.
+
+    ::
+
+        with using(task.tables):
+            ...
+    """
+    with TURN:
+        before = list(_files)
+        _files[:] = [*tables, *before]
+    try:
+        yield
+    finally:
+        with TURN:
+            _files[:] = before
 
 
 def pretuned(path: str | os.PathLike[str]) -> Pretuned:

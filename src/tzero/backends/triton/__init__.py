@@ -30,7 +30,7 @@ from tzero.adapters.triton_launch import CompiledKernel, GPUTarget
 from tzero.backends.triton.compile_request import compile, warm
 from tzero.backends.triton.load_artifact import load
 from tzero.backends.triton.rebuild import NotFaithful
-from tzero.backends.triton.write_request import NotTransportable, request
+from tzero.backends.triton.write_request import NotTransportable, for_this_machine, request, sources
 from tzero.compile import service
 from tzero.compile.request import Artifact, Malformed, Request
 from tzero.errors import CompileFailed
@@ -72,19 +72,24 @@ def compiled(
     asked = request(source, target, options)
     if isinstance(asked, NotTransportable):
         return here("compile", asked.reason)
+
+    def again(kind: Literal["compile", "cache"], reason: str) -> CompiledKernel:
+        service().reloaded()  # Triton reads the source, which the request had
+        return here(kind, reason)
+
     try:
         artifact = service().compile(asked)
     except NotFaithful as refusal:
-        return here("compile", str(refusal))
+        return again("compile", str(refusal))
     except CompileFailed as failure:
         if failure.__cause__ is None:
-            return here("compile", failure.problem)  # the exception itself could not be pickled
+            return again("compile", failure.problem)  # the exception could not be pickled
         problem = failure.__cause__
     else:
         try:
             return load(artifact, source)
         except Malformed as error:
-            return here("cache", str(error))
+            return again("cache", str(error))
     raise _copied(problem)  # as Triton raises it
 
 
@@ -114,6 +119,12 @@ class _Triton:
 
     def compile(self, request: Request) -> Artifact:
         return compile(request)
+
+    def for_this_machine(self, request: Request) -> Request:
+        return for_this_machine(request)
+
+    def source(self, request: Request) -> str:
+        return "\n\n".join(sources(request))
 
     def warm(self) -> None:
         warm()

@@ -7,6 +7,7 @@ It must not know how requests travel or are cached. `program` writes the kernel 
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import shlex
 import sys
@@ -20,10 +21,20 @@ from tzero.adapters import triton_compile, triton_launch
 from tzero.adapters.triton_launch import ASTSource, GPUTarget, JITCallable
 from tzero.backends.triton.program import Checks, Trees, Unwritable, Writer
 from tzero.cache.digest import Unwritable as NoText
-from tzero.cache.digest import canonical, file_digest, toolchain
+from tzero.cache.digest import canonical, file_digest, parse, toolchain
+from tzero.compile.backend import OtherTools
 from tzero.compile.request import Request
 
-__all__ = ["NAME", "PATH_VARIABLES", "STAMP", "NotTransportable", "request", "signature_of"]
+__all__ = [
+    "NAME",
+    "PATH_VARIABLES",
+    "STAMP",
+    "NotTransportable",
+    "for_this_machine",
+    "request",
+    "signature_of",
+    "sources",
+]
 
 NAME = "triton"
 STAMP = "TRITON_COMPILER_STAMP"
@@ -267,6 +278,38 @@ def _read_environment(target: GPUTarget, variables: Mapping[str, str], state: An
         toolchain=_toolchain(target, made),
         places=places,
     )
+
+
+def for_this_machine(asked: Request) -> Request:
+    """A request that another machine made, with the places of this one; raises `OtherTools` where
+    its compilers or libraries would make something else.
+
+    ::
+
+        compile(for_this_machine(asked))
+    """
+    program = parse(asked.program)
+    around = _environment(GPUTarget(*program["target"]))
+    if around.reason:
+        raise OtherTools(around.reason)
+    if around.toolchain != asked.toolchain:
+        ours, theirs = parse(around.toolchain), parse(asked.toolchain)
+        other = sorted(name for name in {*ours, *theirs} if ours.get(name) != theirs.get(name))
+        raise OtherTools(f"the tools of this machine are others than there: {', '.join(other)}")
+    for _, path, content in program["options"]["extern_libs"]:
+        if not os.path.isfile(path) or _content(path) != content:
+            raise OtherTools(f"the library {path} is missing here, or another one")
+    return dataclasses.replace(asked, environment=around.places)
+
+
+def sources(asked: Request) -> list[str]:
+    """The source texts of a kernel and of the functions that it calls.
+
+    ::
+
+        print(*sources(asked), sep="\\n")
+    """
+    return [row["source"] for row in parse(asked.program)["tables"]["functions"]]
 
 
 def _toolchain(target: GPUTarget, made: Any) -> str:

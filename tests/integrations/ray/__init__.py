@@ -1,0 +1,1 @@
+"""Ray: a cluster on this machine, whose nodes are killed."""
