@@ -88,8 +88,15 @@ class _NoStore:
     def get(self, digest: str) -> None:
         return None
 
-    def put(self, digest: str, payload: bytes) -> None:
-        return None
+    claims = ()
+
+    def publish(
+        self, digest: str, payload: bytes, then: Callable[[bool], None], first: bool = True
+    ) -> Any:
+        from tzero.cache.store import Published
+
+        then(False)
+        return Published(payload, False)
 
 
 _turns = itertools.count()
@@ -202,8 +209,12 @@ class _Watched:
         self.missed = found is None
         return found
 
-    def put(self, digest: str, payload: bytes) -> None:
-        self.store.put(digest, payload)
+    claims = ()
+
+    def publish(
+        self, digest: str, payload: bytes, then: Callable[[bool], None], first: bool = True
+    ) -> Any:
+        return self.store.publish(digest, payload, then, first=first)
 
 
 def _filled(entries: int) -> Any:

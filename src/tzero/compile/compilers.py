@@ -1,8 +1,8 @@
 """Run jobs: in worker processes, on threads, or in the caller.
 
 Enters: jobs that no cache could answer. Leaves: a call of ``compiled`` with the artifact's bytes,
-or of ``failed`` with the error, for each job. It must not know about caches, nor who waits for a
-job.
+or of ``failed`` with the error, for each job for which ``begin`` says that it is compiled here. It
+must not know about caches, nor who waits for a job.
 """
 
 from __future__ import annotations
@@ -54,17 +54,18 @@ class Compilers:
 
     ::
 
-        compilers = Compilers(compiled=store_and_finish, failed=in_flight.fail)
+        compilers = Compilers(begin, compiled=store_and_finish, failed=in_flight.fail)
         compilers.enqueue(job)
     """
 
     def __init__(
         self,
+        begin: Callable[[Job], bool],
         compiled: Callable[[Job, bytes, CompileRun], None],
         failed: _OnFailure,
         relayed: Callable[[Job | None], AbstractContextManager[None]],
     ) -> None:
-        self._compiled, self._failed, self._relayed = compiled, failed, relayed
+        self._begin, self._compiled, self._failed, self._relayed = begin, compiled, failed, relayed
         self._closed = False
         self._most_on_machine = 1
         self._threads: ThreadPool[Place, Job] = ThreadPool(
@@ -191,7 +192,16 @@ class Compilers:
 
     def _run_in_slot(self, slot: Slot, job: Job) -> None:
         with self._relayed(job):
-            self._ask_slot(slot, job)
+            if self._begun(job):
+                self._ask_slot(slot, job)
+
+    def _begun(self, job: Job) -> bool:
+        """Whether to compile a job; if not, it is finished, or waits for another process."""
+        try:
+            return self._begin(job)
+        except BaseException as error:
+            self._failed(job, error)
+            return False
 
     def _ask_slot(self, slot: Slot, job: Job) -> None:
         start = time.perf_counter_ns()
@@ -235,6 +245,8 @@ class Compilers:
 
     def _run_in_thread(self, _: Place, job: Job) -> None:
         with self._relayed(job):
+            if not self._begun(job):
+                return
             try:
                 self.run_here(job, "thread")
             except BaseException:

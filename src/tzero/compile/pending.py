@@ -11,10 +11,11 @@ import logging
 import os
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tzero import locks
+from tzero.cache.claims import Lease
 from tzero.compile.pool import Slot
 from tzero.compile.request import Artifact, Request
 from tzero.settings import Settings
@@ -91,6 +92,13 @@ class Job:
     """Whether it was cancelled."""
     slot: Slot | None = None
     """The slot that compiles it, if a worker does."""
+    leases: list[Lease] = field(default_factory=list)
+    """Its claims, in the order of `Layers.claims`; changed by the thread that has the job."""
+    replaces: bool = False
+    """Whether a cache has something else in its place."""
+    is_cleared: bool | None = None
+    """Whether it is to be compiled here: True after its claims, False if it was found, None before
+    that is known."""
 
     def raise_if_stopped(self) -> None:
         """Raise `CancelledError` if it was cancelled."""

@@ -12,13 +12,14 @@ from __future__ import annotations
 import multiprocessing
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import CancelledError, Future
-from typing import Protocol, overload
+from typing import overload
 
 from tzero import events, locks, settings
-from tzero.cache import Found, stores
+from tzero.cache import stores
 from tzero.compile import worker
 from tzero.compile.accounting import Accounting, CompileRun, CompileStats, Cost
 from tzero.compile.backend import find
+from tzero.compile.claiming import Claiming, Stores
 from tzero.compile.compilers import Compilers
 from tzero.compile.delivery import Delivery
 from tzero.compile.in_flight import InFlight
@@ -41,21 +42,6 @@ JOIN_TIMEOUT = 2.0
 """Seconds that `shutdown` waits for threads. What they wait for was killed before."""
 
 
-class Stores(Protocol):
-    """The caches behind memory, such as `tzero.cache.Layers`.
-
-    ::
-
-        found = stores.get(request.digest)
-    """
-
-    def get(self, digest: str, /) -> Found | None:
-        """Return the bytes of an artifact, and the layer that had them."""
-
-    def put(self, digest: str, payload: bytes, /) -> None:
-        """Keep the bytes of an artifact."""
-
-
 class AsyncCompile:
     """Compiles requests in the background, each one once.
 
@@ -76,7 +62,16 @@ class AsyncCompile:
         self._accounting = Accounting()
         self._delivery = Delivery()
         self._in_flight = InFlight(self._accounting, MEMORY_LIMIT, self._delivery)
-        self._compilers = Compilers(self._store, self._in_flight.fail, self._in_flight.relayed)
+        self._compilers = Compilers(
+            lambda job: self._claiming.begin(job), self._store, self._fail, self._in_flight.relayed
+        )
+        self._claiming = Claiming(
+            self._stores,
+            self._is_found,
+            self._compilers.enqueue,
+            self._fail,
+            self._in_flight.relayed,
+        )
         self._lookups: ThreadPool[None, Job] = ThreadPool(
             "tzero-lookup", make=lambda: None, run=self._look_up, size=LOOKUP_THREADS, idle=5
         )
@@ -167,7 +162,8 @@ class AsyncCompile:
         """Stop the compiles that nobody else requested; their futures get `CancelledError`."""
         for job in self._in_flight.requested_once(futures):
             job.stopped = True
-            if self._lookups.remove(job) or self._compilers.remove(job):
+            queues = self._lookups, self._compilers, self._claiming
+            if any(queue.remove(job) for queue in queues):
                 self._in_flight.fail(job, job.stopped_error())
             elif job.slot is not None:
                 job.slot.kill(job.request)
@@ -204,8 +200,8 @@ class AsyncCompile:
         self._closed = True
         for job in self._in_flight.jobs():
             job.stopped = True
-        for job in self._lookups.close() + self._compilers.close():
-            self._in_flight.fail(job, job.stopped_error())
+        for job in self._lookups.close() + self._claiming.close() + self._compilers.close():
+            self._fail(job, job.stopped_error())
         self._lookups.join(JOIN_TIMEOUT)
         self._compilers.join(JOIN_TIMEOUT)
         self._delivery.drain(JOIN_TIMEOUT)
@@ -254,10 +250,16 @@ class AsyncCompile:
             if not why and find(job.request.backend).runs == "process":
                 self._compilers.enqueue(job, first=True)
                 return
+            if not self._claiming.begin_here(job):
+                return
         except Exception as error:
-            self._in_flight.fail(job, error)
+            self._fail(job, error)
             return
-        self._compilers.run_here(job, "inline", why or "the caller waits")
+        try:
+            self._compilers.run_here(job, "inline", why or "the caller waits")
+        except BaseException:
+            self._claiming.end(job)
+            raise
 
     def _is_found(self, job: Job) -> bool:
         """Whether a cache has the artifact; if so, the job is finished."""
@@ -269,6 +271,7 @@ class AsyncCompile:
             artifact = Artifact.decode(found.payload)
         except Malformed as error:
             reason = f"an entry of the {found.layer} cache is replaced: {error}"
+            job.replaces = True
             events.emit(events.Event("cache", job.request.name, reason))
             return False
         self._accounting.hit(job.request, found.layer)
@@ -277,10 +280,19 @@ class AsyncCompile:
         return True
 
     def _store(self, job: Job, payload: bytes, run: CompileRun) -> None:
-        """Put a compiled artifact into the caches, and finish its job."""
+        """Put a compiled artifact into the caches, and finish its job with the one that counts."""
         artifact = Artifact.decode(payload)
-        self._stores(job.settings).put(job.request.digest, payload)
-        self._in_flight.finish(job, artifact, len(payload), run)
+        counts = self._claiming.publish(job, payload)
+        try:
+            artifact = Artifact.decode(counts)
+        except Malformed:  # reported when it is next read; it came while this was compiled
+            counts = payload
+        self._in_flight.finish(job, artifact, len(counts), run)
+
+    def _fail(self, job: Job, error: BaseException, run: CompileRun | None = None) -> None:
+        """Give the claims of a job up, and set its error."""
+        self._claiming.end(job, has_failed=not isinstance(error, CancelledError))
+        self._in_flight.fail(job, error, run)
 
 
 _inherited: list[object] = []  # never freed: finalizers would affect the parent's workers
