@@ -40,5 +40,5 @@ class Memory:
     ) -> Published:
         then(False)
         if not first:
-            del self.entries[digest]
+            self.entries.pop(digest, None)
         return Published(self.entries.setdefault(digest, payload), True)

@@ -71,6 +71,7 @@ PUBLIC = {
         "Spec",
         "__version__",
         "constant",
+        "fleet",
         "install",
         "installed",
         "jit",

@@ -121,9 +121,8 @@ class Disk:
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as root:
     ...     store = Disk(root)
-    ...     store.put("0" * 64, b"code")
-    ...     store.get("0" * 64), store.get("1" * 64)
-    (b'code', None)
+    ...     store.put("0" * 64, b"code"), store.get("0" * 64), store.get("1" * 64)
+    (True, b'code', None)
     """
 
     def __init__(self, root: str | os.PathLike[str], limit: int = 4 << 30) -> None:
@@ -151,30 +150,9 @@ class Disk:
             self._report(digest, f"reading {path} failed", OSError(errno.ENOMEM, "no memory"))
         return None
 
-    def put(self, digest: str, payload: bytes) -> None:
-        """Store a payload; replaces an existing entry."""
-        self._put(digest, payload, first=False)
-
-    def keep(self, digest: str, payload: bytes) -> bytes | None:
-        """Store a payload unless there is one; return the one that is there then, or None if none
-        could be stored. So of two processes that made the same, the first one's counts."""
-        for _ in range(2):
-            if self._put(digest, payload, first=True):
-                return payload
-            found = self.get(digest)  # removes it if it is damaged
-            if found is not None:
-                return found
-        return None
-
-    def discard(self, digest: str) -> None:
-        """Remove an entry, if there is one."""
-        try:
-            _remove(self._path(digest))
-        except OSError as error:
-            self._report(digest, f"removing {self._path(digest)} failed", error)
-
-    def _put(self, digest: str, payload: bytes, first: bool) -> bool:
-        """Store a payload, only as the ``first`` one if asked; return whether it was stored."""
+    def put(self, digest: str, payload: bytes, *, first: bool = False) -> bool:
+        """Store a payload; return whether it was stored. An existing entry is replaced, or stays if
+        this one is only to be the ``first``."""
         path, data = self._path(digest), seal(payload, digest)
         if len(data) > self.limit:
             problem = f"the entry has {len(data)} bytes, the limit of the cache is {self.limit}"
@@ -194,6 +172,17 @@ class Disk:
         except OSError as error:
             self._report(digest, f"evicting from {self.root} failed", error)
         return True
+
+    def keep(self, digest: str, payload: bytes) -> bytes | None:
+        """Store a payload unless there is one; return the one that is there then, or None if none
+        could be stored. So of two processes that made the same, the first one's counts."""
+        for _ in range(2):
+            if self.put(digest, payload, first=True):
+                return payload
+            found = self.get(digest)  # removes it if it is damaged
+            if found is not None:
+                return found
+        return None
 
     def check(self) -> None:
         """Raise `CacheRefused` if another user could have written the entries."""

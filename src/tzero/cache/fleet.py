@@ -8,8 +8,9 @@
 
 Enters: settings, digests, values. Leaves: a `Fleet`. It must not know what is claimed or agreed on.
 
-What was made travels through the shared cache (`remote`): that of TZERO_REMOTE_CACHE, and without
-it the fleet's own place. Values are sealed like entries of that cache, with its key if there is one.
+What was made travels through the shared cache (`remote`): that of TZERO_REMOTE_CACHE, or without it
+through the fleet's own place. Values are sealed like entries of that cache, with its key if there
+is one.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from collections.abc import Callable
 
 from tzero.cache.claims import Board, Claims
 from tzero.cache.entry import SCHEMA, Damaged, derived, opened, seal
+from tzero.cache.place import place_of
 from tzero.cache.reaching import CONNECTING, Reaching
 from tzero.cache.remote import Unavailable, key_name, reason_of, shown
-from tzero.cache.place import place_of
 from tzero.events import Event, emit
 from tzero.settings import Settings, now
 

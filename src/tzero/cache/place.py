@@ -34,7 +34,9 @@ def fleet(place: Any = None) -> None:
 
     >>> fleet("carrier pigeons")
     Traceback (most recent call last):
-    tzero.errors.InvalidSetting: TZERO_FLEET='carrier pigeons' is not valid. ...
+    tzero.errors.InvalidSetting: TZERO_FLEET is 'a str'; allowed: '' (none), 'c10d' (the store of \
+torchrun) or a URL of redis or of a directory, such as 'file:///data'. Set it to one of these, or \
+unset it.
     """
     global _place
     if place is None or isinstance(place, str):

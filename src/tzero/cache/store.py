@@ -49,7 +49,7 @@ class Store(Protocol):
     def get(self, digest: str) -> bytes | None:
         """Return the verified payload; None for a miss. A damaged entry is a miss and an event."""
 
-    def put(self, digest: str, payload: bytes) -> None:
+    def put(self, digest: str, payload: bytes) -> object:
         """Keep a payload. Failures of the environment are events, never exceptions."""
 
 
@@ -127,9 +127,11 @@ class Layers:
     ) -> Published:
         """As `put`, but what is on disk already stays, if only the ``first`` is to count. ``then``
         is called when the remote has received it, or with False if it does not."""
-        if self.disk is not None and not first:
-            self.disk.discard(digest)
-        counts = None if self.disk is None else self.disk.keep(digest, payload)
+        counts = None
+        if self.disk is not None and first:
+            counts = self.disk.keep(digest, payload)
+        elif self.disk is not None and self.disk.put(digest, payload):
+            counts = payload
         made = Published(payload if counts is None else counts, counts is not None)
         if self.remote is None:
             then(False)

@@ -18,13 +18,15 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from concurrent.futures import CancelledError
 from typing import Protocol
 
 from tzero import locks
 from tzero.cache import Found
 from tzero.cache.claims import FOUND, Claims, Lease
 from tzero.cache.store import Published
+from tzero.compile.accounting import CompileRun
+from tzero.compile.in_flight import InFlight
 from tzero.compile.pending import Job
 from tzero.settings import Settings
 
@@ -53,17 +55,12 @@ class Stores(Protocol):
         """Who may make what is missing."""
 
 
-class _Started(Protocol):
-    def __call__(self, job: Job, /, first: bool = False) -> None:
-        """Queue a job for a compiler, at the front if asked."""
-
-
 class Claiming:
     """The claims of one service.
 
     ::
 
-        claiming = Claiming(stores, found=is_found, start=enqueue, fail=fail, relayed=relayed)
+        claiming = Claiming(stores, is_found, enqueue, in_flight)
         if claiming.begin(job):
             payload = claiming.publish(job, compiled(job))
     """
@@ -72,12 +69,11 @@ class Claiming:
         self,
         stores: Callable[[Settings], Stores],
         found: Callable[[Job], bool],
-        start: _Started,
-        fail: Callable[[Job, BaseException], None],
-        relayed: Callable[[Job], AbstractContextManager[None]],
+        start: Callable[[Job], None],
+        in_flight: InFlight,
     ) -> None:
-        self._stores, self._found, self._start, self._fail = stores, found, start, fail
-        self._relayed = relayed
+        self._stores, self._found, self._start = stores, found, start
+        self._in_flight = in_flight
         self._changed = locks.condition()  # protects the two below
         self._parked: dict[Job, float] = {}  # when to ask again
         self._is_running = False
@@ -122,6 +118,11 @@ class Claiming:
         leases, job.leases = job.leases, []
         for lease in leases:
             lease.release(has_failed)
+
+    def fail(self, job: Job, error: BaseException, run: CompileRun | None = None) -> None:
+        """Give the claims of a job up, and set its error."""
+        self.end(job, has_failed=not isinstance(error, CancelledError))
+        self._in_flight.fail(job, error, run)
 
     def remove(self, job: Job) -> bool:
         """Take a parked job out; return whether it was parked."""
@@ -182,21 +183,20 @@ class Claiming:
                 with self._changed:
                     self._is_running = False
                     self._parked.clear()
-                self._fail(job, error)
+                self.fail(job, error)
 
     def _work(self) -> None:
         while (job := self._next()) is not None:
-            with self._relayed(job):
+            with self._in_flight.relayed(job):
                 try:
                     pause = self._step(job)
                     if pause is not None:
                         self._park_again(job, pause)
                     elif self._taken(job) and job.is_cleared:
-                        self._start(job, first=True)
+                        self._start(job)
                 except BaseException as error:
                     self._taken(job)
-                    self.end(job)
-                    self._fail(job, error)
+                    self.fail(job, error)
 
     def _next(self) -> Job | None:
         """The job to ask for next; None if there is none, and the thread ends."""

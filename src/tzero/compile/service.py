@@ -28,6 +28,7 @@ from tzero.compile.pending import Job, Pending
 from tzero.compile.progress import watch
 from tzero.compile.request import Artifact, Malformed, Request
 from tzero.compile.thread_pool import ThreadPool
+from tzero.compile.together import is_held
 from tzero.settings import Settings
 
 __all__ = ["AsyncCompile", "Stores", "service"]
@@ -62,15 +63,14 @@ class AsyncCompile:
         self._accounting = Accounting()
         self._delivery = Delivery()
         self._in_flight = InFlight(self._accounting, MEMORY_LIMIT, self._delivery)
-        self._compilers = Compilers(
-            lambda job: self._claiming.begin(job), self._store, self._fail, self._in_flight.relayed
-        )
         self._claiming = Claiming(
-            self._stores,
+            lambda now: self._stores(now),
             self._is_found,
-            self._compilers.enqueue,
-            self._fail,
-            self._in_flight.relayed,
+            lambda job: self._compilers.enqueue(job, first=True),
+            self._in_flight,
+        )
+        self._compilers = Compilers(
+            self._claiming.begin, self._store, self._claiming.fail, self._in_flight.relayed
         )
         self._lookups: ThreadPool[None, Job] = ThreadPool(
             "tzero-lookup", make=lambda: None, run=self._look_up, size=LOOKUP_THREADS, idle=5
@@ -89,7 +89,7 @@ class AsyncCompile:
             with self._in_flight.failing(job):
                 if self._is_inline(job):
                     self._compile_inline(job, "no workers")
-                else:
+                elif not is_held(job, self._start):
                     self._start(job)
         return job.future
 
@@ -201,7 +201,7 @@ class AsyncCompile:
         for job in self._in_flight.jobs():
             job.stopped = True
         for job in self._lookups.close() + self._claiming.close() + self._compilers.close():
-            self._fail(job, job.stopped_error())
+            self._claiming.fail(job, job.stopped_error())
         self._lookups.join(JOIN_TIMEOUT)
         self._compilers.join(JOIN_TIMEOUT)
         self._delivery.drain(JOIN_TIMEOUT)
@@ -253,7 +253,7 @@ class AsyncCompile:
             if not self._claiming.begin_here(job):
                 return
         except Exception as error:
-            self._fail(job, error)
+            self._claiming.fail(job, error)
             return
         try:
             self._compilers.run_here(job, "inline", why or "the caller waits")
@@ -288,11 +288,6 @@ class AsyncCompile:
         except Malformed:  # reported when it is next read; it came while this was compiled
             counts = payload
         self._in_flight.finish(job, artifact, len(counts), run)
-
-    def _fail(self, job: Job, error: BaseException, run: CompileRun | None = None) -> None:
-        """Give the claims of a job up, and set its error."""
-        self._claiming.end(job, has_failed=not isinstance(error, CancelledError))
-        self._in_flight.fail(job, error, run)
 
 
 _inherited: list[object] = []  # never freed: finalizers would affect the parent's workers
