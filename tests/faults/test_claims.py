@@ -340,3 +340,30 @@ def test_a_read_only_disk_is_one_event_and_each_compiles(tmp_path: Path, stack: 
         futures = [service.submit(request("compiler", f'["echo", "{k}"]')) for k in range(3)]
         assert [each.result(HANG).facts["code"] for each in futures] == [0, 0, 0]
     assert sum("claims at" in each.reason for each in seen) == 1
+
+
+def test_without_a_place_on_the_machine_a_process_leaves_its_jobs_to_others_for_a_while(
+    tmp_path: Path, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tzero.compile import claiming
+    from tzero.compile.budget import Place
+
+    monkeypatch.setattr(Place, "take", lambda self, most: False)
+    monkeypatch.setattr(claiming, "AFTER_PROGRESS", HANG)
+    root = tmp_path / "cache"
+    claims = [Claims(Directory(str(root / "claims")), 30.0) for _ in range(2)]
+    one, other = (AsyncCompile(lambda _, c=c: Layers(Disk(root), None, (c,))) for c in claims)
+    for each in (one, other):
+        stack.callback(each.shutdown)
+    asked = [request("compiler", f'["echo", "{k}"]') for k in range(3)]
+    waiting = [other.submit(each) for each in asked[:2]]
+    until(lambda: len(other._claiming._parked) == 2, "waiting")
+    monkeypatch.setattr(Place, "take", lambda self, most: True)
+    one.submit(asked[0]).result(HANG)
+    assert waiting[0].result(HANG).files["out"] == b"0\n"  # found, though nobody else asks for it
+    assert not waiting[1].done() and compiles(other) == 0
+    monkeypatch.setattr(claiming, "AFTER_PROGRESS", 0.0)  # nobody finishes anything
+    monkeypatch.setattr(Place, "take", lambda self, most: False)
+    assert waiting[1].result(HANG).files["out"] == b"1\n"
+    assert other.submit(asked[2]).result(HANG).files["out"] == b"2\n"
+    assert compiles(other) == 2

@@ -235,6 +235,14 @@ class Claims:
         self.forget(digest)
         return Lease(self, digest, None)
 
+    def is_claimed(self, digest: str) -> bool:
+        """Whether a process has claimed a digest; False if that is not known."""
+        try:
+            return bool(self.reached(lambda: self.board.read(self._prefix + digest)))
+        except Exception as error:  # as in `claim`
+            self.failed(error)
+            return False
+
     def pause(self, digest: str) -> float:
         """Seconds after which a caller that waits for a digest asks again."""
         shortest, longest = POLLS[not self.is_local]

@@ -33,6 +33,14 @@ from tzero.settings import Settings
 __all__ = ["Claiming", "Stores"]
 
 
+AFTER_PROGRESS = 1.0
+"""Seconds after which a process without a place in the machine's budget compiles all the same, if
+no other has finished meanwhile what it wants."""
+
+DEFERRED = 0.05
+"""Seconds between two looks at a job that is left to others."""
+
+
 class Stores(Protocol):
     """The caches behind memory, such as `tzero.cache.Layers`.
 
@@ -74,16 +82,33 @@ class Claiming:
     ) -> None:
         self._stores, self._found, self._start = stores, found, start
         self._in_flight = in_flight
+        # When another process last finished what is wanted here, or when that was first hoped for.
+        self._progress: float | None = None
         self._changed = locks.condition()  # protects the two below
         self._parked: dict[Job, float] = {}  # when to ask again
         self._is_running = False
 
-    def begin(self, job: Job) -> bool:
-        """Whether to compile a job now. If not, it is finished, or will be."""
-        pause = self._step(job)
+    def begin(self, job: Job, has_place: bool = True) -> bool:
+        """Whether to compile a job now. If not, it is finished, or will be. Without a place in the
+        machine's budget, a job waits for as long as other processes finish what is wanted here."""
+        job.is_deferred = not has_place and self._may_defer(job)
+        pause = DEFERRED if job.is_deferred else self._step(job)
         if pause is not None and job.is_cleared is None:
             self._park(job, pause)
         return job.is_cleared is True
+
+    def _may_defer(self, job: Job) -> bool:
+        """Whether a job may be left to other processes for a while: at first, and while they finish
+        what is wanted here. Only those of this machine are asked, because that costs little."""
+        claims = self._stores(job.settings).claims
+        if job.is_cleared is not None or not (claims and claims[0].is_local):
+            return False
+        if self._progress is None:
+            self._progress = time.monotonic()
+        return not self._is_stuck()
+
+    def _is_stuck(self) -> bool:
+        return self._progress is None or time.monotonic() > self._progress + AFTER_PROGRESS
 
     def begin_here(self, job: Job) -> bool:
         """The same for a caller that waits itself: False only if the job is finished."""
@@ -166,7 +191,20 @@ class Claiming:
             job.is_cleared = True
         return None
 
+    def _watch(self, job: Job) -> float | None:
+        """Look whether another process has made what a deferred job asks for; claim nothing."""
+        job.raise_if_stopped()
+        claims = self._stores(job.settings).claims[0]
+        if not claims.is_claimed(job.request.digest):
+            if self._found(job):
+                self._finished(job)
+                return None
+            if self._is_stuck():
+                return None  # queued again; it is claimed when its turn comes
+        return DEFERRED
+
     def _finished(self, job: Job) -> None:
+        self._progress = time.monotonic()
         job.is_cleared = False
         self.end(job)
 
@@ -189,10 +227,10 @@ class Claiming:
         while (job := self._next()) is not None:
             with self._in_flight.relayed(job):
                 try:
-                    pause = self._step(job)
+                    pause = self._watch(job) if job.is_deferred else self._step(job)
                     if pause is not None:
                         self._park_again(job, pause)
-                    elif self._taken(job) and job.is_cleared:
+                    elif self._taken(job) and job.is_cleared is not False:
                         self._start(job)
                 except BaseException as error:
                     self._taken(job)

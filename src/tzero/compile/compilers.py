@@ -60,7 +60,7 @@ class Compilers:
 
     def __init__(
         self,
-        begin: Callable[[Job], bool],
+        begin: Callable[[Job, bool], bool],
         compiled: Callable[[Job, bytes, CompileRun], None],
         failed: _OnFailure,
         relayed: Callable[[Job | None], AbstractContextManager[None]],
@@ -192,13 +192,13 @@ class Compilers:
 
     def _run_in_slot(self, slot: Slot, job: Job) -> None:
         with self._relayed(job):
-            if self._begun(job):
+            if self._begun(job, slot.place):
                 self._ask_slot(slot, job)
 
-    def _begun(self, job: Job) -> bool:
+    def _begun(self, job: Job, place: Place) -> bool:
         """Whether to compile a job; if not, it is finished, or waits for another process."""
         try:
-            return self._begin(job)
+            return self._begin(job, place.take(self._most_on_machine))
         except BaseException as error:
             self._failed(job, error)
             return False
@@ -243,9 +243,9 @@ class Compilers:
             time.sleep(PAUSE * (crashes + losses))
         return f"{ATTEMPTS} workers were lost"
 
-    def _run_in_thread(self, _: Place, job: Job) -> None:
+    def _run_in_thread(self, place: Place, job: Job) -> None:
         with self._relayed(job):
-            if not self._begun(job):
+            if not self._begun(job, place):
                 return
             try:
                 self.run_here(job, "thread")

@@ -94,6 +94,8 @@ class Job:
     """The slot that compiles it, if a worker does."""
     leases: list[Lease] = field(default_factory=list)
     """Its claims, in the order of `Layers.claims`; changed by the thread that has the job."""
+    is_deferred: bool = False
+    """Whether it is left to other processes for a while."""
     replaces: bool = False
     """Whether a cache has something else in its place."""
     is_cleared: bool | None = None
