@@ -1,7 +1,8 @@
 """The ranks of a job, each with a disk of its own, as if they were on different machines.
 
 ``python -m torch.distributed.run ... job.py FOLDER KERNELS``. Each rank writes what it did to
-``FOLDER/RANK.json``. The rank that has just begun to compile ends at once if ``FOLDER/kill`` exists.
+``FOLDER/RANK.json``. If ``FOLDER/kill`` exists, the first rank that begins to compile ends, or is
+stopped until the others have reported, as the file says.
 """
 
 from __future__ import annotations
