@@ -35,16 +35,29 @@ from tzero import locks
 from tzero.cache.reaching import Reaching
 from tzero.events import Event, emit
 
-__all__ = ["FOUND", "Board", "Claims", "Lease", "Mark"]
+__all__ = ["FOUND", "Board", "Claims", "Lease", "Mark", "paused"]
 
 _R = TypeVar("_R")
 
 BEATS = 4
 """How often an owner renews within one lease."""
 
-POLLS = (0.01, 0.1), (0.05, 1.0)
-"""The shortest and the longest pause in seconds before a waiter asks again: on this machine's disk,
-and elsewhere. In between it is an eighth of the time that was waited."""
+POLLS = (0.01, 0.1, 500), (0.05, 1.0, 20)
+"""How often a process asks again for what others have claimed, on this machine's disk, and
+elsewhere: the shortest and the longest pause in seconds, and how often a second for all digests
+together. The pause is an eighth of the time that was waited, within these limits."""
+
+
+def paused(waited: float, waiting: int, is_local: bool) -> float:
+    """Seconds until a process asks again for one of the digests that it is waiting for.
+
+    >>> paused(0.0, 1, is_local=False), paused(100.0, 1, is_local=False)
+    (0.05, 1.0)
+    >>> paused(0.0, 40, is_local=False)
+    2.0
+    """
+    shortest, longest, rate = POLLS[not is_local]
+    return max(min(max(waited / 8, shortest), longest), waiting / rate)
 
 
 class Board(Protocol):
@@ -245,8 +258,7 @@ class Claims:
 
     def pause(self, digest: str) -> float:
         """Seconds after which a caller that waits for a digest asks again."""
-        shortest, longest = POLLS[not self.is_local]
-        return min(max(self.waited(digest) / 8, shortest), longest)
+        return paused(self.waited(digest), len(self._watched), self.is_local)
 
     def waited(self, digest: str) -> float:
         """Seconds for which this process has waited for a digest; 0 if it has not."""
