@@ -105,8 +105,9 @@ class _Fleet:
     def _worker(self, queue: list[int], waiting: list[int]) -> Generator[Step, None, None]:
         while queue:
             kernel = queue.pop(0)
-            yield "ask", SIZE if kernel in self.made else 0  # look
-            if kernel in self.made:
+            is_made = kernel in self.made
+            yield "ask", SIZE if is_made else 0  # look
+            if is_made:
                 continue
             yield "ask", 0  # read the mark
             if kernel in self.claimed:

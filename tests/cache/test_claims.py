@@ -230,6 +230,30 @@ def test_nobody_waits_for_longer_than_the_limit(
     lease.release()
 
 
+def test_a_lease_is_not_renewed_for_longer_than_the_limit(
+    make: Callable[..., Claims], clock: Clock
+) -> None:
+    one, other = make(), make()
+    lease = held(one.claim(MINE, limit=50))
+    assert other.claim(MINE) is None
+    clock.now += 51
+    lease.renew()
+    held(other.claim(MINE)).release()
+
+
+def test_an_error_of_who_looks_is_theirs(make: Callable[..., Claims], events: list[Event]) -> None:
+    def look() -> bool:
+        raise KeyError("mine")
+
+    one, other = make(), make()
+    lease = held(one.claim(MINE))
+    assert other.claim(MINE) is None
+    lease.release()
+    with pytest.raises(KeyError, match="mine"):
+        other.claim(MINE, look=look)
+    assert events == []
+
+
 def test_what_is_no_mark_is_taken_over_after_a_lease(
     make: Callable[..., Claims], boards: Make, clock: Clock
 ) -> None:

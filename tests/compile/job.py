@@ -57,7 +57,8 @@ def lost_in_the_middle() -> None:
             except FileNotFoundError:
                 return begun
             how = (folder / "found").read_text()
-            (folder / "lost").write_text(json.dumps([os.getpid(), time.time(), how]))
+            lost = [os.getpid(), time.time(), how, job.request.digest]
+            (folder / "lost").write_text(json.dumps(lost))
             if how == "stop":
                 os.kill(os.getpid(), signal.SIGSTOP)
             else:
@@ -74,12 +75,14 @@ if count > 4:  # many begin at the same time
     dist.barrier()
 compiled: list[str] = []
 seconds: list[float] = []
+times: list[float] = []
 
 
 def note(event: Event) -> None:
     if event.kind == "compile" and event.facts["layer"] == "compiled":
         compiled.append(str(event.facts["digest"]))
         seconds.append(float(event.facts["seconds"]))
+        times.append(time.time())
 
 
 start = time.time()
@@ -93,6 +96,7 @@ choice = add_one.bind(x).choice
 report = {
     "pid": os.getpid(),
     "seconds": seconds,
+    "times": times,
     "compiled": compiled,
     "hits": dict(tzero.compile.service().stats().hits),
     "how": choice.how,
@@ -102,6 +106,6 @@ report = {
 }
 (folder / f"{rank}.json").write_text(json.dumps(report))
 if (folder / "lost").exists():
-    pid, _, how = json.loads((folder / "lost").read_text())
+    pid, _, how, _ = json.loads((folder / "lost").read_text())
     if how == "stop" and len(list(folder.glob("[0-9]*.json"))) == int(os.environ["WORLD_SIZE"]) - 1:
         os.kill(pid, signal.SIGCONT)

@@ -118,8 +118,11 @@ class Lease:
         lease.release()
     """
 
-    def __init__(self, claims: Claims, digest: str, mark: Mark | None) -> None:
+    def __init__(
+        self, claims: Claims, digest: str, mark: Mark | None, limit: float = float("inf")
+    ) -> None:
         self._claims, self._digest = claims, digest
+        self._until = claims.clock() + limit  # nobody waits for longer
         self._lock = locks.lock()  # protects `_mark`, and orders what is done on the board
         self._mark = mark
         self.is_held = mark is not None
@@ -136,8 +139,12 @@ class Lease:
         return self._claims.clock()
 
     def renew(self) -> None:
-        """Count the beat up, or find that the lease is lost."""
-        self.due = self._claims.clock() + self._claims.seconds / BEATS
+        """Count the beat up, or find that the lease is lost; not after its limit."""
+        now = self._claims.clock()
+        if now > self._until:
+            keeper.remove(self)
+            return
+        self.due = now + self._claims.seconds / BEATS
         with self._lock:
             mark = self._mark
             if mark is None:
@@ -226,27 +233,34 @@ class Claims:
         """Claim a digest: return a lease, `FOUND`, or None if another process has it. A caller that
         gets None asks again, after `pause` seconds; it waits for ``limit`` seconds in all. ``look``
         is called before a caller that has waited takes a claim, and says whether it is found."""
+        verdict, seen = self._look(digest, limit)
+        if verdict == "wait":
+            return None
+        if self.waited(digest) and look():
+            self.forget(digest)
+            return FOUND
+        mark = Mark(secrets.token_hex(8), _holder())
         try:
-            seen = self.reached(lambda: self.board.read(self._prefix + digest))
-            verdict = self._verdict(digest, seen, limit)
-            if verdict == "wait":
+            if verdict == "take" and not self._swapped(digest, seen, mark.text):
+                self._see(digest, "")
                 return None
-            if self.waited(digest) and look():
-                self.forget(digest)
-                return FOUND
-            if verdict == "take":
-                mark = Mark(secrets.token_hex(8), _holder())
-                if not self._swapped(digest, seen, mark.text):
-                    self._see(digest, "")
-                    return None
-                self.forget(digest)
-                lease = Lease(self, digest, mark)
-                keeper.add(lease)
-                return lease
         except Exception as error:  # of any board: a claim never fails a compile
             self.failed(error)
+            verdict = "alone"
         self.forget(digest)
-        return Lease(self, digest, None)
+        lease = Lease(self, digest, mark if verdict == "take" else None, limit)
+        if lease.is_held:
+            keeper.add(lease)
+        return lease
+
+    def _look(self, digest: str, limit: float) -> tuple[str, str]:
+        """What to do about a digest, and the mark that is there."""
+        try:
+            seen = self.reached(lambda: self.board.read(self._prefix + digest))
+        except Exception as error:  # as in `claim`
+            self.failed(error)
+            return "alone", ""
+        return self._verdict(digest, seen, limit), seen
 
     def is_claimed(self, digest: str) -> bool:
         """Whether a process has claimed a digest; False if that is not known."""

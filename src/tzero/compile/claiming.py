@@ -70,7 +70,7 @@ class Claiming:
 
         claiming = Claiming(stores, is_found, enqueue, in_flight)
         if claiming.begin(job):
-            payload = claiming.publish(job, compiled(job))
+            payload, _ = claiming.publish(job, compiled(job))
     """
 
     def __init__(
@@ -116,15 +116,16 @@ class Claiming:
             time.sleep(pause)
         return job.is_cleared is True
 
-    def publish(self, job: Job, payload: bytes) -> bytes:
-        """Put what was made into the caches, and give the claims up; return what counts. That is
-        another process's result if it was faster, because this one was stopped meanwhile."""
+    def publish(self, job: Job, payload: bytes) -> tuple[bytes, str]:
+        """Put what was made into the caches, and give the claims up; return what counts, and
+        `Found.fetched_as` of it. That is another process's result if it was faster, because this
+        one was stopped meanwhile."""
         layers = self._stores(job.settings)
         if any(lease.is_lost for lease in job.leases):
             found = layers.get(job.request.digest)
             if found is not None:
                 self.end(job)
-                return found.payload
+                return found.payload, found.fetched_as
         leases, job.leases = job.leases, []
         near = [lease for lease in leases if lease.is_local]
         far = [lease for lease in leases if not lease.is_local]
@@ -136,7 +137,7 @@ class Claiming:
         made = layers.publish(job.request.digest, payload, then, first=not job.replaces)
         for lease in near:
             lease.release(has_failed=not made.is_on_disk)
-        return made.payload
+        return made.payload, ""
 
     def end(self, job: Job, has_failed: bool = False) -> None:
         """Give the claims of a job up. If it ``has_failed``, all who wait for it try it at once."""
@@ -155,7 +156,7 @@ class Claiming:
             is_parked = self._parked.pop(job, None) is not None
             self._changed.notify_all()
         if is_parked:
-            self.end(job)
+            self._forget(job)
         return is_parked
 
     def close(self) -> list[Job]:
@@ -165,8 +166,14 @@ class Claiming:
             self._parked.clear()
             self._changed.notify_all()
         for job in parked:
-            self.end(job)
+            self._forget(job)
         return parked
+
+    def _forget(self, job: Job) -> None:
+        """Wait no longer for a job."""
+        self.end(job)
+        for claims in self._stores(job.settings).claims:
+            claims.forget(job.request.digest)
 
     def _step(self, job: Job) -> float | None:
         """Claim a job, as far as that is possible now. Returns the seconds until it is worth asking
@@ -230,7 +237,9 @@ class Claiming:
                     pause = self._watch(job) if job.is_deferred else self._step(job)
                     if pause is not None:
                         self._park_again(job, pause)
-                    elif self._taken(job) and job.is_cleared is not False:
+                    elif not self._taken(job):
+                        self.end(job)  # it was stopped while its claim was made
+                    elif job.is_cleared is not False:
                         self._start(job)
                 except BaseException as error:
                     self._taken(job)
@@ -250,8 +259,11 @@ class Claiming:
 
     def _park_again(self, job: Job, pause: float) -> None:
         with self._changed:
-            if job in self._parked:
+            is_parked = job in self._parked
+            if is_parked:
                 self._parked[job] = time.monotonic() + pause
+        if not is_parked:
+            self._forget(job)  # it was stopped meanwhile
 
     def _taken(self, job: Job) -> bool:
         """Take a job out; return False if another thread has, because it was stopped."""

@@ -250,14 +250,15 @@ class AsyncCompile:
             if not why and find(job.request.backend).runs == "process":
                 self._compilers.enqueue(job, first=True)
                 return
-            if not self._claiming.begin_here(job):
-                return
         except Exception as error:
             self._claiming.fail(job, error)
             return
         try:
-            self._compilers.run_here(job, "inline", why or "the caller waits")
-        except BaseException:
+            if self._claiming.begin_here(job):
+                self._compilers.run_here(job, "inline", why or "the caller waits")
+        except Exception as error:
+            self._claiming.fail(job, error)
+        except BaseException:  # Ctrl-C
             self._claiming.end(job)
             raise
 
@@ -282,12 +283,12 @@ class AsyncCompile:
     def _store(self, job: Job, payload: bytes, run: CompileRun) -> None:
         """Put a compiled artifact into the caches, and finish its job with the one that counts."""
         artifact = Artifact.decode(payload)
-        counts = self._claiming.publish(job, payload)
+        counts, fetched_as = self._claiming.publish(job, payload)
         try:
             artifact = Artifact.decode(counts)
         except Malformed:  # reported when it is next read; it came while this was compiled
             counts = payload
-        self._in_flight.finish(job, artifact, len(counts), run)
+        self._in_flight.finish(job, artifact, len(counts), run, fetched_as)
 
 
 _inherited: list[object] = []  # never freed: finalizers would affect the parent's workers
