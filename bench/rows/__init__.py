@@ -13,6 +13,7 @@ from bench.rows import (
     ordinary,
     planning,
     running,
+    sharing,
     sizes,
     tuning,
 )
@@ -31,6 +32,7 @@ ROWS: tuple[Row, ...] = (
     *ordinary.ROWS,
     *helion.ROWS,
     *building.ROWS,
+    *sharing.ROWS,
     *choosing.ROWS,
     *tuning.ROWS,
 )

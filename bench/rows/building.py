@@ -28,7 +28,7 @@ from bench import kernels
 from bench.record import Target
 from bench.rows.row import Case, Row
 
-__all__ = ["ROWS"]
+__all__ = ["ROWS", "requests"]
 
 COUNT = 32
 MANY = 100_000
@@ -57,16 +57,20 @@ def kernel_{k}(x, y, out, n, BLOCK: tl.constexpr):
 
 
 @functools.cache
-def _requests() -> tuple[Any, ...]:
-    """Compile requests for 32 different kernels."""
+def requests(count: int = COUNT, directory: str | None = None) -> tuple[Any, ...]:
+    """Compile requests for different kernels, whose source is written to a directory. Its path is
+    part of their digests."""
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
     from tzero.backends import triton as backend
 
-    directory = tempfile.mkdtemp(prefix="tzero-bench-")
+    if directory is None:
+        directory = tempfile.mkdtemp(prefix="tzero-bench-")
     path = Path(directory, "tzero_bench_kernels.py")
-    path.write_text(_HEAD + "".join(_KERNEL.format(k=k) for k in range(COUNT)), encoding="utf-8")
+    part = Path(directory, f"{os.getpid()}.part")  # other processes may read the file already
+    part.write_text(_HEAD + "".join(_KERNEL.format(k=k) for k in range(count)), encoding="utf-8")
+    part.replace(path)
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -74,7 +78,7 @@ def _requests() -> tuple[Any, ...]:
     signature = {"x": "*fp32", "y": "*fp32", "out": "*fp32", "n": "i32", "BLOCK": "constexpr"}
     target = GPUTarget("cuda", 90, 32)
     made = []
-    for k in range(COUNT):
+    for k in range(count):
         source = ASTSource(getattr(module, f"kernel_{k}"), signature, {"BLOCK": 1024})
         asked = backend.request(source, target, {})
         assert not isinstance(asked, backend.NotTransportable), asked
@@ -88,8 +92,15 @@ class _NoStore:
     def get(self, digest: str) -> None:
         return None
 
-    def put(self, digest: str, payload: bytes) -> None:
-        return None
+    claims = ()
+
+    def publish(
+        self, digest: str, payload: bytes, then: Callable[[bool], None], first: bool = True
+    ) -> Any:
+        from tzero.cache.store import Published
+
+        then(False)
+        return Published(payload, False)
 
 
 _turns = itertools.count()
@@ -98,7 +109,7 @@ _turns = itertools.count()
 def _anew() -> list[Any]:
     """The requests under new names, so that each is compiled again."""
     turn = next(_turns)
-    return [dataclasses.replace(each, name=f"{each.name} {turn}") for each in _requests()]
+    return [dataclasses.replace(each, name=f"{each.name} {turn}") for each in requests()]
 
 
 def _compiler(workers: int) -> tuple[Any, Callable[[], None]]:
@@ -144,7 +155,7 @@ def _started() -> Case:
         run()
         service.shutdown()
 
-    return Case({"pool": pool, "inline": inline}, _requests, calls=1, rounds=3)
+    return Case({"pool": pool, "inline": inline}, requests, calls=1, rounds=3)
 
 
 def _submit() -> Case:
@@ -152,7 +163,7 @@ def _submit() -> Case:
     from tzero import settings
 
     service, _ = _compiler(WORKERS)
-    request, names, asked = _requests()[0], itertools.count(), []
+    request, names, asked = requests()[0], itertools.count(), []
 
     def check() -> None:
         with settings.override(compile_workers=WORKERS):
@@ -202,8 +213,12 @@ class _Watched:
         self.missed = found is None
         return found
 
-    def put(self, digest: str, payload: bytes) -> None:
-        self.store.put(digest, payload)
+    claims = ()
+
+    def publish(
+        self, digest: str, payload: bytes, then: Callable[[bool], None], first: bool = True
+    ) -> Any:
+        return self.store.publish(digest, payload, then, first=first)
 
 
 def _filled(entries: int) -> Any:

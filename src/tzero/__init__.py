@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from tzero.api.jit import jit
     from tzero.api.variants import multi_kernel
     from tzero.arguments.extract import ConstExpr
+    from tzero.cache.place import fleet
     from tzero.calls.bound import BoundKernel
     from tzero.calls.kernel import Kernel
     from tzero.calls.specialize import specialize
@@ -73,6 +74,7 @@ __all__ = [
     "Spec",
     "__version__",
     "constant",
+    "fleet",
     "install",
     "installed",
     "jit",
@@ -93,6 +95,7 @@ _HOMES = {
     "Space": "tzero.tune.space",
     "Spec": "tzero.launches.ahead",
     "constant": "tzero.reading.probes",
+    "fleet": "tzero.cache.place",
     "install": "tzero.api.install",
     "installed": "tzero.api.install",
     "jit": "tzero.api.jit",

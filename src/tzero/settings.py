@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import shlex
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -174,6 +175,29 @@ _COMMAND: _Kind[tuple[str, ...]] = _Kind(
 )
 
 
+def _one_form(forms: str, *words: str) -> _Kind[str]:
+    """A text that matches a regular expression, which the words describe."""
+
+    def parse(text: str) -> str:
+        if not re.fullmatch(forms, text):
+            raise _Malformed
+        return text
+
+    return _Kind(
+        parse,
+        lambda value: isinstance(value, str) and bool(re.fullmatch(forms, value)),
+        words,
+        words,
+    )
+
+
+_FLEET = _one_form(
+    r"c10d|(redis|rediss|unix|file)://.+",
+    "'c10d' (the store of torchrun)",
+    "a URL of redis or of a directory, such as 'file:///data'",
+)
+
+
 def _setting(
     *names: str, default: _T, kind: _Kind[_T], empty: str = "", secret: bool = False
 ) -> _T:
@@ -318,6 +342,20 @@ class Settings:
         "TZERO_CACHE_KEY", default=None, kind=_text("a secret"), empty="none", secret=True
     )
     """The secret that authenticates the entries of a shared cache."""
+
+    fleet: str | None = _setting(
+        "TZERO_FLEET",
+        default=None,
+        kind=_FLEET,
+        empty="none",
+        secret=True,
+    )
+    """Where the processes of a job agree on who compiles and tunes what. It may contain a
+    password."""
+
+    lease: int = _setting("TZERO_LEASE", default=10, kind=_number(1, "seconds"))
+    """After how many seconds without a sign of life another process takes a compile or a search
+    over."""
 
     tune: str = _setting(
         "TZERO_TUNE",

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.cache.conftest import digest_of
+from tzero.cache import reaching
 from tzero.cache import remote as remote_module
 from tzero.cache.entry import derived, seal
 from tzero.cache.remote import Remote, shown
@@ -300,14 +301,14 @@ def test_callers_do_not_wait_for_a_remote_that_hangs(
     results: list[object] = []
     callers = [
         threading.Thread(target=lambda: results.append(store.get(MINE)))
-        for _ in range(remote_module.FETCH_THREADS * 3)
+        for _ in range(reaching.THREADS * 3)
     ]
     for thread in callers:
         thread.start()
     for thread in callers:
         thread.join(60)
     assert results == [None] * len(callers)
-    assert fake.calls <= remote_module.FETCH_THREADS
+    assert fake.calls <= reaching.THREADS
     # Whoever is first to find it says so: one that waited, or one that nobody has time for.
     words = ("no reply", "have not returned")
     assert len(events) == 1 and any(each in reasons(events) for each in words)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import NamedTuple
 
+from tzero.cache.store import Published
 from tzero.settings import Settings
 
 
@@ -31,5 +33,12 @@ class Memory:
         payload = self.entries.get(digest)
         return None if payload is None else Found(payload, "disk")
 
-    def put(self, digest: str, payload: bytes) -> None:
-        self.entries[digest] = payload
+    claims = ()
+
+    def publish(
+        self, digest: str, payload: bytes, then: Callable[[bool], None], first: bool = True
+    ) -> Published:
+        then(False)
+        if not first:
+            self.entries.pop(digest, None)
+        return Published(self.entries.setdefault(digest, payload), True)

@@ -103,7 +103,7 @@ def test_a_place_that_is_given_back_is_used(
 
 
 def test_an_explicit_number_of_workers_is_a_budget_too() -> None:
-    made = compilers.Compilers(None, None, None)  # type: ignore[arg-type]
+    made = compilers.Compilers(None, None, None, None)  # type: ignore[arg-type]
     made._apply(settings.Settings(compile_workers=1000))
     assert made._most_on_machine == 1000
     made._apply(settings.Settings(compile_workers=1000, machine_workers=3))

@@ -201,7 +201,7 @@ def test_an_intact_file_without_a_record_is_a_miss_reported_and_replaced(
     name: str, tmp_path: Path, reported: list[Event]
 ) -> None:
     disk = Disk(tmp_path)
-    disk.put(module._digest("key"), PAYLOADS[name])
+    disk.put(module.digest_of("key"), PAYLOADS[name])
     memory = Memory(disk)
     assert memory.known("key", [SMALL]) == {}
     assert [event.kind for event in reported] == ["cache"]

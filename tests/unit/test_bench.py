@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import record, table, text
+from bench import fleet, record, simulation, table, text
 from bench.__main__ import options
 from bench.headline import HEADLINES, chosen
 from bench.measure import Effort, Loop, Spread, compare, spread
@@ -335,6 +335,7 @@ def test_ids_are_the_ones_that_were_published() -> None:
         *(f"{device}helion.{count}" for device in ("", "cuda.") for count in (2, 8, 16)),
         *("compile.pool.32", "compile.pool.start.32", "compile.submit"),
         *("compile.hit.disk", "compile.first", "compile.hit.100000", "compile.memory"),
+        "compile.shared.4x40",
         *("choose.miss", "choose.hit"),
         *(
             f"{device}tune.{row}"
@@ -371,7 +372,7 @@ def test_ids_are_the_ones_that_were_published() -> None:
         *[1 / 4] * 8,
         *[0.15] * 3,
         *(0.3, 0.2, 0.15),
-        *(1 / 1.8, 1 / 1.5, 200e-6, 1.5e-3, 150e-3, 1.2, 400e6),
+        *(1 / 1.8, 1 / 1.5, 200e-6, 1.5e-3, 150e-3, 1.2, 400e6, 1.25),
         *(2e-6, 2.0),
         *[*[1 / 0.95, 1 / 0.85] * 3, 1 / 1.6] * 2,
     ]
@@ -402,3 +403,19 @@ def test_the_page_on_sizes_has_the_recorded_table() -> None:
     page = text.PAGE.read_text(encoding="utf-8")
     assert len(text.records()) >= 1
     assert text.page(page) == page, "run `python -m bench.text --table`"
+
+
+def test_the_page_on_scale_has_the_recorded_tables() -> None:
+    page = fleet.PAGE.read_text(encoding="utf-8")
+    assert fleet.page(page) == page, "run `python -m bench.fleet --table`"
+
+
+def test_a_simulated_fleet_compiles_each_kernel_once_and_sends_it_to_each_node() -> None:
+    plan = simulation.Plan(nodes=20, kernels=10, compile=1.0, workers=2)
+    found = simulation.run(plan, seconds=1e-5)
+    assert found["compiles"] == 10
+    assert found["bytes"] == 10 * 20 * simulation.SIZE  # sent once, fetched by all others
+    assert found["requests"] > 10 * 20 * 2 and found["warm"] >= 1.0
+    assert simulation.run(plan, seconds=1e-5) == found
+    slow = simulation.run(plan, seconds=1e-2)
+    assert slow["warm"] > found["warm"]

@@ -72,6 +72,7 @@ PUBLIC = {
         "Spec",
         "__version__",
         "constant",
+        "fleet",
         "install",
         "installed",
         "jit",

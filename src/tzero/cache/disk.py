@@ -137,9 +137,8 @@ class Disk:
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as root:
     ...     store = Disk(root)
-    ...     store.put("0" * 64, b"code")
-    ...     store.get("0" * 64), store.get("1" * 64)
-    (b'code', None)
+    ...     store.put("0" * 64, b"code"), store.get("0" * 64), store.get("1" * 64)
+    (True, b'code', None)
     """
 
     def __init__(self, root: str | os.PathLike[str], limit: int = 4 << 30) -> None:
@@ -167,25 +166,39 @@ class Disk:
             self._report(digest, f"reading {path} failed", OSError(errno.ENOMEM, "no memory"))
         return None
 
-    def put(self, digest: str, payload: bytes) -> None:
-        """Store a payload; replaces an existing entry."""
+    def put(self, digest: str, payload: bytes, *, first: bool = False) -> bool:
+        """Store a payload; return whether it was stored. An existing entry is replaced, or stays if
+        this one is only to be the ``first``."""
         path, data = self._path(digest), seal(payload, digest)
         if len(data) > self.limit:
             problem = f"the entry has {len(data)} bytes, the limit of the cache is {self.limit}"
             self._emit(digest, f"not cached: {problem}. Set TZERO_CACHE_LIMIT to more MiB.")
-            return
+            return False
         try:
             if not self._trusted(os.path.dirname(path)):
-                return
-            self._write(path, data)
+                return False
+            if not self._write(path, data, first):
+                return False
         except OSError as error:
             self._report(digest, f"writing {path} failed", error)
-            return
+            return False
         try:
             if self._add_to_ledger(len(data)) > self.limit:
                 self.evict()
         except OSError as error:
             self._report(digest, f"evicting from {self.root} failed", error)
+        return True
+
+    def keep(self, digest: str, payload: bytes) -> bytes | None:
+        """Store a payload unless there is one; return the one that is there then, or None if none
+        could be stored. So of two processes that made the same, the first one's counts."""
+        for _ in range(2):
+            if self.put(digest, payload, first=True):
+                return payload
+            found = self.get(digest)  # removes it if it is damaged
+            if found is not None:
+                return found
+        return None
 
     def check(self) -> None:
         """Raise `CacheRefused` if another user could have written the entries."""
@@ -243,7 +256,9 @@ class Disk:
 
     # Writing.
 
-    def _write(self, path: str, data: bytes) -> None:
+    def _write(self, path: str, data: bytes, first: bool = False) -> bool:
+        """Write a file, and return whether it is the one that is there: not if it was to be the
+        ``first`` one and another is there."""
         folder, name = os.path.split(path)
         temporary = os.path.join(folder, f".{name}.{secrets.token_hex(16)}.tmp")
         try:
@@ -256,7 +271,10 @@ class Disk:
                 ownership.write_all(file, data)
             finally:
                 os.close(file)
+            if first:
+                return _placed_first(temporary, path)
             os.rename(temporary, path)
+            return True
         except BaseException:
             with suppress(OSError):  # the first error is the one to raise
                 os.unlink(temporary)
@@ -503,6 +521,26 @@ def _shards(root: str) -> list[str]:
     except FileNotFoundError:
         return []
     return sorted(os.path.join(root, name) for name in names if _SHARD.fullmatch(name))
+
+
+def _placed_first(temporary: str, path: str) -> bool:
+    """Move a file to its place; return False, and remove it, if another is there. File systems
+    without links may let it take the place of one that comes at the same moment."""
+    try:
+        os.link(temporary, path)
+        placed = True
+    except FileExistsError:
+        # A network file system may have lost the reply, after it had made the link.
+        placed = os.stat(temporary).st_nlink == 2
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK):
+            raise
+        placed = not os.path.lexists(path)
+        if placed:
+            os.rename(temporary, path)
+            return True
+    os.unlink(temporary)
+    return placed
 
 
 def _is_unchanged(file: _File) -> bool:

@@ -35,16 +35,14 @@ import time
 import urllib.parse
 import weakref
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol
 
 from tzero import locks
 from tzero.cache.entry import SCHEMA, Damaged, derived, opened, request_of, seal
+from tzero.cache.reaching import BACKOFF, CONNECTING, PATIENCE, Reaching
 from tzero.events import Event, emit
 
-__all__ = ["Remote", "key_name", "reason_of", "shown"]
-
-PATIENCE = 2.0
-"""Maximum seconds that a caller waits for a reply."""
+__all__ = ["Remote", "TooLarge", "Unavailable", "connected", "key_name", "reason_of", "shown"]
 
 SOCKET_TIMEOUT = 15.0
 """Socket timeout of redis connections in seconds; they are used in the background only."""
@@ -52,20 +50,16 @@ SOCKET_TIMEOUT = 15.0
 EXIT_TIMEOUT = 3.0
 """Maximum seconds that the interpreter's exit waits for the queue to be sent."""
 
-BACKOFF = (5.0, 300.0)
-"""Seconds without use after the first failure, and the maximum."""
-
-FETCH_THREADS = 8
-"""Maximum number of threads that fetch, including abandoned ones."""
-
 QUEUE_LIMIT = (256, 128 << 20)
 """Maximum number of entries, and of bytes, in the queue."""
 
-_T = TypeVar("_T")
 
-
-class _Unavailable(Exception):
+class Unavailable(Exception):
     """A transport cannot be used on this machine; the message says what to install."""
+
+
+class TooLarge(Exception):
+    """An entry that a transport does not take; the message has both sizes."""
 
 
 class Transport(Protocol):
@@ -116,8 +110,8 @@ class Remote:
 
     def reset(self) -> None:
         """Drop connections, threads and the queue, as a forked child must."""
-        self._health = _Health(self._backoff, self.patience, self._clock)
-        self._fetch_slots = locks.register(threading.BoundedSemaphore(FETCH_THREADS))
+        connecting = CONNECTING if self.url.startswith("c10d") else 0.0
+        self._reaching = Reaching(self.patience, self._backoff, self._clock, connecting)
         self._open_lock = locks.lock()  # held while `_opened` is made
         self._opened: Transport | None = None
         self._outbox = _Outbox(self._send, self._dropped)
@@ -127,15 +121,15 @@ class Remote:
         in time."""
         name = self.name_of(digest)
         self._warn_if_open()
-        if not self._health.may_try():
+        if not self._reaching.may_try():
             return None
         try:
             transport = self._transport()
-            data = self._with_timeout(lambda: transport.fetch(name))
+            data = self._reaching.call(lambda: transport.fetch(name))
         except Exception as error:  # of any transport: a remote never fails a compile
             self._failed(error)
             return None
-        self._health.worked()
+        self._reaching.worked()
         if data is None:
             return None
         try:
@@ -146,18 +140,23 @@ class Remote:
             emit(Event("cache", digest[:12], reason, facts))
             return None
 
-    def put(self, digest: str, payload: bytes) -> None:
-        """Queue a payload to be sent in the background."""
+    def put(
+        self, digest: str, payload: bytes, then: Callable[[bool], None] = lambda sent: None
+    ) -> None:
+        """Queue a payload to be sent in the background. ``then`` is called when it was sent, or
+        with False if it is not."""
         request_of(digest)
         self._warn_if_open()
-        if self._health.is_backing_off():
+        if self._reaching.is_backing_off():
+            then(False)
             return
         try:
             self._transport()
         except Exception as error:  # as in `get`
             self._failed(error)
+            then(False)
             return
-        self._outbox.add(digest, payload)
+        self._outbox.add(digest, payload, then)
 
     def flush(self, seconds: float | None = None) -> bool:
         """Wait until the queue is sent or dropped; return False on timeout."""
@@ -167,7 +166,7 @@ class Remote:
         """Return why the remote does not reply, or None if it does. Ignores the backoff."""
         try:
             transport, name = self._transport(), self.name_of("0" * 64)
-            self._with_timeout(lambda: transport.fetch(name))
+            self._reaching.call(lambda: transport.fetch(name))
         except Exception as error:
             return reason_of(error, self.url)
         return None
@@ -194,39 +193,25 @@ class Remote:
                 self._opened = self._connect(self.url)
             return self._opened
 
-    def _with_timeout(self, call: Callable[[], _T]) -> _T:
-        """Run a call on another thread, and wait for at most `patience`. A thread that takes longer
-        is abandoned. It keeps its slot until it ends, so there are at most `FETCH_THREADS`."""
-        until = self._clock() + self.patience
-        if not self._fetch_slots.acquire(timeout=self.patience):
-            raise TimeoutError(f"{FETCH_THREADS} earlier calls have not returned")
-        running = _Call(call, self._fetch_slots)
-        try:
-            # A daemon thread, because the interpreter waits for all others without limit.
-            threading.Thread(target=running.run, name="tzero-remote", daemon=True).start()
-        except RuntimeError:
-            self._fetch_slots.release()  # no thread can be started: at exit, or there are too many
-            raise
-        if not running.done.wait(max(0.0, until - self._clock())):
-            raise TimeoutError(f"no reply within {self.patience:g} s")
-        if running.error is not None:
-            raise running.error
-        return running.result  # type: ignore[no-any-return]
-
-    def _send(self, digest: str, payload: bytes) -> None:
-        """Send one entry; runs on the thread of the outbox."""
-        if not self._health.may_try():
-            return  # it failed since this was put, which was reported then
+    def _send(self, digest: str, payload: bytes) -> bool:
+        """Send one entry; return whether it was. Runs on the thread of the outbox."""
+        if not self._reaching.may_try():
+            return False  # it failed since this was put, which was reported then
         try:
             data = seal(payload, digest, self._key)
             self._transport().send(self.name_of(digest), data)
+        except TooLarge as error:
+            self._reaching.worked()
+            self._dropped(digest, str(error))
+            return False
         except Exception as error:  # as in `get`
             self._failed(error)
-        else:
-            self._health.worked()
+            return False
+        self._reaching.worked()
+        return True
 
     def _failed(self, error: Exception) -> None:
-        delay = self._health.failed()
+        delay = self._reaching.failed()
         if delay is not None:
             reason = (
                 f"the shared cache {self.shown} is not used for {delay:g} s, and longer if it "
@@ -252,99 +237,39 @@ class Remote:
         emit(Event("cache", "remote", reason, {"layer": "remote", "url": self.shown, **facts}))
 
 
-class _Call:
-    """One call of a transport, on a thread of its own."""
-
-    def __init__(self, call: Callable[[], Any], slots: threading.BoundedSemaphore) -> None:
-        self._call = call
-        self._slots = slots
-        self.done = locks.register(threading.Event())
-        self.result: Any = None
-        self.error: Exception | None = None
-
-    def run(self) -> None:
-        try:
-            self.result = self._call()
-        except Exception as error:  # raised by the waiting caller, unless it has given up
-            self.error = error
-        finally:
-            self._slots.release()
-            self.done.set()
-
-
-class _Health:
-    """Exponential backoff: after a failure the remote is not used for a while, and then by one
-    caller only, until that call has succeeded or failed."""
-
-    def __init__(
-        self, backoff: tuple[float, float], patience: float, clock: Callable[[], float]
-    ) -> None:
-        self._first, self._maximum = backoff
-        self._patience = patience
-        self._clock = clock
-        self._lock = locks.lock()  # protects the three below
-        self._delay = 0.0  # the current backoff in seconds; 0: it works
-        self._until = 0.0
-        self._trying = False  # whether one caller tries if it works again
-
-    def is_backing_off(self) -> bool:
-        return self._delay > 0.0 and self._clock() < self._until
-
-    def may_try(self) -> bool:
-        """Whether the caller may use the remote; if so, it must call `worked` or `failed`."""
-        if self._delay == 0.0:
-            return True
-        with self._lock:
-            now = self._clock()
-            if now < self._until:
-                return False
-            self._until = now + self._patience
-            self._trying = True
-            return True
-
-    def worked(self) -> None:
-        if self._delay:
-            with self._lock:
-                self._delay, self._trying = 0.0, False
-
-    def failed(self) -> float | None:
-        """Begin or extend the backoff; return its length if this is the first failure, which is
-        to be reported."""
-        with self._lock:
-            first = self._delay == 0.0
-            # Concurrent calls fail together: that counts as one failure.
-            if first or self._trying:
-                self._delay = self._first if first else min(2 * self._delay, self._maximum)
-                self._until = self._clock() + self._delay
-                self._trying = False
-            return self._delay if first else None
+class _Outgoing(NamedTuple):
+    digest: str
+    payload: bytes
+    then: Callable[[bool], None]
 
 
 class _Outbox:
     """The queue of entries to send, and the thread that sends them and ends when it is empty."""
 
     def __init__(
-        self, send: Callable[[str, bytes], None], dropped: Callable[[str, str], None]
+        self, send: Callable[[str, bytes], bool], dropped: Callable[[str, str], None]
     ) -> None:
         self._send = send
         self._dropped = dropped
         self._changed = locks.condition()  # protects all below
-        self._waiting: collections.deque[tuple[str, bytes]] = collections.deque()
+        self._waiting: collections.deque[_Outgoing] = collections.deque()
         self._bytes = 0
         self._is_running = False
         self._reported = False  # a dropped entry, since the queue was last empty
 
-    def add(self, digest: str, payload: bytes) -> None:
+    def add(self, digest: str, payload: bytes, then: Callable[[bool], None]) -> None:
         max_entries, max_bytes = QUEUE_LIMIT
         with self._changed:
             if len(self._waiting) >= max_entries or self._bytes + len(payload) > max_bytes:
                 why = "the queue is full"
             else:
-                self._waiting.append((digest, payload))
+                self._waiting.append(_Outgoing(digest, payload, then))
                 self._bytes += len(payload)
                 why = self._start()
             report = bool(why) and not self._reported
             self._reported = self._reported or report
+        if why:
+            then(False)
         if report:
             self._dropped(digest, why)
 
@@ -366,20 +291,24 @@ class _Outbox:
     def _work(self) -> None:
         try:
             while job := self._next():
-                self._send(*job)
+                is_sent = False
+                try:
+                    is_sent = self._send(job.digest, job.payload)
+                finally:
+                    job.then(is_sent)
         except BaseException:  # of an observer of events; threading prints it
             with self._changed:
                 self._stop()
             raise
 
-    def _next(self) -> tuple[str, bytes] | None:
+    def _next(self) -> _Outgoing | None:
         with self._changed:
             if not self._waiting:
                 self._stop()
                 return None
-            digest, payload = self._waiting.popleft()
-            self._bytes -= len(payload)
-            return digest, payload
+            job = self._waiting.popleft()
+            self._bytes -= len(job.payload)
+            return job
 
     def _stop(self) -> None:
         """Mark the thread as ended; the caller holds the lock."""
@@ -391,24 +320,34 @@ class _Outbox:
             return self._changed.wait_for(lambda: not self._is_running, seconds)
 
 
+def connected(url: str) -> Any:
+    """A client of a redis server, which connects at its first call.
+
+    ::
+
+        connected("redis://host:6379/0").ping()
+    """
+    try:
+        import redis
+        from redis.backoff import NoBackoff
+        from redis.retry import Retry
+    except ImportError as error:
+        words = "the package redis is not installed; run `pip install 'tzero-runtime[redis]'`"
+        raise Unavailable(words) from error
+    # No retries here: `Reaching` decides when to try again.
+    return redis.Redis.from_url(
+        url,
+        socket_timeout=SOCKET_TIMEOUT,
+        socket_connect_timeout=SOCKET_TIMEOUT,
+        retry=Retry(NoBackoff(), 0),
+    )
+
+
 class _Redis:
     """Transport to redis; connects at the first call."""
 
     def __init__(self, url: str) -> None:
-        try:
-            import redis
-            from redis.backoff import NoBackoff
-            from redis.retry import Retry
-        except ImportError as error:
-            words = "the package redis is not installed; run `pip install 'tzero-runtime[redis]'`"
-            raise _Unavailable(words) from error
-        # No retries here: `_Health` decides when to try again.
-        self._client = redis.Redis.from_url(
-            url,
-            socket_timeout=SOCKET_TIMEOUT,
-            socket_connect_timeout=SOCKET_TIMEOUT,
-            retry=Retry(NoBackoff(), 0),
-        )
+        self._client = connected(url)
 
     def fetch(self, name: str) -> bytes | None:
         found = self._client.get(name)
@@ -429,7 +368,7 @@ class _Files:
             import fsspec.core
         except ImportError as error:
             words = "the package fsspec is not installed; run `pip install 'tzero-runtime[fsspec]'`"
-            raise _Unavailable(words) from error
+            raise Unavailable(words) from error
         for protocol in re.findall(r"([\w+.-]+)::", url.replace("://", "::")) or ["file"]:
             fsspec.get_filesystem_class(protocol)
         self._url = url
@@ -476,6 +415,10 @@ def _names(protocol: str | tuple[str, ...]) -> tuple[str, ...]:
 
 def _transport(url: str) -> Transport:
     scheme = url.partition("://")[0]
+    if scheme.partition(":")[0] == "c10d":
+        from tzero.cache import c10d  # here, because few have one
+
+        return c10d.Values(c10d.connection(url))
     return (_Redis if scheme in ("redis", "rediss", "unix") else _Files)(url)
 
 
@@ -518,7 +461,7 @@ def reason_of(error: Exception, url: str) -> str:
     'OSError'
     """
     kind = type(error).__name__
-    text = str(error) if isinstance(error, _Unavailable) else f"{kind}: {error}"
+    text = str(error) if isinstance(error, Unavailable) else f"{kind}: {error}"
     for each in _secrets(url):
         # A short part may occur by chance within a word.
         if each in text if len(each) > 3 else re.search(rf"(?<!\w){re.escape(each)}(?!\w)", text):

@@ -6,6 +6,7 @@
              └ miss ── disk, what was fetched before ── hit ──► Found(payload, "disk")
                          └ miss ── remote ── hit ──► also put on disk ──► Found(payload, "remote")
     put ──► disk, and the remote's queue
+    publish ──► the same, but what is on disk already counts
 
 Enters: settings, and payloads by digest. Leaves: payloads, and which layer had them. It must not
 know what the payloads are.
@@ -19,17 +20,21 @@ from __future__ import annotations
 
 import functools
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 from tzero import scratch
+from tzero.cache.claims import Claims
+from tzero.cache.claims_directory import Directory
 from tzero.cache.disk import Disk
+from tzero.cache.place import place_of
 from tzero.settings import Settings
 
 if TYPE_CHECKING:
     from tzero.cache.remote import Remote
 
-__all__ = ["Found", "Layers", "Store", "fetched_as", "location", "stores"]
+__all__ = ["Found", "Layers", "Published", "Store", "fetched_as", "location", "stores"]
 
 
 class Store(Protocol):
@@ -44,8 +49,19 @@ class Store(Protocol):
     def get(self, digest: str) -> bytes | None:
         """Return the verified payload; None for a miss. A damaged entry is a miss and an event."""
 
-    def put(self, digest: str, payload: bytes) -> None:
+    def put(self, digest: str, payload: bytes) -> object:
         """Keep a payload. Failures of the environment are events, never exceptions."""
+
+
+class Published(NamedTuple):
+    """The payload that counts, and whether it is on disk.
+
+    >>> Published(b"code", True).payload
+    b'code'
+    """
+
+    payload: bytes
+    is_on_disk: bool
 
 
 class Found(NamedTuple):
@@ -75,6 +91,9 @@ class Layers:
 
     disk: Disk | None
     remote: Remote | None
+    claims: tuple[Claims, ...] = ()
+    """Who may make what is missing: first among the processes that share the disk, then in the
+    fleet. So of each machine one process asks the fleet."""
 
     def get(self, digest: str) -> Found | None:
         """Return the payload of this digest. A hit at the remote is also put on disk."""
@@ -97,6 +116,28 @@ class Layers:
             self.disk.put(digest, payload)
         if self.remote is not None:
             self.remote.put(digest, payload)
+
+    def publish(
+        self,
+        digest: str,
+        payload: bytes,
+        then: Callable[[bool], None] = lambda sent: None,
+        *,
+        first: bool = True,
+    ) -> Published:
+        """As `put`, but what is on disk already stays, if only the ``first`` is to count. ``then``
+        is called when the remote has received it, or with False if it does not."""
+        counts = None
+        if self.disk is not None and first:
+            counts = self.disk.keep(digest, payload)
+        elif self.disk is not None and self.disk.put(digest, payload):
+            counts = payload
+        made = Published(payload if counts is None else counts, counts is not None)
+        if self.remote is None:
+            then(False)
+        else:
+            self.remote.put(digest, made.payload, then)
+        return made
 
     def flush(self, seconds: float | None = None) -> bool:
         """Wait until the remote has received everything; return False on timeout."""
@@ -130,7 +171,9 @@ def stores(settings: Settings) -> Layers:
     True
     """
     root = location(settings) if settings.cache else None
-    return _layers(root, settings.cache_limit << 20, settings.remote_cache, settings.cache_key)
+    limit, place = settings.cache_limit << 20, place_of(settings)
+    url = settings.remote_cache or place
+    return _layers(root, limit, url, settings.cache_key, settings.lease, place)
 
 
 def fetched_as(settings: Settings, digest: str) -> str:
@@ -140,15 +183,25 @@ def fetched_as(settings: Settings, digest: str) -> str:
     >>> fetched_as(Settings(), "0" * 64) == "0" * 64
     True
     """
-    remote = None if settings.remote_cache is None else stores(settings).remote
+    has_none = settings.remote_cache is None and place_of(settings) is None
+    remote = None if has_none else stores(settings).remote
     return digest if remote is None else remote.fetched_as(digest)
 
 
 @functools.lru_cache(maxsize=32)
-def _layers(root: str | None, limit: int, url: str | None, key: str | None) -> Layers:
+def _layers(
+    root: str | None, limit: int, url: str | None, key: str | None, lease: int, place: str | None
+) -> Layers:
     disk = None if root is None else Disk(root, limit)
-    if url is None:
-        return Layers(disk, None)
-    from tzero.cache.remote import Remote  # here, because few have one
+    claims: list[Claims] = []
+    if root is not None:
+        claims.append(Claims(Directory(os.path.join(root, "claims"), private=True), float(lease)))
+    if place is not None:
+        from tzero.cache.fleet import fleet_at  # here and below, because few have one
 
-    return Layers(disk, Remote(url, key))
+        claims.append(fleet_at(place, key, lease).claims)
+    if url is None:
+        return Layers(disk, None, tuple(claims))
+    from tzero.cache.remote import Remote
+
+    return Layers(disk, Remote(url, key), tuple(claims))

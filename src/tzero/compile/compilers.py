@@ -1,8 +1,8 @@
 """Run jobs: in worker processes, on threads, or in the caller.
 
 Enters: jobs that no cache could answer. Leaves: a call of ``compiled`` with the artifact's bytes,
-or of ``failed`` with the error, for each job. It must not know about caches, nor who waits for a
-job.
+or of ``failed`` with the error, for each job for which ``begin`` says that it is compiled here. It
+must not know about caches, nor who waits for a job.
 """
 
 from __future__ import annotations
@@ -58,17 +58,18 @@ class Compilers:
 
     ::
 
-        compilers = Compilers(compiled=store_and_finish, failed=in_flight.fail)
+        compilers = Compilers(begin, compiled=store_and_finish, failed=in_flight.fail)
         compilers.enqueue(job)
     """
 
     def __init__(
         self,
+        begin: Callable[[Job, bool], bool],
         compiled: Callable[[Job, bytes, CompileRun], None],
         failed: _OnFailure,
         relayed: Callable[[Job | None], AbstractContextManager[None]],
     ) -> None:
-        self._compiled, self._failed, self._relayed = compiled, failed, relayed
+        self._begin, self._compiled, self._failed, self._relayed = begin, compiled, failed, relayed
         self._closed = False
         self._missed = 0
         self._most_on_machine = 1
@@ -248,7 +249,16 @@ class Compilers:
 
     def _run_in_slot(self, slot: Slot, job: Job) -> None:
         with self._relayed(job):
-            self._ask_slot(slot, job)
+            if self._begun(job, slot.place):
+                self._ask_slot(slot, job)
+
+    def _begun(self, job: Job, place: Place) -> bool:
+        """Whether to compile a job; if not, it is finished, or waits for another process."""
+        try:
+            return self._begin(job, place.take(self._most_on_machine))
+        except BaseException as error:
+            self._failed(job, error)
+            return False
 
     def _ask_slot(self, slot: Slot, job: Job) -> None:
         start = time.perf_counter_ns()
@@ -290,8 +300,10 @@ class Compilers:
             time.sleep(PAUSE * (crashes + losses))
         return f"{ATTEMPTS} workers were lost"
 
-    def _run_in_thread(self, _: Place, job: Job) -> None:
+    def _run_in_thread(self, place: Place, job: Job) -> None:
         with self._relayed(job):
+            if not self._begun(job, place):
+                return
             try:
                 self.run_here(job, "thread")
             except BaseException:

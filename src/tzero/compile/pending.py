@@ -11,10 +11,11 @@ import logging
 import os
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from tzero import locks
+from tzero.cache.claims import Lease
 from tzero.compile.pool import Slot
 from tzero.compile.request import Artifact, Request
 from tzero.settings import Settings
@@ -108,6 +109,15 @@ class Job:
     """The slot that compiles it, if a worker does."""
     sender: Sender | None = None
     """Sends it to an executor, if one was chosen when it was made and has not given it back."""
+    leases: list[Lease] = field(default_factory=list)
+    """Its claims, in the order of `Layers.claims`; changed by the thread that has the job."""
+    is_deferred: bool = False
+    """Whether it is left to other processes for a while."""
+    replaces: bool = False
+    """Whether a cache has something else in its place."""
+    is_cleared: bool | None = None
+    """Whether it is to be compiled here: True after its claims, False if it was found, None before
+    that is known."""
 
     def raise_if_stopped(self) -> None:
         """Raise `CancelledError` if it was cancelled."""

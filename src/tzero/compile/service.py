@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import CancelledError, Future
-from typing import Protocol, overload
+from typing import overload
 
 from tzero import events, locks, settings
-from tzero.cache import Found, stores
+from tzero.cache import stores
 from tzero.compile.accounting import Accounting, CompileRun, CompileStats, Cost
 from tzero.compile.backend import find
+from tzero.compile.claiming import Claiming, Stores
 from tzero.compile.compilers import Compilers, has_no_workers
 from tzero.compile.delivery import Delivery
 from tzero.compile.executors import current as current_sender
@@ -26,6 +27,7 @@ from tzero.compile.pending import Job, Pending
 from tzero.compile.progress import watch
 from tzero.compile.request import Artifact, Malformed, Request
 from tzero.compile.thread_pool import ThreadPool
+from tzero.compile.together import is_held
 from tzero.settings import Settings
 
 __all__ = ["AsyncCompile", "Stores", "service"]
@@ -41,21 +43,6 @@ NOT_UP = "the pool is not up"
 
 JOIN_TIMEOUT = 2.0
 """Seconds that `shutdown` waits for threads. What they wait for was killed before."""
-
-
-class Stores(Protocol):
-    """The caches behind memory, such as `tzero.cache.Layers`.
-
-    ::
-
-        found = stores.get(request.digest)
-    """
-
-    def get(self, digest: str, /) -> Found | None:
-        """Return the bytes of an artifact, and the layer that had them."""
-
-    def put(self, digest: str, payload: bytes, /) -> None:
-        """Keep the bytes of an artifact."""
 
 
 class AsyncCompile:
@@ -78,7 +65,15 @@ class AsyncCompile:
         self._accounting = Accounting()
         self._delivery = Delivery()
         self._in_flight = InFlight(self._accounting, MEMORY_LIMIT, self._delivery)
-        self._compilers = Compilers(self._store, self._in_flight.fail, self._in_flight.relayed)
+        self._claiming = Claiming(
+            lambda now: self._stores(now),
+            self._is_found,
+            lambda job: self._compilers.enqueue(job, first=True),
+            self._in_flight,
+        )
+        self._compilers = Compilers(
+            self._claiming.begin, self._store, self._claiming.fail, self._in_flight.relayed
+        )
         self._lookups: ThreadPool[None, Job] = ThreadPool(
             "tzero-lookup", make=lambda: None, run=self._look_up, size=LOOKUP_THREADS, idle=5
         )
@@ -97,7 +92,7 @@ class AsyncCompile:
                 job.sender = current_sender()
                 if self._is_inline(job):
                     self._compile_inline(job, "no workers")
-                else:
+                elif not is_held(job, self._start):
                     self._start(job)
         return job.future
 
@@ -172,7 +167,8 @@ class AsyncCompile:
         """Stop the compiles that nobody else requested; their futures get `CancelledError`."""
         for job in self._in_flight.requested_once(futures):
             job.stopped = True
-            if self._lookups.remove(job) or self._compilers.remove(job):
+            queues = self._lookups, self._compilers, self._claiming
+            if any(queue.remove(job) for queue in queues):
                 self._in_flight.fail(job, job.stopped_error())
             elif job.slot is not None:
                 job.slot.kill(job.request)
@@ -209,10 +205,10 @@ class AsyncCompile:
         self._closed = True
         for job in self._in_flight.jobs():
             job.stopped = True
-        queued = self._lookups.close() + self._compilers.close()
+        queued = self._lookups.close() + self._claiming.close() + self._compilers.close()
         sent = [job for job in self._in_flight.jobs() if job.sender and self._compilers.remove(job)]
         for job in queued + sent:
-            self._in_flight.fail(job, job.stopped_error())
+            self._claiming.fail(job, job.stopped_error())
         self._lookups.join(JOIN_TIMEOUT)
         self._compilers.join(JOIN_TIMEOUT)
         self._delivery.drain(JOIN_TIMEOUT)
@@ -267,9 +263,16 @@ class AsyncCompile:
             if why == NOT_UP and find(job.request.backend).runs == "process":
                 self._compilers.warm_soon(job.settings)
         except Exception as error:
-            self._in_flight.fail(job, error)
+            self._claiming.fail(job, error)
             return
-        self._compilers.run_here(job, "inline", why or "the caller waits")
+        try:
+            if self._claiming.begin_here(job):
+                self._compilers.run_here(job, "inline", why or "the caller waits")
+        except Exception as error:
+            self._claiming.fail(job, error)
+        except BaseException:  # Ctrl-C
+            self._claiming.end(job)
+            raise
 
     def _is_found(self, job: Job) -> bool:
         """Whether a cache has the artifact; if so, the job is finished."""
@@ -281,6 +284,7 @@ class AsyncCompile:
             artifact = Artifact.decode(found.payload)
         except Malformed as error:
             reason = f"an entry of the {found.layer} cache is replaced: {error}"
+            job.replaces = True
             events.emit(events.Event("cache", job.request.name, reason))
             return False
         self._accounting.hit(job.request, found.layer)
@@ -289,10 +293,14 @@ class AsyncCompile:
         return True
 
     def _store(self, job: Job, payload: bytes, run: CompileRun) -> None:
-        """Put a compiled artifact into the caches, and finish its job."""
+        """Put a compiled artifact into the caches, and finish its job with the one that counts."""
         artifact = Artifact.decode(payload)
-        self._stores(job.settings).put(job.request.digest, payload)
-        self._in_flight.finish(job, artifact, len(payload), run)
+        counts, fetched_as = self._claiming.publish(job, payload)
+        try:
+            artifact = Artifact.decode(counts)
+        except Malformed:  # reported when it is next read; it came while this was compiled
+            counts = payload
+        self._in_flight.finish(job, artifact, len(counts), run, fetched_as)
 
 
 _inherited: list[object] = []  # never freed: finalizers would affect the parent's workers

@@ -17,6 +17,7 @@ import gc
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +27,8 @@ from tzero import compile as compiling
 from tzero.adapters import intercept, torch_modes, triton_entries, triton_launch
 from tzero.adapters.torch_internals import fake_tensor, storage_id, tree_leaves, tree_map
 from tzero.backends import triton as backend
+from tzero.cache.place import Job, job
+from tzero.compile.together import together
 from tzero.errors import InvalidArgument
 
 __all__ = [
@@ -108,7 +111,7 @@ class Precompiled(Mapping[str, "Future[Any]"]):
         self._futures[free] = future
 
 
-def precompile(items: Iterable[tuple[Any, ...]]) -> Precompiled:
+def precompile(items: Iterable[tuple[Any, ...]], *, shard: bool = False) -> Precompiled:
     """Compile what several kernels will need, in parallel, and wait for it.
 
     ::
@@ -120,16 +123,32 @@ def precompile(items: Iterable[tuple[Any, ...]]) -> Precompiled:
 
     Each item is a kernel and the arguments of a call; a dict as the last item holds keyword
     arguments. For a kernel of `tzero.jit` these are the arguments of a launch.
+
+    With ``shard=True`` each rank of a job compiles another part of it first, and then what is left
+    of the others': so all ranks together compile each kernel once. All of them wait for all. They
+    must share a disk cache or a fleet (`tzero.fleet`).
     """
     ahead = Precompiled()
-    for kernel, *given in () if triton_launch.interpreting() else items:
-        named = given.pop() if given and isinstance(given[-1], dict) else {}
-        part = kernel.precompile(*given, **named)
-        for name, future in part.items():
-            ahead.add(name, future)
-        ahead.refused.update(part.refused)
+    with together(_from_rank(job())) if shard else nullcontext():
+        for kernel, *given in () if triton_launch.interpreting() else items:
+            named = given.pop() if given and isinstance(given[-1], dict) else {}
+            part = kernel.precompile(*given, **named)
+            for name, future in part.items():
+                ahead.add(name, future)
+            ahead.refused.update(part.refused)
     ahead.wait()
     return ahead
+
+
+def _from_rank(mine: Job) -> Callable[[str], int]:
+    """An order of digests that begins with the share of this rank, then has those of the next."""
+
+    def order(digest: str) -> int:
+        share = int(digest, 16) * mine.world >> 256
+        within = int(digest[-8:], 16)
+        return ((share - mine.rank) % mine.world << 32) + within
+
+    return order
 
 
 def precompile_host(

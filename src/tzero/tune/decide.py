@@ -20,6 +20,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Generic, Protocol, TypeVar, cast
@@ -52,6 +53,7 @@ from tzero.tune.notices import Notices
 from tzero.tune.records import Entry, Outcome
 from tzero.tune.search import Effort
 from tzero.tune.select import MOST_DIMS, Choice, Hint, Selector
+from tzero.tune.shared import turn
 from tzero.tune.shipping import files_in_use
 from tzero.tune.space import Space
 from tzero.tune.trial import as_written, device_of
@@ -272,17 +274,57 @@ class Tuning(Generic[R]):
             return self._keep(facts, shapes, shipped)
         effort = cast("Effort", "none" if untimed else now.tune)
         searching = self._searching(self.judge)
-        known = searching.known(facts)
-        plan = searching.strategy(effort, known)
-        best = searching.best(known)
-        again = plan.done and searching.is_provisional(facts, known)
-        if best is not None and (effort == "none" or (plan.done and not again)):
-            self._timed[facts.arguments] = known
-            return self._keep(facts, shapes, from_cache(best, known))
+        known = self._decided(searching, facts, effort)
+        if known is not None:
+            return known
         if effort == "none":
-            return self._take_first(untimed) if untimed else self._nearest(facts, shapes)
+            return _take_first(self._first, untimed) if untimed else self._nearest(facts, shapes)
+
+        def has_found() -> bool:
+            return searching.best(searching.known(facts)) is not None
+
+        with turn(facts.strict, has_found) as waited:
+            known = self._decided(searching, facts, effort, final=waited)
+            if known is not None:
+                return known
+            choice = self._timed_choice(searching, bound, args, facts, effort, now)
+            if searching.is_agreed(facts):  # perhaps on what another process has found
+                agreed = self._timed[facts.arguments] = searching.known(facts)
+                if searching.best(agreed) != choice.variant:
+                    return self._decided(searching, facts, effort, final=True) or choice
+            return choice
+
+    def _decided(
+        self, searching: KernelSearch, facts: Facts, effort: Effort, final: bool = False
+    ) -> Choice[Config] | None:
+        """The choice that follows from what is remembered; None if there is something to time.
+        Nothing is where it is ``final``, as another process has just timed it, nor where the fleet
+        agrees on a record."""
+        known = searching.known(facts)
+        best = searching.best(known)
+        if best is None:
+            return None
+        done = searching.strategy(effort, known).done
+        if not (final or effort == "none" or searching.is_agreed(facts)):
+            if not done or searching.is_provisional(facts, known):
+                return None
+            if searching.agree(facts):  # perhaps on what another process has remembered
+                return self._decided(searching, facts, effort, final=True)
+        self._timed[facts.arguments] = known
+        return self._keep(facts, facts.shapes, from_cache(best, known))
+
+    def _timed_choice(
+        self,
+        searching: KernelSearch,
+        bound: Bound,
+        args: tuple[Any, ...],
+        facts: Facts,
+        effort: Effort,
+        now: settings.Settings,
+    ) -> Choice[Config]:
+        known = searching.known(facts)
         budget = now.tune_budget or math.inf
-        if again:
+        if searching.strategy(effort, known).done and searching.is_provisional(facts, known):
             budget = min(budget, AGAIN_ISOLATED if now.tune_isolate else AGAIN)
         try:
             isolate = now.tune_isolate
@@ -290,10 +332,11 @@ class Tuning(Generic[R]):
         except torch.OutOfMemoryError as error:  # for copies of the arguments; a call needs none
             words = f"its configs are not timed, for lack of memory ({error})"
             self._notices.once(words, warn=True)
+            best = searching.best(known)
             if best is None:
-                return self._take_first(untimed=True)
+                return _take_first(self._first, untimed=True)
             self._timed[facts.arguments] = known
-            return self._keep(facts, shapes, from_cache(best, known))
+            return self._keep(facts, facts.shapes, from_cache(best, known))
 
     def _shipped(self, bound: Bound, facts: Facts) -> Choice[Config] | None:
         """The config that the lookup table or a file has for this call. The table may also name the
@@ -327,13 +370,9 @@ class Tuning(Generic[R]):
             if 0 < sum(map(len, each.shapes)) <= MOST_DIMS and each.config in self._space
         ]
         if not usable:
-            return self._take_first(untimed=False)
+            return _take_first(self._first, untimed=False)
         hints = [Hint(each.config, each.shapes) for each in usable[: records.MOST_NEAR]]
         return Selector(hints, kernel=facts.kernel).nearest(tuple(map(tuple, shapes)))
-
-    def _take_first(self, untimed: bool) -> Choice[Config]:
-        why = "nothing can be timed now" if untimed else "effort 'none' times nothing"
-        return Choice(self._first, "pinned", f"the first config, because {why}")
 
     def _keep(
         self, facts: Facts, shapes: Sequence[Sequence[int]], choice: Choice[Config]
@@ -372,10 +411,11 @@ class Tuning(Generic[R]):
 
         def tuned(given: tuple[Any, ...], sized: Sized | None = None) -> Choice[Config]:
             facts = replace(self._facts(bound, given, sized), judged=judge.text)
-            known = {} if force else searching.known(facts)
-            choice, found = self._search(
-                searching, bound, given, facts, effort, known, limit, alone
-            )
+            with nullcontext() if force else turn(facts.strict, lambda: searching.is_agreed(facts)):
+                known = {} if force else searching.known(facts)
+                choice, found = self._search(
+                    searching, bound, given, facts, effort, known, limit, alone
+                )
             searches.append(found)
             return choice
 
@@ -465,3 +505,8 @@ class Tuning(Generic[R]):
                 words = f"the config that is shipped for {arguments} is provisional: tune it on a "
                 self._notices.each_time(words + "quiet machine")
             return list(self._chosen.values())
+
+
+def _take_first(first: Config, untimed: bool) -> Choice[Config]:
+    why = "nothing can be timed now" if untimed else "effort 'none' times nothing"
+    return Choice(first, "pinned", f"the first config, because {why}")

@@ -101,6 +101,15 @@ class KernelSearch:
             return _without_verdicts(known)
         return known
 
+    def is_agreed(self, facts: Facts) -> bool:
+        """Whether the processes of a job agree on a record."""
+        return Memory.of(settings.now()).agreed(facts.strict) is not None
+
+    def agree(self, facts: Facts) -> bool:
+        """Propose what is remembered to the processes of a job; return whether they agree on it, or
+        on something else."""
+        return Memory.of(settings.now()).agree(facts.strict) is not None
+
     def strategy(self, effort: Effort, known: Mapping[Config, Outcome]) -> Strategy:
         """The strategy of an effort, told what is known."""
         made = strategy(self._space, effort)

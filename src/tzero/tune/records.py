@@ -26,16 +26,20 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from tzero.cache.digest import canonical, cpu_features, parse
 from tzero.cache.disk import Disk
+from tzero.cache.place import place_of
 from tzero.cache.store import location
 from tzero.config import Config
 from tzero.errors import InvalidConfig, PretunedDamaged
 from tzero.events import Event, emit
 from tzero.settings import Settings
 from tzero.tune.outcome import Outcome
+
+if TYPE_CHECKING:
+    from tzero.cache.fleet import Fleet
 
 __all__ = [
     "SCHEMA",
@@ -48,6 +52,7 @@ __all__ = [
     "Record",
     "cpu_class",
     "cuda_class",
+    "digest_of",
     "merge",
     "strict",
 ]
@@ -61,6 +66,9 @@ RECORDS = 2
 
 MOST_NEAR = 256
 """The most entries among which the nearest shapes are searched."""
+
+MOST_AGREED = 1000
+"""The most configs of a record that is sent to a fleet."""
 
 _LIMIT = 64 << 20  # bytes of all records; they are small texts
 
@@ -104,6 +112,13 @@ class Record:
             if outcome.usable and config in wanted
         ]
         return min(found, key=lambda each: each[:2])[2] if found else None
+
+    def shortened(self, most: int = MOST_AGREED) -> Record:
+        """The same with the fastest configs only, where there are many."""
+        if len(self.outcomes) <= most:
+            return self
+        rows = sorted(self.outcomes.items(), key=lambda row: (not row[1].usable, row[1].median))
+        return Record(self.key, dict(rows[:most]))
 
     def encode(self) -> bytes:
         """The record as canonical JSON, configs in order."""
@@ -150,30 +165,46 @@ class Memory:
     {Config(BLOCK=64): 2.0}
     """
 
-    def __init__(self, disk: Disk | None) -> None:
+    def __init__(self, disk: Disk | None, fleet: Fleet | None = None) -> None:
         self._disk = disk
+        self._fleet = fleet
 
     @classmethod
     def of(cls, settings: Settings) -> Memory:
-        """The memory in the cache directory of these settings; where the cache is off, one that
-        keeps nothing."""
-        if not settings.cache:
-            return cls(None)
-        return cls(_disk(os.path.join(location(settings), "tuned")))
+        """The memory in the cache directory of these settings, and what the fleet agrees on; where
+        there is neither, one that keeps nothing."""
+        disk = _disk(os.path.join(location(settings), "tuned")) if settings.cache else None
+        if place_of(settings) is None:
+            return cls(disk)
+        from tzero.cache.fleet import fleet_of  # here, because few have one
+
+        return cls(disk, fleet_of(settings))
 
     def record(self, key: str) -> Record | None:
-        """The record of a key; None where there is none, or a damaged one."""
-        digest = _digest(key)
-        data = None if self._disk is None else self._disk.get(digest)
-        if data is None:
+        """The record of a key: what the fleet agrees on, else what is on disk. None where there is
+        none, or a damaged one."""
+        return self.agreed(key) or self._on_disk(key)
+
+    def agreed(self, key: str) -> Record | None:
+        """The record that counts in the fleet; None without one."""
+        data = None if self._fleet is None else self._fleet.agreed(digest_of(key))
+        return None if data is None else _decoded(data, key)
+
+    def agree(self, key: str) -> Record | None:
+        """Propose the record on disk to the fleet, and return the one that counts: the first that
+        was proposed. None without a fleet, or without a record."""
+        record = self._on_disk(key)
+        return None if record is None else self._propose(record)
+
+    def _propose(self, record: Record) -> Record | None:
+        if self._fleet is None:
             return None
-        try:
-            return Record.decode(data, key)
-        except ValueError as error:
-            facts = {"layer": "tuned", "digest": digest, "key": key}
-            words = f"tuning results are not used: {error}. They are timed again and replaced."
-            emit(Event("cache", digest[:12], words, facts))
-            return None
+        data = self._fleet.agree(digest_of(record.key), record.shortened().encode())
+        return None if data is None else _decoded(data, record.key)
+
+    def _on_disk(self, key: str) -> Record | None:
+        data = None if self._disk is None else self._disk.get(digest_of(key))
+        return None if data is None else _decoded(data, key)
 
     def known(self, key: str, configs: Iterable[Config]) -> dict[Config, Outcome]:
         """The remembered outcomes of these configs, in their order; the others need timing."""
@@ -186,13 +217,25 @@ class Memory:
         """Remember outcomes under a key, except problems that pass. Those of other configs stay, or
         go where `anew`. Of two processes that write at once, one may lose its outcomes; they are
         then timed again."""
-        if self._disk is None:
+        if self._disk is None and self._fleet is None:
             return
-        before = None if anew else self.record(key)
+        before = None if anew else self._on_disk(key)
         lasting = {config: each for config, each in outcomes.items() if not each.passing}
         merged = {**(before.outcomes if before is not None else {}), **lasting}
-        if before is None or merged != before.outcomes:
-            self._disk.put(_digest(key), Record(key, merged).encode())
+        if self._disk is not None and (before is None or merged != before.outcomes):
+            self._disk.put(digest_of(key), Record(key, merged).encode())
+        self._propose(Record(key, merged))
+
+
+def _decoded(data: bytes, key: str) -> Record | None:
+    try:
+        return Record.decode(data, key)
+    except ValueError as error:
+        digest = digest_of(key)
+        facts = {"layer": "tuned", "digest": digest, "key": key}
+        words = f"tuning results are not used: {error}. They are timed again and replaced."
+        emit(Event("cache", digest[:12], words, facts))
+        return None
 
 
 @functools.lru_cache(maxsize=32)
@@ -200,7 +243,12 @@ def _disk(root: str) -> Disk:
     return Disk(root, _LIMIT)  # shared, because it reports each problem once
 
 
-def _digest(key: str) -> str:
+def digest_of(key: str) -> str:
+    """The name of the record of a key.
+
+    >>> len(digest_of("key"))
+    64
+    """
     return hashlib.sha256(f"tuned {RECORDS} {key}".encode("utf-8", "surrogatepass")).hexdigest()
 
 

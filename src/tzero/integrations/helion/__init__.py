@@ -21,10 +21,20 @@ from tzero.calls.reports import Explanation, Stats
 from tzero.counts import Count
 from tzero.errors import InvalidKernel
 from tzero.integrations.helion import calls, compat
+from tzero.integrations.helion.remote_cache import remote_cache_class
 from tzero.launches.tiers import tier
 from tzero.versions import require
 
 __all__ = ["install", "installed", "is_kernel", "uninstall", "wrap"]
+
+
+def __getattr__(name: str) -> Any:
+    """`RemoteCache`, for ``HELION_REMOTE_CACHE_BACKEND=tzero.helion.RemoteCache``; made when asked
+    for, because it is a subclass of Helion's."""
+    if name == "RemoteCache":
+        return remote_cache_class()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 _TWIN = "_tzero_twin"
 """While installed: the attribute of a Helion kernel that holds tzero's kernel for it, its twin."""
