@@ -53,9 +53,11 @@ if TYPE_CHECKING:
     from tzero.api.variants import multi_kernel
     from tzero.arguments.extract import ConstExpr
     from tzero.calls.bound import BoundKernel
+    from tzero.calls.coverage import coverage
     from tzero.calls.kernel import Kernel
     from tzero.calls.specialize import specialize
     from tzero.launches.ahead import Precompiled, Spec, precompile
+    from tzero.launches.bundles import load_bundle
     from tzero.reading.probes import constant
     from tzero.tune.shipping import pretuned, ship
     from tzero.tune.space import Space
@@ -73,10 +75,12 @@ __all__ = [
     "Spec",
     "__version__",
     "constant",
+    "coverage",
     "install",
     "installed",
     "jit",
     "kernel",
+    "load_bundle",
     "multi_kernel",
     "precompile",
     "pretuned",
@@ -93,10 +97,12 @@ _HOMES = {
     "Space": "tzero.tune.space",
     "Spec": "tzero.launches.ahead",
     "constant": "tzero.reading.probes",
+    "coverage": "tzero.calls.coverage",
     "install": "tzero.api.install",
     "installed": "tzero.api.install",
     "jit": "tzero.api.jit",
     "kernel": "tzero.api.decorators",
+    "load_bundle": "tzero.launches.bundles",
     "multi_kernel": "tzero.api.variants",
     "precompile": "tzero.launches.ahead",
     "pretuned": "tzero.tune.shipping",

@@ -60,6 +60,7 @@ __all__ = [
     "Pointer",
     "backend_of",
     "changed_globals",
+    "compile_all_with",
     "compile_here",
     "compile_with",
     "compiled",
@@ -375,6 +376,21 @@ def compile_with(function: JITFunction[Any], compile: Callable[..., Any]) -> Non
     caches.default_factory = begin
     if caches:
         function.compile = compile
+
+
+_do_compile: Callable[..., Any] = JITFunction._do_compile
+
+
+def compile_all_with(compile: Callable[..., Any], wanted: Callable[[], bool]) -> None:
+    """Make every kernel of Triton's compile with this function from now on, if it is `wanted` when
+    the kernel compiles."""
+
+    def do_compile(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if self.compile is compile_here and wanted():
+            self.compile = compile
+        return _do_compile(self, *args, **kwargs)
+
+    JITFunction._do_compile = do_compile
 
 
 def set_source(kernel: JITFunction[Any], text: str) -> None:

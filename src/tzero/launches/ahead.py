@@ -324,8 +324,8 @@ def _ask(kernel: Any, args: Any, kwargs: Mapping[str, Any], ahead: Precompiled) 
         return
     source, target, options = triton_launch.source_of(kernel, args, kwargs)
     backend.take_over(kernel)
-    request = backend.request(source, target, options)
-    if isinstance(request, backend.NotTransportable):
-        ahead.refused[kernel.__name__] = request.reason
+    made = backend.written(source, target, options)
+    if isinstance(made, backend.NotTransportable):
+        ahead.refused[kernel.__name__] = made.reason
         return
-    ahead.add(kernel.__name__, compiling.service().submit(request))
+    ahead.add(kernel.__name__, backend.submit(made))

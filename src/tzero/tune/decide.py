@@ -34,7 +34,7 @@ from tzero.config import Config
 from tzero.errors import InvalidArgument, TuningFailed
 from tzero.launches import ahead
 from tzero.launches.current_call import current
-from tzero.tune import records, source
+from tzero.tune import bundled, records, source
 from tzero.tune.by_size import (
     BySize,
     NotFollowed,
@@ -230,8 +230,7 @@ class Tuning(Generic[R]):
             config, quickest = most_general(times, hint, close), found[hint]
             if config != quickest:
                 found[hint] = config
-                entry = facts[hint].entry(config, sized[hint].shapes)
-                self._chosen[facts[hint].arguments] = entry
+                self._note(facts[hint], config, sized[hint].shapes)
                 self._notices.each_time(
                     f"for sizes {hint} {config!r}, as fast as {quickest!r}, and better at others"
                 )
@@ -338,13 +337,17 @@ class Tuning(Generic[R]):
     def _keep(
         self, facts: Facts, shapes: Sequence[Sequence[int]], choice: Choice[Config]
     ) -> Choice[Config]:
-        self._chosen[facts.arguments] = facts.entry(choice.variant, shapes)
+        self._note(facts, choice.variant, shapes)
         if choice.provisional:
             self._provisional.add(facts.arguments)
         else:
             self._provisional.discard(facts.arguments)
         self._notices.each_time(str(choice))
         return choice
+
+    def _note(self, facts: Facts, config: Config, shapes: Sequence[Sequence[int]]) -> None:
+        entry = self._chosen[facts.arguments] = facts.entry(config, shapes)
+        bundled.note(entry)
 
     # -- searching -------------------------------------------------------------------------------
 

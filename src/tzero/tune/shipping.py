@@ -14,7 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 
 from tzero.errors import InvalidKernel
-from tzero.tune import records
+from tzero.tune import bundled, records
 from tzero.tune.facts import hardware_of
 from tzero.tune.records import Entry, Pretuned
 from tzero.tune.turn import TURN
@@ -33,8 +33,8 @@ class Chooser(Protocol):
 
 
 def files_in_use() -> tuple[Pretuned, ...]:
-    """The files that `pretuned` has read, the latest first."""
-    return tuple(_files)
+    """The files that `pretuned` has read, the latest first, then the bundles in use."""
+    return (*_files, *bundled.of_bundles())
 
 
 def pretuned(path: str | os.PathLike[str]) -> Pretuned:

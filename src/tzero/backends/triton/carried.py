@@ -1,0 +1,231 @@
+"""Compiled kernels in bundles: their keys, and how they are found and collected.
+
+::
+
+    Written ── content ──► digest ── the bundles in use ──► Artifact, or a miss and its reason
+       └ used, with its Artifact ──► what this process covers; with TZERO_COLLECT, a file there
+
+Enters: kernels that were written down, and what they compiled to. Leaves: artifacts from bundles.
+It must not know how a bundle is stored.
+
+A key is made of content only: source, constants, types, options and target, the versions of tzero,
+Triton and Python, and for the CPU its features, its C library and the sources of the backend. No
+compiler is looked for, and no path is part of it: another installation has the same keys. Which
+compiler made an artifact is not part of it either: who loads a bundle wants what is in it.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import platform
+import sys
+from collections.abc import Mapping
+
+from tzero import settings
+from tzero.adapters import triton_compile
+from tzero.adapters.triton_launch import GPUTarget
+from tzero.backends.triton.write_request import NAME, Written
+from tzero.cache.bundle import Bundle, Item, write
+from tzero.cache.digest import SCHEMA, canonical, cpu_features
+from tzero.cache.in_use import bundles
+from tzero.compile.request import Artifact, Malformed, Request
+from tzero.events import Event, emit
+from tzero.versions import TZERO
+
+__all__ = [
+    "KERNEL",
+    "POOL",
+    "REFUSED",
+    "content",
+    "covered",
+    "facts_of",
+    "find",
+    "items",
+    "refused",
+    "used",
+]
+
+KERNEL, POOL = "kernel", "pool"
+"""The kinds of entries in a bundle."""
+
+REFUSED = "refused"
+"""The kind of what is collected for a kernel that no bundle can have; it goes into none."""
+
+_covered: dict[str, Written] = {}  # by `content`; only added to
+
+
+def facts_of(target: GPUTarget) -> dict[str, str]:
+    """The part of a key that is not in the program: versions, and for the CPU what its code needs.
+
+    >>> facts_of(GPUTarget("cuda", 90, 32))["target"]
+    'cuda:90'
+    """
+    facts = {
+        "target": f"{target.backend}:{target.arch}",
+        "triton": triton_compile.compiler_version(),
+        "python": f"{sys.version_info[0]}.{sys.version_info[1]}",
+        "tzero": f"{TZERO} {SCHEMA}",
+    }
+    return facts if target.backend != "cpu" else {**facts, **_cpu_facts()}
+
+
+@functools.cache
+def _cpu_facts() -> dict[str, str]:
+    """What an object for the CPU depends on besides: the instructions of this machine, since it is
+    compiled for these; the C library that it is linked with; how the backend launches it."""
+    from tzero.cpu.compiler import backend_digest
+
+    return {
+        "cpu": f"{platform.machine()} {_short(cpu_features())}",
+        "libc": " ".join(platform.libc_ver()) or sys.platform,
+        "backend": backend_digest()[:16],
+    }
+
+
+def _short(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def content(made: Written) -> str:
+    """The key of a kernel in a bundle.
+
+    ::
+
+        bundle.get("kernel", content(made))
+    """
+    program = ",".join(f'"{key}":{text}' for key, text in sorted(made.parts.items()))
+    versions = canonical(facts_of(made.target))
+    return Request(NAME, made.name, f"{{{program}}}", versions).digest
+
+
+def _pool_digest(facts: Mapping[str, str]) -> str:
+    from tzero.cpu import pool
+
+    return hashlib.sha256(canonical([POOL, pool.identity(), dict(facts)]).encode()).hexdigest()
+
+
+# -- finding ---------------------------------------------------------------------------------------
+
+
+def find(made: Written) -> Artifact | None:
+    """What the bundles in use have for a kernel; None if there are none, or for a miss, with an
+    event that has the reason.
+
+    ::
+
+        artifact = find(made) or service().compile(requested(made))
+    """
+    held = bundles()
+    if not held:
+        return None
+    digest = content(made)
+    for each in held:
+        payload = each.get(KERNEL, digest)
+        if payload is None:
+            continue
+        try:
+            artifact = Artifact.decode(payload)
+        except Malformed as error:
+            emit(Event("cache", made.name, f"not used: its entry in {each.path}: {error}"))
+            continue
+        if made.target.backend == "cpu" and not _offers_pool(each):
+            continue
+        return artifact
+    reasons = "; ".join(_why_not(each, made) for each in held)
+    emit(Event("cache", made.name, f"no bundle has it: {reasons}"))
+    return None
+
+
+def _offers_pool(bundle: Bundle) -> bool:
+    """Give the thread pool of a bundle to the CPU backend; whether the bundle has it."""
+    from tzero.cpu import pool
+
+    payload = bundle.get(POOL, _pool_digest(_cpu_facts()))
+    if payload is None:
+        emit(Event("cache", "the CPU's thread pool", f"{bundle.path} does not have it"))
+        return False
+    pool.offer(payload)
+    return True
+
+
+def _why_not(bundle: Bundle, made: Written) -> str:
+    """Why a bundle has no entry for a kernel."""
+    mine = [each for each in bundle if each.kind == KERNEL and each.name == made.name]
+    if not mine:
+        return f"{bundle.path} has no {made.name!r}"
+    ours = facts_of(made.target)
+    for fact, here in ours.items():
+        there = sorted({each.facts.get(fact, "unknown") for each in mine})
+        if here not in there:
+            return f"{bundle.path} has it for {fact} {', '.join(there)}, and here it is {here}"
+    return f"{bundle.path} has it with other source, constants, types or options"
+
+
+# -- collecting ------------------------------------------------------------------------------------
+
+
+def used(made: Written, artifact: Artifact) -> None:
+    """Note that this process uses a kernel.
+
+    ::
+
+        used(made, artifact)
+    """
+    digest = content(made)
+    _covered[digest] = made
+    folder = settings.now().collect
+    if folder is not None:
+        _collect(folder, digest, items(made, artifact))
+
+
+def refused(name: str, reason: str) -> None:
+    """Note that this process uses a kernel that no bundle can have.
+
+    ::
+
+        refused("add", "it prints while it compiles (static_print)")
+    """
+    folder = settings.now().collect
+    if folder is not None:
+        digest = hashlib.sha256(canonical([REFUSED, name, reason]).encode()).hexdigest()
+        _collect(folder, digest, [Item(REFUSED, digest, name, {"reason": reason}, b"")])
+
+
+def covered() -> tuple[Written, ...]:
+    """The kernels that this process uses, in the order of their first use.
+
+    >>> covered() == covered()
+    True
+    """
+    return tuple(_covered.values())
+
+
+def items(made: Written, artifact: Artifact) -> list[Item]:
+    """What a bundle needs for a kernel.
+
+    ::
+
+        bundle.write("app.tzb", items(made, artifact))
+    """
+    facts = facts_of(made.target)
+    found = [Item(KERNEL, content(made), made.name, facts, artifact.encode())]
+    if made.target.backend == "cpu":
+        from tzero.cpu import pool
+        from tzero.cpu.triton_compat import cache_directory
+
+        needs = _cpu_facts()
+        binary = pool.binary(cache_directory())
+        found.append(Item(POOL, _pool_digest(needs), "the CPU's thread pool", needs, binary))
+    return found
+
+
+def _collect(folder: str, digest: str, found: list[Item]) -> None:
+    path = os.path.join(folder, f"{digest}.tzb")
+    if os.path.exists(path):
+        return
+    try:
+        write(path, found)
+    except OSError as error:
+        emit(Event("cache", found[0].name, f"not collected in {folder}: {error.strerror}"))
