@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from tzero.api.decorators import kernel
     from tzero.api.install import install, installed, uninstall
     from tzero.api.jit import jit
+    from tzero.api.seal import seal, unseal
     from tzero.api.variants import multi_kernel
     from tzero.arguments.extract import ConstExpr
     from tzero.calls.bound import BoundKernel
@@ -84,9 +85,11 @@ __all__ = [
     "multi_kernel",
     "precompile",
     "pretuned",
+    "seal",
     "ship",
     "specialize",
     "uninstall",
+    "unseal",
 ]
 
 _HOMES = {
@@ -106,9 +109,11 @@ _HOMES = {
     "multi_kernel": "tzero.api.variants",
     "precompile": "tzero.launches.ahead",
     "pretuned": "tzero.tune.shipping",
+    "seal": "tzero.api.seal",
     "ship": "tzero.tune.shipping",
     "specialize": "tzero.calls.specialize",
     "uninstall": "tzero.api.install",
+    "unseal": "tzero.api.seal",
 }
 
 

@@ -33,6 +33,7 @@ __all__ = [  # noqa: RUF022  in the order of the classes
     "BundleRefused",  # a bundle cannot be used
     "PretunedDamaged",  # a file of pretuned configs cannot be used
     "TuningFailed",  # no config of a kernel works
+    "SealBroken",  # a sealed process would compile, tune or record
     "KernelAssertion",  # a tl.device_assert failed
     "OutOfBounds",  # checked mode caught an access outside a tensor
     "InvalidSetting",  # a variable or override has a wrong value
@@ -313,6 +314,23 @@ class TuningFailed(TzeroError):
 
 
 _SHOWN = 10
+
+
+class SealBroken(TzeroError, RuntimeError):
+    """A call needs a compile, a tuning or a recording, and the process is sealed (`tzero.seal`).
+
+    >>> print(SealBroken(kernel="add", what="compile", difference="n is 7; 8 was covered"))
+    add: the process is sealed, and this needs a compile: n is 7; 8 was covered. Cover it before \
+tzero.seal, by add.warmup or a call, or allow it by tzero.unseal.
+    """
+
+    def __init__(self, *, kernel: str, what: str, difference: str = "") -> None:
+        self.kernel, self.what, self.difference = kernel, what, difference
+        why = difference or "nothing of this kernel was covered"
+        super().__init__(
+            f"{kernel}: the process is sealed, and this needs a {what}: {why}. Cover it before "
+            f"tzero.seal, by {kernel}.warmup or a call, or allow it by tzero.unseal."
+        )
 
 
 class KernelAssertion(TzeroError, AssertionError):

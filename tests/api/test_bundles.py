@@ -126,7 +126,7 @@ def test_a_bundle_from_coverage_is_that_of_the_program(built: Path, tmp_path: Pa
     assert (made.kernels, made.configs, made.refused) == (3, 1, {})
     with Bundle(built) as one, Bundle(made.path) as other:
         assert [each[:4] for each in one] == [each[:4] for each in other]
-    assert "scale_kernel" in str(coverage) and "BLOCK=1024" in str(coverage)
+    assert "scale_kernel" in str(coverage) and "the constant 1024" in str(coverage)
 
 
 def test_a_bundle_for_a_gpu_is_built_without_one(built: Path, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ SOURCE = Path(tzero.__file__).parent
 LAYERS = """
 errors  locks
 settings  events  measure  config  moved  versions  ownership  _native
-counts  fallbacks
+counts  fallbacks  sealed
 processes  scratch
 cpu  cache
 compile
@@ -48,7 +48,8 @@ NARROW = {
         *("errors", "events", "locks", "ownership", "processes", "scratch", "settings", "versions")
     },
     "compile": {
-        *("cache", "errors", "events", "locks", "measure", "processes", "scratch", "settings")
+        *("cache", "errors", "events", "locks", "measure", "processes", "scratch"),
+        *("sealed", "settings"),
     },
 }
 

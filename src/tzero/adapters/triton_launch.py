@@ -381,14 +381,23 @@ def compile_with(function: JITFunction[Any], compile: Callable[..., Any]) -> Non
 _do_compile: Callable[..., Any] = JITFunction._do_compile
 
 
-def compile_all_with(compile: Callable[..., Any], wanted: Callable[[], bool]) -> None:
+def compile_all_with(
+    compile: Callable[..., Any],
+    wanted: Callable[[], bool],
+    seen: Callable[[CompiledKernel, Mapping[str, Any]], None],
+) -> None:
     """Make every kernel of Triton's compile with this function from now on, if it is `wanted` when
-    the kernel compiles."""
+    the kernel compiles. `seen` is called for the others, with what was compiled and the options."""
 
-    def do_compile(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def do_compile(
+        self: Any, key: Any, signature: Any, device: Any, constants: Any, options: Any, *rest: Any
+    ) -> Any:
         if self.compile is compile_here and wanted():
             self.compile = compile
-        return _do_compile(self, *args, **kwargs)
+        made = _do_compile(self, key, signature, device, constants, options, *rest)
+        if self.compile is compile_here and type(made) is CompiledKernel:
+            seen(made, vars(options))
+        return made
 
     JITFunction._do_compile = do_compile
 

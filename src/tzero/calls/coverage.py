@@ -102,12 +102,12 @@ class Coverage:
     def __str__(self) -> str:
         if not self.kernels and not self.configs:
             return "nothing is covered: no kernel was compiled or loaded through tzero"
-        table = Table("kernel", "target", "types", "constants", "config", box=None)
+        table = Table("kernel", "target", "arguments", "config", box=None)
         for each in self.kernels:
             target = f"{each.target.backend}:{each.target.arch}"
-            table.add_row(Text(each.name), target, *map(Text, described(each)), "")
+            table.add_row(Text(each.name), target, Text(_types(each)), "")
         for entry in self.configs:
-            cells = (entry.hardware, entry.arguments, "", repr(entry.config))
+            cells = (entry.hardware, entry.arguments, repr(entry.config))
             table.add_row(Text(entry.kernel), *map(Text, cells))
         console = Console(width=200, no_color=True, highlight=False)
         with console.capture() as captured:
@@ -130,19 +130,10 @@ def coverage() -> Coverage:
     return Coverage(carried.covered(), bundled.chosen())
 
 
-def described(made: Written) -> tuple[str, str]:
-    """The types and the constants of a kernel, in a few words."""
-    names = [name for name, _ in parse(made.parts["signature"])]
-    aligned = {path[0] for path in parse(made.parts["attributes"])}
-    types = [
-        f"{name}: {kind}{' %16' if at in aligned else ''}"
-        for at, (name, kind) in enumerate(parse(made.parts["signature"]))
-        if kind != "constexpr"
-    ]
-    constants = [
-        f"{names[path[0]]}={value!r}" for path, value in parse(made.parts["constants"]).items()
-    ]
-    return ", ".join(types), ", ".join(constants)
+def _types(made: Written) -> str:
+    words = carried.described(made).items()
+    arguments = [(k.removeprefix("argument "), v) for k, v in words if k.startswith("argument ")]
+    return ", ".join(f"{k}: {v}" for k, v in arguments)
 
 
 def _short(text: str) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import CancelledError, Future
 from typing import Protocol, overload
 
-from tzero import events, locks, settings
+from tzero import events, locks, sealed, settings
 from tzero.cache import Found, stores
 from tzero.compile import worker
 from tzero.compile.accounting import Accounting, CompileRun, CompileStats, Cost
@@ -264,6 +264,7 @@ class AsyncCompile:
         job.raise_if_stopped()
         found = self._stores(job.settings).get(job.request.digest)
         if found is None:
+            sealed.check("compile", job.request.name)
             return False
         try:
             artifact = Artifact.decode(found.payload)

@@ -26,7 +26,7 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 
 import torch
 
-from tzero import settings
+from tzero import sealed, settings
 from tzero.arguments.host import Host
 from tzero.arguments.key import Key
 from tzero.arguments.text import text
@@ -98,6 +98,8 @@ class Tuning(Generic[R]):
         self.size_hints = size_hints
         self.judge = judge
         self.searches: dict[str, Search] = {}
+        self.difference: Callable[[Any], str] = lambda bound: ""
+        """How a bound kernel differs from the nearest that was called, for a sealed process."""
         self._table = dict(lookup)
         self._source: str | None = None
         self._notices = Notices(host.name)
@@ -438,6 +440,7 @@ class Tuning(Generic[R]):
         budget: float,
         isolate: bool,
     ) -> tuple[Choice[Config], Search]:
+        sealed.check("tuning", self.host.name, lambda: self.difference(bound))
         choice, found = searching.run(bound.function, args, facts, effort, known, budget, isolate)
         self.searches[facts.arguments] = found
         self._timed[facts.arguments] = found.outcomes

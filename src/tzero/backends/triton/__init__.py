@@ -26,7 +26,7 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any, Literal
 
-from tzero import events, settings
+from tzero import events, sealed, settings
 from tzero.adapters import triton_launch
 from tzero.adapters.triton_launch import CompiledKernel, GPUTarget
 from tzero.backends.triton import carried
@@ -80,6 +80,7 @@ def compiled(
     def here(kind: Literal["compile", "cache"], reason: str) -> CompiledKernel:
         name = getattr(source, "name", str(source))
         carried.refused(name, reason)
+        sealed.check("compile", name, lambda: reason)
         events.emit(events.Event(kind, name, f"Triton compiles it in this process: {reason}"))
         return triton_launch.compile_here(source, target=target, options=options)
 
@@ -92,7 +93,8 @@ def compiled(
     if kernel is not None:
         return kernel
     try:
-        artifact = service().compile(requested(made))
+        with sealed.describing(lambda: carried.difference(made)):
+            artifact = service().compile(requested(made))
     except NotFaithful as refusal:
         return here("compile", str(refusal))
     except CompileFailed as failure:
@@ -165,11 +167,11 @@ def take_over(kernel: Any) -> None:
 
 
 def _takes_all() -> bool:
-    """Whether kernels of Triton's own compile through the service too: for a bundle."""
-    return settings.now().collect is not None or bool(in_use.bundles())
+    """Whether kernels of Triton's own compile through the service too: for a bundle, or a seal."""
+    return sealed.is_sealed() or settings.now().collect is not None or bool(in_use.bundles())
 
 
-triton_launch.compile_all_with(compiled, _takes_all)
+triton_launch.compile_all_with(compiled, _takes_all, carried.seen)
 
 
 class _Triton:

@@ -21,14 +21,16 @@ import hashlib
 import os
 import platform
 import sys
+import weakref
 from collections.abc import Mapping
+from typing import Any
 
 from tzero import settings
 from tzero.adapters import triton_compile
-from tzero.adapters.triton_launch import GPUTarget
-from tzero.backends.triton.write_request import NAME, Written
+from tzero.adapters.triton_launch import CompiledKernel, GPUTarget
+from tzero.backends.triton.write_request import NAME, Written, written
 from tzero.cache.bundle import Bundle, Item, write
-from tzero.cache.digest import SCHEMA, canonical, cpu_features
+from tzero.cache.digest import SCHEMA, canonical, cpu_features, parse
 from tzero.cache.in_use import bundles
 from tzero.compile.request import Artifact, Malformed, Request
 from tzero.events import Event, emit
@@ -40,10 +42,13 @@ __all__ = [
     "REFUSED",
     "content",
     "covered",
+    "described",
+    "difference",
     "facts_of",
     "find",
     "items",
     "refused",
+    "seen",
     "used",
 ]
 
@@ -54,6 +59,10 @@ REFUSED = "refused"
 """The kind of what is collected for a kernel that no bundle can have; it goes into none."""
 
 _covered: dict[str, Written] = {}  # by `content`; only added to
+_by_triton: weakref.WeakKeyDictionary[CompiledKernel, Mapping[str, Any]] = (
+    weakref.WeakKeyDictionary()
+)
+"""What Triton has compiled itself, with the options. It is written down when someone asks."""
 
 
 def facts_of(target: GPUTarget) -> dict[str, str]:
@@ -85,7 +94,7 @@ def _cpu_facts() -> dict[str, str]:
 
 
 def _short(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def content(made: Written) -> str:
@@ -193,13 +202,79 @@ def refused(name: str, reason: str) -> None:
         _collect(folder, digest, [Item(REFUSED, digest, name, {"reason": reason}, b"")])
 
 
+def seen(kernel: CompiledKernel, options: Mapping[str, Any]) -> None:
+    """Note that Triton has compiled a kernel itself.
+
+    ::
+
+        seen(kernel, {"num_warps": 4})
+    """
+    _by_triton[kernel] = options
+
+
 def covered() -> tuple[Written, ...]:
-    """The kernels that this process uses, in the order of their first use.
+    """The kernels that this process uses, in the order of their first use, those that Triton has
+    compiled itself last.
 
     >>> covered() == covered()
     True
     """
-    return tuple(_covered.values())
+    found = dict(_covered)
+    for kernel, options in list(_by_triton.items()):
+        made = written(kernel.src, kernel.metadata.target, options)
+        if isinstance(made, Written):
+            found.setdefault(content(made), made)
+    return tuple(found.values())
+
+
+def difference(made: Written) -> str:
+    """How a kernel differs from the nearest of the same name that this process uses; empty if it
+    uses none.
+
+    ::
+
+        difference(made)  # "argument 'n' is i32, and i32 divisible by 16 was covered"
+    """
+    mine = described(made)
+    found = [
+        [
+            f"{what} is {mine.get(what, 'absent')}, and {theirs.get(what, 'absent')} was covered"
+            for what in dict.fromkeys((*mine, *theirs))
+            if mine.get(what) != theirs.get(what)
+        ]
+        for each in covered()
+        if each.name == made.name
+        for theirs in (described(each),)
+    ]
+    if not found:
+        return ""
+    near: list[str] = min(found, key=len)
+    return "; ".join(near) or "Triton has compiled the same, and no cache has it"
+
+
+def described(made: Written) -> dict[str, str]:
+    """What distinguishes kernels of one name, in words.
+
+    ::
+
+        described(made)["argument 'n'"]  # 'i32 divisible by 16'
+    """
+    read = {name: parse(made.parts[name]) for name in ("signature", "attributes", "constants")}
+    names = [name for name, _ in read["signature"]]
+    aligned = {path[0] for path, each in read["attributes"].items() if each}
+    words = {
+        f"argument {name!r}": f"{kind}{' divisible by 16' if at in aligned else ''}"
+        for at, (name, kind) in enumerate(read["signature"])
+        if kind != "constexpr"
+    }
+    for path, value in read["constants"].items():
+        what = "argument" if len(path) == 1 else f"item {path[1:]} of argument"
+        words[f"{what} {names[path[0]]!r}"] = f"the constant {value!r}"
+    options = parse(made.parts["options"])
+    words |= {f"option {name!r}": repr(value) for name, value in options.items()}
+    words["the target"] = f"{made.target.backend}:{made.target.arch}"
+    words["the source"] = _short(made.parts["tables"])
+    return words
 
 
 def items(made: Written, artifact: Artifact) -> list[Item]:
