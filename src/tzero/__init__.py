@@ -57,8 +57,10 @@ if TYPE_CHECKING:
     from tzero.calls.coverage import coverage
     from tzero.calls.kernel import Kernel
     from tzero.calls.specialize import specialize
+    from tzero.calls.warming import Warmed, warmup
     from tzero.launches.ahead import Precompiled, Spec, precompile
     from tzero.launches.bundles import load_bundle
+    from tzero.launches.ranges import Range
     from tzero.reading.probes import constant
     from tzero.tune.shipping import pretuned, ship
     from tzero.tune.space import Space
@@ -72,8 +74,10 @@ __all__ = [
     "ConstExpr",
     "Kernel",
     "Precompiled",
+    "Range",
     "Space",
     "Spec",
+    "Warmed",
     "__version__",
     "constant",
     "coverage",
@@ -90,6 +94,7 @@ __all__ = [
     "specialize",
     "uninstall",
     "unseal",
+    "warmup",
 ]
 
 _HOMES = {
@@ -97,8 +102,10 @@ _HOMES = {
     "ConstExpr": "tzero.arguments.extract",
     "Kernel": "tzero.calls.kernel",
     "Precompiled": "tzero.launches.ahead",
+    "Range": "tzero.launches.ranges",
     "Space": "tzero.tune.space",
     "Spec": "tzero.launches.ahead",
+    "Warmed": "tzero.calls.warming",
     "constant": "tzero.reading.probes",
     "coverage": "tzero.calls.coverage",
     "install": "tzero.api.install",
@@ -114,6 +121,7 @@ _HOMES = {
     "specialize": "tzero.calls.specialize",
     "uninstall": "tzero.api.install",
     "unseal": "tzero.api.seal",
+    "warmup": "tzero.calls.warming",
 }
 
 
