@@ -20,6 +20,7 @@ import tzero
 from tests import warm
 from tzero import cli
 from tzero.adapters.triton_launch import ASTSource, GPUTarget
+from tzero.adapters.triton_modules import needed
 from tzero.api import bundles
 from tzero.backends import triton as backend
 from tzero.backends.triton import carried
@@ -139,6 +140,8 @@ def test_a_bundle_for_a_gpu_is_built_without_one(built: Path, tmp_path: Path) ->
     with Bundle(path) as opened:
         kernels = [each for each in opened if each.kind == carried.KERNEL]
         assert {each.facts["target"] for each in kernels} == {"cuda:90"}
+        modules = [each.name for each in opened if each.kind == carried.MODULE]
+        assert set(modules) == ({"cuda_utils", "__triton_launcher"} if needed() else set())
         files = [Artifact.decode(opened.read(each)).files for each in kernels]
     assert all(any(name.endswith(".cubin") for name in each) for each in files)
 
@@ -192,6 +195,20 @@ def test_an_entry_for_the_cpu_needs_its_thread_pool(tmp_path: Path, seen: list[E
     try:
         assert carried.find(written()) is None
         assert "does not have it" in seen[0].reason
+    finally:
+        in_use.drop(opened)
+
+
+@pytest.mark.skipif(not needed(), reason="this Triton compiles no modules for CUDA")
+def test_a_module_for_cuda_is_found_by_its_text(tmp_path: Path, seen: list[Event]) -> None:
+    item = carried._module("cuda_utils", "int main;", b"an object")
+    bundle.write(tmp_path / "modules.tzb", [item])
+    assert carried._found_module("cuda_utils", "int main;") is None
+    opened = in_use.use(tmp_path / "modules.tzb")
+    try:
+        assert carried._found_module("cuda_utils", "int main;") == b"an object"
+        assert carried._found_module("cuda_utils", "int other;") is None
+        assert carried._found_module("launcher", "int main;") is None
     finally:
         in_use.drop(opened)
 

@@ -26,7 +26,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tzero import settings
-from tzero.adapters import triton_compile
+from tzero.adapters import triton_compile, triton_modules
 from tzero.adapters.triton_launch import CompiledKernel, GPUTarget
 from tzero.backends.triton.write_request import NAME, Written, written
 from tzero.cache.bundle import Bundle, Item, write
@@ -38,6 +38,7 @@ from tzero.versions import TZERO
 
 __all__ = [
     "KERNEL",
+    "MODULE",
     "POOL",
     "REFUSED",
     "content",
@@ -52,8 +53,8 @@ __all__ = [
     "used",
 ]
 
-KERNEL, POOL = "kernel", "pool"
-"""The kinds of entries in a bundle."""
+KERNEL, POOL, MODULE = "kernel", "pool", "module"
+"""The kinds of entries in a bundle. A module is C code that Triton compiles to launch on CUDA."""
 
 REFUSED = "refused"
 """The kind of what is collected for a kernel that no bundle can have; it goes into none."""
@@ -293,7 +294,66 @@ def items(made: Written, artifact: Artifact) -> list[Item]:
         needs = _cpu_facts()
         binary = pool.binary(cache_directory())
         found.append(Item(POOL, _pool_digest(needs), "the CPU's thread pool", needs, binary))
+    if made.target.backend == "cuda" and triton_modules.needed():
+        found += _modules(made, artifact)
     return found
+
+
+# -- modules for CUDA ------------------------------------------------------------------------------
+
+
+def _modules(made: Written, artifact: Artifact) -> list[Item]:
+    """The modules that launch a kernel, built here; empty, with an event, if that fails."""
+    try:
+        types = [_type(each) for _, each in parse(made.parts["signature"])]
+        descriptors = artifact.facts.get("metadata", {}).get("tensordesc_meta")
+        return [
+            _module(*each, _built(*each)) for each in triton_modules.sources(types, descriptors)
+        ]
+    except triton_modules.FAILURES as error:
+        reason = f"its launcher is not in the bundle, so a compiler is needed there: {error}"
+        emit(Event("cache", made.name, reason))
+        return []
+
+
+_built = functools.lru_cache(maxsize=1024)(triton_modules.build)
+
+
+def _type(written: Any) -> Any:
+    """The type of an argument as Triton has it, from that of a signature."""
+    if isinstance(written, dict):
+        written = tuple(written["types"])
+    return tuple(map(_type, written)) if isinstance(written, tuple) else written
+
+
+def _module(name: str, source: str, binary: bytes) -> Item:
+    return Item(MODULE, _module_digest(name, source), name, _module_facts(), binary)
+
+
+def _module_facts() -> dict[str, str]:
+    return {"python": triton_modules.suffix(), "triton": triton_compile.compiler_version()}
+
+
+def _module_digest(name: str, source: str) -> str:
+    text = canonical([MODULE, name, source, _module_facts()])
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _found_module(name: str, source: str) -> bytes | None:
+    held = bundles()
+    digest = _module_digest(name, source) if held else ""
+    found = (each.get(MODULE, digest) for each in held)
+    return next((each for each in found if each is not None), None)
+
+
+def _made_module(name: str, source: str, binary: bytes) -> None:
+    folder = settings.now().collect
+    if folder is not None:
+        item = _module(name, source, binary)
+        _collect(folder, item.digest, [item])
+
+
+triton_modules.replace(_found_module, _made_module)
 
 
 def _collect(folder: str, digest: str, found: list[Item]) -> None:
