@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import record, table, text
+from bench import record, serving, table, text
 from bench.__main__ import options
 from bench.headline import HEADLINES, chosen
 from bench.measure import Effort, Loop, Spread, compare, spread
@@ -399,3 +399,8 @@ def test_the_page_on_sizes_has_the_recorded_table() -> None:
     page = text.PAGE.read_text(encoding="utf-8")
     assert len(text.records()) >= 1
     assert text.page(page) == page, "run `python -m bench.text --table`"
+
+
+def test_the_page_on_serving_has_the_recorded_table() -> None:
+    page = serving.PAGE.read_text(encoding="utf-8")
+    assert serving.page(page) == page, "run `python -m bench.serving --table`"

@@ -21,6 +21,7 @@ PAGES = [
     "docs/pytorch.md",
     "docs/cpu.md",
     "docs/backends.md",
+    "docs/serving.md",
     "docs/caching.md",
     "docs/concurrency.md",
     "docs/tuning.md",

@@ -379,6 +379,7 @@ def compile_with(function: JITFunction[Any], compile: Callable[..., Any]) -> Non
 
 
 _do_compile: Callable[..., Any] = JITFunction._do_compile
+_OPTIONS = list(inspect.signature(_do_compile).parameters).index("options") - 1
 
 
 def compile_all_with(
@@ -389,14 +390,12 @@ def compile_all_with(
     """Make every kernel of Triton's compile with this function from now on, if it is `wanted` when
     the kernel compiles. `seen` is called for the others, with what was compiled and the options."""
 
-    def do_compile(
-        self: Any, key: Any, signature: Any, device: Any, constants: Any, options: Any, *rest: Any
-    ) -> Any:
+    def do_compile(self: Any, *args: Any, **kwargs: Any) -> Any:
         if self.compile is compile_here and wanted():
             self.compile = compile
-        made = _do_compile(self, key, signature, device, constants, options, *rest)
+        made = _do_compile(self, *args, **kwargs)
         if self.compile is compile_here and type(made) is CompiledKernel:
-            seen(made, vars(options))
+            seen(made, vars(args[_OPTIONS]))
         return made
 
     JITFunction._do_compile = do_compile

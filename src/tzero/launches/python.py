@@ -232,7 +232,7 @@ class PythonJit(JITFunction):
             given = [stand_in(each) for each in values]
             by_name = {name: stand_in(each) for name, each in named.items()}
             made = super().warmup(*given, grid=grid, **by_name)
-            if made is not None and not triton_launch.interpreting():
+            if type(made) is triton_launch.CompiledKernel:  # not while others compile it
                 made.run  # noqa: B018 - loads it
         return made
 

@@ -25,7 +25,7 @@ import weakref
 from collections.abc import Mapping
 from typing import Any
 
-from tzero import settings
+from tzero import locks, settings
 from tzero.adapters import triton_compile, triton_modules
 from tzero.adapters.triton_launch import CompiledKernel, GPUTarget
 from tzero.backends.triton.write_request import NAME, Written, written
@@ -64,6 +64,7 @@ _by_triton: weakref.WeakKeyDictionary[CompiledKernel, Mapping[str, Any]] = (
     weakref.WeakKeyDictionary()
 )
 """What Triton has compiled itself, with the options. It is written down when someone asks."""
+_noting = locks.lock()  # protects `_by_triton`
 
 
 def facts_of(target: GPUTarget) -> dict[str, str]:
@@ -210,7 +211,8 @@ def seen(kernel: CompiledKernel, options: Mapping[str, Any]) -> None:
 
         seen(kernel, {"num_warps": 4})
     """
-    _by_triton[kernel] = options
+    with _noting:
+        _by_triton[kernel] = options
 
 
 def covered() -> tuple[Written, ...]:
@@ -221,7 +223,9 @@ def covered() -> tuple[Written, ...]:
     True
     """
     found = dict(_covered)
-    for kernel, options in list(_by_triton.items()):
+    with _noting:
+        plain = list(_by_triton.items())
+    for kernel, options in plain:
         made = written(kernel.src, kernel.metadata.target, options)
         if isinstance(made, Written):
             found.setdefault(content(made), made)
