@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +24,7 @@ from tzero.adapters.triton_launch import ASTSource, GPUTarget
 from tzero.adapters.triton_modules import needed
 from tzero.api import bundles
 from tzero.backends import triton as backend
-from tzero.backends.triton import carried
+from tzero.backends.triton import carried, write_request
 from tzero.cache import bundle, in_use
 from tzero.cache.bundle import Bundle
 from tzero.calls.coverage import Coverage
@@ -211,6 +212,20 @@ def test_a_module_for_cuda_is_found_by_its_text(tmp_path: Path, seen: list[Event
         assert carried._found_module("launcher", "int main;") is None
     finally:
         in_use.drop(opened)
+
+
+@pytest.mark.parametrize("target", [CPU, HOPPER], ids=["cpu", "cuda"])
+def test_no_program_is_run_to_make_a_key(
+    target: GPUTarget, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def run(*args: Any, **kwargs: Any) -> Any:
+        raise AssertionError(f"it runs {args}")
+
+    monkeypatch.setattr(subprocess, "Popen", run)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    write_request._environments.clear()
+    carried._cpu_facts.cache_clear()
+    assert carried.content(written(target)) == carried.content(written(target))
 
 
 CHANGES: dict[str, Any] = {

@@ -9,9 +9,10 @@ from __future__ import annotations
 import warnings
 
 from tzero import sealed
-from tzero.calls.coverage import coverage
+from tzero.backends.triton import carried
 from tzero.errors import InvalidArgument
 from tzero.sealed import Mode, Seal, unseal
+from tzero.tune import bundled
 
 __all__ = ["seal", "unseal"]
 
@@ -38,8 +39,7 @@ def seal(mode: Mode = "error") -> Seal:
             problem=f"the mode is {mode!r}",
             advice="Give it 'error' or 'warn'.",
         )
-    covered = coverage()
-    if not covered.kernels and not covered.configs:
+    if not carried.covers_any() and not bundled.chosen():
         warnings.warn(
             "tzero.seal: nothing is covered yet, so the first call of each kernel breaks the seal. "
             "Call tzero.warmup, or the kernels themselves, before it.",

@@ -43,6 +43,7 @@ __all__ = [
     "REFUSED",
     "content",
     "covered",
+    "covers_any",
     "described",
     "difference",
     "facts_of",
@@ -65,6 +66,7 @@ _by_triton: weakref.WeakKeyDictionary[CompiledKernel, Mapping[str, Any]] = (
 )
 """What Triton has compiled itself, with the options. It is written down when someone asks."""
 _noting = locks.lock()  # protects `_by_triton`
+_with_pool: weakref.WeakSet[Bundle] = weakref.WeakSet()  # bundles whose thread pool was offered
 
 
 def facts_of(target: GPUTarget) -> dict[str, str]:
@@ -153,11 +155,14 @@ def _offers_pool(bundle: Bundle) -> bool:
     """Give the thread pool of a bundle to the CPU backend; whether the bundle has it."""
     from tzero.cpu import pool
 
+    if bundle in _with_pool:
+        return True
     payload = bundle.get(POOL, _pool_digest(_cpu_facts()))
     if payload is None:
         emit(Event("cache", "the CPU's thread pool", f"{bundle.path} does not have it"))
         return False
     pool.offer(payload)
+    _with_pool.add(bundle)
     return True
 
 
@@ -230,6 +235,15 @@ def covered() -> tuple[Written, ...]:
         if isinstance(made, Written):
             found.setdefault(content(made), made)
     return tuple(found.values())
+
+
+def covers_any() -> bool:
+    """Whether this process uses any kernel; unlike `covered`, it writes nothing down.
+
+    >>> covers_any() == bool(covered())
+    True
+    """
+    return bool(_covered) or len(_by_triton) > 0
 
 
 def difference(made: Written) -> str:
