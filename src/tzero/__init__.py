@@ -50,13 +50,18 @@ if TYPE_CHECKING:
     from tzero.api.decorators import kernel
     from tzero.api.install import install, installed, uninstall
     from tzero.api.jit import jit
+    from tzero.api.seal import seal, unseal
     from tzero.api.variants import multi_kernel
     from tzero.arguments.extract import ConstExpr
     from tzero.cache.place import fleet
     from tzero.calls.bound import BoundKernel
+    from tzero.calls.coverage import coverage
     from tzero.calls.kernel import Kernel
     from tzero.calls.specialize import specialize
+    from tzero.calls.warming import Warmed, warmup
     from tzero.launches.ahead import Precompiled, Spec, precompile
+    from tzero.launches.bundles import load_bundle
+    from tzero.launches.ranges import Range
     from tzero.reading.probes import constant
     from tzero.tune.shipping import pretuned, ship
     from tzero.tune.space import Space
@@ -70,21 +75,28 @@ __all__ = [
     "ConstExpr",
     "Kernel",
     "Precompiled",
+    "Range",
     "Space",
     "Spec",
+    "Warmed",
     "__version__",
     "constant",
     "fleet",
+    "coverage",
     "install",
     "installed",
     "jit",
     "kernel",
+    "load_bundle",
     "multi_kernel",
     "precompile",
     "pretuned",
+    "seal",
     "ship",
     "specialize",
     "uninstall",
+    "unseal",
+    "warmup",
 ]
 
 _HOMES = {
@@ -92,20 +104,27 @@ _HOMES = {
     "ConstExpr": "tzero.arguments.extract",
     "Kernel": "tzero.calls.kernel",
     "Precompiled": "tzero.launches.ahead",
+    "Range": "tzero.launches.ranges",
     "Space": "tzero.tune.space",
     "Spec": "tzero.launches.ahead",
+    "Warmed": "tzero.calls.warming",
     "constant": "tzero.reading.probes",
     "fleet": "tzero.cache.place",
+    "coverage": "tzero.calls.coverage",
     "install": "tzero.api.install",
     "installed": "tzero.api.install",
     "jit": "tzero.api.jit",
     "kernel": "tzero.api.decorators",
+    "load_bundle": "tzero.launches.bundles",
     "multi_kernel": "tzero.api.variants",
     "precompile": "tzero.launches.ahead",
     "pretuned": "tzero.tune.shipping",
+    "seal": "tzero.api.seal",
     "ship": "tzero.tune.shipping",
     "specialize": "tzero.calls.specialize",
     "uninstall": "tzero.api.install",
+    "unseal": "tzero.api.seal",
+    "warmup": "tzero.calls.warming",
 }
 
 

@@ -9,8 +9,8 @@ code  meaning
 1     done, but: damaged entries, files that could not be removed, no kernel called,
       something that the doctor found broken
 n     ``bench`` and ``run``: the program ended with this status
-2     the command line or a ``TZERO_`` variable is invalid
-3     the cache is not private or cannot be read; the queue cannot be reached
+2     the command line or a ``TZERO_`` variable is invalid; the program of a bundle failed
+3     the cache or a bundle is not private or cannot be read; the queue cannot be reached
 ====  =============================================================================
 
 It must not do any work itself: it calls other modules and prints their results.
@@ -21,6 +21,7 @@ from __future__ import annotations
 import json
 import os
 import statistics
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -37,9 +38,11 @@ from rich.text import Text
 
 from tzero import settings, versions
 from tzero.cache import stores
+from tzero.cache.bundle import Bundle
 from tzero.cache.disk import Disk, Removed, Verdict
+from tzero.cache.entry import Damaged
 from tzero.cache.store import location
-from tzero.errors import CacheRefused, InvalidArgument, InvalidSetting
+from tzero.errors import BundleRefused, CacheRefused, InvalidArgument, InvalidSetting, TzeroError
 
 if TYPE_CHECKING:
     from tzero.api.bench import Measured
@@ -52,11 +55,14 @@ cache = typer.Typer(
     help="Manage the cache of compiled kernels.", no_args_is_help=True, context_settings={**_SHORT}
 )
 app.add_typer(cache, name="cache")
+bundle = typer.Typer(help="Build and check bundles of compiled kernels.", no_args_is_help=True)
+app.add_typer(bundle, name="bundle")
 
 Program = Annotated[str, typer.Argument(help="A Python program, or a module after -m.")]
 Arguments = Annotated[list[str] | None, typer.Argument(help="Its arguments.")]
 IsModule = Annotated[bool, typer.Option("-m", help="TARGET is a module's name.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+BundlePath = Annotated[str, typer.Argument(help="A bundle.")]
 INTERRUPTED = 130  # as shells report it
 
 Remove = Annotated[bool, typer.Option("--remove", help="Remove damaged entries.")]
@@ -406,6 +412,71 @@ def _print_removed(store: Disk, removed: Removed, as_json: bool) -> NoReturn:
     raise typer.Exit(1 if removed.problems else 0)
 
 
+# Everything after -- belongs to the program.
+@bundle.command()
+def build(
+    out: Annotated[str, typer.Option("-o", "--out", help="The bundle to write.")],
+    command: Annotated[
+        list[str] | None, typer.Argument(help="A program to run, after --, such as python app.py.")
+    ] = None,
+    coverage: Annotated[
+        str | None, typer.Option(help="A file of tzero.coverage().save, in place of a program.")
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option(help="With --coverage: compile for this, such as cuda:90.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run a program and bundle the kernels and configs that it uses, or bundle a coverage."""
+    if (coverage is None) == (not command) or (target is not None and coverage is None):
+        _fail("give a program after --, or --coverage FILE, with or without --target.", 2)
+    # Imported here: this command alone needs torch.
+    from tzero.api import bundles
+    from tzero.calls.coverage import Coverage
+
+    with _exit_on_errors():
+        try:
+            if coverage is not None:
+                chosen = None if target is None else bundles.target_of(target)
+                made = bundles.build_from_coverage(out, Coverage.read(coverage), chosen)
+            else:
+                made = bundles.build_from_program(out, command or [])
+        except subprocess.CalledProcessError as error:
+            _fail(f"no bundle is written: the program ended with code {error.returncode}.", 2)
+        except TzeroError as error:
+            _fail(error, 3 if isinstance(error, BundleRefused) else 2)
+    _print(asdict(made), as_json, _built_table)
+    raise typer.Exit(0 if made.kernels else 1)
+
+
+@bundle.command()
+def inspect(path: BundlePath, as_json: AsJson = False) -> None:
+    """List the entries of a bundle: for which target, hardware and versions each is."""
+    with _exit_on_errors(), Bundle(path, settings.now().cache_key) as opened:
+        rows = [
+            {"kind": each.kind, "name": each.name, "bytes": each.size, "digest": each.digest}
+            | {"facts": dict(each.facts)}
+            for each in opened
+        ]
+        facts = {"path": opened.path, "authenticated": opened.authenticated, "entries": rows}
+    _print(facts, as_json, _inspect_table)
+
+
+@bundle.command("verify")
+def verify_bundle(path: BundlePath, as_json: AsJson = False) -> None:
+    """Verify every entry of a bundle, and list the damaged ones."""
+    damaged = []
+    with _exit_on_errors(), Bundle(path, settings.now().cache_key) as opened:
+        for each in opened:
+            try:
+                opened.read(each)
+            except Damaged as damage:
+                damaged.append({"name": each.name, "digest": each.digest, "problem": str(damage)})
+        facts = {"path": opened.path, "entries": len(opened), "damaged": damaged}
+    _print(facts, as_json, _verify_bundle_table)
+    raise typer.Exit(1 if damaged else 0)
+
+
 @contextmanager
 def _exit_on_errors() -> Iterator[None]:
     """Print expected errors without a traceback, and exit."""
@@ -413,7 +484,7 @@ def _exit_on_errors() -> Iterator[None]:
         yield
     except (InvalidSetting, InvalidArgument) as error:
         _fail(error, 2)
-    except (CacheRefused, OSError) as error:
+    except (BundleRefused, CacheRefused, OSError) as error:
         _fail(error, 3)
 
 
@@ -479,6 +550,26 @@ def _verify_table(facts: dict[str, Any]) -> Table:
     after = " (removed)" if facts["removed"] else ""
     rows.append(("damaged", f"{len(facts['damaged']):,}{after}"))
     return _rows(rows + [(each["digest"][:12], each["problem"]) for each in facts["damaged"]])
+
+
+def _built_table(facts: dict[str, Any]) -> Table:
+    rows = [("bundle", facts["path"]), ("kernels", f"{facts['kernels']:,}")]
+    rows.append(("configs", f"{facts['configs']:,}"))
+    return _rows(rows + [("left out", f"{k}: {why}") for k, why in facts["refused"].items()])
+
+
+def _inspect_table(facts: dict[str, Any]) -> Table:
+    table = Table("kind", "name", "size", "for", title=Text(facts["path"]), title_justify="left")
+    for each in facts["entries"]:
+        words = ", ".join(f"{name} {value}" for name, value in each["facts"].items())
+        table.add_row(each["kind"], _plain(each["name"]), _size(each["bytes"]), _plain(words))
+    return table
+
+
+def _verify_bundle_table(facts: dict[str, Any]) -> Table:
+    rows = [("bundle", facts["path"]), ("entries", f"{facts['entries']:,}")]
+    rows.append(("damaged", f"{len(facts['damaged']):,}"))
+    return _rows(rows + [(each["name"], each["problem"]) for each in facts["damaged"]])
 
 
 def _size(count: int) -> str:

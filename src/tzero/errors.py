@@ -30,8 +30,10 @@ __all__ = [  # noqa: RUF022  in the order of the classes
     "WorkerDied",  # a worker process died while it compiled
     "CompileTimeout",  # a compile took too long
     "CacheRefused",  # a cache directory that others can write to
+    "BundleRefused",  # a bundle cannot be used
     "PretunedDamaged",  # a file of pretuned configs cannot be used
     "TuningFailed",  # no config of a kernel works
+    "SealBroken",  # a sealed process would compile, tune or record
     "KernelAssertion",  # a tl.device_assert failed
     "OutOfBounds",  # checked mode caught an access outside a tensor
     "InvalidSetting",  # a variable or override has a wrong value
@@ -92,11 +94,8 @@ with tl.exp2, which every backend has.
         line: int | None = None,
         kernel: str | None = None,
     ) -> None:
-        self.operation = operation
-        self.advice = advice
-        self.file = file
-        self.line = line
-        self.kernel = kernel
+        self.operation, self.advice, self.file = operation, advice, file
+        self.line, self.kernel = line, kernel
         super().__init__(
             f"{_subject(kernel)}{operation!r}{_place(file, line)} does not compile for the CPU. "
             f"{advice}"
@@ -264,6 +263,20 @@ class CacheRefused(TzeroError):
         )
 
 
+class BundleRefused(TzeroError, ValueError):
+    """A bundle cannot be used: it is damaged, no bundle, or may come from someone else.
+
+    >>> print(BundleRefused(path="app.tzb", problem="it is cut off after 12 bytes",
+    ...                     advice="Build it again: tzero bundle build."))
+    the bundle app.tzb is not used: it is cut off after 12 bytes. Build it again: tzero bundle \
+build.
+    """
+
+    def __init__(self, *, path: str, problem: str, advice: str) -> None:
+        self.path, self.problem, self.advice = path, problem, advice
+        super().__init__(f"the bundle {path} is not used: {problem}. {advice}")
+
+
 class PretunedDamaged(TzeroError, ValueError):
     """A file or table of pretuned configs cannot be used.
 
@@ -303,6 +316,23 @@ class TuningFailed(TzeroError):
 _SHOWN = 10
 
 
+class SealBroken(TzeroError, RuntimeError):
+    """A call needs a compile, a tuning or a recording, and the process is sealed (`tzero.seal`).
+
+    >>> print(SealBroken(kernel="add", what="compile", difference="n is 7; 8 was covered"))
+    add: the process is sealed, and this needs a compile: n is 7; 8 was covered. Cover it before \
+tzero.seal, by add.warmup or a call, or allow it by tzero.unseal.
+    """
+
+    def __init__(self, *, kernel: str, what: str, difference: str = "") -> None:
+        self.kernel, self.what, self.difference = kernel, what, difference
+        why = difference or "nothing of this kernel was covered"
+        super().__init__(
+            f"{kernel}: the process is sealed, and this needs a {what}: {why}. Cover it before "
+            f"tzero.seal, by {kernel}.warmup or a call, or allow it by tzero.unseal."
+        )
+
+
 class KernelAssertion(TzeroError, AssertionError):
     """A ``tl.device_assert`` failed in a kernel on the CPU.
 
@@ -321,11 +351,8 @@ launch's output is incomplete; correct the arguments of that program, or the con
         file: str | None = None,
         line: int | None = None,
     ) -> None:
-        self.message = message
-        self.kernel = kernel
-        self.program = program
-        self.file = file
-        self.line = line
+        self.message, self.kernel, self.program = message, kernel, program
+        self.file, self.line = file, line
         super().__init__(
             f"{kernel}: device_assert failed{_place(file, line)} in program {program}: "
             f"{message or '(no message)'}. The launch's output is incomplete; correct the "
@@ -357,12 +384,8 @@ larger tensor.
         file: str | None = None,
         line: int | None = None,
     ) -> None:
-        self.kernel = kernel
-        self.argument = argument
-        self.offset = offset
-        self.program = program
-        self.size = size
-        self.file = file
+        self.kernel, self.argument, self.offset = kernel, argument, offset
+        self.program, self.size, self.file = program, size, file
         self.line = line
         extent = "" if size is None else f", which has {size} elements"
         place = _place(file, line).lstrip()
@@ -432,9 +455,7 @@ class InvalidArgument(TzeroError, TypeError):
     def __init__(
         self, *, kernel: str, problem: str, advice: str, argument: str | None = None
     ) -> None:
-        self.kernel = kernel
-        self.argument = argument
-        self.problem = problem
+        self.kernel, self.argument, self.problem = kernel, argument, problem
         self.advice = advice
         subject = "" if argument is None else f"argument {argument!r} "
         super().__init__(f"{kernel}: {subject}{problem}. {advice}")
@@ -500,12 +521,8 @@ device's limits; if an earlier kernel failed, run with CUDA_LAUNCH_BLOCKING=1 to
         block: int,
         shared: int,
     ) -> None:
-        self.kernel = kernel
-        self.name = name
-        self.text = text
-        self.grid = grid
-        self.block = block
-        self.shared = shared
+        self.kernel, self.name, self.text = kernel, name, text
+        self.grid, self.block, self.shared = grid, block, shared
         super().__init__(
             f"{kernel}: the driver rejected the launch: {name} ({text}), with a grid of {grid}, "
             f"{block} threads a block and {shared} bytes of shared memory. Check the grid against "
@@ -527,9 +544,7 @@ closures: make that an argument, or part of what key= returns.
     """
 
     def __init__(self, *, kernel: str, fact: str, before: str, now: str) -> None:
-        self.kernel = kernel
-        self.fact = fact
-        self.before = before
+        self.kernel, self.fact, self.before = kernel, fact, before
         self.now = now
         super().__init__(
             f"{kernel}: {fact} is not what the plan has: it was {before}, and is {now}. The host "
@@ -567,9 +582,7 @@ class UnsupportedVersion(TzeroError, ImportError, RuntimeError):
     """
 
     def __init__(self, *, package: str, found: str, oldest: str, advice: str) -> None:
-        self.package = package
-        self.found = found
-        self.oldest = oldest
+        self.package, self.found, self.oldest = package, found, oldest
         self.advice = advice
         super().__init__(
             f"{package} {found} is too old for tzero, which needs {oldest} or newer: {advice}."

@@ -341,7 +341,17 @@ class Settings:
     cache_key: str | None = _setting(
         "TZERO_CACHE_KEY", default=None, kind=_text("a secret"), empty="none", secret=True
     )
-    """The secret that authenticates the entries of a shared cache."""
+    """The secret that authenticates the entries of a shared cache, and bundles."""
+
+    bundle: str | None = _setting(
+        "TZERO_BUNDLE", default=None, kind=_text("the path of a bundle"), empty="none"
+    )
+    """A bundle of compiled kernels and tuned configs, which is asked before the caches."""
+
+    collect: str | None = _setting(
+        "TZERO_COLLECT", default=None, kind=_text("a directory"), empty="nothing is collected"
+    )
+    """Where to put what this process uses of compiled kernels and tuned configs, for a bundle."""
 
     fleet: str | None = _setting(
         "TZERO_FLEET",

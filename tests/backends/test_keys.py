@@ -126,11 +126,11 @@ def test_another_tzero_has_other_keys(
 ) -> None:
     before = made().digest
     monkeypatch.setattr(digest, "TZERO", "99.0")
-    backend.write_request._environments.clear()
+    backend.write_request._toolchains.clear()
     try:
         assert made().digest != before
     finally:
-        backend.write_request._environments.clear()
+        backend.write_request._toolchains.clear()
 
 
 def test_a_worker_takes_over_the_variables(folders: list[str]) -> None:

@@ -86,7 +86,7 @@ def test_what_may_change_the_code_changes_the_digest(
     change: Callable[[pytest.MonkeyPatch], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def ask() -> str:
-        write_request._environments.clear()  # they hold the compiler's version
+        write_request._toolchains.clear()  # they hold the compiler's version
         return digest(zoo.uses_constants, {"BLOCK": 4})
 
     before = ask()

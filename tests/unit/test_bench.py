@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import fleet, record, simulation, table, text
+from bench import fleet, record, serving, simulation, table, text
 from bench.__main__ import options
 from bench.headline import HEADLINES, chosen
 from bench.measure import Effort, Loop, Spread, compare, spread
@@ -419,3 +419,8 @@ def test_a_simulated_fleet_compiles_each_kernel_once_and_sends_it_to_each_node()
     assert simulation.run(plan, seconds=1e-5) == found
     slow = simulation.run(plan, seconds=1e-2)
     assert slow["warm"] > found["warm"]
+
+
+def test_the_page_on_serving_has_the_recorded_table() -> None:
+    page = serving.PAGE.read_text(encoding="utf-8")
+    assert serving.page(page) == page, "run `python -m bench.serving --table`"

@@ -24,6 +24,7 @@ PAGES = [
     "docs/cpu.md",
     "docs/testing.md",
     "docs/backends.md",
+    "docs/serving.md",
     "docs/caching.md",
     "docs/concurrency.md",
     "docs/tuning.md",

@@ -55,6 +55,16 @@ EACH: list[tuple[TzeroError, list[str], str]] = [
         "Fix: chmod 700 /c",
     ),
     (
+        errors.SealBroken(kernel="k", what="compile", difference="argument 'n' is 7"),
+        ["k: ", "needs a compile", "argument 'n' is 7"],
+        "k.warmup",
+    ),
+    (
+        errors.BundleRefused(path="/b.tzb", problem="it is cut off", advice="Build it again."),
+        ["/b.tzb is not used: it is cut off"],
+        "Build it again.",
+    ),
+    (
         errors.CompilerFailed(kernel="k", command=["cc", "a b.c"], output="bad\nworse\n"),
         ["k: ", "cc 'a b.c'", "  bad\n  worse"],
         "set TZERO_CC",

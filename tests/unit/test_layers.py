@@ -21,7 +21,7 @@ SOURCE = Path(tzero.__file__).parent
 LAYERS = """
 errors  locks
 settings  events  measure  config  moved  versions  ownership  _native
-counts  fallbacks  logs
+counts  fallbacks  logs  sealed
 processes  scratch
 cpu  cache
 compile
@@ -49,7 +49,8 @@ NARROW = {
         *("errors", "events", "locks", "ownership", "processes", "scratch", "settings", "versions")
     },
     "compile": {
-        *("cache", "errors", "events", "locks", "measure", "processes", "scratch", "settings")
+        *("cache", "errors", "events", "locks", "measure", "processes", "scratch"),
+        *("sealed", "settings"),
     },
 }
 

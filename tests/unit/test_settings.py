@@ -55,6 +55,8 @@ def test_an_empty_environment_gives_the_defaults() -> None:
         ({"TZERO_CACHE_LIMIT": "10"}, "cache_limit", 10),
         ({"TZERO_REMOTE_CACHE": "redis://host"}, "remote_cache", "redis://host"),
         ({"TZERO_CACHE_KEY": "secret"}, "cache_key", "secret"),
+        ({"TZERO_BUNDLE": "app.tzb"}, "bundle", "app.tzb"),
+        ({"TZERO_COLLECT": "/tmp/used"}, "collect", "/tmp/used"),
     ],
 )
 def test_a_variable_sets_its_field(environ: dict[str, str], field: str, value: object) -> None:

@@ -63,6 +63,7 @@ __all__ = [
     "backend_of",
     "binds_like",
     "changed_globals",
+    "compile_all_with",
     "compile_here",
     "compile_with",
     "compiled",
@@ -420,6 +421,29 @@ def compile_with(function: JITFunction[Any], compile: Callable[..., Any]) -> Non
     caches.default_factory = begin
     if caches:
         function.compile = compile
+
+
+_do_compile: Callable[..., Any] = JITFunction._do_compile
+_OPTIONS = list(inspect.signature(_do_compile).parameters).index("options") - 1
+
+
+def compile_all_with(
+    compile: Callable[..., Any],
+    wanted: Callable[[], bool],
+    seen: Callable[[CompiledKernel, Mapping[str, Any]], None],
+) -> None:
+    """Make every kernel of Triton's compile with this function from now on, if it is `wanted` when
+    the kernel compiles. `seen` is called for the others, with what was compiled and the options."""
+
+    def do_compile(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if self.compile is compile_here and wanted():
+            self.compile = compile
+        made = _do_compile(self, *args, **kwargs)
+        if self.compile is compile_here and type(made) is CompiledKernel:
+            seen(made, vars(args[_OPTIONS]))
+        return made
+
+    JITFunction._do_compile = do_compile
 
 
 def set_source(kernel: JITFunction[Any], text: str) -> None:

@@ -23,6 +23,7 @@ from tzero.calls.by_name import ByName
 from tzero.calls.given import AS_SET, as_in_call, given_options
 from tzero.calls.reports import Explanation, Made, Replay, Stats
 from tzero.calls.stages import Stages
+from tzero.calls.warming import Warmable
 from tzero.config import Config
 from tzero.launches.ahead import Precompiled, precompile_host
 from tzero.launches.current_call import current
@@ -38,7 +39,7 @@ Q = ParamSpec("Q")
 R = TypeVar("R")
 
 
-class Kernel(ByName, Stages[R], Generic[P, R]):
+class Kernel(ByName, Warmable, Stages[R], Generic[P, R]):
     """A host function behind a dispatcher; made by `kernel`.
 
     ::

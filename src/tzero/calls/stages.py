@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import operator
 from collections.abc import Callable, Hashable, Mapping
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar, cast
@@ -49,6 +50,11 @@ R = TypeVar("R")
 Found = tuple[Raw, BoundKernel[R], tuple[Any, ...], int]
 """The raw key of a call, its bound kernel, its arguments in order, and its number. A plain tuple,
 because every call makes one."""
+
+
+def _is_used(bound: BoundKernel[Any]) -> bool:
+    """Whether calls were recorded, or are known not to be replayed."""
+    return any(len(each.plans) or each.plans.refusal is not None for each in bound.members())
 
 
 class Stages(Generic[R]):
@@ -113,6 +119,8 @@ class Stages(Generic[R]):
             )
             # An integer that chooses the config must select the plan too.
             self.planner.by_value = size_hints.integers(host.parameters)
+            self.planner.difference = self._difference
+        self.tuning.difference = self._difference
         if host.runs_later:
             self._check_runs_later()
         self.changes = 0
@@ -285,6 +293,20 @@ class Stages(Generic[R]):
         if bound.open_sites:
             close_sites(bound)
         return result, outcome
+
+    def _difference(self, bound: BoundKernel[R]) -> str:
+        """How a bound kernel differs from the nearest that was called before."""
+        own = bound.family
+        if _is_used(own):
+            return (
+                "arguments of these types and sizes were covered, but with another alignment or "
+                "value, or what it reads besides has changed"
+            )
+        others = [each for each in self.table.bound_kernels() if each is not own and _is_used(each)]
+        if not others:
+            return ""
+        near = min(others, key=lambda each: sum(map(operator.ne, each.key, own.key)))
+        return f"{difference(near.key, own.key, self.host.parameters)}, which was covered"
 
     def _check_bound(self, bound: BoundKernel[R], base: Raw, args: tuple[Any, ...]) -> None:
         """Raise `InvalidArgument` if arguments have another key than a bound kernel."""

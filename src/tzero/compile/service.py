@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import CancelledError, Future
 from typing import overload
 
-from tzero import events, locks, settings
+from tzero import events, locks, sealed, settings
 from tzero.cache import stores
 from tzero.compile.accounting import Accounting, CompileRun, CompileStats, Cost
 from tzero.compile.backend import find
@@ -279,6 +279,7 @@ class AsyncCompile:
         job.raise_if_stopped()
         found = self._stores(job.settings).get(job.request.digest)
         if found is None:
+            sealed.check("compile", job.request.name)
             return False
         try:
             artifact = Artifact.decode(found.payload)

@@ -62,7 +62,7 @@ class CPUOptions:
 
 
 @functools.cache
-def _backend_digest() -> str:
+def backend_digest() -> str:
     """Digest of this backend's sources, so that a change in them misses Triton's cache."""
     digest = hashlib.sha256()
     for path in sorted(_HERE.rglob("*")):
@@ -87,7 +87,7 @@ class CPUBackend(BaseBackend):
 
     @locks.cached_property
     def _hash(self) -> str:
-        return f"tzero-{_backend_digest()}-{toolchain.find().fingerprint}-{self.target.arch}"
+        return f"tzero-{backend_digest()}-{toolchain.find().fingerprint}-{self.target.arch}"
 
     def identity(self) -> str:
         """Everything that decides the object besides source and options."""

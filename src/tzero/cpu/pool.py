@@ -1,7 +1,7 @@
 """Builds, keeps and loads the thread pool.
 
-Enters: the C sources in ``runtime/``, a directory. Leaves: the pool's entry points. It must not
-know arguments, grids or Triton's protocol.
+Enters: the C sources in ``runtime/``, a directory, or the object that a bundle has. Leaves: the
+pool's entry points. It must not know arguments, grids or Triton's protocol.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tzero.cpu.loading import open_object
 from tzero.cpu.sealing import SETTING
 from tzero.errors import CacheRefused
 
-__all__ = ["RUNTIME", "Pool", "Program", "Status", "load"]
+__all__ = ["RUNTIME", "Pool", "Program", "Status", "binary", "identity", "load", "offer"]
 
 _logger = logging.getLogger("tzero")
 
@@ -85,17 +85,42 @@ def load(directory: Path) -> Pool:
 
 @functools.cache
 def _load(directory: Path) -> Pool:
-    compiler = toolchain.find()
-    texts = [(RUNTIME / name).read_bytes() for name in ("launch.h", "pool.h", "pool.c")]
-    digest = hashlib.sha256(b"\0".join([compiler.fingerprint.encode(), *texts])).hexdigest()
-    name = f"pool-{digest}.so"
-    binary = _stored(directory, name)
-    if binary is None:
-        binary = _build(compiler)
-        _store(directory, name, binary)
     # RTLD_GLOBAL lets kernels resolve math functions through the pool's libm. Linking each kernel
     # with libm would add 5 ms to its compile time.
-    return Pool(open_object(binary, "pool", ctypes.RTLD_GLOBAL))
+    return Pool(open_object(binary(directory), "pool", ctypes.RTLD_GLOBAL))
+
+
+_offered: bytes | None = None  # set once, by `offer`
+
+
+def offer(binary: bytes) -> None:
+    """Let `load` use an object that was built from the same sources for this machine, so that no
+    compiler is needed. The caller has verified it."""
+    global _offered
+    if _offered is None:
+        _offered = binary
+
+
+@functools.cache
+def identity() -> str:
+    """A digest of the sources."""
+    texts = [(RUNTIME / name).read_bytes() for name in ("launch.h", "pool.h", "pool.c")]
+    return hashlib.sha256(b"\0".join(texts)).hexdigest()
+
+
+def binary(directory: Path) -> bytes:
+    """The object that is loaded: the one that was offered, or what the C compiler makes of the
+    sources, kept in the private ``directory``."""
+    if _offered is not None:
+        return _offered
+    compiler = toolchain.find()
+    digest = hashlib.sha256(f"{compiler.fingerprint} {identity()}".encode()).hexdigest()
+    name = f"pool-{digest}.so"
+    found = _stored(directory, name)
+    if found is None:
+        found = _build(compiler)
+        _store(directory, name, found)
+    return found
 
 
 def _stored(directory: Path, name: str) -> bytes | None:

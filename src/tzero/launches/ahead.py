@@ -14,6 +14,7 @@ not know how anything is compiled.
 from __future__ import annotations
 
 import gc
+import itertools
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
@@ -39,6 +40,7 @@ __all__ = [
     "precompile_host",
     "precompile_launch",
     "run_without_memory",
+    "stand_in",
 ]
 
 _ALIGNED = 16
@@ -47,26 +49,42 @@ _ALIGNED = 16
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """Stands for a tensor when compiling ahead. Its memory is assumed to be aligned to 16 bytes, as
-    torch's allocations are.
+    """Stands for a tensor when compiling ahead or warming up. Its memory is assumed to be aligned
+    to 16 bytes, as torch's allocations are, unless it says otherwise.
 
     >>> Spec((1024, 512), torch.float16)
-    Spec(shape=(1024, 512), dtype=torch.float16, device=None, strides=None)
+    Spec(shape=(1024, 512), dtype=torch.float16, device=None, strides=None, aligned=True)
     """
 
-    shape: tuple[int, ...]
+    shape: tuple[Any, ...]
+    """Sizes; for `warmup`, some may be `tzero.Range`s."""
     dtype: torch.dtype = torch.float32
     device: torch.device | str | None = None
     """None: the accelerator, if there is one, else the CPU."""
     strides: tuple[int, ...] | None = None
     """In elements; None: contiguous."""
+    aligned: bool = True
+    """Whether its address is a multiple of 16 bytes; that of a slice may not be."""
 
     def tensor(self) -> torch.Tensor:
         """A tensor like this, made in the active (fake tensor) mode."""
-        device = self.device or torch.accelerator.current_accelerator() or "cpu"
-        if self.strides is None:
-            return torch.empty(self.shape, dtype=self.dtype, device=device)
-        return torch.empty_strided(self.shape, self.strides, dtype=self.dtype, device=device)
+        strides = self.strides
+        if strides is None:
+            ones = itertools.accumulate(
+                reversed(self.shape[1:]), lambda a, n: a * max(n, 1), initial=1
+            )
+            strides = tuple(reversed(list(ones))) if self.shape else ()
+        if self.aligned:
+            return torch.empty_strided(self.shape, strides, dtype=self.dtype, device=self.place)
+        reach = sum((n - 1) * step for n, step in zip(self.shape, strides, strict=True))
+        count = 0 if 0 in self.shape else reach + 1
+        memory = torch.empty(1 + count, dtype=self.dtype, device=self.place)
+        return memory.as_strided(self.shape, strides, 1)
+
+    @property
+    def place(self) -> torch.device:
+        """The device, or the one that None stands for."""
+        return torch.device(self.device or torch.accelerator.current_accelerator() or "cpu")
 
 
 class Precompiled(Mapping[str, "Future[Any]"]):
@@ -312,13 +330,18 @@ def precompile_launch(
 
         precompile_launch(add_kernel, (x, y, out, 4096), {"BLOCK": 1024}, ahead)
     """
+    _ask(kernel, tree_map(stand_in, args), tree_map(stand_in, dict(kwargs)), ahead)
 
-    def pointer(value: Any) -> Any:
-        if isinstance(value, Spec):
-            return _Pointer(value.dtype, 0)
-        return value
 
-    _ask(kernel, tree_map(pointer, args), tree_map(pointer, dict(kwargs)), ahead)
+def stand_in(value: Any) -> Any:
+    """What stands for a `Spec` in a launch that is not made; any other value is itself.
+
+    >>> stand_in(Spec((4,))).data_ptr(), stand_in(7)
+    (0, 7)
+    """
+    if isinstance(value, Spec):
+        return _Pointer(value.dtype, 0 if value.aligned else value.dtype.itemsize)
+    return value
 
 
 class _Pointer:
@@ -343,8 +366,8 @@ def _ask(kernel: Any, args: Any, kwargs: Mapping[str, Any], ahead: Precompiled) 
         return
     source, target, options = triton_launch.source_of(kernel, args, kwargs)
     backend.take_over(kernel)
-    request = backend.request(source, target, options)
-    if isinstance(request, backend.NotTransportable):
-        ahead.refused[kernel.__name__] = request.reason
+    made = backend.written(source, target, options)
+    if isinstance(made, backend.NotTransportable):
+        ahead.refused[kernel.__name__] = made.reason
         return
-    ahead.add(kernel.__name__, compiling.service().submit(request))
+    ahead.add(kernel.__name__, backend.submit(made))

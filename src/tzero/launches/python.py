@@ -220,6 +220,22 @@ class PythonJit(JITFunction):
         precompile_launch(self, args, kwargs, ahead)
         return ahead
 
+    def warmup(self, *args: Any, grid: Any, **kwargs: Any) -> Any:
+        """Compile and load what a launch with these arguments needs, without launching, as Triton
+        does. Tensors may be `tzero.Spec`s, and integers `tzero.Range`s, which stand for every class
+        in them. Returns the compiled kernel, the last one of several."""
+        from tzero.launches.ahead import stand_in
+        from tzero.launches.ranges import classes
+
+        made = None
+        for values, named in classes(self.__name__, (args, kwargs), exact=False):
+            given = [stand_in(each) for each in values]
+            by_name = {name: stand_in(each) for name, each in named.items()}
+            made = super().warmup(*given, grid=grid, **by_name)
+            if type(made) is triton_launch.CompiledKernel:  # not while others compile it
+                made.run  # noqa: B018 - loads it
+        return made
+
     @untraced
     def run(self, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
         """Triton's entry point, which autotuners and heuristics use too."""

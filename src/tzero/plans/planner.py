@@ -19,7 +19,7 @@ from collections.abc import Callable, Hashable, Sequence
 from types import FunctionType, MethodType
 from typing import Any, Generic, NoReturn, TypeVar, cast
 
-from tzero import events, locks, settings
+from tzero import events, locks, sealed, settings
 from tzero.adapters import intercept, torch_modes, triton_launch
 from tzero.adapters.python_frames import is_supported
 from tzero.arguments.host import Host
@@ -158,6 +158,8 @@ class Planner(Generic[R]):
         self.replays_natively = 0
         """How often native code had replayed one when it last made a call through Python."""
         self._growing = locks.lock()  # protects adding to `by_value`
+        self.difference: Callable[[Any], str] = lambda bound: ""
+        """How a bound kernel differs from the nearest that was called, for a sealed process."""
         self.by_value: frozenset[int] = frozenset()
         """The places of parameters whose numbers are compared by value: those that choose the
         config by `size_hints`, and those that a recorded call used other than forwarding them. It
@@ -235,7 +237,7 @@ class Planner(Generic[R]):
         """Make a call, record it and keep the plan; with `before`, compare it with that plan."""
         free = self._free(bound, sighted := self.varied.sighted(args, self._apart(bound)), before)
         known = self.varied.hashed(sighted) if free else hash(key)
-        if before is None and not self._worth(known):
+        if before is None and not (self._worth(known) and self._may(bound, key)):
             return bound.call(*args), None
         table = bound.plans  # read before `call`: another config has another table
         try:
@@ -305,6 +307,16 @@ class Planner(Generic[R]):
             "its arguments change so often that a call is recorded only when it is repeated"
         )
         return False
+
+    def _may(self, bound: Bound[R], key: Key) -> bool:
+        """Whether a call may be recorded: not in a sealed process if an earlier recording failed.
+        If it is new there, this raises, or emits an event."""
+        if not sealed.is_sealed():
+            return True
+        if bound.plans.last_try(key) is not None:
+            return False
+        sealed.check("recording", bound.name, lambda: self.difference(bound))
+        return True
 
     def _can_follow(self, bound: Bound[R]) -> bool:
         """Whether calls can be followed instruction by instruction."""

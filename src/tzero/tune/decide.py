@@ -27,7 +27,7 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 
 import torch
 
-from tzero import settings
+from tzero import sealed, settings
 from tzero.arguments.host import Host
 from tzero.arguments.key import Key
 from tzero.arguments.text import text
@@ -35,7 +35,7 @@ from tzero.config import Config
 from tzero.errors import InvalidArgument, TuningFailed
 from tzero.launches import ahead
 from tzero.launches.current_call import current
-from tzero.tune import records, source
+from tzero.tune import bundled, records, source
 from tzero.tune.by_size import (
     BySize,
     NotFollowed,
@@ -100,6 +100,8 @@ class Tuning(Generic[R]):
         self.size_hints = size_hints
         self.judge = judge
         self.searches: dict[str, Search] = {}
+        self.difference: Callable[[Any], str] = lambda bound: ""
+        """How a bound kernel differs from the nearest that was called, for a sealed process."""
         self._table = dict(lookup)
         self._source: str | None = None
         self._notices = Notices(host.name)
@@ -232,8 +234,7 @@ class Tuning(Generic[R]):
             config, quickest = most_general(times, hint, close), found[hint]
             if config != quickest:
                 found[hint] = config
-                entry = facts[hint].entry(config, sized[hint].shapes)
-                self._chosen[facts[hint].arguments] = entry
+                self._note(facts[hint], config, sized[hint].shapes)
                 self._notices.each_time(
                     f"for sizes {hint} {config!r}, as fast as {quickest!r}, and better at others"
                 )
@@ -377,13 +378,17 @@ class Tuning(Generic[R]):
     def _keep(
         self, facts: Facts, shapes: Sequence[Sequence[int]], choice: Choice[Config]
     ) -> Choice[Config]:
-        self._chosen[facts.arguments] = facts.entry(choice.variant, shapes)
+        self._note(facts, choice.variant, shapes)
         if choice.provisional:
             self._provisional.add(facts.arguments)
         else:
             self._provisional.discard(facts.arguments)
         self._notices.each_time(str(choice))
         return choice
+
+    def _note(self, facts: Facts, config: Config, shapes: Sequence[Sequence[int]]) -> None:
+        entry = self._chosen[facts.arguments] = facts.entry(config, shapes)
+        bundled.note(entry)
 
     # -- searching -------------------------------------------------------------------------------
 
@@ -475,6 +480,7 @@ class Tuning(Generic[R]):
         budget: float,
         isolate: bool,
     ) -> tuple[Choice[Config], Search]:
+        sealed.check("tuning", self.host.name, lambda: self.difference(bound))
         choice, found = searching.run(bound.function, args, facts, effort, known, budget, isolate)
         self.searches[facts.arguments] = found
         self._timed[facts.arguments] = found.outcomes

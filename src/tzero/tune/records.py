@@ -409,20 +409,31 @@ class Pretuned:
         """
         name = os.fspath(path)
         with open(name, "rb") as file:
-            data = file.read()
+            return cls.decode(file.read(), name)
+
+    @classmethod
+    def decode(cls, data: bytes, name: str) -> Pretuned:
+        """The configs of a file's contents; `name` is for messages.
+
+        >>> Pretuned.decode(Pretuned([]).encode(), "empty")
+        <Pretuned 'empty': 0 configs>
+        """
         return cls((_entry(row, at, name) for at, row in _rows(data, name)), name)
 
+    def encode(self) -> bytes:
+        """The contents of a file, one entry per line, in order."""
+        lines = ",\n".join(f"    {entry._line()}" for entry in self.entries)
+        body = f"[\n{lines}\n  ]" if lines else "[]"
+        return f'{{\n  "tzero_pretuned": {SCHEMA},\n  "entries": {body}\n}}\n'.encode()
+
     def write(self, path: str | os.PathLike[str]) -> None:
-        """Write a file atomically, one entry per line, in order.
+        """Write a file atomically.
 
         ::
 
             Pretuned(entries).write("pretuned.json")
         """
-        lines = ",\n".join(f"    {entry._line()}" for entry in self.entries)
-        body = f"[\n{lines}\n  ]" if lines else "[]"
-        text = f'{{\n  "tzero_pretuned": {SCHEMA},\n  "entries": {body}\n}}\n'
-        _replace(os.path.realpath(path), text.encode())
+        _replace(os.path.realpath(path), self.encode())
 
     def find(self, *, kernel: str, source: str, arguments: str, hardware: str) -> Answer:
         """The config for exactly this source, hardware and arguments. Where there is none, the

@@ -15,12 +15,12 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 
 from tzero.errors import InvalidKernel
-from tzero.tune import records
+from tzero.tune import bundled, records
 from tzero.tune.facts import hardware_of
 from tzero.tune.records import Entry, Pretuned
 from tzero.tune.turn import TURN
 
-__all__ = ["files_in_use", "pretuned", "ship", "using"]
+__all__ = ["files_in_use", "pretuned", "ship", "use", "using"]
 
 _files: list[Pretuned] = []  # what `pretuned` has read, the latest first; protected by TURN
 
@@ -34,8 +34,8 @@ class Chooser(Protocol):
 
 
 def files_in_use() -> tuple[Pretuned, ...]:
-    """The files that `pretuned` has read, the latest first."""
-    return tuple(_files)
+    """The files that `pretuned` has read, the latest first, then the bundles in use."""
+    return (*_files, *bundled.of_bundles())
 
 
 @contextmanager
@@ -70,11 +70,21 @@ def pretuned(path: str | os.PathLike[str]) -> Pretuned:
     A file that has nothing for this hardware gives a warning. Where several files have an entry for
     a call, the latest file counts.
     """
-    known = Pretuned.read(path)
+    return use(Pretuned.read(path).entries, os.fspath(path))
+
+
+def use(entries: Iterable[Entry], name: str) -> Pretuned:
+    """Use these configs, which come from the file `name`, from now on.
+
+    ::
+
+        use(coverage.configs, "coverage.json")
+    """
+    known = Pretuned(entries, name)
     device = torch.device("cuda") if torch.cuda.is_available() else torch.device("cpu")
     foreign = known.foreign(hardware_of(device)[0])
     if foreign:
-        warnings.warn(f"{foreign}.", stacklevel=2)
+        warnings.warn(f"{foreign}.", stacklevel=3)
     with TURN:
         _files[:] = [known, *(each for each in _files if each.name != known.name)]
     return known

@@ -14,6 +14,7 @@ requests travel or are cached, nor how kernels are launched.
     rebuild          the kernel made again from the tables, there
     function_code    the bytecode of one function: compiled, compared
     load_artifact    `Artifact` -> Triton's ``CompiledKernel``
+    carried          kernels in bundles: found there first, collected for one
 
 Triton compiles in this process what cannot be written down, and everything while it is told to
 print, dump or replace what it compiles; an event says why.
@@ -22,15 +23,27 @@ print, dump or replace what it compiles; an event says why.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from concurrent.futures import Future
 from typing import Any, Literal
 
-from tzero import events
+from tzero import events, sealed, settings
 from tzero.adapters import triton_launch
 from tzero.adapters.triton_launch import CompiledKernel, GPUTarget
+from tzero.backends.triton import carried
 from tzero.backends.triton.compile_request import compile, warm
 from tzero.backends.triton.load_artifact import load
 from tzero.backends.triton.rebuild import NotFaithful
-from tzero.backends.triton.write_request import NotTransportable, for_this_machine, request, sources
+from tzero.backends.triton.write_request import (
+    NotTransportable,
+    Written,
+    for_this_machine,
+    request,
+    requested,
+    retargeted,
+    sources,
+    written,
+)
+from tzero.cache import in_use
 from tzero.compile import service
 from tzero.compile.request import Artifact, Malformed, Request
 from tzero.errors import CompileFailed
@@ -42,8 +55,12 @@ __all__ = [
     "compiled",
     "load",
     "request",
+    "requested",
+    "retargeted",
+    "submit",
     "take_over",
     "warm",
+    "written",
 ]
 
 
@@ -64,21 +81,27 @@ def compiled(
 
     def here(kind: Literal["compile", "cache"], reason: str) -> CompiledKernel:
         name = getattr(source, "name", str(source))
+        carried.refused(name, reason)
+        sealed.check("compile", name, lambda: reason)
         events.emit(events.Event(kind, name, f"Triton compiles it in this process: {reason}"))
         return triton_launch.compile_here(source, target=target, options=options)
 
     if triton_launch.interpreting():
         return triton_launch.compile_here(source, target=target, options=options)
-    asked = request(source, target, options)
-    if isinstance(asked, NotTransportable):
-        return here("compile", asked.reason)
+    made = written(source, target, options)
+    if isinstance(made, NotTransportable):
+        return here("compile", made.reason)
+    kernel = _from_bundle(made, source)
+    if kernel is not None:
+        return kernel
 
     def again(kind: Literal["compile", "cache"], reason: str) -> CompiledKernel:
         service().reloaded()  # Triton reads the source, which the request had
         return here(kind, reason)
 
     try:
-        artifact = service().compile(asked)
+        with sealed.describing(lambda: carried.difference(made)):
+            artifact = service().compile(requested(made))
     except NotFaithful as refusal:
         return again("compile", str(refusal))
     except CompileFailed as failure:
@@ -87,10 +110,48 @@ def compiled(
         problem = failure.__cause__
     else:
         try:
-            return load(artifact, source)
+            kernel = load(artifact, source)
         except Malformed as error:
             return again("cache", str(error))
+        carried.used(made, artifact)
+        return kernel
     raise _copied(problem)  # as Triton raises it
+
+
+def _from_bundle(made: Written, source: Any) -> CompiledKernel | None:
+    """Triton's kernel from a bundle in use; None if none has it."""
+    artifact = carried.find(made)
+    if artifact is None:
+        return None
+    try:
+        kernel = load(artifact, source)
+    except Malformed as error:
+        events.emit(events.Event("cache", made.name, f"its entry in a bundle is not used: {error}"))
+        return None
+    carried.used(made, artifact)
+    return kernel
+
+
+def submit(made: Written) -> Future[Artifact]:
+    """What a kernel compiles to, as a future: from a bundle in use, or from the service.
+
+    ::
+
+        submit(written(source, target)).result()
+    """
+    found = carried.find(made)
+    if found is None:
+        future: Future[Artifact] = service().submit(requested(made))
+    else:
+        future = Future()
+        future.set_result(found)
+
+    def note(done: Future[Artifact]) -> None:
+        if not done.cancelled() and done.exception() is None:
+            carried.used(made, done.result())
+
+    future.add_done_callback(note)
+    return future
 
 
 def _copied(error: BaseException) -> BaseException:
@@ -110,6 +171,14 @@ def take_over(kernel: Any) -> None:
         take_over(someone_elses_kernel)
     """
     triton_launch.compile_with(kernel, compiled)
+
+
+def _takes_all() -> bool:
+    """Whether kernels of Triton's own compile through the service too: for a bundle, or a seal."""
+    return sealed.is_sealed() or settings.now().collect is not None or bool(in_use.bundles())
+
+
+triton_launch.compile_all_with(compiled, _takes_all, carried.seen)
 
 
 class _Triton:

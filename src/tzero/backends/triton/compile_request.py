@@ -40,7 +40,7 @@ def compile(asked: Request) -> Artifact:
     _same_compiler(asked)
     target = GPUTarget(*program["target"])
     with _as_asked(program, asked.environment), _recorded() as said:
-        maker = Maker(program["tables"])
+        maker = Maker(_with_files(program["tables"], program["files"]))
         function = maker.function(0)
         name = program["name"]
         if name is not None:
@@ -51,7 +51,8 @@ def compile(asked: Request) -> Artifact:
         attributes = dict(sorted(program["attributes"].items()))
         source = ASTSource(function, signature, constants, attributes)
         options = {k: v for k, v in program["options"].items() if v is not None}
-        options["extern_libs"] = tuple((name, path) for name, path, _ in options["extern_libs"])
+        names = [name for name, _ in options["extern_libs"]]
+        options["extern_libs"] = tuple(zip(names, program["libraries"], strict=True))
         with (
             scratch.folder("tzero-triton-") as folder,
             triton_compile.private_cache(folder),
@@ -71,6 +72,14 @@ def compile(asked: Request) -> Artifact:
         "warnings": said,
     }
     return Artifact(group, facts)
+
+
+def _with_files(tables: dict[str, Any], files: list[str]) -> dict[str, Any]:
+    """The tables with the name of the file of each function, which messages and line tables
+    contain."""
+    for row, file in zip(tables["functions"], files, strict=True):
+        row["file"] = file
+    return tables
 
 
 def _read_type(written: Any) -> Any:
