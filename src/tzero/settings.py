@@ -17,15 +17,25 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import re
-import shlex
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from tzero import locks
 from tzero.errors import InvalidSetting
+from tzero.setting_kinds import (
+    COMMAND,
+    FLEET,
+    SWITCH,
+    Kind,
+    Malformed,
+    number,
+    one_of,
+    one_word,
+    several,
+    some_text,
+)
 
 __all__ = [
     "Changes",
@@ -79,128 +89,9 @@ the keys of caches."""
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
-_T_co = TypeVar("_T_co", covariant=True)
 
 
-class _Malformed(Exception):
-    """The text of a variable does not parse; :func:`read` names the variable."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Kind(Generic[_T_co]):
-    """What a setting may be: as text in the environment, and as a value in an override."""
-
-    parse: Callable[[str], _T_co]  # text that is not empty; raises _Malformed
-    accepts: Callable[[object], bool]
-    texts: Sequence[str]  # what the environment may hold, in words
-    values: Sequence[str]  # what an override may pass, in words
-
-
-def _one_of(*choices: tuple[str, _T, str]) -> _Kind[_T]:
-    """One of several values, each given as (text, value, meaning); a meaning may be empty."""
-    known = {text: value for text, value, _ in choices}
-
-    def parse(text: str) -> _T:
-        if text not in known:
-            raise _Malformed
-        return known[text]
-
-    return _Kind(
-        parse,
-        lambda value: any(type(value) is type(each) and value == each for each in known.values()),
-        [f"{text!r} ({meaning})" if meaning else repr(text) for text, _, meaning in choices],
-        [repr(value) for value in known.values()],
-    )
-
-
-def _one_word(*words: str) -> _Kind[str]:
-    """One of several words."""
-    return _one_of(*((word, word, "") for word in words))
-
-
-def _number(least: int, unit: str = "", zero: str = "") -> _Kind[int]:
-    """A whole number from ``least``; ``zero`` is what 0 means."""
-
-    def parse(text: str) -> int:
-        if not (text.isascii() and text.isdecimal()) or int(text) < least:
-            raise _Malformed
-        return int(text)
-
-    of_unit = f" of {unit}" if unit else ""
-    words = f"a whole number{of_unit} from {least}" + (f" ({zero})" if zero else "")
-    return _Kind(parse, lambda value: type(value) is int and value >= least, (words,), (words,))
-
-
-def _text(what: str, example: str = "") -> _Kind[str]:
-    """Any text that is not empty."""
-    words = f"{what}, such as {example!r}" if example else what
-    return _Kind(
-        lambda text: text, lambda value: isinstance(value, str) and bool(value), (words,), (what,)
-    )
-
-
-def _split(text: str) -> tuple[str, ...]:
-    try:
-        return tuple(shlex.split(text))
-    except ValueError as error:
-        raise _Malformed from error
-
-
-def _is_command(value: object) -> bool:
-    return isinstance(value, tuple) and bool(value) and all(isinstance(w, str) for w in value)
-
-
-def _several(*words: str) -> _Kind[tuple[str, ...]]:
-    """Some of several words, with commas between; ``all`` for all of them."""
-
-    def parse(text: str) -> tuple[str, ...]:
-        found = tuple(word.strip() for word in text.split(",") if word.strip())
-        if not accepts(found) and "all" not in found:
-            raise _Malformed
-        return words if "all" in found else found
-
-    def accepts(value: object) -> bool:
-        return isinstance(value, tuple) and all(each in words for each in value)
-
-    listed = f"some of {', '.join(words)}, with commas between, or 'all'"
-    return _Kind(parse, accepts, (listed,), (f"a tuple of some of {', '.join(words)}",))
-
-
-_SWITCH = _one_of(("0", False, "off"), ("1", True, "on"))
-_COMMAND: _Kind[tuple[str, ...]] = _Kind(
-    _split,
-    _is_command,
-    ("a command in shell quoting, such as 'clang-19' or 'ccache gcc'",),
-    ("a tuple of words, such as ('ccache', 'gcc')",),
-)
-
-
-def _one_form(forms: str, *words: str) -> _Kind[str]:
-    """A text that matches a regular expression, which the words describe."""
-
-    def parse(text: str) -> str:
-        if not re.fullmatch(forms, text):
-            raise _Malformed
-        return text
-
-    return _Kind(
-        parse,
-        lambda value: isinstance(value, str) and bool(re.fullmatch(forms, value)),
-        words,
-        words,
-    )
-
-
-_FLEET = _one_form(
-    r"c10d|(redis|rediss|unix|file)://.+",
-    "'c10d' (the store of torchrun)",
-    "a URL of redis or of a directory, such as 'file:///data'",
-)
-
-
-def _setting(
-    *names: str, default: _T, kind: _Kind[_T], empty: str = "", secret: bool = False
-) -> _T:
+def _setting(*names: str, default: _T, kind: Kind[_T], empty: str = "", secret: bool = False) -> _T:
     """A field of :class:`Settings`. Of the variables ``names`` the first one that is not empty
     counts; where all are, the value is ``default``, which ``empty`` describes. A ``secret`` is in
     no message and in no ``repr``."""
@@ -221,60 +112,60 @@ class Settings:
     cpu: bool | None = _setting(
         "TZERO_CPU",
         default=None,
-        kind=_one_of(("0", False, "never"), ("1", True, "always")),
+        kind=one_of(("0", False, "never"), ("1", True, "always")),
         empty="where no GPU is active",
     )
     """Whether Triton's CPU backend is active; None: if no GPU is."""
 
-    cpu_check: bool = _setting("TZERO_CPU_CHECK", default=False, kind=_SWITCH)
+    cpu_check: bool = _setting("TZERO_CPU_CHECK", default=False, kind=SWITCH)
     """Check every load and store of CPU kernels against the bounds of its tensor."""
 
     cc: tuple[str, ...] | None = _setting(
-        "TZERO_CC", "CC", default=None, kind=_COMMAND, empty="search for one"
+        "TZERO_CC", "CC", default=None, kind=COMMAND, empty="search for one"
     )
     """The command of the C compiler; None: search for one."""
 
-    max_specializations: int = _setting("TZERO_MAX_SPECIALIZATIONS", default=1024, kind=_number(1))
+    max_specializations: int = _setting("TZERO_MAX_SPECIALIZATIONS", default=1024, kind=number(1))
     """How many bound kernels one kernel keeps; the least recently used is dropped first."""
 
     tier: int | None = _setting(
         "TZERO_TIER",
         default=None,
-        kind=_one_of(("0", 0, "Triton's"), ("1", 1, "Python"), ("2", 2, "native")),
+        kind=one_of(("0", 0, "Triton's"), ("1", 1, "Python"), ("2", 2, "native")),
         empty="the fastest available",
     )
     """How calls are made: 0 as Triton does, 1 in Python, 2 natively; None: the fastest there is."""
 
-    disable: bool = _setting("TZERO_DISABLE", default=False, kind=_SWITCH)
+    disable: bool = _setting("TZERO_DISABLE", default=False, kind=SWITCH)
     """Leave every call to Triton."""
 
-    verify: bool = _setting("TZERO_VERIFY", default=False, kind=_SWITCH)
+    verify: bool = _setting("TZERO_VERIFY", default=False, kind=SWITCH)
     """Record every call again, and compare it with its plan."""
 
-    quiet: bool = _setting("TZERO_QUIET", default=False, kind=_SWITCH)
+    quiet: bool = _setting("TZERO_QUIET", default=False, kind=SWITCH)
     """Log fallbacks as INFO, not as warnings."""
 
     logs: tuple[str, ...] = _setting(
         "TZERO_LOGS",
         default=(),
-        kind=_several(
+        kind=several(
             *("hit", "miss", "fallback", "refusal", "compile", "launch", "cache", "tune"),
         ),
         empty="none",
     )
     """The kinds of events that are printed on stderr. With hits or launches calls are slower."""
 
-    output_pool: bool = _setting("TZERO_OUTPUT_POOL", default=False, kind=_SWITCH)
+    output_pool: bool = _setting("TZERO_OUTPUT_POOL", default=False, kind=SWITCH)
     """Let kernels without a ``pool=`` of their own reuse output tensors that are no longer
     referenced."""
 
     compile_workers: int | None = _setting(
-        "TZERO_COMPILE_WORKERS", default=None, kind=_number(1), empty="one per core"
+        "TZERO_COMPILE_WORKERS", default=None, kind=number(1), empty="one per core"
     )
     """How many worker processes compile; 1: none, the caller compiles; None: one per core."""
 
     machine_workers: int | None = _setting(
-        "TZERO_MACHINE_WORKERS", default=None, kind=_number(1), empty="one per core"
+        "TZERO_MACHINE_WORKERS", default=None, kind=number(1), empty="one per core"
     )
     """How many compiles all processes of this user together run at a time on this machine; each
     process may run one. None: one per core, or TZERO_COMPILE_WORKERS if that is more."""
@@ -282,104 +173,104 @@ class Settings:
     start_method: str = _setting(
         "TZERO_START_METHOD",
         default="subprocess",
-        kind=_one_word("subprocess", "fork", "spawn"),
+        kind=one_word("subprocess", "fork", "spawn"),
     )
     """How worker processes are started."""
 
     compile_timeout: int = _setting(
-        "TZERO_COMPILE_TIMEOUT", default=600, kind=_number(0, "seconds", "no limit")
+        "TZERO_COMPILE_TIMEOUT", default=600, kind=number(0, "seconds", "no limit")
     )
     """How many seconds one compile may take; 0: no limit."""
 
     compile_memory: int = _setting(
-        "TZERO_COMPILE_MEMORY", default=0, kind=_number(0, "MiB", "no limit")
+        "TZERO_COMPILE_MEMORY", default=0, kind=number(0, "MiB", "no limit")
     )
     """How many MiB of memory one worker may use; 0: no limit."""
 
-    warm: bool = _setting("TZERO_WARM", default=True, kind=_SWITCH)
+    warm: bool = _setting("TZERO_WARM", default=True, kind=SWITCH)
     """Start all worker processes in the background once a second kernel has to be compiled."""
 
-    progress: str = _setting("TZERO_PROGRESS", default="on", kind=_one_word("off", "on", "verbose"))
+    progress: str = _setting("TZERO_PROGRESS", default="on", kind=one_word("off", "on", "verbose"))
     """Whether compiling and tuning show a bar on a terminal; verbose: a line for each kernel and
     config instead, also where there is no terminal."""
 
-    log_source: bool = _setting("TZERO_LOG_SOURCE", default=False, kind=_SWITCH)
+    log_source: bool = _setting("TZERO_LOG_SOURCE", default=False, kind=SWITCH)
     """Log the source of each kernel that is compiled, as INFO."""
 
     trace: str | None = _setting(
-        "TZERO_TRACE", default=None, kind=_text("a file", "trace.json"), empty="none"
+        "TZERO_TRACE", default=None, kind=some_text("a file", "trace.json"), empty="none"
     )
     """Measure the stages of all calls, write them to this file as a trace at exit, and print a
     table."""
 
-    quiesce: int = _setting("TZERO_QUIESCE", default=60, kind=_number(1, "seconds"))
+    quiesce: int = _setting("TZERO_QUIESCE", default=60, kind=number(1, "seconds"))
     """After how many idle seconds a worker process ends."""
 
-    cache: bool = _setting("TZERO_CACHE", default=True, kind=_SWITCH)
+    cache: bool = _setting("TZERO_CACHE", default=True, kind=SWITCH)
     """Keep compiled kernels on disk."""
 
     cache_dir: str | None = _setting(
         "TZERO_CACHE_DIR",
         default=None,
-        kind=_text("a directory"),
+        kind=some_text("a directory"),
         empty="the user's cache directory",
     )
     """The directory of compiled kernels; None: one in the user's cache directory."""
 
-    cache_limit: int = _setting("TZERO_CACHE_LIMIT", default=4096, kind=_number(1, "MiB"))
+    cache_limit: int = _setting("TZERO_CACHE_LIMIT", default=4096, kind=number(1, "MiB"))
     """How many MiB the disk cache may hold; the least recently used entries are removed first."""
 
     remote_cache: str | None = _setting(
         "TZERO_REMOTE_CACHE",
         default=None,
-        kind=_text("a URL", "redis://host:6379/0"),
+        kind=some_text("a URL", "redis://host:6379/0"),
         empty="none",
         secret=True,
     )
     """The URL of a shared cache, which is asked after the local one. It may contain a password."""
 
     cache_key: str | None = _setting(
-        "TZERO_CACHE_KEY", default=None, kind=_text("a secret"), empty="none", secret=True
+        "TZERO_CACHE_KEY", default=None, kind=some_text("a secret"), empty="none", secret=True
     )
     """The secret that authenticates the entries of a shared cache, and bundles."""
 
     bundle: str | None = _setting(
-        "TZERO_BUNDLE", default=None, kind=_text("the path of a bundle"), empty="none"
+        "TZERO_BUNDLE", default=None, kind=some_text("the path of a bundle"), empty="none"
     )
     """A bundle of compiled kernels and tuned configs, which is asked before the caches."""
 
     collect: str | None = _setting(
-        "TZERO_COLLECT", default=None, kind=_text("a directory"), empty="nothing is collected"
+        "TZERO_COLLECT", default=None, kind=some_text("a directory"), empty="nothing is collected"
     )
     """Where to put what this process uses of compiled kernels and tuned configs, for a bundle."""
 
     fleet: str | None = _setting(
         "TZERO_FLEET",
         default=None,
-        kind=_FLEET,
+        kind=FLEET,
         empty="none",
         secret=True,
     )
     """Where the processes of a job agree on who compiles and tunes what. It may contain a
     password."""
 
-    lease: int = _setting("TZERO_LEASE", default=10, kind=_number(1, "seconds"))
+    lease: int = _setting("TZERO_LEASE", default=10, kind=number(1, "seconds"))
     """After how many seconds without a sign of life another process takes a compile or a search
     over."""
 
     tune: str = _setting(
         "TZERO_TUNE",
         default="quick",
-        kind=_one_word("none", "quick", "full"),
+        kind=one_word("none", "quick", "full"),
     )
     """How thoroughly a first call searches for the fastest of several configs."""
 
     tune_budget: int = _setting(
-        "TZERO_TUNE_BUDGET", default=0, kind=_number(0, "seconds", "no limit")
+        "TZERO_TUNE_BUDGET", default=0, kind=number(0, "seconds", "no limit")
     )
     """How many seconds one search may take; 0: no limit."""
 
-    tune_isolate: bool = _setting("TZERO_TUNE_ISOLATE", default=False, kind=_SWITCH)
+    tune_isolate: bool = _setting("TZERO_TUNE_ISOLATE", default=False, kind=SWITCH)
     """Time configs in a process of their own, so that one that crashes or hangs does no harm."""
 
     def __post_init__(self) -> None:
@@ -399,7 +290,7 @@ class _Variable:
         self.field = field.name
         self.default = field.default
         self.names: tuple[str, ...] = field.metadata["names"]
-        self.kind: _Kind[Any] = field.metadata["kind"]
+        self.kind: Kind[Any] = field.metadata["kind"]
         self.empty: str = field.metadata["empty"]
         self.secret: bool = field.metadata["secret"]
 
@@ -420,7 +311,7 @@ class _Variable:
             if text:
                 try:
                     return self.kind.parse(text)
-                except _Malformed as error:
+                except Malformed as error:
                     allowed = _listed([f"'' ({self.empty})", *self.kind.texts])
                     shown = self.shown(text)
                     raise InvalidSetting(name=name, value=shown, allowed=allowed) from error

@@ -19,7 +19,7 @@ SOURCE = Path(tzero.__file__).parent
 
 # Bottom to top: a package or root module may import those in the lines above its own.
 LAYERS = """
-errors  locks
+errors  locks  setting_kinds
 settings  events  measure  config  moved  versions  ownership  _native
 counts  fallbacks  logs  sealed
 processes  scratch
