@@ -203,16 +203,7 @@ def _class(native: ModuleType) -> Any:
 
         def counted(self) -> Launches:
             """How the kernel was launched."""
-            launches, missed, left, timed, nanoseconds = self._counts()
-            if self.why_not:
-                left = {self.why_not: launches}
-            elif self.refused:  # native code takes these for misses, and gives up after some
-                missed -= self.refused.total()
-                (first, _), *_ = self.refused.most_common(1)
-                left[first] = left.pop(_OFTEN, 0)
-                left = Counter(left) + self.refused
-            mean = nanoseconds / timed / 1e3 if timed else None
-            return Launches(self.kernel, launches, missed, left, mean)
+            return _counted(self, *self._counts())
 
         # A copy of Triton's kernel has attributes of its own, and gets another one of these.
 
@@ -223,3 +214,19 @@ def _class(native: ModuleType) -> Any:
             return type(None), ()
 
     return Beside
+
+
+def _counted(
+    beside: Any, launches: int, missed: int, left: dict[str, int], timed: int, nanoseconds: int
+) -> Launches:
+    """What native code has counted, with the reasons that it does not know."""
+    if beside.why_not:
+        left = {beside.why_not: launches}
+    elif beside.refused:  # native code takes these for misses, and gives up after some
+        missed -= beside.refused.total()
+        (first, _), *_ = beside.refused.most_common(1)
+        left[first] = left.pop(_OFTEN, 0)
+        left = Counter(left) + beside.refused
+    return Launches(
+        beside.kernel, launches, missed, left, nanoseconds / timed / 1e3 if timed else None
+    )
