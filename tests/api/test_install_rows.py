@@ -10,7 +10,7 @@ import torch
 import triton
 
 import tzero
-from tests.api.rows_wrappers import DEVICE, ROWS, Program, Row, on_grid, plain, tuned
+from tests.api.rows_wrappers import DEVICE, ROWS, Program, Row, _put, on_grid, plain, tuned
 from tests.launches.looking import restored
 from tests.rows import by_row
 from tests.tiers import can_launch
@@ -85,3 +85,22 @@ def test_what_a_launch_returns_is_the_same_binary_after_uninstall() -> None:
     made += [launch(x, x, x, 64, BLOCK=32), kernel[(2,)](x, x, x, 64, BLOCK=32)]
     made.append(run(x, x, x, 64, BLOCK=32, grid=(2,), warmup=False))
     assert all(each is made[0] for each in made)
+
+
+def test_launches_of_a_binary_that_is_not_native_have_its_reason() -> None:
+    can_launch(2)
+    kernel, out = triton.jit(_put, do_not_specialize=["value"]), torch.zeros(1, device=DEVICE)
+    tzero.install()
+    try:
+        kernel[(1,)](out, 2)
+        kernel.params[1].do_not_specialize = False
+        kernel.device_caches.clear()
+        for _ in range(100):
+            kernel[(1,)](out, 2)
+        report = tzero.installed()
+    finally:
+        tzero.uninstall()
+    (found,) = (each for each in report.kernels if each.kernel == "_put" and each.launches == 101)
+    why = "its parameters are not those that Triton binds arguments to"
+    assert found.reasons == {"the first launch with a binary": 1, why: 100}
+    assert found.native == 0
