@@ -139,16 +139,21 @@ def test_an_artifact_that_does_not_fit_is_replaced_by_triton_s(
 ) -> None:
     monkeypatch.setenv("TRITON_CACHE_DIR", str(empty))  # Triton's does not tell files apart
 
+    reloads: list[Any] = []
+
     class Lying:
         def compile(self, request: Request) -> Artifact:
             return Artifact({}, {})
+
+        def reloaded(self) -> None:
+            reloads.append(self)
 
     monkeypatch.setattr(backend, "service", Lying)
     seen: list[events.Event] = []
     with events.observe(seen.append):
         kernel = backend.compiled(source_of(zoo.gives_itself_a_name, N=3), CPU)
     assert kernel.asm["ttir"] == artifact.files["gives_itself_a_name.ttir"].decode()
-    assert [event.kind for event in seen] == ["cache"]
+    assert [event.kind for event in seen] == ["cache"] and len(reloads) == 1
 
 
 def test_files_are_private_and_go_with_the_process(empty: Path) -> None:
