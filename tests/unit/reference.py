@@ -118,7 +118,11 @@ _GROUPS = {
     "Whole programs": ("install", "uninstall", "installed"),
     "What counts in a key": ("ConstExpr", "specialize", "constant"),
     "Configs and tuning": ("Config", "Space", "ship", "pretuned"),
-    "Compiling ahead": ("Spec", "precompile", "Precompiled"),
+    "Before traffic": (
+        *("Spec", "Range", "precompile", "Precompiled", "warmup", "Warmed"),
+        *("seal", "unseal", "coverage", "load_bundle"),
+    ),
+    "Many processes": ("fleet",),
 }
 
 
