@@ -111,6 +111,7 @@ _MODULES = (
     "tune",
     "pool",
     "helion",
+    "ray",
     "backends",
 )
 _GROUPS = {

@@ -398,29 +398,11 @@ class Disk:
 
     def _sweep(self) -> list[_File]:
         """Remove temporary files of dead writers; return the entries."""
-        entries, temporary = self._files()
+        entries, temporary = _files(self.root)
         for file in temporary:
             if time.time() - file.used > FRESH:
                 self._evicted(file)
         return entries
-
-    def _files(self) -> tuple[list[_File], list[_File]]:
-        """The entries and the temporary files. Any other file is not ours."""
-        entries: list[_File] = []
-        temporary: list[_File] = []
-        for folder in (self.root, *_shards(self.root)):
-            try:
-                with os.scandir(folder) as found:
-                    for each in found:
-                        kept = entries if is_digest(each.name) else temporary
-                        if kept is entries or _TEMPORARY.fullmatch(each.name):
-                            with suppress(FileNotFoundError):  # removed meanwhile
-                                facts = each.stat(follow_symlinks=False)
-                                use = facts.st_mtime
-                                kept.append(_File(each.path, each.name, facts.st_size, use))
-            except (FileNotFoundError, NotADirectoryError):
-                continue
-        return entries, temporary
 
     # Maintenance.
 
@@ -428,7 +410,7 @@ class Disk:
         """Count the entries. Raises `CacheRefused` if the store is not private, OSError if it is
         unreadable."""
         self.check()
-        entries, temporary = self._files()
+        entries, temporary = _files(self.root)
         used = [file.used for file in entries]
         return Usage(
             entries=len(entries),
@@ -441,7 +423,7 @@ class Disk:
     def kept(self) -> Iterator[Kept]:
         """Read the entries, the one used last first. That does not count as a use."""
         self.check()
-        for file in sorted(self._files()[0], key=lambda file: -file.used):
+        for file in sorted(_files(self.root)[0], key=lambda file: -file.used):
             try:
                 payload = opened(self._read(file.path, record_use=False), file.name)
             except FileNotFoundError:
@@ -455,7 +437,7 @@ class Disk:
         """Remove the entries that were last used before a time, in seconds since 1970; then the
         least recently used ones until at most `limit` bytes are left."""
         self.check()
-        left = sorted(self._files()[0], key=lambda file: file.used)
+        left = sorted(_files(self.root)[0], key=lambda file: file.used)
         total, gone = sum(file.size for file in left), []
         for file in left:
             is_old = before is not None and file.used < before
@@ -467,7 +449,7 @@ class Disk:
     def clear(self) -> Removed:
         """Remove every entry and the store's own files; any other file stays."""
         self.check()
-        entries, temporary = self._files()
+        entries, temporary = _files(self.root)
         removed = _removed([*entries, *temporary])
         problems = list(removed.problems)
         for path in _shards(self.root):
@@ -483,7 +465,7 @@ class Disk:
     def verify(self, remove: bool = False) -> Iterator[Verdict]:
         """Read and verify every entry; with ``remove``, remove the damaged ones."""
         self.check()
-        for file in self._files()[0]:
+        for file in _files(self.root)[0]:
             problem: str | None = None
             try:
                 opened(self._read(file.path, record_use=False), file.name)
@@ -541,6 +523,25 @@ def _placed_first(temporary: str, path: str) -> bool:
             return True
     os.unlink(temporary)
     return placed
+
+
+def _files(root: str) -> tuple[list[_File], list[_File]]:
+    """The entries and the temporary files. Any other file is not ours."""
+    entries: list[_File] = []
+    temporary: list[_File] = []
+    for folder in (root, *_shards(root)):
+        try:
+            with os.scandir(folder) as found:
+                for each in found:
+                    kept = entries if is_digest(each.name) else temporary
+                    if kept is entries or _TEMPORARY.fullmatch(each.name):
+                        with suppress(FileNotFoundError):  # removed meanwhile
+                            facts = each.stat(follow_symlinks=False)
+                            use = facts.st_mtime
+                            kept.append(_File(each.path, each.name, facts.st_size, use))
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+    return entries, temporary
 
 
 def _is_unchanged(file: _File) -> bool:

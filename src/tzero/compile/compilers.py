@@ -235,15 +235,12 @@ class Compilers:
             try:
                 problems = slot.warm(settings.now(), names())
             except Exception as error:  # reported here; the next request starts a worker again
-                self._say_not_started(error)
+                if not self._closed:  # else `close` has ended it
+                    emit(Event("fallback", "warm_pool", f"a worker did not start: {error}"))
                 return
             for name, problem in problems:
                 reason = f"warm_pool: the backend could not be imported: {problem}"
                 emit(Event("fallback", name, reason), logging.INFO)
-
-    def _say_not_started(self, error: Exception) -> None:
-        if not self._closed:  # else `close` has ended it
-            emit(Event("fallback", "warm_pool", f"a worker did not start: {error}"))
 
     # Compiling.
 

@@ -120,10 +120,6 @@ class Tuning(Generic[R]):
         assert self.space is not None  # without a space, nothing is decided
         return self.space
 
-    @property
-    def _first(self) -> Config:
-        return self._space.first
-
     def _searching(self, judge: Judge) -> KernelSearch:
         return KernelSearch(self.host, self._space, self._replayed, self._notices, judge)
 
@@ -242,7 +238,7 @@ class Tuning(Generic[R]):
 
     def _origins(self, bound: Bound, args: tuple[Any, ...]) -> Origins:
         """Which sizes of the arguments the sizes of the results come from."""
-        call = self.host.configured(bound.function, self._first)
+        call = self.host.configured(bound.function, self._space.first)
         made: list[Any] = []
 
         def run(given: tuple[Any, ...]) -> Any:
@@ -279,7 +275,9 @@ class Tuning(Generic[R]):
         if known is not None:
             return known
         if effort == "none":
-            return _take_first(self._first, untimed) if untimed else self._nearest(facts, shapes)
+            return (
+                _take_first(self._space.first, untimed) if untimed else self._nearest(facts, shapes)
+            )
 
         def has_found() -> bool:
             return searching.best(searching.known(facts)) is not None
@@ -335,7 +333,7 @@ class Tuning(Generic[R]):
             self._notices.once(words, warn=True)
             best = searching.best(known)
             if best is None:
-                return _take_first(self._first, untimed=True)
+                return _take_first(self._space.first, untimed=True)
             self._timed[facts.arguments] = known
             return self._keep(facts, facts.shapes, from_cache(best, known))
 
@@ -371,7 +369,7 @@ class Tuning(Generic[R]):
             if 0 < sum(map(len, each.shapes)) <= MOST_DIMS and each.config in self._space
         ]
         if not usable:
-            return _take_first(self._first, untimed=False)
+            return _take_first(self._space.first, untimed=False)
         hints = [Hint(each.config, each.shapes) for each in usable[: records.MOST_NEAR]]
         return Selector(hints, kernel=facts.kernel).nearest(tuple(map(tuple, shapes)))
 
