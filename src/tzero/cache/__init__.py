@@ -4,6 +4,9 @@
 
     stores(settings) ──► Layers ── disk.py ── a private directory
                             └───── remote.py ── redis, or any URL of fsspec
+                            └───── claims.py ── who makes what is missing: marks on a board, in a
+                                   directory, redis (claims_*.py) or a store of torch (c10d.py)
+    place.py    where the processes of a job meet: TZERO_FLEET; fleet.py, what they agree on there
     entry.py    the byte format of one entry
     digest.py   canonical text and toolchain facts, from which backends make the digests of requests
 

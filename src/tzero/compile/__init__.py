@@ -29,6 +29,9 @@ What is sent to a worker process, and what comes back:
     future ◄── delivery ◄── artifact ◄── disk, remote (put) ◄───┘
                (users' code)
 
+    Before it is compiled a job is claimed, so that of the processes that share a cache one compiles
+    it. If another has the claim, the job is parked until its artifact is in a cache.
+
     compile() looks into the caches in the caller's thread, and compiles there if no worker is up.
     A request whose workers are lost is compiled on the thread of its Slot, in this process.
     After on(executor) a request that no cache has goes to the executor instead.
@@ -39,6 +42,7 @@ What is sent to a worker process, and what comes back:
 - ``in_flight.py``: which requests are being compiled, and the artifacts kept in memory.
 - ``delivery.py``: the threads that run users' code: observers of events, callbacks of futures.
 - ``pending.py``: `Pending`, the future that callers share, and `Job`; ``recent.py``: the LRU table.
+- ``claiming.py``: which process compiles a job; ``together.py``: jobs in an order of digests.
 - ``compilers.py``: runs a job in a worker, on a thread, or in the caller.
 - ``executors.py``: `on`, and the jobs at an executor of the user's; ``executor_task.py``: the code
   that the executor runs; ``redis_queue.py``: an executor whose workers are ``tzero worker``;
