@@ -90,7 +90,8 @@ class Warmable:
 
             add.warmup(tzero.Spec((tzero.Range(1, 4096), 256)), 2.0)
 
-        Arguments are not changed: calls are made on copies of them.
+        Arguments are not changed: calls are made on copies of them. Other side effects of the host
+        function happen.
         """
         return warmup([(self, *args, dict(kwargs))])[0]
 
