@@ -202,7 +202,9 @@ import tzero
 from tests.calls.test_warming import doubled
 
 kernel = tzero.kernel(doubled)
+heavy = "torch._dynamo" in sys.modules
 kernel.warmup(tzero.Spec((tzero.Range(1, 40),)))
+assert heavy or "torch._dynamo" not in sys.modules
 tzero.coverage().save(sys.argv[1])
 modules, before = set(sys.modules), tzero.compile.service().stats().requests
 x = torch.randn(23)

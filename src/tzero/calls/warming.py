@@ -2,7 +2,7 @@
 
 ::
 
-    arguments, Specs, Ranges ── classes ──► one call each ── compiled in parallel, on fake tensors
+    arguments, Specs, Ranges ── classes ──► one call each ── compiled in parallel
                                                          └── called, until nothing is left to do
 
 Enters: kernels, and the arguments of calls. Leaves: configs chosen, plans recorded, binaries
@@ -20,7 +20,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +34,8 @@ from tzero.backends import triton as backend
 from tzero.calls.coverage import Coverage
 from tzero.errors import InvalidArgument
 from tzero.events import one_line
-from tzero.launches.ahead import Precompiled, Spec
+from tzero.launches.ahead import Precompiled, Spec, precompile_host
+from tzero.launches.current_call import current
 from tzero.launches.python import PythonJit
 from tzero.launches.ranges import classes
 from tzero.tune.by_size import NotResizable, check_memory
@@ -89,7 +90,8 @@ class Warmable:
 
             add.warmup(tzero.Spec((tzero.Range(1, 4096), 256)), 2.0)
 
-        Arguments are not changed: calls are made on copies of them.
+        Arguments are not changed: calls are made on copies of them. Other side effects of the host
+        function happen.
         """
         return warmup([(self, *args, dict(kwargs))])[0]
 
@@ -175,10 +177,14 @@ def _make_calls(kernel: Kernel[..., Any], each: list[Any], advance: Any) -> dict
     reasons = [_too_large(args) for args in each]
     large = [args for args, why in zip(each, reasons, strict=True) if why]
     small = [args for args, why in zip(each, reasons, strict=True) if not why]
-    # All that is compiled only, and so many of the others that all compilers have work.
-    many = small[:AHEAD] if len(small) > 1 and not kernel.has_choice else []
-    _compile_ahead(kernel, [*large, *many])
-    advance(kernel.name, len(large))
+    if small:
+        _call(kernel, small[0])  # often all have the same binary: then no worker is started
+    if not kernel.has_choice:  # else a search compiles its configs in parallel
+        _compile_ahead(kernel, small[1:AHEAD])
+    for args in large:
+        given, by_name = kernel.ordered.spread(args)
+        kernel.precompile(*given, **by_name).wait()
+        advance(kernel.name, 1)
     for number in range(PASSES):
         before = _progress_of(kernel)
         for args in small:
@@ -213,15 +219,18 @@ def _call(kernel: Kernel[..., Any], args: tuple[Any, ...]) -> None:
 
 
 def _compile_ahead(kernel: Kernel[..., Any], each: list[Any]) -> None:
+    """Compile in parallel what calls launch. The host function runs without launching anything, on
+    tensors of its own: fake ones would need an import of torch._dynamo."""
     ahead = Precompiled()
-    for args in each:
-        given, named = kernel.ordered.spread(args)
-        try:
-            part = kernel.precompile(*given, **named)
-        except InvalidArgument:
-            continue  # a host function that reads values; its calls compile
-        for name, future in part.items():
-            ahead.add(name, future)
+    called = kernel.host.configured(kernel.function, kernel.host.config)
+    current.is_trial, outer = True, current.is_trial
+    try:
+        for args in each:
+            made = copies(tree_map(_real, args))
+            with suppress(InvalidArgument):  # it reads values; its calls compile
+                precompile_host(kernel.name, called, made, ahead, spoiling=True)
+    finally:
+        current.is_trial = outer
     ahead.wait()
 
 
