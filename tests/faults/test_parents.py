@@ -5,6 +5,7 @@ Each test runs a program, waits until it has reached some point, and then kills 
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import platform
 import signal
@@ -16,7 +17,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.compile.waiting import PYTHONPATH, is_gone, paused_at, until
+from tests.compile.backends import request
+from tests.compile.waiting import HANG, PYTHONPATH, is_gone, paused_at, until
+from tzero import compile as compiling
+from tzero import settings
 
 METHODS = ["subprocess", "fork", "spawn"]
 START = """
@@ -306,3 +310,19 @@ works("third")
     assert (out, code) == (f"{method != 'fork'}\nTrue\n", 0)
     # The new tracker complains about names that only the old one knew. Nothing else may appear.
     assert "tzero" not in err
+
+
+def compile_in_workers() -> None:
+    with settings.override(compile_workers=2, quiesce=3600, cache=False):
+        own = compiling.service()
+        assert own.submit(request("echo", "text")).result().facts["pid"] in own.workers()
+
+
+@pytest.mark.parametrize("method", ["spawn", "fork"])
+def test_a_process_of_multiprocessing_ends_without_waiting_for_idle_workers(method: str) -> None:
+    process = multiprocessing.get_context(method).Process(target=compile_in_workers)
+    process.start()
+    process.join(HANG)
+    is_alive = process.is_alive()
+    process.kill()
+    assert not is_alive and process.exitcode == 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import multiprocessing.util
 import os
 import threading
 import weakref
@@ -36,6 +37,7 @@ class ProcessBound(Protocol):
 _lock = locks.lock()  # protects the two below
 _objects: dict[int, weakref.ref[ProcessBound]] = {}
 _is_hooked = False
+_finalized_in = 0  # the process whose end multiprocessing tells us
 
 
 def register(bound: ProcessBound) -> None:
@@ -66,8 +68,13 @@ def register_exit_hook() -> None:
         executor.submit(work)
         register_exit_hook()
     """
+    global _finalized_in
     with contextlib.suppress(RuntimeError):  # the interpreter is exiting; the hooks have run
         threading._register_atexit(_at_exit)  # type: ignore[attr-defined]
+    if _finalized_in != os.getpid():
+        _finalized_in = os.getpid()
+        # A process of multiprocessing waits for its children, our workers, before those hooks.
+        multiprocessing.util.Finalize(None, _at_exit, exitpriority=0)
 
 
 def _alive() -> list[ProcessBound]:
