@@ -360,3 +360,42 @@ def test_leases_are_renewed_while_their_owner_lives(tmp_path: Path) -> None:
         assert other.claim(MINE) is None or lease.is_lost  # a busy machine may lose it
     lease.release()
     assert Mark.parse(one.board.read(MINE)) is None or lease.is_lost
+
+
+def test_a_mark_that_nothing_leads_to_counts_for_nothing(tmp_path: Path) -> None:
+    """The claim that is taken over is released between the look and the link."""
+    from tzero.cache.claims_directory import Directory
+
+    stale, mine = Mark("stale", "-").text, Mark("mine", "-").text
+    board = Directory(str(tmp_path))
+
+    class Late(Directory):
+        def _create(self, path: str, mark: str) -> bool:
+            assert board.swap("name", stale, "", 60)
+            return super()._create(path, mark)
+
+    assert board.swap("name", "", stale, 60)
+    assert not Late(str(tmp_path)).swap("name", stale, mine, 60)
+    assert board.read("name") == ""
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+    assert board.swap("name", "", mine, 60)
+
+
+def test_without_links_marks_are_created_exclusively(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import errno
+    import os
+
+    from tzero.cache.claims_directory import Directory
+
+    def no_links(source: str, target: str) -> None:
+        raise OSError(errno.EPERM, "no links here")
+
+    monkeypatch.setattr(os, "link", no_links)
+    one, other = Directory(str(tmp_path)), Directory(str(tmp_path))
+    first, second = Mark("a1", "-").text, Mark("b2", "-").text
+    assert one.swap("name", "", first, 60)
+    assert not other.swap("name", "", second, 60)
+    assert other.swap("name", first, second, 60) and one.read("name") == second
+    assert other.swap("name", second, "", 60) and one.read("name") == ""

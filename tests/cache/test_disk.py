@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import time
@@ -348,3 +349,24 @@ def test_verify_lists_damaged_entries_and_does_not_count_as_use(store: Disk) -> 
     assert store.usage().oldest == 1000
     list(store.verify(remove=True))
     assert [each.digest for each in store.verify()] == [OTHER]
+
+
+def test_of_two_that_keep_a_payload_the_first_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, digest = Disk(tmp_path / "cache"), "5f" * 32
+    assert store.keep(digest, b"first") == b"first"
+    assert Disk(tmp_path / "cache").keep(digest, b"second") == b"first" == store.get(digest)
+    path = tmp_path / "cache" / digest[:2] / digest
+    path.write_bytes(b"damaged")
+    assert store.keep(digest, b"third") == b"third" == store.get(digest)
+    assert store.put(digest, b"replaced") and store.get(digest) == b"replaced"
+    assert Disk(tmp_path / "small", limit=10).keep(digest, bytes(100)) is None
+
+    def no_links(source: str, target: str) -> None:
+        raise OSError(errno.EPERM, "no links here")
+
+    monkeypatch.setattr(os, "link", no_links)
+    assert store.keep(digest, b"fourth") == b"replaced"
+    assert store.keep("6e" * 32, b"other") == b"other"
+    assert store.usage().temporary == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -266,3 +267,18 @@ def test_nothing_is_precompiled_for_the_interpreter(
     monkeypatch.setattr(triton.knobs.runtime, "interpret", True)
     assert not kernel.precompile(tzero.Spec((64,)), 2.0)
     assert not tzero.precompile([(kernel, tzero.Spec((64,)), 2.0)])
+
+
+def test_each_rank_begins_with_its_own_share_and_goes_on_with_the_next() -> None:
+    from tzero.cache.place import Job
+    from tzero.launches.ahead import _from_rank
+
+    digests = [hashlib.sha256(bytes([k])).hexdigest() for k in range(40)]
+    orders = [sorted(digests, key=_from_rank(Job(rank, 4, None))) for rank in range(4)]
+    shares = [{each for each in digests if int(each[0], 16) // 4 == rank} for rank in range(4)]
+    for rank, order in enumerate(orders):
+        assert set(order) == set(digests)
+        assert set(order[: len(shares[rank])]) == shares[rank]
+        after = shares[(rank + 1) % 4]
+        assert set(order[len(shares[rank]) :][: len(after)]) == after
+    assert sorted(digests, key=_from_rank(Job(0, 1, None))) != digests
