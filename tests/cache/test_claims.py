@@ -191,6 +191,19 @@ def test_a_lease_ends_for_who_has_seen_the_same_mark_for_its_length(
     taken.release()
 
 
+def test_a_waiter_looks_again_when_the_lease_ends(
+    make: Callable[..., Claims], clock: Clock
+) -> None:
+    one, other = make(), make()
+    lease = held(one.claim(MINE))
+    assert other.claim(MINE) is None
+    usual = module.paused(LEASE - 0.06, 1, other.is_local)
+    clock.now += LEASE - 0.06
+    assert other.claim(MINE) is None
+    assert other.pause(MINE) == pytest.approx(0.06) and usual > 0.06
+    lease.release()
+
+
 def test_clocks_that_differ_do_not_matter(make: Callable[..., Claims]) -> None:
     behind, ahead = Clock(), Clock()
     ahead.now += 1e9

@@ -121,3 +121,21 @@ def test_the_rank_of_a_process(variables: dict[str, str], expected: tuple[object
     names = ("RANK", "WORLD_SIZE", "SLURM_PROCID", "SLURM_NTASKS", "MASTER_ADDR", "MASTER_PORT")
     with settings.applied({**dict.fromkeys(names), **variables}):
         assert place.job() == expected
+
+
+def test_of_entries_in_a_c10d_store_the_first_counts_unless_it_is_damaged() -> None:
+    import torch.distributed as dist
+
+    store = dist.HashStore()
+    one, other = (c10d.Values(c10d.Connection(c10d.url_of(store))) for _ in range(2))
+    assert one.fetch("name") is None
+    one.send("name", b"first")
+    keys = store.num_keys()
+    other.send("name", b"second")
+    assert store.num_keys() == keys  # its chunks were removed
+    assert one.fetch("name") == other.fetch("name") == b"first"
+    for lie in ("garbage", "ab 0", "ab 999999", "ab 1", "ab -1"):
+        store.set("name", lie)
+        assert one.fetch("name") == b""
+    one.send("name", b"third")  # which is sent only because the entry was no good
+    assert other.fetch("name") == b"third"

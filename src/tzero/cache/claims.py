@@ -272,7 +272,12 @@ class Claims:
 
     def pause(self, digest: str) -> float:
         """Seconds after which a caller that waits for a digest asks again."""
-        return paused(self.waited(digest), len(self._watched), self.is_local)
+        usual = paused(self.waited(digest), len(self._watched), self.is_local)
+        watched = self._watched.get(digest)
+        if watched is None:
+            return usual
+        left = watched.since + self.seconds - self.clock()  # look again when the lease ends
+        return min(usual, max(left, POLLS[not self.is_local][0]))
 
     def waited(self, digest: str) -> float:
         """Seconds for which this process has waited for a digest; 0 if it has not."""
