@@ -112,6 +112,9 @@ struct State {
 
 State *state_of(PyObject *module);
 
+// Makes all names; 0, or -1 with the Python error set.
+int intern_all(Names &names);
+
 // Make the types; 0, or -1 with the Python error set.
 int add_types(PyObject *module, State *state);
 int add_dispatching(PyObject *module, State *state);
