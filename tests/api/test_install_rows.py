@@ -102,5 +102,5 @@ def test_launches_of_a_binary_that_is_not_native_have_its_reason() -> None:
         tzero.uninstall()
     (found,) = (each for each in report.kernels if each.kernel == "_put" and each.launches == 101)
     why = "its parameters are not those that Triton binds arguments to"
-    assert found.reasons == {"the first launch with a binary": 1, why: 100}
+    assert found.reasons == {"the first launch with a binary": 2, why: 99}
     assert found.native == 0

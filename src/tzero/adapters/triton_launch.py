@@ -176,22 +176,8 @@ def unsupported(function: JITFunction[Any], *, in_python: bool = True) -> str:
     return ""
 
 
-_read: dict[int, tuple[list[KernelParam], tuple[Parameter, ...]]] = {}  # by the list's identity
-_MOST_READ = 1024
-
-
 def parameters(function: JITFunction[Any]) -> tuple[Parameter, ...]:
-    """A kernel's parameters in order."""
-    params = function.params
-    found = _read.get(id(params))
-    if found is None or found[0] is not params:
-        if len(_read) >= _MOST_READ:
-            _read.clear()
-        found = _read[id(params)] = params, _parameters(params)
-    return found[1]
-
-
-def _parameters(params: list[KernelParam]) -> tuple[Parameter, ...]:
+    """A kernel's parameters in order, as they are now: programs change them in place."""
     return tuple(
         Parameter(
             name=p.name,
@@ -202,7 +188,7 @@ def _parameters(params: list[KernelParam]) -> tuple[Parameter, ...]:
             keyword_only=p._param.kind is inspect.Parameter.KEYWORD_ONLY,
             default=p.default,
         )
-        for p in params
+        for p in function.params
     )
 
 
