@@ -25,13 +25,13 @@ from pathlib import Path
 from typing import Any
 
 from bench import simulation
+from bench.pages import with_tables
 
 __all__ = ["PAGE", "main", "page"]
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "scale.md"
 RECORD = ROOT / "bench" / "results" / "fleet-cpu.json"
-BEGIN, END = "<!-- begin: python -m bench.fleet -->", "<!-- end -->"
 
 RANKS, KERNELS = 8, 12
 LEASE = 5
@@ -174,10 +174,8 @@ def table(found: dict[str, Any]) -> str:
 
 def page(text: str) -> str:
     """The text of the page, with the tables of the record."""
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
     found = json.loads(RECORD.read_text(encoding="utf-8"))
-    return f"{before}{BEGIN}\n\n{table(found)}\n\n{END}{after}"
+    return with_tables(text, "bench.fleet", table(found))
 
 
 def main(arguments: Sequence[str]) -> int:

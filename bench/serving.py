@@ -24,12 +24,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bench.pages import with_tables
+
 __all__ = ["PAGE", "main", "page"]
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "serving.md"
 RECORD = ROOT / "bench" / "results" / "serving-cpu.json"
-BEGIN, END = "<!-- begin: python -m bench.serving -->", "<!-- end -->"
 
 COUNT = 32
 PROCESSES = 9
@@ -164,8 +165,7 @@ def table(record: Mapping[str, Any]) -> str:
 def page(text: str) -> str:
     """The page with the table of the record."""
     record = json.loads(RECORD.read_text(encoding="utf-8"))
-    start, end = text.index(BEGIN) + len(BEGIN), text.index(END)
-    return f"{text[:start]}\n\n{table(record)}\n\n{text[end:]}"
+    return with_tables(text, "bench.serving", table(record))
 
 
 def main(arguments: Sequence[str]) -> int:

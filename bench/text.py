@@ -23,12 +23,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bench.pages import with_tables
+
 __all__ = ["PAGE", "main", "page", "records"]
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "sizes.md"
 RESULTS = ROOT / "bench" / "results"
-BEGIN, END = "<!-- begin: python -m bench.text -->", "<!-- end -->"
 
 SHAPES = 10_000
 TURN = 500
@@ -164,10 +165,8 @@ def table(record: Mapping[str, Any]) -> str:
 
 def page(text: str) -> str:
     """The text of the page, with the tables of all records."""
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
     tables = "\n\n".join(table(each) for each in records())
-    return f"{before}{BEGIN}\n\n{tables}\n\n{END}{after}"
+    return with_tables(text, "bench.text", tables)
 
 
 def main(arguments: Sequence[str]) -> int:
