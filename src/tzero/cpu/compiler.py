@@ -50,7 +50,7 @@ class CPUOptions:
     extern_libs: tuple[tuple[str, str], ...] = ()
     debug: bool = False
     backend_name: str = "cpu"
-    sanitize_overflow: bool = False
+    sanitize_overflow: bool = True
     arch: str = ""
     instrumentation_mode: str = ""
     fpsan_homomorphic_casts: bool = False
@@ -104,7 +104,9 @@ class CPUBackend(BaseBackend):
         known = {f.name for f in fields(CPUOptions)}
         given = {k: v for k, v in options.items() if k in known and v is not None}
         check = bool(given.get("cpu_check")) or settings.current().cpu_check
-        made = CPUOptions(**{**given, "cpu_check": check})
+        # The checks of overflow are assertions: without those, Triton would build them in vain.
+        overflow = bool(given.get("sanitize_overflow", True) and given.get("debug"))
+        made = CPUOptions(**{**given, "cpu_check": check, "sanitize_overflow": overflow})
         vars(made).update(dict.fromkeys(triton_compat.gpu_options() - known))
         return made
 
