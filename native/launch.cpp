@@ -118,7 +118,11 @@ bool is_for(const Spec &spec, const Facts &facts) {
     const bool has_all = std::all_of(spec.moves.begin(), spec.moves.end(), [&](const Move &move) {
         return move.index < facts.count;
     });
-    return has_all && on_device(spec, facts);
+    const bool has_descriptors =
+        std::all_of(spec.maps.begin(), spec.maps.end(), [&](const cuda::TensorMap &map) {
+            return map.argument + 2 * map.rank + 3 <= facts.count;
+        });
+    return has_all && has_descriptors && on_device(spec, facts);
 }
 
 // The spec of what `_launched` said of a binary: a description, or why native code cannot launch it.
@@ -237,19 +241,49 @@ PyObject *finished_in_python(const Call &call, const Spec &spec, PyObject *meta,
         spec.kernel.get(), call.grid.object, args.get(), number.get(), nullptr);
 }
 
-PyObject *launch_with(const Call &call, const Form &form, Spec &spec, const Facts &facts,
-                      void *stream, int32_t grid[3]) {
+// Packs the arguments, and makes the tensor maps; null, or why Triton must make the launch.
+const char *packed(const State &state, const Spec &spec, const Facts &facts, char *block) {
+    if (!pack(spec, facts.arguments, block)) {
+        return "the value of an argument does not fit its parameter's type";
+    }
+    if (spec.maps.empty() || encode_maps(state, spec, facts.arguments, block)) return nullptr;
+    return "a tensor map cannot be made of a descriptor";
+}
+
+// Allocates scratch memory. What allocates may change tensors, so that they are read again. As
+// `launch_with`, but returns whether the launch can go on.
+bool has_scratch(const Call &call, const Form &form, const Spec &spec, Facts &facts, void *stream,
+                 const int32_t grid[3], char *block, Scratch *scratch, const char **unfit) {
+    const State &state = *call.kernel->state;
+    *unfit = "its scratch memory cannot be allocated";
+    if (!allocate(state, spec, grid, stream, scratch)) return false;
+    if (read_addresses(call, form, &facts) != Reading::done) return false;
+    *unfit = packed(state, spec, facts, block);
+    return *unfit == nullptr;
+}
+
+// Launches. Null with the Python error set; or, without it, with the reason why Triton must.
+PyObject *launch_with(const Call &call, const Form &form, Spec &spec, Facts &facts, void *stream,
+                      int32_t grid[3], const char **unfit) {
     if (off(Guard::grid)) {
         if (spec.first_grid[0] == 0) std::memcpy(spec.first_grid, grid, 3 * sizeof grid[0]);
         std::memcpy(grid, spec.first_grid, 3 * sizeof grid[0]);
     }
-    alignas(16) char block[stack_bytes];
-    if (!pack(spec, facts.arguments, block)) {
-        return handed_over(call, "the value of an argument does not fit its parameter's type");
-    }
+    const State &state = *call.kernel->state;
+    alignas(block_alignment) char block[stack_bytes];
+    *unfit = packed(state, spec, facts, block);
+    if (*unfit != nullptr) return nullptr;
     if (spec.on_cpu) return launch_on_cpu(call, form, spec, grid, block);
-    if (run_on_cuda(*call.kernel->state, spec, grid, stream, block) < 0) return nullptr;
-    return kernel_returned(spec);
+    if (spec.is_plain) {
+        return run_on_cuda(state, spec, grid, stream, block) < 0 ? nullptr : kernel_returned(spec);
+    }
+    Scratch scratch;
+    const bool needs = spec.scratch[0].bytes != 0 || spec.scratch[1].bytes != 0;
+    if (needs && !has_scratch(call, form, spec, facts, stream, grid, block, &scratch, unfit)) {
+        return nullptr;
+    }
+    const int queued = run_on_cuda(state, spec, grid, stream, block, scratch);
+    return queued < 0 ? nullptr : kernel_returned(spec);
 }
 
 // Calls the grid function, and launches with its result.
@@ -269,10 +303,12 @@ PyObject *launch_asked(Call &call, const Form &form, Spec &spec, Facts &facts, v
     }
     const Reading reading = read_addresses(call, form, &facts);
     if (reading == Reading::error) return nullptr;
-    if (reading == Reading::not_ours || !fits(spec, facts.arguments)) {
-        return finished_in_python(call, spec, meta.get(), stream);
-    }
-    return launch_with(call, form, spec, facts, stream, grid);
+    const char *unfit = nullptr;
+    PyObject *result = reading == Reading::not_ours
+                           ? nullptr
+                           : launch_with(call, form, spec, facts, stream, grid, &unfit);
+    if (result != nullptr || PyErr_Occurred()) return result;
+    return finished_in_python(call, spec, meta.get(), stream);
 }
 
 PyObject *launch_spec(Call &call, const Form &form, Spec &spec, Facts &facts) {
@@ -310,7 +346,9 @@ PyObject *launch_spec(Call &call, const Form &form, Spec &spec, Facts &facts) {
         if (reading == Reading::error) return nullptr;
         if (reading == Reading::not_ours) return handed_over(call, "");
     }
-    return launch_with(call, form, spec, facts, stream, grid);
+    const char *unfit = nullptr;
+    PyObject *result = launch_with(call, form, spec, facts, stream, grid, &unfit);
+    return result != nullptr || PyErr_Occurred() ? result : handed_over(call, unfit);
 }
 
 // Whether the kernel's environment is unchanged, and no hook is attached.

@@ -3,6 +3,7 @@
 
 #include "python.h"
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <unordered_map>
@@ -11,6 +12,7 @@
 #include "arguments.h"
 #include "cuda.h"
 #include "enums.h"
+#include "memory.h"
 #include "versions.h"
 
 namespace tzero {
@@ -18,12 +20,12 @@ namespace tzero {
 // How a parameter of the compiled kernel is laid out.
 #define TZERO_PARAMETER_TYPES(EACH)                                                              \
     EACH(pointer) EACH(boolean) EACH(i8) EACH(u8) EACH(i16) EACH(u16) EACH(i32) EACH(u32)        \
-    EACH(i64) EACH(u64) EACH(f16) EACH(bf16) EACH(f32) EACH(f64)
+    EACH(i64) EACH(u64) EACH(f16) EACH(bf16) EACH(f32) EACH(f64) EACH(tensor_map)
 
 enum class Type : int { TZERO_PARAMETER_TYPES(TZERO_ENUMERATOR) count };
 constexpr const char *type_names[] = {TZERO_PARAMETER_TYPES(TZERO_ENUMERATOR_NAME)};
 
-// Room for a parameter of any type.
+// Room for a parameter of any type but a tensor map.
 constexpr size_t parameter_bytes = 8;
 
 // Copies argument `index` to `offset` in the block of parameters.
@@ -77,6 +79,9 @@ struct Spec {
     cuda::Binary binary;
     int device_id = -1;
     Ref name;
+    std::vector<cuda::TensorMap> maps;
+    std::array<ScratchNeed, 2> scratch;  // global, and of a profiler
+    bool is_plain = true;                // neither of these
 
     int32_t first_grid[3] = {0, 0, 0};  // for the mutation tests
     void *first_stream = nullptr;
