@@ -430,7 +430,7 @@ def items_that_do_not_fit_are_refused_in_tritons_words(make, device):
             with pytest.raises(TypeError, match="failed to specialize argument of type: tuple"):
                 kernel[GRID](out, items)
     deep = 1
-    for _ in range(40):
+    for _ in range(20):  # with more than 30, Triton 3.6 ends the process on CUDA
         deep = (deep,)
     kernel[GRID](out, (7, 8, deep))  # nobody reads it
     kernel[GRID](out, (9, 8))
