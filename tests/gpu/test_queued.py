@@ -292,12 +292,16 @@ def _double(x, out, n, EVEN: tl.constexpr, BLOCK: tl.constexpr):
     tl.store(out + at, 2 * tl.load(x + at, mask=at < n), mask=at < n)
 
 
-AROUND: dict[str, Callable[[Any], Any]] = {
-    "a kernel": lambda kernel: kernel,
-    "an autotuner": lambda kernel: triton.autotune([triton.Config({})], key=["n"])(kernel),
-    "heuristics": lambda kernel: triton.heuristics({"EVEN": lambda given: given["n"] % 2 == 0})(
-        kernel
-    ),
+OPTIONS = ("num_ctas", "num_warps", "maxnreg")  # of a config
+
+AROUND: dict[str, Callable[[Any, dict[str, Any]], Any]] = {
+    "a kernel": lambda kernel, options: kernel,
+    "an autotuner": lambda kernel, options: triton.autotune(
+        [triton.Config({"BLOCK": 128}, **options)], key=["n"]
+    )(kernel),
+    "heuristics": lambda kernel, options: triton.heuristics(
+        {"EVEN": lambda given: given["n"] % 2 == 0}
+    )(kernel),
 }
 
 
@@ -316,13 +320,19 @@ AROUND: dict[str, Callable[[Any], Any]] = {
     ids=str,
 )
 def test_attributes_are_those_of_triton(around: str, options: dict[str, Any]) -> None:
-    kernel = AROUND[around](triton.jit(_double))
+    kernel = AROUND[around](
+        triton.jit(_double), {name: options[name] for name in OPTIONS if name in options}
+    )
     x, out = torch.arange(1000.0, device="cuda"), torch.zeros(1000, device="cuda")
     given = {} if around == "heuristics" else {"EVEN": True}
+    if around == "an autotuner":
+        given |= {name: value for name, value in options.items() if name not in OPTIONS}
+    else:
+        given |= {"BLOCK": 128, **options}
 
     def launch() -> None:
         for _ in range(2):
-            kernel[(8,)](x, out, 1000, **given, BLOCK=128, **options)
+            kernel[(8,)](x, out, 1000, **given)
 
     same(launch)
     out.zero_()

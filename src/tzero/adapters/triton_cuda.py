@@ -3,21 +3,42 @@ allocates. Change this for a new Triton whose launcher passes something else.
 
 Enters: compiled kernels and their launchers. Leaves: the parameters of a kernel in the order in
 which the driver gets them, with tensor maps in the place of descriptors; how scratch memory is
-allocated. It must not know how tzero launches.
+allocated. It must not know how tzero launches. Importing it also mends how Triton 3.6 loads
+launchers (`_loaded`).
 """
 
 from __future__ import annotations
 
+import hashlib
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import triton
-from triton.runtime import _allocation
+from triton.runtime import _allocation, build
 
 from tzero.cpu import triton_compat
 
 __all__ = ["Parameter", "TensorMap", "Unknown", "parameters", "scratch"]
+
+
+# Until 3.7 each signature has a launcher of its own, an extension module. All have the same name,
+# so that CPython, when it loads a file again, puts its functions into the module that was loaded
+# last. A thread that loads another launcher at that moment would get this one: wrong arguments.
+_load: Callable[[str, str], ModuleType] | None = getattr(build, "_load_module_from_path", None)
+_LAUNCHER = "__triton_launcher"
+
+
+def _loaded(name: str, path: str) -> ModuleType:
+    if name == _LAUNCHER:  # the part after the dot names the function that initialises it
+        name = f"{_LAUNCHER}_{hashlib.sha256(path.encode()).hexdigest()[:16]}.{name}"
+    assert _load is not None
+    return _load(name, path)
+
+
+if _load is not None:
+    build._load_module_from_path = _loaded
 
 
 class Unknown(Exception):
