@@ -131,6 +131,9 @@ int Spec::visit(visitproc visit, void *arg) const {
     for (const Ref *each : {&kernel, &caches, &table, &key, &device, &launcher, &name}) {
         Py_VISIT(each->get());
     }
+    if (shortcut) {
+        for (const Slot &each : shortcut->slots) Py_VISIT(each.same.get());
+    }
     for (const ScratchNeed &each : scratch) Py_VISIT(each.allocators.get());
     return 0;
 }

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "cuda.h"
 #include "enums.h"
 #include "memory.h"
+#include "shortcut.h"
 #include "versions.h"
 
 namespace tzero {
@@ -62,6 +64,7 @@ struct Spec {
     Ref kernel, caches, table, key, device;
     Seen device_caches, kernels;  // the dicts on the way to it, when it was last found
 
+    std::unique_ptr<Shortcut> shortcut;  // for the next launch, if it is like the one that was read
     std::string refusal;  // why native code cannot launch this binary; then the rest is empty
 
     std::vector<Move> moves;
@@ -118,6 +121,9 @@ class SpecTable {
     // The spec for this view. -1 with the Python error set if comparing constants raised; else
     // 0, and `out` is the spec or null.
     int find(const View &view, Spec **out);
+
+    // The spec that was found last, or null.
+    Spec *last() const { return last_; }
 
     void add(Spec *spec, size_t most);
     void clear();
