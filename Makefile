@@ -251,6 +251,8 @@ docs: $(VENV)/.ready-dev
 	$(BIN)/python -m tests.unit.map
 	$(BIN)/python -m tests.unit.reference
 	$(BIN)/python -m bench.chart
+	$(BIN)/python -m bench.parts
+	$(BIN)/python -m bench.watched
 
 # A broken link, a page that is not in the navigation or a name that does not exist is an error.
 site: $(VENV)/.ready-dev

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench import chart
+from bench import chart, parts, watched
 from tests.unit.reference import FALLBACKS, PAGES, fallbacks_page, path_of, text_of
 
 
@@ -20,3 +20,13 @@ def test_the_table_of_fallbacks_is_up_to_date() -> None:
 def test_the_picture_of_a_call_is_that_of_its_record() -> None:
     assert chart.PICTURE.read_text() == chart.picture(), "run `make docs`"
     assert [bar.words for bar in chart.bars(chart.read(chart.RECORD)) if bar.ours]
+
+
+def test_the_picture_of_the_parts_of_a_call_is_that_of_its_record() -> None:
+    assert parts.PICTURE.read_text() == parts.picture(), "run `make docs`"
+    for _, each in parts.calls(chart.read(chart.RECORD)):
+        assert all(part.launches > 0 for part in each)
+
+
+def test_the_timeline_is_that_of_its_record() -> None:
+    assert watched.PICTURE.read_text() == watched.picture(), "run `make docs`"

@@ -27,7 +27,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -50,6 +49,7 @@ from tzero.commands.record import (
     Span,
     Told,
 )
+from tzero.counts import Count
 from tzero.launches.current_call import current
 from tzero.launches.python import PythonJit
 from tzero.launches.tiers import tier
@@ -108,7 +108,7 @@ def watch(target: str, arguments: Sequence[str], *, is_module: bool = False) -> 
         searches=tuple(_searches(seen, clock)),
         plans=tuple(_plans(seen.hosts())),
         spans=tuple(_spans(seen, spans, clock)),
-        dropped=seen.dropped + record.dropped,
+        dropped=seen.left_out.value() + record.dropped,
     )
 
 
@@ -121,13 +121,6 @@ def _kinds() -> tuple[type, ...]:
     return PythonJit, NativeJit
 
 
-class _Launch(NamedTuple):
-    kernel: str
-    start: int
-    end: int
-    thread: int
-
-
 class _Tuned(NamedTuple):
     """A search by Triton's autotuner, which a launch has made."""
 
@@ -138,32 +131,34 @@ class _Tuned(NamedTuple):
     chosen: str
 
 
-@dataclass(slots=True)
 class _Calls:
-    """The launches of one kernel that no host function of tzero's has made."""
+    """The launches of one kernel, with what is around it."""
 
-    kernel: Any
-    tuner: Any
-    times: int = 0
-    tuned: int = 0
-    took: list[int] = field(default_factory=list)
-    """Nanoseconds of those launches of which each is kept."""
+    def __init__(self, kernel: Any) -> None:
+        self.kernel = kernel  # and its id is not given to another one
+        self.name = str(_function_of(kernel).__name__)
+        self.tuner = triton_timing.tuner_of(kernel)
+        self.tuned = 0
+        self.times = Count()
+        """Those that no host function of tzero's has made."""
+        self.took: list[int] = []
+        """Nanoseconds of those launches of which each is kept."""
 
 
 class _Seen:
     """What is noted while the program runs."""
 
     def __init__(self) -> None:
-        self._lock = locks.lock()  # protects everything below
+        self._lock = locks.lock()  # protects what follows; lists are only appended to
         self.events: list[tuple[int, str, str, str]] = []
-        self.launches: list[_Launch] = []
+        self.launches: list[tuple[str, int, int, int]] = []
+        self.left_out = Count()
         self.binaries: list[tuple[str, int, int, bool, int]] = []
         self.searches: list[tuple[int, str, Any]] = []
         self.tuned: list[_Tuned] = []
         self.calls: dict[int, _Calls] = {}
         self.reasons: dict[str, Counter[str]] = {}
         self._hosts: dict[int, Host[..., Any]] = {}
-        self.dropped = 0
 
     def told(self, event: events.Event) -> None:
         """An event: its arguments are not kept, since they hold the program's tensors."""
@@ -192,35 +187,31 @@ class _Seen:
             self.binaries.append((kernel.__name__, start, end, is_compiled, place))
 
     def launched(self, kernel: Any, start: int, end: int) -> None:
-        """A launch has ended."""
+        """A launch has ended. It is on the program's way, so it takes no lock."""
         if current.is_trial:
             return
-        with self._lock:
-            calls = self.calls.get(id(kernel))
-            if calls is None:
-                tuner = triton_timing.tuner_of(kernel)
-                calls = self.calls[id(kernel)] = _Calls(kernel, tuner)
-            if current.call is None:
-                calls.times += 1
-            name = _name_of(kernel)
-            if calls.tuner is not None:
-                self._look_at(calls, name, start, end)
-            if len(self.launches) < MOST_SPANS:
-                self.launches.append(_Launch(name, start, end, threading.get_ident()))
-                calls.took.append(end - start)
-            else:
-                self.dropped += 1
+        calls = self.calls.get(id(kernel)) or self._met(kernel)
+        if current.call is None:
+            calls.times.add()
+        if calls.tuner is not None:
+            self._look_at(calls, start, end)
+        if len(self.launches) < MOST_SPANS:
+            self.launches.append((calls.name, start, end, threading.get_ident()))
+            calls.took.append(end - start)
+        else:
+            self.left_out.add()
 
-    def _look_at(self, calls: _Calls, name: str, start: int, end: int) -> None:
-        """Note a search, if the launch has made its autotuner search; the caller holds the lock."""
+    def _met(self, kernel: Any) -> _Calls:
+        with self._lock:
+            return self.calls.setdefault(id(kernel), _Calls(kernel))
+
+    def _look_at(self, calls: _Calls, start: int, end: int) -> None:
+        """Note a search, if the launch has made its autotuner search."""
         tuned = triton_timing.tuned(calls.tuner)
         if tuned > calls.tuned:
-            self.tuned.append(_Tuned(name, start, end, *triton_timing.candidates(calls.tuner)))
+            found = triton_timing.candidates(calls.tuner)
+            self.tuned.append(_Tuned(calls.name, start, end, *found))
         calls.tuned = tuned
-
-
-def _name_of(kernel: Any) -> str:
-    return str(_function_of(kernel).__name__)
 
 
 def _function_of(kernel: Any) -> Any:
@@ -247,12 +238,12 @@ def _kernels(seen: _Seen, spans: Sequence[measure.Span]) -> Iterator[Kernel]:
         function = _function_of(calls.kernel)
         is_own = isinstance(function, PythonJit)
         counted = None if is_own else known.pop((function.__name__, function.__module__), None)
-        took_each = _median(calls.took)
+        took_each, times = _median(calls.took), calls.times.value()
         if counted is not None:
             yield _counted(counted, took_each, _lines_of(function.fn))
-        elif calls.times:
+        elif times:
             reasons = seen.reasons.get(function.__name__, Counter())
-            yield _launched(function, is_own, calls.times, took_each, reasons)
+            yield _launched(function, is_own, times, took_each, reasons)
     for counted in known.values():
         yield _counted(counted, None, "")
 
@@ -365,8 +356,8 @@ def _plans(hosts: Sequence[Host[..., Any]]) -> Iterator[Plan]:
 
 
 def _spans(seen: _Seen, spans: Sequence[measure.Span], clock: Clock) -> Iterator[Span]:
-    for each in seen.launches:
-        yield Span("launch", each.kernel, clock(each.start), clock(each.end), each.thread)
+    for name, start, end, thread in seen.launches:
+        yield Span("launch", name, clock(start), clock(end), thread)
     own = (0, os.getpid())
     room = MOST_SPANS
     trials = [
@@ -381,7 +372,7 @@ def _spans(seen: _Seen, spans: Sequence[measure.Span], clock: Clock) -> Iterator
             continue  # a candidate was called
         room -= 1
         if room < 0:
-            seen.dropped += 1
+            seen.left_out.add()
             continue
         process = 0 if span.process in own else span.process
         times = clock(span.start), clock(span.end)
