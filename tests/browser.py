@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["PHONE", "browser", "layout", "picture"]
+__all__ = ["PHONE", "dom", "find", "layout", "picture"]
 
 PHONE = 390
 """The width of a phone, in CSS pixels."""
@@ -23,7 +23,7 @@ PHONE = 390
 _FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
-    *("--hide-scrollbars", "--virtual-time-budget=2000"),
+    "--hide-scrollbars",
 )
 
 _MEASURED = """
@@ -36,12 +36,9 @@ _MEASURED = """
 """
 
 
-def browser() -> str:
-    """The path of a browser; skips the test where there is none."""
-    found = shutil.which("chromium") or shutil.which("chromium-browser")
-    if found is None:
-        pytest.skip("no browser: on Debian, `apt-get install chromium`")
-    return found
+def find() -> str | None:
+    """The path of a browser; None where there is none."""
+    return shutil.which("chromium") or shutil.which("chromium-browser")
 
 
 def layout(page: str, width: int, *, dark: bool = False) -> tuple[int, int, int]:
@@ -50,23 +47,32 @@ def layout(page: str, width: int, *, dark: bool = False) -> tuple[int, int, int]
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "page.html")
         file.write_text(_MEASURED.format(width=width, page=html.escape(page)))
-        done = _run(["--dump-dom", file.as_uri()], dark)
+        done = dom(file.as_uri(), dark=dark)
     title = re.search(r"<title>(\d+),rgb\((.*?)\),rgb\((.*?)\)</title>", done)
     assert title is not None, done[-2000:]
     ground, text = (max(map(int, title[k].split(","))) for k in (2, 3))
     return int(title[1]), ground, text
 
 
-def picture(page: Path, out: Path, width: int, height: int, *, dark: bool = False) -> None:
-    """Write a PNG of a page in a file."""
-    _run([f"--window-size={width},{height}", f"--screenshot={out}", page.as_uri()], dark)
+def dom(address: str, *, dark: bool = False, seconds: float = 2) -> str:
+    """What a page has become after its scripts have run for some seconds."""
+    return _run([f"--virtual-time-budget={round(seconds * 1000)}", "--dump-dom", address], dark)
+
+
+def picture(address: str, out: Path, width: int, height: int, *, dark: bool = False) -> None:
+    """Write a PNG of a page."""
+    size = f"--window-size={width},{height}"
+    _run(["--virtual-time-budget=2000", size, f"--screenshot={out}", address], dark)
 
 
 def _run(words: list[str], dark: bool) -> str:
+    browser = find()
+    if browser is None:
+        pytest.skip("no browser: on Debian, `apt-get install chromium`")
     scheme = f"--blink-settings=preferredColorScheme={0 if dark else 1}"
     with tempfile.TemporaryDirectory() as profile:
         done = subprocess.run(
-            [browser(), *_FLAGS, scheme, f"--user-data-dir={profile}", *words],
+            [browser, *_FLAGS, scheme, f"--user-data-dir={profile}", *words],
             capture_output=True,
             text=True,
             timeout=120,

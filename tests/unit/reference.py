@@ -64,13 +64,13 @@ def settings_page() -> Iterator[str]:
     yield "# Settings"
     yield _WRITTEN
     yield _SETTINGS.strip()
-    rows = ["| variable | field | values | not set |  |", "|---|---|---|---|---|"]
+    rows = ["| variable, field | what it does | values | not set |", "|---|---|---|---|"]
     said = meanings()
     for each in settings._VARIABLES:
         names = ", else ".join(f"`{name}`" for name in each.names)
         values = "; ".join(each.kind.texts)
         meaning = said[each.field].replace("``", "`")
-        rows.append(f"| {names} | `{each.field}` | {values} | {each.empty} | {meaning} |")
+        rows.append(f"| {names}<br>`{each.field}` | {meaning} | {values} | {each.empty} |")
     yield "\n".join(rows)
 
 
