@@ -24,6 +24,7 @@ from rich.text import Text
 from tzero import events, locks
 from tzero.errors import InvalidArgument, NativeMissing, UnsupportedVersion
 from tzero.launches.tiers import tier
+from tzero.shown import first_line, in_cells
 
 __all__ = ["Installed", "KernelLaunches", "install", "installed", "uninstall"]
 
@@ -147,7 +148,8 @@ class Installed:
         whole = f"{self.launches:,} launches of {len(self.kernels)} kernels, {share} native"
         return f"{whole}\n{captured.get().rstrip()}" if self.kernels else whole
 
-    __repr__ = __str__
+    __repr__ = first_line
+    _repr_pretty_ = in_cells
 
 
 def installed() -> Installed:

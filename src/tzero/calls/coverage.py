@@ -25,6 +25,7 @@ from tzero.backends.triton import carried
 from tzero.backends.triton.write_request import Written
 from tzero.cache.digest import parse
 from tzero.errors import InvalidArgument, PretunedDamaged
+from tzero.shown import first_line, in_cells
 from tzero.tune import bundled
 from tzero.tune.records import Entry, Pretuned
 
@@ -115,7 +116,8 @@ class Coverage:
         whole = f"{len(self.kernels)} compiled kernels, {len(self.configs)} chosen configs"
         return f"{whole}\n{captured.get().rstrip()}"
 
-    __repr__ = __str__
+    __repr__ = first_line
+    _repr_pretty_ = in_cells
 
 
 def coverage() -> Coverage:
