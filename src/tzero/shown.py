@@ -6,9 +6,12 @@ what the values are.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["first_line", "in_cells"]
+if TYPE_CHECKING:
+    from rich.table import Table
+
+__all__ = ["drawn", "first_line", "in_cells"]
 
 
 def in_cells(self: Any, printer: Any, cycle: bool) -> None:
@@ -38,3 +41,19 @@ def first_line(self: Any) -> str:
     """
     first = next(iter(str(self).splitlines()), "")
     return f"<{type(self).__name__} {first}>"
+
+
+def drawn(table: Table, width: int) -> str:
+    """A table as plain text, whatever terminal or notebook it is for.
+
+    >>> from rich.table import Table
+    >>> print(drawn(Table("kernel", "launches", box=None), 80).split())
+    ['kernel', 'launches']
+    """
+    from rich.console import Console  # here: few values are tables
+
+    plain = {"no_color": True, "force_terminal": False, "force_jupyter": False}
+    console = Console(width=width, highlight=False, **plain)  # type: ignore[arg-type]
+    with console.capture() as captured:
+        console.print(table)
+    return captured.get().rstrip()
