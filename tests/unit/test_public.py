@@ -68,6 +68,7 @@ PUBLIC = {
         "BoundKernel",
         "Config",
         "ConstExpr",
+        "JitKernel",
         "Kernel",
         "Precompiled",
         "Range",

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from tzero.arguments.key import Key
 from tzero.config import Config
 from tzero.cures import cure
 from tzero.plans.plan import Plan
 from tzero.plans.planner import UNRECORDED
+from tzero.shown import first_line, in_cells
 
 __all__ = ["Explanation", "Made", "Replay", "Stats"]
 
@@ -49,6 +50,9 @@ class Stats(NamedTuple):
     def hits(self) -> int:
         """Calls that found their bound kernel."""
         return self.calls - self.unkeyed - (self.misses - self.bound_ahead)
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        in_cells(self, printer, cycle)
 
     def __str__(self) -> str:
         missed = self.misses - self.bound_ahead
@@ -117,6 +121,12 @@ class Explanation(NamedTuple):
     stages: Mapping[str, float] = MappingProxyType({})
     choice: str = ""
     replay: Replay | None = None
+
+    def __repr__(self) -> str:
+        return first_line(self)
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        in_cells(self, printer, cycle)
 
     @property
     def change(self) -> str:
