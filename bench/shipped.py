@@ -33,7 +33,7 @@ __all__ = ["main", "page"]
 
 RECORD = Path(__file__).parent / "results" / "serving-h200.json"
 TARGET = "cuda:90"
-PROCESSES = 5
+PROCESSES = 4
 
 _LAUNCH = """
 import os
@@ -128,7 +128,7 @@ def measured(folder: Path) -> dict[str, Any]:
         again = [_run(full, str(plain), "cuda", "disk") for _ in range(PROCESSES)]
         rows["triton"] = _summary(again)
         for size in ("65536", "4096"):
-            rows[f"first.{size}"] = _ratio([_run(full, str(calls), size, "cuda") for _ in range(5)])
+            rows[f"first.{size}"] = _ratio([_run(full, str(calls), size, "cuda") for _ in range(3)])
     return found
 
 
