@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from tzero.launches.bundles import load_bundle
     from tzero.launches.ranges import Range
     from tzero.reading.probes import constant
+    from tzero.tune.background import pause_tuning, wait_for_tuning
     from tzero.tune.shipping import pretuned, ship
     from tzero.tune.space import Space
 
@@ -89,6 +90,7 @@ __all__ = [
     "kernel",
     "load_bundle",
     "multi_kernel",
+    "pause_tuning",
     "precompile",
     "pretuned",
     "seal",
@@ -96,6 +98,7 @@ __all__ = [
     "specialize",
     "uninstall",
     "unseal",
+    "wait_for_tuning",
     "warmup",
 ]
 
@@ -117,6 +120,7 @@ _HOMES = {
     "kernel": "tzero.api.decorators",
     "load_bundle": "tzero.launches.bundles",
     "multi_kernel": "tzero.api.variants",
+    "pause_tuning": "tzero.tune.background",
     "precompile": "tzero.launches.ahead",
     "pretuned": "tzero.tune.shipping",
     "seal": "tzero.api.seal",
@@ -124,6 +128,7 @@ _HOMES = {
     "specialize": "tzero.calls.specialize",
     "uninstall": "tzero.api.install",
     "unseal": "tzero.api.seal",
+    "wait_for_tuning": "tzero.tune.background",
     "warmup": "tzero.calls.warming",
 }
 

@@ -191,7 +191,7 @@ def _copied(args: tuple[Any, ...]) -> list[_Copied]:
     events = []
     for device in devices:
         with torch.cuda.device(device):
-            events.append(torch.cuda.Event())
+            events.append(torch.cuda.Event())  # type: ignore[no-untyped-call]
             events[-1].record()
     return [_Copied(made, tuple(events))]
 
