@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from triton.backends.nvidia import driver as nvidia
 
-from tzero.adapters import triton_cuda, triton_modules
+from tzero.adapters import triton_driver, triton_modules
 
 library = ctypes.CDLL(sys.argv[1], ctypes.RTLD_GLOBAL)  # it has the name of libcuda
 library.heard.restype = ctypes.c_char_p
@@ -129,17 +129,17 @@ def modules():
 
 if __name__ == "__main__":
     theirs, launchers = modules()
-    ours = triton_cuda.driver_functions()
+    ours = triton_driver.driver_functions()
     heard = [[of_functions(theirs), of_functions(ours)]]
     for (types, values), module in zip(SIGNATURES, launchers, strict=False):
-        twin = triton_cuda.launcher(types)
+        twin = triton_driver.launcher(types)
         heard.append(
             [
                 [of_launcher(each.launch, types, given) for given in values]
                 for each in (module, twin)
             ]
         )
-    twin = triton_cuda.launcher(*DESCRIBED)
+    twin = triton_driver.launcher(*DESCRIBED)
     pairs = ((launchers[-1], theirs), (twin, ours))
     heard.append([of_descriptors(each.launch, functions) for each, functions in pairs])
     print(json.dumps(heard))

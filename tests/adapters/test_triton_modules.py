@@ -13,7 +13,7 @@ import pytest
 from triton.backends.nvidia import driver as nvidia
 
 from tests import warm
-from tzero.adapters import triton_cuda, triton_modules
+from tzero.adapters import triton_driver, triton_modules
 from tzero.events import Event, observe
 
 pytestmark = pytest.mark.skipif(
@@ -124,7 +124,7 @@ def test_what_shall_not_be_compiled_is_done_in_python(replaced: Any) -> None:
         functions = nvidia.compile_module_from_src("text", "cuda_utils")
         launcher = nvidia.compile_module_from_src(_text(), "__triton_launcher")
         nvidia.compile_module_from_src("text", "another")  # a module that nothing stands in for
-    assert functions.PyCUtensorMap is triton_cuda.TensorMap and callable(launcher.launch)
+    assert functions.PyCUtensorMap is triton_driver.TensorMap and callable(launcher.launch)
     assert replaced.compiled == ["another"]
     assert [each.kernel for each in seen] == ["cuda_utils", "__triton_launcher"]
     assert all("no bundle has it" in each.reason for each in seen)
@@ -151,7 +151,7 @@ def test_descriptors_are_made_and_read_by_the_same(
     monkeypatch.setattr(nvidia, "PyCUtensorMap", int, raising=False)  # a module made the functions
     nvidia.compile_module_from_src(_text(described), "__triton_launcher")
     assert replaced.compiled == ["__triton_launcher"]
-    monkeypatch.setattr(nvidia, "PyCUtensorMap", triton_cuda.TensorMap)
+    monkeypatch.setattr(nvidia, "PyCUtensorMap", triton_driver.TensorMap)
     replaced.ready["__triton_launcher"] = b"an object"  # which would read other memory
     assert callable(nvidia.compile_module_from_src(_text(described), "__triton_launcher").launch)
 

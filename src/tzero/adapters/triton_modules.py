@@ -26,7 +26,7 @@ from triton.backends.nvidia import driver as nvidia
 from triton.runtime import build as building
 
 from tzero import scratch, settings
-from tzero.adapters import triton_cuda
+from tzero.adapters import triton_driver
 from tzero.events import Event, emit
 
 __all__ = ["FAILURES", "build", "needed", "replace", "sources", "suffix"]
@@ -96,7 +96,7 @@ def build(name: str, source: str) -> bytes:
 def replace(find: Find, made: Made, spare: Spare) -> None:
     """Use modules that are ready, if `find` has them, instead of compiling; tell `made` of those
     that were compiled. Where `spare` says so, or no C compiler is found, functions in Python serve
-    instead (`triton_cuda`), with an event. Does nothing if this Triton compiles none."""
+    instead (`triton_driver`), with an event. Does nothing if this Triton compiles none."""
     if not needed():
         return
     make_launcher = nvidia.make_launcher
@@ -109,13 +109,13 @@ def replace(find: Find, made: Made, spare: Spare) -> None:
     def compile_module(src: str, name: str, *args: Any, **kwargs: Any) -> Any:
         def in_python(reason: str) -> Any:
             emit(Event("cache", name, f"Python calls CUDA's driver in its place: {reason}"))
-            return triton_cuda.driver_functions() if launcher is None else launcher.in_python()
+            return triton_driver.driver_functions() if launcher is None else launcher.in_python()
 
         launcher = _launcher_of(src)
         is_known = launcher is not None or name == _FUNCTIONS
         if launcher is not None and launcher.descriptors:
             # Its descriptors are those that the other module makes.
-            is_known = nvidia.PyCUtensorMap is triton_cuda.TensorMap
+            is_known = nvidia.PyCUtensorMap is triton_driver.TensorMap
             if is_known:
                 return in_python("so it makes tensor descriptors")
         found = find(name, src)
@@ -150,7 +150,7 @@ class _Launcher(NamedTuple):
     descriptors: Any
 
     def in_python(self) -> Any:
-        return triton_cuda.launcher(self.types, self.descriptors)
+        return triton_driver.launcher(self.types, self.descriptors)
 
 
 class _Latest(threading.local):

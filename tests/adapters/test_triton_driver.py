@@ -11,7 +11,7 @@ import pytest
 from triton.backends.nvidia import driver as nvidia
 
 from tests import warm
-from tzero.adapters import triton_cuda, triton_modules
+from tzero.adapters import triton_driver, triton_modules
 
 pytestmark = pytest.mark.skipif(
     not triton_modules.needed(), reason="this Triton compiles no modules for CUDA"
@@ -58,4 +58,4 @@ def test_tensor_descriptors_are_passed_by_value(heard: Any) -> None:
 def test_what_half_precision_cannot_hold_is_refused_before_the_launch() -> None:
     # Triton's module launches it, and raises then.
     with pytest.raises(OverflowError):
-        list(triton_cuda._read(["fp16"], [1e6]))
+        list(triton_driver._read(["fp16"], [1e6]))

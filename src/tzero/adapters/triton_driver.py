@@ -7,7 +7,7 @@ ctypes, which releases the GIL.
 
 Enters: the types of a kernel's arguments; then what Triton gives to the functions of its modules.
 Leaves: the same calls of libcuda, and the same errors. It must not know when they are used.
-`tests/adapters/test_triton_cuda.py` compares the calls with those of Triton's own modules.
+`tests/adapters/test_triton_driver.py` compares the calls with those of Triton's own modules.
 """
 
 from __future__ import annotations
