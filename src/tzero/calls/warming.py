@@ -118,8 +118,12 @@ def warmup(items: Iterable[tuple[Any, ...]] | str) -> tuple[Warmed, ...]:
     if isinstance(items, str):
         return (_from_coverage(items),)
     planned = [_planned(*item) for item in items]
-    with _bar(sum(len(each) for _, each in planned)) as advance:
-        return tuple(_warmed(kernel, each, advance) for kernel, each in planned)
+    current.is_asked, outer = True, current.is_asked
+    try:
+        with _bar(sum(len(each) for _, each in planned)) as advance:
+            return tuple(_warmed(kernel, each, advance) for kernel, each in planned)
+    finally:
+        current.is_asked = outer
 
 
 def _planned(kernel: Any, *given: Any) -> tuple[Any, list[Any]]:
