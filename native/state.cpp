@@ -82,6 +82,8 @@ int intern_all(Names &names) {
         {&names.enter, "__enter__"},
         {&names.exit, "__exit__"},
         {&names.timestamps, "timestamps"},
+        {&names.func, "func"},
+        {&names.args, "args"},
     };
     for (const auto &[name, text] : all) {
         if (intern(*name, text) < 0) return -1;

@@ -8,6 +8,7 @@
 #include "leaves.h"
 #include "memory.h"
 #include "profilers.h"
+#include "subscripts.h"
 #include "tensors.h"
 #include "versions.h"
 
@@ -26,7 +27,7 @@ struct Names {
     Ref kwargs, pre_hook, all_kwargs;
     Ref base, shape, strides, block_shape, padding, round_f32_to_tf32;
     Ref bound_run, function, launch_metadata, module, packed_metadata, get, data_ptr;
-    Ref name, function_name, enter, exit, timestamps;
+    Ref name, function_name, enter, exit, timestamps, func, args;
 };
 
 // The attributes of `triton.knobs.runtime`. Valid for this object, while its own dict is empty and
@@ -86,6 +87,7 @@ struct State {
     Ref const_expr;     // tzero.ConstExpr
     cuda::Driver cuda;
     cuda::Memory memory;
+    Subscripts subscripts;
 
     // Set by configure_plans().
     Torch torch;

@@ -32,6 +32,7 @@ from tzero.cpu.triton_compat import parameters
 from tzero.errors import LaunchFailed
 from tzero.launches.current_call import current
 from tzero.launches.python import Launching, PythonJit, finish
+from tzero.launches.subscripts import subscripts
 
 __all__ = [
     "BinaryDescription",
@@ -180,6 +181,8 @@ def configure(native: ModuleType) -> None:
         callable=triton_launch.JITCallable,
         descriptor=triton_launch.plain_descriptor(),
         size=torch.Size,
+        subscripts=subscripts,
+        partial=functools.partial,
         handle=handle_offset(),
     )
 
