@@ -237,16 +237,45 @@ PyObject *finished_in_python(const Call &call, const Spec &spec, PyObject *meta,
         spec.kernel.get(), call.grid.object, args.get(), number.get(), nullptr);
 }
 
+constexpr char misfit[] = "the value of an argument does not fit its parameter's type";
+
+// Launches as a graph of one launch, which costs the driver less.
+PyObject *launch_staged(const Call &call, const Spec &spec, const Facts &facts, graph::Kept &kept,
+                        const int32_t grid[3]) {
+    graph::Keeper &graphs = call.kernel->state->graphs;
+    const bool fits = pack(spec, facts.arguments, kept.graph.block(0));
+    kept.graph.grid(0, grid);
+    if (graphs.finish(*call.kernel->state, kept, fits ? 1 : 0) < 0) return nullptr;
+    if (!fits) return handed_over(call, misfit);
+    if (graphs.has_news() && graphs.report() < 0) return nullptr;
+    return kernel_returned(spec);
+}
+
+// Whether a launch is hot, and the graph to stage it in.
+bool take_graph(State &state, Spec &spec, void *stream, graph::Kept **out) {
+    if (spec.site == nullptr) spec.site = graph::site_of(spec);
+    if (!state.graphs.is_hot(state, *spec.site)) return false;
+    const auto is_of = [](const graph::Graph &) { return true; };
+    const auto work = [&] { return std::vector<graph::Work>{{&spec, nullptr}}; };
+    *out = state.graphs.take(state, *spec.site, stream, spec.device_id, state.profilers.look(),
+                             is_of, work);
+    return *out != nullptr;
+}
+
 PyObject *launch_with(const Call &call, const Form &form, Spec &spec, const Facts &facts,
                       void *stream, int32_t grid[3]) {
     if (off(Guard::grid)) {
         if (spec.first_grid[0] == 0) std::memcpy(spec.first_grid, grid, 3 * sizeof grid[0]);
         std::memcpy(grid, spec.first_grid, 3 * sizeof grid[0]);
     }
-    alignas(16) char block[stack_bytes];
-    if (!pack(spec, facts.arguments, block)) {
-        return handed_over(call, "the value of an argument does not fit its parameter's type");
+    if (!spec.on_cpu) {
+        graph::Kept *kept = nullptr;
+        if (take_graph(*call.kernel->state, spec, stream, &kept)) {
+            return launch_staged(call, spec, facts, *kept, grid);
+        }
     }
+    alignas(16) char block[stack_bytes];
+    if (!pack(spec, facts.arguments, block)) return handed_over(call, misfit);
     if (spec.on_cpu) return launch_on_cpu(call, form, spec, grid, block);
     if (run_on_cuda(*call.kernel->state, spec, grid, stream, block) < 0) return nullptr;
     return kernel_returned(spec);

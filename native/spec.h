@@ -4,6 +4,7 @@
 #include "python.h"
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -14,6 +15,10 @@
 #include "versions.h"
 
 namespace tzero {
+
+namespace graph {
+struct Site;
+}
 
 // How a parameter of the compiled kernel is laid out.
 #define TZERO_PARAMETER_TYPES(EACH)                                                              \
@@ -77,6 +82,7 @@ struct Spec {
     cuda::Binary binary;
     int device_id = -1;
     Ref name;
+    std::shared_ptr<graph::Site> site;  // of launches by itself, once there was one
 
     int32_t first_grid[3] = {0, 0, 0};  // for the mutation tests
     void *first_stream = nullptr;
