@@ -39,6 +39,32 @@ Kept::~Kept() {
     site.settings += graph.settings();
 }
 
+PyObject *described(const Site &site, size_t work) {
+    uint64_t launches = site.launches, settings = site.settings, bytes = 0;
+    size_t count = 0;
+    for (const auto &each : site.graphs) {
+        if (!each->graph.is_made()) continue;
+        ++count;
+        bytes += each->graph.device_bytes();
+        launches += each->graph.launches();
+        settings += each->graph.settings();
+    }
+    Ref plainly = Ref::steal(PyDict_New());
+    for (size_t k = 0; plainly && k < static_cast<size_t>(Plainly::count); ++k) {
+        const Ref number = Ref::steal(PyLong_FromUnsignedLongLong(site.plainly[k]));
+        if (!number || PyDict_SetItemString(plainly.get(), plainly_names[k], number.get()) < 0) {
+            return nullptr;
+        }
+    }
+    return plainly ? Py_BuildValue("(OnKsnKKKO)", site.name.get(), static_cast<Py_ssize_t>(work),
+                                   static_cast<unsigned long long>(site.calls), site.ended.c_str(),
+                                   static_cast<Py_ssize_t>(count),
+                                   static_cast<unsigned long long>(bytes),
+                                   static_cast<unsigned long long>(launches),
+                                   static_cast<unsigned long long>(settings), plainly.get())
+                   : nullptr;
+}
+
 Keeper::~Keeper() {
     drop_all("");
     for (Kept *each : kept_) each->keeper = nullptr;
@@ -103,12 +129,12 @@ bool Keeper::read_limits(State &state, PyObject *now) {
     limits_ = {level, static_cast<uint64_t>(hot), static_cast<uint64_t>(most),
                static_cast<uint64_t>(mebibytes) << 20};
     latest_ = Ref::borrow(now);
-    is_on_ = why_not(state).empty();
+    is_on_ = reason(state).empty();
     if (!is_on_) drop_all("the settings say so");
     return true;
 }
 
-std::string Keeper::why_not(State &state) {
+std::string Keeper::reason(State &state) {
     const char *watch = watched ? PyUnicode_AsUTF8(watched.get()) : "";
     if (watch == nullptr) {
         PyErr_Clear();

@@ -81,6 +81,11 @@ struct Kept {
     ~Kept();
 };
 
+// A site for `explain`: its name, pieces of work, calls without a graph, why there is no graph or "",
+// graphs, their bytes, launches and nodes that were set in all of them, and how often launches were
+// plain, by reason. Null with the Python error set.
+PyObject *described(const Site &site, size_t work);
+
 // What becomes a graph, from the settings of tzero.
 struct Limits {
     long level = 0;  // 0: nothing; 1: unless something watches launches; 2: everything
@@ -136,7 +141,10 @@ class Keeper {
     void drop_all(const char *why);
 
     // Why nothing becomes a graph; empty if hot work does.
-    std::string why_not(State &state);
+    std::string why_not(State &state) {
+        look_at_settings(state);
+        return reason(state);
+    }
 
     // Totals: graphs, bytes, graphs that were made, graphs that were dropped.
     size_t count() const { return kept_.size(); }
@@ -167,6 +175,7 @@ class Keeper {
     bool may_use(State &state, Kept &kept, bool is_profiled);
     bool look_at_settings(State &state);
     bool read_limits(State &state, PyObject *now);
+    std::string reason(State &state);
     bool profiles(State &state);
     void make(State &state, Kept &kept);
     void make_room(const Kept &but);

@@ -195,6 +195,10 @@ std::unique_ptr<Plan> plan_from(State &state, PyObject *description, size_t leav
 // Finds the runs of a plan.
 void find_runs(const State &state, Plan &plan);
 
+// The runs of a plan for `explain`, a tuple of what `graph::described` says of each; null with the
+// Python error set.
+PyObject *runs_of(const Plan &plan);
+
 // How a replay went.
 enum class Replayed {
     done,

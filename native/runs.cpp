@@ -64,6 +64,16 @@ void find_runs(const State &state, Plan &plan) {
     }
 }
 
+PyObject *runs_of(const Plan &plan) {
+    Ref made = Ref::steal(PyTuple_New(static_cast<Py_ssize_t>(plan.runs.size())));
+    for (size_t k = 0; made && k < plan.runs.size(); ++k) {
+        PyObject *each = graph::described(*plan.runs[k].site, plan.runs[k].work.size());
+        if (each == nullptr) return nullptr;
+        PyTuple_SET_ITEM(made.get(), static_cast<Py_ssize_t>(k), each);
+    }
+    return made.release();
+}
+
 graph::Work Plan::work(const Step &step, const Applied *applied) const {
     if (step.kind == Step::fill) return {nullptr, &fills[step.at].pattern};
     return {launched(step.at, applied).spec.get(), nullptr};
