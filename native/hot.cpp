@@ -8,6 +8,7 @@ namespace tzero::graph {
 namespace {
 
 constexpr unsigned non_blocking = 1;
+constexpr char by_settings[] = "no CUDA graph any more: the settings say so";
 constexpr uint64_t patience = 8;  // how much longer to wait after a graph that did not last
 
 std::string in_words(const State &state, const Outcome &outcome) {
@@ -19,6 +20,13 @@ std::string in_words(const State &state, const Outcome &outcome) {
 long integer_of(PyObject *settings, const Ref &name) {
     const Ref value = Ref::steal(PyObject_GetAttr(settings, name.get()));
     return value ? PyLong_AsLong(value.get()) : -1;
+}
+
+// Reports the failure of a graph as that of its first launch.
+void raise_of_first(const State &state, const Graph &graph, cuda::Result result) {
+    size_t at = 0;
+    while (at + 1 < graph.size() && graph.work(at).spec == nullptr) ++at;
+    raise_from_cuda(state, graph.work(at).spec, result, graph.grid_of(at));
 }
 
 }  // namespace
@@ -130,7 +138,7 @@ bool Keeper::read_limits(State &state, PyObject *now) {
                static_cast<uint64_t>(mebibytes) << 20};
     latest_ = Ref::borrow(now);
     is_on_ = reason(state).empty();
-    if (!is_on_) drop_all("the settings say so");
+    if (!is_on_) drop_all(by_settings);
     return true;
 }
 
@@ -236,8 +244,7 @@ int Keeper::finish(State &state, Kept &kept, size_t staged) {
             kept.site.ended = in_words(state, outcome);
             kept.is_doomed = true;
             if (is_done) {  // it must not be launched twice
-                raise_from_cuda(state, kept.graph.work(0).spec, outcome.result,
-                                kept.graph.grid_of(0));
+                raise_of_first(state, kept.graph, outcome.result);
                 is_raised = true;
             }
         }
@@ -247,7 +254,7 @@ int Keeper::finish(State &state, Kept &kept, size_t staged) {
     kept.is_busy = false;
     if (kept.is_doomed || !kept.graph.is_made()) {
         const std::string why = kept.site.ended;
-        drop(kept, why.empty() ? "the settings say so" : why);
+        drop(kept, why.empty() ? by_settings : why);
     }
     return is_raised ? -1 : 0;
 }
@@ -291,8 +298,8 @@ void Keeper::make(State &state, Kept &kept) {
     ++made_;
     site.calls = 0;
     const size_t size = kept.graph.size();
-    news(site, std::to_string(size) + (size == 1 ? " launch is" : " launches are") +
-                   " one CUDA graph");
+    news(site, std::to_string(size) +
+                   (size == 1 ? " launch is" : " launches and fills are") + " one CUDA graph");
     make_room(kept);
 }
 

@@ -440,8 +440,8 @@ def test_events_tell_what_becomes_a_graph() -> None:
             warm(kernel, x, y)
     told = [str(each) for each in seen if each.kind == "graph"]
     assert told == [
-        "five: graph: 5 launches are one CUDA graph",
-        "five: graph: the settings say so",
+        "five: graph: 5 launches and fills are one CUDA graph",
+        "five: graph: no CUDA graph any more: the settings say so",
     ], seen
 
 
