@@ -1,9 +1,9 @@
 """Plans whose launches are on "CUDA" without a GPU: tests/native/standin.c is the driver.
 
 Enters: host functions that launch `add` and `scale`, which the CPU backend compiles and records.
-Leaves: kernels that replay them natively, on a build of the native module of their own. Nothing of
-tzero is replaced: descriptions say that the binaries are CUDA's, the driver is a shared library that
-records its calls and does the work, and DLPack's table, which torch gives, names its stream.
+Leaves: kernels that replay them natively, in a native module of their own. Nothing of tzero is
+replaced: descriptions say that the binaries are CUDA's, the driver is a shared library that records
+its calls and does the work, and DLPack's table, which torch gives, names its stream.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import importlib.util
+import tempfile
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,7 +21,6 @@ import torch
 
 import tzero._native as installed
 from tests.native.native_plans import native_plan
-from tzero import settings
 from tzero.adapters import torch_profilers
 from tzero.adapters.torch_layout import in_a_new_thread
 from tzero.arguments.key import Options
@@ -28,7 +28,7 @@ from tzero.cpu import toolchain
 from tzero.launches.native import BinaryDescription, CudaDescription
 from tzero.plans.describe import FillDescription, LaunchDescription, PlanDescription
 
-__all__ = ["CALLS", "Driver", "driver", "kernel_of", "on_cuda"]
+__all__ = ["Driver", "driver", "kernel_of", "on_cuda"]
 
 SOURCE = Path(__file__).with_name("standin.c")
 FUNCTIONS = {"add": "standin_add", "scale": "standin_scale"}
@@ -50,8 +50,8 @@ class _ExchangeApi(ctypes.Structure):
 class Driver:
     """The stand-in for CUDA's driver."""
 
-    def __init__(self, path: Path) -> None:
-        self.library = ctypes.CDLL(str(path))
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self.library = library
         self.library.standin_calls.restype = ctypes.c_char_p
         self.library.standin_stream.argtypes = [ctypes.c_size_t]
 
@@ -87,14 +87,12 @@ class Driver:
 @functools.cache
 def driver() -> Driver:
     """The stand-in, loaded under the name of CUDA's driver, so that native code finds it."""
-    # In the folder of the test run: glibc finds a loaded library by the name that it has inside.
-    flags = ("-Wl,-soname,libcuda.so.1",)
-    text = SOURCE.read_text(encoding="utf-8")
-    binary = toolchain.find().build(text, "standin", [], flags, 0)
-    path = Path(settings.current().cache_dir or ".") / f"standin-{abs(hash(text)):x}.so"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(binary)
-    return Driver(path)
+    flags = ("-Wl,-soname,libcuda.so.1",)  # glibc finds a loaded library by the name inside it
+    binary = toolchain.find().build(SOURCE.read_text(encoding="utf-8"), "standin", [], flags, 0)
+    with tempfile.NamedTemporaryFile(suffix=".so") as file:
+        file.write(binary)
+        file.flush()
+        return Driver(ctypes.CDLL(file.name))
 
 
 def _capsule(library: Driver) -> Any:

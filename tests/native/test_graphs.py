@@ -1,5 +1,5 @@
 # mypy: allow-untyped-decorators
-"""What decides and counts about CUDA graphs, on a stand-in for CUDA's driver that records its calls.
+"""What decides and counts about CUDA graphs, on a stand-in for CUDA's driver.
 
 tests/gpu/test_graphs.py has the real driver.
 """
@@ -262,7 +262,7 @@ def test_a_tool_that_watches_launches_turns_graphs_off(cuda: Driver, xy: Any) ->
 
     module: Any = on_cuda().module
     watched = "compute-sanitizer is attached"
-    facts = {"settings": vars(settings._held), "tell": graphs._tell, "modules": dict()}
+    facts = {"settings": vars(settings._held), "tell": graphs._tell, "modules": {}}
     try:
         module.configure_graphs(**facts, watched=watched)
         kernel = kernel_of(three)
