@@ -88,12 +88,7 @@ COMPILER_VARIABLES: Mapping[str, tuple[str, ...]] = {
 """The variables that each compiler reads and that change what it makes. Their values are part of
 the keys of caches."""
 
-_LAUNCH_WATCHERS = (
-    ("CUDA_LAUNCH_BLOCKING", "CUDA_LAUNCH_BLOCKING is set"),
-    ("CUDA_INJECTION64_PATH", "a tool watches CUDA (CUDA_INJECTION64_PATH is set)"),
-    ("NVTX_INJECTION64_PATH", "a tool watches ranges (NVTX_INJECTION64_PATH is set)"),
-    ("CUDBG_APICLIENT_PID", "a debugger is attached (CUDBG_APICLIENT_PID is set)"),
-)
+_LAUNCH_WATCHERS = ("CUDA_LAUNCH_BLOCKING", "CUDA_INJECTION64_PATH", "CUDBG_APICLIENT_PID")
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -379,15 +374,13 @@ def read(environ: Mapping[str, str]) -> Settings:
 
 
 def launches_watched_by() -> str:
-    """Which tool the environment says watches each launch of CUDA; empty for none.
+    """Which variable says that a tool watches each launch of CUDA; empty for none.
 
     >>> launches_watched_by()
     ''
     """
-    for name, what in _LAUNCH_WATCHERS:
-        if os.environ.get(name, "0").strip() not in ("", "0"):
-            return what
-    return ""
+    there = (name for name in _LAUNCH_WATCHERS if os.environ.get(name, "0") not in ("", "0"))
+    return next((f"{name} is set" for name in there), "")
 
 
 def names() -> tuple[str, ...]:

@@ -320,6 +320,9 @@ def test_ids_are_the_ones_that_were_published() -> None:
         *(f"cuda.plan.{count}" for count in (2, 8, 16)),
         *(f"cuda.plan.{what}.{n}" for what in ("pooled", "cycling") for n in (2, 8, 16)),
         "cuda.plan.launches.5",
+        *(f"cuda.graphs.{which}" for which in ("pooled.1", "fresh.1", "jit.1")),
+        *(f"cuda.graphs.{which}" for which in ("fresh.5", "fresh.20")),
+        *(f"cuda.graphs.{which}" for which in ("cycling.1", "cycling.5", "mixed.5")),
         *(
             f"{device}sizes.{what}.{count}{five}"
             for what in ("new", "same")

@@ -69,7 +69,6 @@ def explanation(kernel: Kernel[..., Any], args: tuple[Any, ...]) -> Explanation:
         stages=kernel.stages(args, here),
         choice=_choice(kernel, here, given),
         replay=replay,
-        runs=() if replay is None else kernel.runs(args),
     )
 
 

@@ -21,7 +21,7 @@ from tzero.calls import explain
 from tzero.calls.bound import BoundKernel
 from tzero.calls.by_name import ByName
 from tzero.calls.given import AS_SET, as_in_call, given_options
-from tzero.calls.reports import Explanation, Made, Replay, Run, Stats
+from tzero.calls.reports import Explanation, Made, Replay, Stats
 from tzero.calls.stages import Stages
 from tzero.calls.warming import Warmable
 from tzero.config import Config
@@ -298,10 +298,6 @@ class Kernel(ByName, Warmable, Stages[R], Generic[P, R]):
     def replaying(self, plan: Plan, args: tuple[Any, ...]) -> Replay:
         """How a plan would be replayed for a call with these arguments, in order."""
         return Replay("in Python")
-
-    def runs(self, args: tuple[Any, ...]) -> tuple[Run, ...]:
-        """The launches on CUDA that may be a graph in a call with these arguments, in order."""
-        return ()
 
     def _made_so_far(self) -> Made:
         """How calls were made."""

@@ -251,15 +251,14 @@ class NativeCalls(Kernel[..., Any]):
         description = describe(self.native, plan)
         steps = () if description is None else python_functions(description)
         ran = tuple(dict.fromkeys((*explain.frames(look), *steps)))
-        return Replay("partly in Python", ", ".join(ran)) if ran else Replay("natively")
+        how = ("partly in Python", ", ".join(ran)) if ran else ("natively", "")
+        return Replay(*how, self._runs(given, named))
 
-    def runs(self, args: tuple[Any, ...]) -> tuple[Run, ...]:
-        """The runs of the plan of a call, if native code has it."""
-        given, named = self.ordered.spread(args)
-        found = self._look(None, *given, **named)
-        why = self.native.graphs()[4]
-        runs = [Run(*each) for each in found or ()]
-        return tuple(run._replace(ended=run.ended or why) for run in runs)
+    def _runs(self, given: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Run, ...]:
+        """The runs of the plan of a call."""
+        why_not = self.native.graphs()[4]
+        runs = (Run(*each) for each in self._look(None, *given, **named) or ())
+        return tuple(run._replace(ended=run.ended or why_not) for run in runs)
 
     def _why_in_python(self, plan: Plan, given: tuple[Any, ...], named: Mapping[str, Any]) -> str:
         """Why native code would leave the replay of a plan to Python; empty if it would not."""

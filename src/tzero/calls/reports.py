@@ -77,19 +77,6 @@ class Made(NamedTuple):
     unkeyed: int
 
 
-class Replay(NamedTuple):
-    """How a plan would be replayed. ``natively`` means that no Python code runs at all; ``partly in
-    Python`` that native code calls the Python functions that `why` names; ``in Python`` that Python
-    replays the plan, because of `why`.
-
-    >>> Replay("in Python", "an observer is on").how
-    'in Python'
-    """
-
-    how: Literal["natively", "partly in Python", "in Python"]
-    why: str = ""
-
-
 class Run(NamedTuple):
     """Launches and fills on CUDA that a plan makes one after another, and the CUDA graphs they
     became. `work` is how many there are. `calls` were made without a graph since there was one;
@@ -129,6 +116,21 @@ class Run(NamedTuple):
         return f"{text}; plain {', '.join(plainly)}" if plainly else text
 
 
+class Replay(NamedTuple):
+    """How a plan would be replayed. ``natively`` means that no Python code runs at all; ``partly in
+    Python`` that native code calls the Python functions that `why` names; ``in Python`` that Python
+    replays the plan, because of `why`. `runs` are its launches on CUDA, and the CUDA graphs that
+    these became.
+
+    >>> Replay("in Python", "an observer is on").how
+    'in Python'
+    """
+
+    how: Literal["natively", "partly in Python", "in Python"]
+    why: str = ""
+    runs: tuple[Run, ...] = ()
+
+
 class Explanation(NamedTuple):
     """Why a call would hit or miss, whether it would be replayed, and what that costs.
 
@@ -136,8 +138,7 @@ class Explanation(NamedTuple):
     why it would not be replayed, such as a guard that fails. `since` is the first difference from
     the last call that hit. `stages` are nanoseconds, measured by `explain`. `choice` is why the
     call has its config: pinned, cached, pretuned, nearest or tuned. `replay` says how the plan
-    would be replayed; None if the call would not be. `runs` are its launches on CUDA, and the CUDA
-    graphs that these became.
+    would be replayed; None if the call would not be.
 
     >>> print(Explanation("add", Key((int,)), True, None, "", tier=0))
     add: hit, the host function runs (tier 0)
@@ -156,7 +157,11 @@ class Explanation(NamedTuple):
     stages: Mapping[str, float] = MappingProxyType({})
     choice: str = ""
     replay: Replay | None = None
-    runs: tuple[Run, ...] = ()
+
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        """The launches on CUDA of a plan, and the CUDA graphs that these became."""
+        return () if self.replay is None else self.replay.runs
 
     def __str__(self) -> str:
         served = "the host function runs"
