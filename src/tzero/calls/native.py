@@ -251,8 +251,8 @@ class NativeCalls(Kernel[..., Any]):
         description = describe(self.native, plan)
         steps = () if description is None else python_functions(description)
         ran = tuple(dict.fromkeys((*explain.frames(look), *steps)))
-        how = ("partly in Python", ", ".join(ran)) if ran else ("natively", "")
-        return Replay(*how, self._runs(given, named))
+        runs = self._runs(given, named)
+        return Replay("partly in Python" if ran else "natively", ", ".join(ran), runs)
 
     def _runs(self, given: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Run, ...]:
         """The runs of the plan of a call."""
