@@ -139,6 +139,7 @@ bool Keeper::read_limits(State &state, PyObject *now) {
     latest_ = Ref::borrow(now);
     is_on_ = reason(state).empty();
     if (!is_on_) drop_all(by_settings);
+    make_room(nullptr);
     return true;
 }
 
@@ -148,7 +149,9 @@ std::string Keeper::reason(State &state) {
         PyErr_Clear();
         watch = "what watches launches cannot be told";
     }
-    if (limits_.level == 0 || limits_.most == 0) return "TZERO_GRAPHS or TZERO_GRAPHS_KEPT is 0";
+    if (limits_.level == 0) return "TZERO_GRAPHS is 0";
+    if (limits_.most == 0) return "TZERO_GRAPHS_KEPT is 0";
+    if (limits_.most_bytes == 0) return "TZERO_GRAPHS_MEMORY is 0";
     if (limits_.level == 1 && *watch != 0) return watch;
     if (state.cuda.graphs.missing != nullptr) {
         return std::string("the driver has no ") + state.cuda.graphs.missing;
@@ -156,8 +159,24 @@ std::string Keeper::reason(State &state) {
     return "";
 }
 
+// Whether a profiler of torch is on in any thread; also true if that cannot be told. One that looks at
+// the GPU alone has no callbacks in the thread.
+bool Keeper::torch_profiles(State &state) {
+    if (profilers_seen_.is(profilers.get())) return false;
+    profilers_seen_.clear();
+    if (!PyDict_CheckExact(profilers.get())) return false;
+    const uint64_t version = version_of(profilers.get());
+    PyObject *on = PyDict_GetItemWithError(profilers.get(), state.names.profiler_enabled.get());
+    if (on != Py_False) {
+        PyErr_Clear();
+        return true;
+    }
+    profilers_seen_.set(version);
+    return false;
+}
+
 // Whether Proton profiles; also true if that cannot be told. It may do so without hooks.
-bool Keeper::profiles(State &state) {
+bool Keeper::proton_profiles(State &state) {
     if (!modules_seen_.is(modules.get())) {
         const uint64_t version = version_of(modules.get());
         PyObject *module = PyDict_GetItemWithError(modules.get(), state.names.proton_flags.get());
@@ -205,7 +224,9 @@ bool Keeper::may_use(State &state, Kept &kept, bool is_profiled) {
         return false;
     };
     if (kept.is_busy) return plainly(Plainly::in_use);
-    if (limits_.level == 1 && (is_profiled || profiles(state))) return plainly(Plainly::profiled);
+    if (limits_.level == 1 && (is_profiled || torch_profiles(state) || proton_profiles(state))) {
+        return plainly(Plainly::profiled);
+    }
     if (state.cuda.is_capturing(kept.stream)) return plainly(Plainly::capturing);
     kept.is_busy = true;
     return true;
@@ -300,14 +321,14 @@ void Keeper::make(State &state, Kept &kept) {
     const size_t size = kept.graph.size();
     news(site, std::to_string(size) +
                    (size == 1 ? " launch is" : " launches and fills are") + " one CUDA graph");
-    make_room(kept);
+    make_room(&kept);
 }
 
-void Keeper::make_room(const Kept &but) {
+void Keeper::make_room(const Kept *but) {
     while (kept_.size() > limits_.most || bytes_ > limits_.most_bytes) {
         Kept *oldest = nullptr;
         for (Kept *each : kept_) {
-            if (each == &but || each->is_busy) continue;
+            if (each == but || each->is_busy) continue;
             if (oldest == nullptr || each->used < oldest->used) oldest = each;
         }
         if (oldest == nullptr) return;

@@ -102,8 +102,8 @@ class Keeper {
     ~Keeper();
 
     // Set by configure_graphs(): the dict with the settings in force; why launches are watched, or
-    // ""; what is told of graphs; sys.modules.
-    Ref settings, watched, tell, modules;
+    // ""; what is told of graphs; sys.modules; the dict of torch's profilers, or None.
+    Ref settings, watched, tell, modules, profilers;
 
     // Whether the site may have a graph now. Counts the call if it has none.
     bool is_hot(State &state, Site &site) {
@@ -160,7 +160,7 @@ class Keeper {
     }
 
     template <typename Visit> int each_reference(Visit visit) {
-        for (Ref *each : {&settings, &watched, &tell, &modules, &latest_, &proton_}) {
+        for (Ref *each : {&settings, &watched, &tell, &modules, &profilers, &latest_, &proton_}) {
             const int result = visit(*each);
             if (result != 0) return result;
         }
@@ -176,9 +176,10 @@ class Keeper {
     bool look_at_settings(State &state);
     bool read_limits(State &state, PyObject *now);
     std::string reason(State &state);
-    bool profiles(State &state);
+    bool torch_profiles(State &state);
+    bool proton_profiles(State &state);
     void make(State &state, Kept &kept);
-    void make_room(const Kept &but);
+    void make_room(const Kept *but);
     void drop(Kept &kept, const std::string &why);
     void news(const Site &site, const std::string &text);
     cuda::Stream capturing_on(State &state, int device);
@@ -198,7 +199,7 @@ class Keeper {
     std::vector<Kept *> kept_;
     std::vector<Capturing> capturing_;
     std::vector<std::pair<Ref, std::string>> news_;
-    Seen modules_seen_;
+    Seen modules_seen_, profilers_seen_;
     Ref proton_;  // Proton's flags, if it was imported
 };
 

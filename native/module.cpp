@@ -117,7 +117,9 @@ PyObject *configure(PyObject *module, PyObject *args, PyObject *kwargs) {
 }
 
 PyObject *open_cuda(PyObject *module, PyObject *) {
-    return PyBool_FromLong(state_of(module)->cuda.open());
+    State *state = state_of(module);
+    state->memory.open();
+    return PyBool_FromLong(state->cuda.open());
 }
 
 // -- plans ----------------------------------------------------------------------------------------
@@ -188,11 +190,13 @@ PyObject *configure_plans(PyObject *module, PyObject *args, PyObject *kwargs) {
 }
 
 PyObject *configure_graphs(PyObject *module, PyObject *args, PyObject *kwargs) {
-    static const char *const keywords[] = {"settings", "watched", "tell", "modules", nullptr};
+    static const char *const keywords[] = {"settings", "watched", "tell", "modules", "profilers",
+                                           nullptr};
     PyObject *settings = nullptr, *watched = nullptr, *tell = nullptr, *modules = nullptr;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$O!UOO!:configure_graphs",
+    PyObject *profilers = nullptr;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$O!UOO!O:configure_graphs",
                                      const_cast<char **>(keywords), &PyDict_Type, &settings,
-                                     &watched, &tell, &PyDict_Type, &modules)) {
+                                     &watched, &tell, &PyDict_Type, &modules, &profilers)) {
         return nullptr;
     }
     graph::Keeper &graphs = state_of(module)->graphs;
@@ -200,6 +204,7 @@ PyObject *configure_graphs(PyObject *module, PyObject *args, PyObject *kwargs) {
     graphs.watched = Ref::borrow(watched);
     graphs.tell = Ref::borrow(tell);
     graphs.modules = Ref::borrow(modules);
+    graphs.profilers = Ref::borrow(profilers);
     graphs.forget_settings();
     Py_RETURN_NONE;
 }
@@ -385,7 +390,10 @@ PyObject *set_guards_off(PyObject *, PyObject *names) {
 // The limits and enums that Python needs to describe kernels and plans. Python has no copies.
 int add_constants(PyObject *module) {
     const std::pair<const char *, size_t> limits[] = {
+        {"MAP_ALIGNMENT", cuda::map_alignment},
+        {"MAP_BYTES", cuda::map_bytes},
         {"MOST_ARGUMENTS", most_arguments},
+        {"MOST_MAPS", cuda::most_maps},
         {"MOST_PARAMETERS", most_parameters},
         {"MOST_SLOTS", plan::most_slots},
         {"HEAD_BYTES", head_bytes},
@@ -498,9 +506,9 @@ PyMethodDef methods[] = {
     {"configure_graphs",
      reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(configure_graphs)),
      METH_VARARGS | METH_KEYWORDS,
-     PyDoc_STR("configure_graphs($module, /, *, settings, watched, tell, modules)\n--\n\n"
-               "Set where the settings in force are, why launches are watched, or '', and what is "
-               "told of graphs: a kernel's name and a text.")},
+     PyDoc_STR("configure_graphs($module, /, *, settings, watched, tell, modules, profilers)\n"
+               "--\n\nSet where the settings in force are, why launches are watched, or '', what is "
+               "told of graphs, a kernel's name and a text, and where profilers say that they are on.")},
     {"graphs", graphs, METH_NOARGS,
      PyDoc_STR("graphs($module, /)\n--\n\nHow many graphs are kept, their bytes on the device, how "
                "many were made and dropped, and why there are none, or ''.")},

@@ -13,23 +13,24 @@ namespace tzero::plan {
 
 namespace {
 
+// The binary of a launch, or one of those in a plan over sizes.
+const Spec &binary_of(const Plan &plan, const Step &launch) {
+    const size_t at = plan.sized == nullptr ? launch.at
+                                            : plan.sized->launches[launch.at].variants.front().launch;
+    return *plan.launches[at].spec;
+}
+
 bool is_on_cuda(const State &state, const Plan &plan, const Step &step) {
     if (step.kind == Step::fill) {
         const Fill &fill = plan.fills[step.at];
         return fill.device >= 0 && fill.device == plan.device && state.cuda.can_fill(fill.pattern);
     }
-    return step.kind == Step::launch && plan.device >= 0;
+    return step.kind == Step::launch && plan.device >= 0 && binary_of(plan, step).is_plain;
 }
 
-// Whether a step ends a run, because it may do anything: it calls torch.
+// Whether a step that is not of a run ends it: it may do anything, as a call of torch does.
 bool is_between(const Step &step) {
-    return step.kind == Step::call || step.kind == Step::read || step.kind == Step::fill;
-}
-
-const cuda::Binary &first_binary(const Plan &plan, const Step &launch) {
-    const size_t at = plan.sized == nullptr ? launch.at
-                                            : plan.sized->launches[launch.at].variants.front().launch;
-    return plan.launches[at].spec->binary;
+    return step.kind != Step::allocate && step.kind != Step::view;
 }
 
 }  // namespace
@@ -58,7 +59,7 @@ void find_runs(const State &state, Plan &plan) {
         Step &first = plan.steps[run.work.front()];
         first.opens = static_cast<Py_ssize_t>(k);
         plan.steps[run.work.back()].closes = true;
-        if (first.kind == Step::launch && first_binary(plan, first).dependent) {
+        if (first.kind == Step::launch && binary_of(plan, first).binary.dependent) {
             run.site->ended = graph::overlaps;
         }
     }

@@ -74,6 +74,9 @@ int intern_all(Names &names) {
         {&names.function, "function"},
         {&names.launch_metadata, "launch_metadata"},
         {&names.module, "module"},
+        {&names.packed_metadata, "packed_metadata"},
+        {&names.get, "get"},
+        {&names.data_ptr, "data_ptr"},
         {&names.name, "name"},
         {&names.function_name, "__name__"},
         {&names.enter, "__enter__"},
@@ -87,6 +90,7 @@ int intern_all(Names &names) {
         {&names.proton_flags, "triton.profiler.flags"},
         {&names.flags, "flags"},
         {&names.profiling_on, "profiling_on"},
+        {&names.profiler_enabled, "_is_profiler_enabled"},
     };
     for (const auto &[name, text] : all) {
         if (intern(*name, text) < 0) return -1;

@@ -7,6 +7,7 @@
 #include "cuda.h"
 #include "hot.h"
 #include "leaves.h"
+#include "memory.h"
 #include "profilers.h"
 #include "tensors.h"
 #include "versions.h"
@@ -25,10 +26,10 @@ struct Names {
     Ref configs, arg_names, keys, cache, fn, values, nargs, best_config, run, grid, warmup, dtype;
     Ref kwargs, pre_hook, all_kwargs;
     Ref base, shape, strides, block_shape, padding, round_f32_to_tf32;
-    Ref bound_run, function, launch_metadata, module;
+    Ref bound_run, function, launch_metadata, module, packed_metadata, get, data_ptr;
     Ref name, function_name, enter, exit, timestamps;
     Ref graphs, graphs_after, graphs_kept, graphs_memory, kernel;
-    Ref proton_flags, flags, profiling_on;
+    Ref proton_flags, flags, profiling_on, profiler_enabled;
 };
 
 // The attributes of `triton.knobs.runtime`. Valid for this object, while its own dict is empty and
@@ -87,6 +88,7 @@ struct State {
     Ref current;        // of tzero.launches.current_call
     Ref const_expr;     // tzero.ConstExpr
     cuda::Driver cuda;
+    cuda::Memory memory;
 
     // Set by configure_plans().
     Torch torch;

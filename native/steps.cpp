@@ -275,7 +275,7 @@ Replay::Done Replay::launch(size_t number) {
 
 Replay::Done Replay::plain_launch(const Launch &step, const int32_t grid[3]) {
     const Spec &spec = *step.spec;
-    alignas(16) char block[stack_bytes];
+    alignas(block_alignment) char block[stack_bytes];
     if (!packed(step, block)) return Done::resume;
     if (!spec.on_cpu) {
         void *queue = nullptr;

@@ -150,8 +150,9 @@ def _jit() -> Case:
     }
 
     def check() -> None:
-        for call in contenders.values():
-            for _ in range(64):
+        for name in ("plain", "graph", "triton"):
+            call = contenders[name]
+            for _ in range(8 if name == "plain" else 64):
                 tensors[2].zero_()
                 call()
                 torch.testing.assert_close(tensors[2], inputs[0] + inputs[1])

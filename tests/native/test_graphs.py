@@ -226,6 +226,18 @@ def test_profilers_get_plain_launches(cuda: Driver, xy: Any) -> None:
     assert not plain_calls(cuda, kernel, *xy)
 
 
+def test_profilers_without_callbacks_get_plain_launches(cuda: Driver, xy: Any) -> None:
+    """One that looks at the GPU alone has none."""
+    kernel = kernel_of(three)
+    warm(kernel, *xy)
+    torch.autograd.profiler._set_is_profiler_enabled(True)
+    try:
+        assert plain_calls(cuda, kernel, *xy)
+    finally:
+        torch.autograd.profiler._set_is_profiler_enabled(False)
+    assert not plain_calls(cuda, kernel, *xy)
+
+
 def test_proton_gets_plain_launches(cuda: Driver, xy: Any) -> None:
     flags = pytest.importorskip("triton.profiler.flags").flags
     kernel = kernel_of(three)
@@ -241,7 +253,11 @@ def test_proton_gets_plain_launches(cuda: Driver, xy: Any) -> None:
 
 @pytest.mark.parametrize(
     ("changes", "said"),
-    [({"graphs": 0}, "TZERO_GRAPHS"), ({"graphs_kept": 0}, "TZERO_GRAPHS_KEPT")],
+    [
+        ({"graphs": 0}, "TZERO_GRAPHS is 0"),
+        ({"graphs_kept": 0}, "TZERO_GRAPHS_KEPT is 0"),
+        ({"graphs_memory": 0}, "TZERO_GRAPHS_MEMORY is 0"),
+    ],
     ids=str,
 )
 def test_settings_turn_graphs_off(cuda: Driver, xy: Any, changes: Any, said: str) -> None:
@@ -263,6 +279,7 @@ def test_a_tool_that_watches_launches_turns_graphs_off(cuda: Driver, xy: Any) ->
     module: Any = on_cuda().module
     watched = "compute-sanitizer is attached"
     facts = {"settings": vars(settings._held), "tell": graphs._tell, "modules": {}}
+    facts["profilers"] = None
     try:
         module.configure_graphs(**facts, watched=watched)
         kernel = kernel_of(three)
@@ -340,12 +357,24 @@ def test_a_limited_number_is_kept(cuda: Driver, xy: Any) -> None:
 
 
 def test_a_limited_number_of_bytes_is_kept(cuda: Driver, xy: Any) -> None:
-    kernels = [kernel_of(three), kernel_of(one)]
-    with settings.override(graphs_memory=0):
+    kernels = [kernel_of(three) for _ in range(12)]
+    with settings.override(graphs_memory=1):
         for kernel in kernels:
             warm(kernel, *xy)
-        assert cuda.alive() == 2  # the latest
-    assert on_cuda().module.graphs()[0] == 1
+        count, size, *_ = on_cuda().module.graphs()
+        assert 1 < count < 12
+        assert size <= 1 << 20
+        assert kernels[-1].explain(*xy).runs[0].graphs == 1
+
+
+def test_lower_limits_hold_at_once(cuda: Driver, xy: Any) -> None:
+    kernels = [kernel_of(three), kernel_of(mixed)]
+    for kernel in kernels:
+        warm(kernel, *xy)
+    assert on_cuda().module.graphs()[0] == 3
+    with settings.override(graphs_kept=1):
+        kernels[0](*xy)
+        assert on_cuda().module.graphs()[0] == 1
 
 
 def test_what_ends_is_destroyed(cuda: Driver, xy: Any) -> None:

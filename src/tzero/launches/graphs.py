@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 
 from tzero import events, settings
+from tzero.adapters import torch_profilers
 
 __all__ = ["configure", "watched_by"]
 
@@ -44,6 +45,7 @@ def configure(native: ModuleType) -> None:
         watched=watched_by(),
         tell=_tell,
         modules=sys.modules,
+        profilers=torch_profilers.switches(),
     )
 
 
