@@ -288,7 +288,7 @@ Replayed Replay::run(Ref *result) {
     const Replayed is_ready = ready();
     if (is_ready != Replayed::done) return is_ready;
     for (const Step &each : plan_.steps) {
-        const Done done = step(each);
+        const Done done = in_order(each);
         if (done == Done::yes) continue;
         if (done == Done::error) return Replayed::error;
         if (done == Done::differs) return Replayed::stale;
@@ -308,7 +308,9 @@ Replayed may_replay(State &state, PyObject *self, const Plan &plan, const Leaves
 Replayed replay(State &state, PyObject *self, const Plan &plan, const Leaves &leaves,
                 const Applied *applied, bool is_profiled, Ref *result) {
     Frame frame(plan.slots.size());
-    return Replay(state, self, plan, leaves, applied, is_profiled, frame).run(result);
+    const Replayed how = Replay(state, self, plan, leaves, applied, is_profiled, frame).run(result);
+    if (!state.graphs.has_news() || how == Replayed::error) return how;
+    return state.graphs.report() < 0 ? Replayed::error : how;
 }
 
 }  // namespace tzero::plan

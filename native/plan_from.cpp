@@ -36,6 +36,7 @@ class Maker {
             plan.wrong("sizes", "sizes with a launch for each launch step");
         }
         plan_->result = value(plan, "result");
+        find_runs(state_, *plan_);
         return std::move(plan_);
     }
 
