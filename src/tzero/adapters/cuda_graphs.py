@@ -151,11 +151,31 @@ def _kernel(handle: int) -> Node:
     result = _driver().cuGraphKernelNodeGetParams_v2(c_void_p(handle), byref(found))
     _check(result, "cuGraphKernelNodeGetParams")
     if found.extra:
-        raise CannotRead("a kernel has its parameters in one buffer")
-    sizes = _sizes(found.function or 0, found.kernel or 0)
-    blocks = tuple(ctypes.string_at(found.params[k], size) for k, size in enumerate(sizes))
-    shape = (found.function, found.kernel, tuple(found.grid), tuple(found.block), found.shared)
+        blocks: tuple[bytes, ...] = (_buffer(found.extra),)
+    else:
+        sizes = _sizes(found.function or 0, found.kernel or 0)
+        blocks = tuple(ctypes.string_at(found.params[k], size) for k, size in enumerate(sizes))
+    launched = (found.function, found.kernel, tuple(found.grid), tuple(found.block), found.shared)
+    shape = (*launched, bool(found.extra))
     return Node(handle, KERNEL, shape, blocks)
+
+
+def _buffer(extra: Any) -> bytes:
+    """The parameters of a kernel that was launched with all of them in one buffer: a list of names
+    and values, which ends with 0."""
+    found: dict[int, int] = {}
+    k = 0
+    while (name := extra[k]) is not None and k < 8:
+        found[name] = extra[k + 1]
+        k += 2
+    if set(found) != {_BUFFER, _SIZE}:
+        raise CannotRead("a kernel has its parameters in a way that is not known")
+    size = ctypes.cast(found[_SIZE], POINTER(c_size_t))[0]
+    return ctypes.string_at(found[_BUFFER], size)
+
+
+_BUFFER, _SIZE = 1, 2
+"""CU_LAUNCH_PARAM_BUFFER_POINTER and CU_LAUNCH_PARAM_BUFFER_SIZE."""
 
 
 @functools.lru_cache(4096)
