@@ -23,22 +23,23 @@ Answer Replay::watches_hold() {
         off(Guard::plan_versions) ||
         std::all_of(plan_.namespaces.begin(), plan_.namespaces.end(),
                     [](const Namespace &each) { return each.seen.is(each.dict.get()); });
-    uint64_t before[most_namespaces];
-    if (!unchanged) {
-        for (size_t k = 0; k < plan_.namespaces.size(); ++k) {
-            before[k] = version_of(plan_.namespaces[k].dict.get());
+    if (unchanged) {
+        for (const size_t k : plan_.unversioned) {
+            if (plan_.watches[k].holds_at_a_glance()) continue;
+            const Answer answer = plan_.watches[k].holds(&ran_python_);
+            if (answer != Answer::yes) return answer;
         }
+        return watched_tensors_hold();
+    }
+    uint64_t before[most_namespaces];
+    for (size_t k = 0; k < plan_.namespaces.size(); ++k) {
+        before[k] = version_of(plan_.namespaces[k].dict.get());
     }
     for (const Watch &watch : plan_.watches) {
-        if (unchanged && watch.by_version) continue;
         const Answer answer = watch.holds(&ran_python_);
         if (answer != Answer::yes) return answer;
     }
-    if (!unchanged) {
-        for (size_t k = 0; k < plan_.namespaces.size(); ++k) {
-            plan_.namespaces[k].seen.set(before[k]);
-        }
-    }
+    for (size_t k = 0; k < plan_.namespaces.size(); ++k) plan_.namespaces[k].seen.set(before[k]);
     return watched_tensors_hold();
 }
 
@@ -287,8 +288,11 @@ Replayed Replay::ready() {
 Replayed Replay::run(Ref *result) {
     const Replayed is_ready = ready();
     if (is_ready != Replayed::done) return is_ready;
-    for (const Step &each : plan_.steps) {
-        const Done done = step(each);
+    for (size_t k = 0; k < plan_.steps.size(); ++k) {
+        const Step &each = plan_.steps[k];
+        bool is_made = false;
+        const Done done = each.kind == Step::part ? part(plan_.parts[each.at], &is_made) : step(each);
+        if (is_made) k = plan_.parts[each.at].after - 1;
         if (done == Done::yes) continue;
         if (done == Done::error) return Replayed::error;
         if (done == Done::differs) return Replayed::stale;

@@ -65,6 +65,9 @@ class Replay {
     bool packed(const Launch &step, char *block) const;
     Done failed(const Launch &step, const int32_t grid[3], int outcome) const;
     Done view(const View &step);
+    Done part(const Part &part, bool *is_made);
+    Done captured(const Part &part, void *queue, Answer *answer);
+    Ref tensors(const Part &part) const;
 
     bool is_current(int device) const;
     Answer may_use_again(const Allocate &step, void **queue);

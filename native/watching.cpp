@@ -126,6 +126,7 @@ Answer answered(int truth) {
 }  // namespace
 
 PyObject *Watch::now() const {
+    if (object) return object.get();
     return in_cell ? PyCell_GET(where.get()) : PyDict_GetItemWithError(where.get(), name.get());
 }
 

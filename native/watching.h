@@ -28,12 +28,22 @@ struct Watch {
     Ref name;   // in the dict
     Ref value;
     Ref function;  // of a `check`, or `kept`
+    Ref object;    // what a guard on an object is about, which is in a dict of its own
     Kind kind = same;
     bool in_cell = false;
     bool by_version = false;  // it holds while its dict has the same version
 
     // What the name holds now, borrowed; null if nothing, or with the Python error set.
     PyObject *now() const;
+
+    // Whether it holds, for the kinds of which there are most; if not, `holds` decides.
+    bool holds_at_a_glance() const {
+        PyObject *about = object.get();
+        if (about == nullptr) return false;
+        if (kind == of_class) return reinterpret_cast<PyObject *>(Py_TYPE(about)) == value.get();
+        return kind == items && PyODict_CheckExact(about) && PyODict_SIZE(about) == 0 &&
+               PyTuple_GET_SIZE(value.get()) == 0;
+    }
 
     // Whether the fact still holds. Sets `ran_python` if Python code may have run.
     Answer holds(bool *ran_python) const;

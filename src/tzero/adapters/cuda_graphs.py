@@ -78,12 +78,13 @@ class FillParams(Structure):
 
 class Node(NamedTuple):
     """A node: its handle, its type, what besides addresses must be the same in another capture of
-    the same work, and the blocks of bytes of its parameters."""
+    the same work, the blocks of bytes of its parameters, and the whole description of a kernel."""
 
     handle: int
     kind: int
     shape: tuple[Any, ...]
     blocks: tuple[bytes, ...]
+    params: bytes = b""
 
 
 @functools.cache
@@ -101,7 +102,8 @@ def _check(result: int, what: str) -> None:
 def nodes(graph: int) -> list[Node]:
     """The nodes of a graph in the order in which they run; `CannotRead` unless each has one
     successor."""
-    return [_read(handle) for handle in _chain(graph)]
+    sizes: dict[int, tuple[int, ...]] = {}  # of the parameters of each function
+    return [_read(handle, sizes) for handle in _chain(graph)]
 
 
 def _chain(graph: int) -> list[int]:
@@ -112,8 +114,9 @@ def _chain(graph: int) -> list[int]:
     edges = c_size_t()
     _check(_driver().cuGraphGetEdges(c_void_p(graph), None, None, byref(edges)), "cuGraphGetEdges")
     starts, ends = (c_void_p * edges.value)(), (c_void_p * edges.value)()
-    result = _driver().cuGraphGetEdges(c_void_p(graph), starts, ends, byref(edges))
-    _check(result, "cuGraphGetEdges")
+    if edges.value:
+        result = _driver().cuGraphGetEdges(c_void_p(graph), starts, ends, byref(edges))
+        _check(result, "cuGraphGetEdges")
     after = dict(zip(starts, ends, strict=True))
     firsts = set(found) - set(ends)
     if len(after) != len(starts) or len(firsts) > 1 or len(starts) + 1 != max(1, len(found)):
@@ -126,15 +129,17 @@ def _chain(graph: int) -> list[int]:
     return order
 
 
-def _read(handle: int) -> Node:
+def _read(handle: int, sizes: dict[int, tuple[int, ...]]) -> Node:
     kind = c_int()
     _check(_driver().cuGraphNodeGetType(c_void_p(handle), byref(kind)), "cuGraphNodeGetType")
     if kind.value == KERNEL:
-        return _kernel(handle)
+        return _kernel(handle, sizes)
     if kind.value == COPY:
         copy = CopyParams()
         result = _driver().cuGraphMemcpyNodeGetParams(c_void_p(handle), byref(copy))
         _check(result, "cuGraphMemcpyNodeGetParams")
+        if copy.source_memory == _HOST or copy.target_memory == _HOST:
+            raise CannotRead("it copies from or to the host's memory")
         return Node(handle, COPY, (copy.source_memory, copy.target_memory), (bytes(copy),))
     if kind.value == FILL:
         fill = FillParams()
@@ -146,18 +151,21 @@ def _read(handle: int) -> Node:
     raise CannotRead(f"it holds {_NAMES.get(kind.value, f'a node of type {kind.value}')}")
 
 
-def _kernel(handle: int) -> Node:
+def _kernel(handle: int, known: dict[int, tuple[int, ...]]) -> Node:
     found = KernelParams()
     result = _driver().cuGraphKernelNodeGetParams_v2(c_void_p(handle), byref(found))
     _check(result, "cuGraphKernelNodeGetParams")
     if found.extra:
         blocks: tuple[bytes, ...] = (_buffer(found.extra),)
     else:
-        sizes = _sizes(found.function or 0, found.kernel or 0)
+        key = found.function or found.kernel or 0
+        if key not in known:
+            known[key] = _sizes(found.function or 0, found.kernel or 0)
+        sizes = known[key]
         blocks = tuple(ctypes.string_at(found.params[k], size) for k, size in enumerate(sizes))
     launched = (found.function, found.kernel, tuple(found.grid), tuple(found.block), found.shared)
     shape = (*launched, bool(found.extra))
-    return Node(handle, KERNEL, shape, blocks)
+    return Node(handle, KERNEL, shape, blocks, bytes(found))
 
 
 def _buffer(extra: Any) -> bytes:
@@ -174,11 +182,13 @@ def _buffer(extra: Any) -> bytes:
     return ctypes.string_at(found[_BUFFER], size)
 
 
+_HOST = 1
+"""CU_MEMORYTYPE_HOST."""
+
 _BUFFER, _SIZE = 1, 2
 """CU_LAUNCH_PARAM_BUFFER_POINTER and CU_LAUNCH_PARAM_BUFFER_SIZE."""
 
 
-@functools.lru_cache(4096)
 def _sizes(function: int, kernel: int) -> tuple[int, ...]:
     """The sizes of a kernel's parameters. The driver says that there is no such parameter after the
     last."""

@@ -50,6 +50,7 @@ from tzero.plans import torch_ops
 from tzero.plans.call_sizes import LaunchSizes
 from tzero.plans.frames import Stack, is_timed
 from tzero.plans.grids import Meta
+from tzero.plans.parts import parted
 from tzero.plans.plan import (
     Constant,
     Launch,
@@ -76,7 +77,24 @@ from tzero.reading.special import Callee
 from tzero.reading.world import World
 from tzero.symbolic.formulas import Source
 
-__all__ = ["HELD", "NO_LAUNCH", "SHARED", "Recorder", "Subject", "failure", "unfollowed"]
+__all__ = [
+    "HELD",
+    "NO_LAUNCH",
+    "SHARED",
+    "Graphed",
+    "Recorder",
+    "Subject",
+    "failure",
+    "unfollowed",
+]
+
+
+class Graphed(NamedTuple):
+    """Which work becomes CUDA graphs: that of a type of device, except for some functions, by name,
+    each with the reason."""
+
+    kind: str
+    odd: Mapping[str, str]
 
 
 class Subject(NamedTuple):
@@ -101,6 +119,8 @@ class Subject(NamedTuple):
     by_value: frozenset[int] = frozenset()
     """The leaves that are numbers of which plans must have the value, whatever is done with
     them."""
+    graphed: Graphed | None = None
+    """Set if the work of the call becomes CUDA graphs: then it need not launch a kernel."""
 
 
 def failure(error: Exception) -> Refusal:
@@ -476,6 +496,8 @@ class Recorder:
             value,
             self.subject.code.co_filename,
         )
+        if self.subject.graphed is not None:
+            return parted(plan, self.slots.tensors, *self.subject.graphed)
         return plan if self.sizes is None else sized(plan, self.sizes)
 
     def _result(self, result: Any) -> Value:
@@ -503,7 +525,7 @@ class Recorder:
         return any(guard.value is function for guard in self.guards)
 
     def _settled(self) -> None:
-        if not any(isinstance(step, Launch) for step in self.steps):
+        if self.subject.graphed is None and not any(isinstance(s, Launch) for s in self.steps):
             raise NotAStep(NO_LAUNCH)
         for slot, tensor in zip(self.slots.all, self.slots.tensors, strict=True):
             geometry = (slot.dtype, slot.size, slot.stride)

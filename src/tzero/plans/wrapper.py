@@ -512,10 +512,12 @@ def resume(
     held: Sequence[Any],
     given: Sequence[Any],
     drifted: Drifted = _raise,
+    stop: int | None = None,
 ) -> Any:
     """Run the steps of a plan from `start` on; none of them reads a value. `held` are the tensors
     of the slots so far, None for views that were not made yet; `given` are the leaves of the
-    arguments."""
+    arguments. Returns the plan's result; with `stop`, only the steps before that one are made, and
+    the tensors of the slots returned. What is in the slot of an allocation is used for it."""
     slots = list(held)
     views = {step.slot: step for step in plan.steps if isinstance(step, View)}
 
@@ -547,8 +549,8 @@ def resume(
         for k, each in known.items():
             slots[k] = each
 
-    for step in plan.steps[start:]:
-        if isinstance(step, Allocate):
+    for step in plan.steps[start:stop]:
+        if isinstance(step, Allocate) and slots[step.slot] is None:
             slots[step.slot] = made_as(plan.slots[step.slot])
         elif isinstance(step, Fill):
             tensor(step.slot).data.fill_(step.value)
@@ -558,7 +560,7 @@ def resume(
             names = [parameter.name for parameter in step.function.params]
             args, kwargs = step.spelled(names, value)
             step.function[step.grid](*args, **kwargs)
-    return value(plan.result)
+    return value(plan.result) if stop is None else slots
 
 
 def _named(call: Call, value: Callable[[Value], Any]) -> dict[str, Any]:

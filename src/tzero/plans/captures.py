@@ -1,0 +1,487 @@
+"""Captures the parts of plans as CUDA graphs, and finds the inputs in them.
+
+    a part, its tensors ── captured again and again ──► nodes, and where each holds an input's address
+                                                    └ an error: the part runs step by step
+
+Enters: a part of a plan, and the tensors of a call. Leaves: a `GraphDescription`, which native code
+launches with the addresses of later calls. It must not know when a plan is valid.
+
+Nothing of a capture runs, so that the addresses in it need not be those of the call. Two captures
+have each input elsewhere, each moved by a distance of its own. A word of a node's parameters that
+differs from the capture of the call itself must be an address in the memory of one input, and differ
+by just what that input was moved by, in both. An input that some word depends on in another way is
+copied into memory of the graph first, if nothing changes it; otherwise it is fixed: the graph is for
+this address of it. So are tensors of the world, such as weights, which rarely move.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import torch
+
+from tzero.adapters import torch_graphs
+from tzero.adapters.cuda_graphs import COPY, FILL, KERNEL, CannotRead, Node, nodes
+from tzero.fallbacks import Fallbacks
+from tzero.plans.parts import called
+from tzero.plans.plan import Part, Plan
+from tzero.plans.wrapper import Drifted, resume
+
+__all__ = [
+    "Capturing",
+    "GraphDescription",
+    "NodeDescription",
+    "Odd",
+    "Stopped",
+    "Words",
+    "made_in_order",
+]
+
+_MOST_CAPTURES = 16
+"""How often a part is captured, for other addresses of what is fixed or other alignments."""
+
+_MOST_SEARCHED = 64
+"""Among so many inputs it is searched for those that must be fixed."""
+
+_MOST_COPIED = 1 << 24
+"""An input with more bytes is not copied into the graph's memory."""
+
+_MOST_SET = 3
+"""An input that more steps read is copied, if it is only read: one copy is set, not each kernel."""
+
+_WORD = 8
+_ALIGNMENT = 512
+"""Addresses are moved by multiples of it, so that libraries choose the same kernels."""
+
+
+class NodeDescription(NamedTuple):
+    """A node of a graph whose parameters hold addresses of inputs: `places` are the number of the
+    input, the block, the offset there, and the distance from the input's own address."""
+
+    kind: int
+    handle: int
+    params: bytes
+    blocks: tuple[bytes, ...]
+    places: tuple[tuple[int, int, int, int], ...]
+
+
+class GraphDescription(NamedTuple):
+    """A graph, and what it is for: `fixed` inputs have these addresses, `aligned` ones are divided
+    by these powers of two, up to 256. `apart` are pairs of inputs whose memory must not overlap,
+    each with its bytes. `addresses` are those in the graph; `kept` owns it."""
+
+    graph: int
+    kept: Any
+    setting: int
+    fixed: tuple[tuple[int, int], ...]
+    aligned: tuple[tuple[int, int], ...]
+    apart: tuple[tuple[int, int, int, int], ...]
+    nodes: tuple[NodeDescription, ...]
+    addresses: tuple[int, ...]
+
+
+class Odd(Exception):
+    """Some words of a graph are not explained by the addresses of its inputs.
+
+    >>> str(Odd("a parameter has another size in another capture"))
+    'a parameter has another size in another capture'
+    """
+
+
+class Capturing:
+    """The captured parts of one kernel's plans. `odd` are the names of functions that cannot be
+    captured, and why: from then on they are between parts. `forget` ends the plan of a part, so that
+    the next call is recorded again; `drifted` raises if a torch function returns something else.
+
+    ::
+
+        Capturing(native, Fallbacks("step"), {}, forget, drifted)
+    """
+
+    def __init__(
+        self,
+        native: ModuleType,
+        fallbacks: Fallbacks,
+        odd: dict[str, str],
+        forget: Callable[[Plan], None],
+        drifted: Drifted,
+    ) -> None:
+        self._native = native
+        self.fallbacks = fallbacks
+        self.odd = odd
+        self.forget = forget
+        self.drifted = drifted
+        self._parts: weakref.WeakValueDictionary[tuple[int, int], _Graphs]
+        self._parts = weakref.WeakValueDictionary()
+
+    def of(self, plan: Plan, part: Part) -> Any:
+        """What launches the graphs of a part: an object of native code."""
+        graphs = _Graphs(self, plan, part)
+        self._parts[id(plan), part.first] = graphs
+        device = next(plan.slots[k].device for k in (*part.inputs, *part.outputs))
+        count = len(part.inputs) + len(part.outputs)
+        return self._native.Captures(
+            device.index or 0, count, torch_graphs.setting, graphs.make, graphs.failed
+        )
+
+    def ways(self, plan: Plan) -> Iterator[str]:
+        """Which way each input of the captured parts takes, as lines of text."""
+        for part in plan.parts:
+            graphs = self._parts.get((id(plan), part.first))
+            if graphs is not None:
+                yield from graphs.ways()
+
+
+class _Graphs:
+    """The graphs of one part."""
+
+    def __init__(self, owner: Capturing, plan: Plan, part: Part) -> None:
+        self.owner = owner
+        self.plan = plan
+        self.part = part
+        self.slots = (*part.inputs, *part.outputs)
+        self.pinned = {
+            k for k, slot in enumerate(part.inputs) if plan.slots[slot].guard is not None
+        }
+        self.buffers: dict[int, torch.Tensor] = {}
+        self.captures = 0
+        self.places: dict[int, int] = {}  # how many words hold each input's address
+
+    def failed(self, name: str) -> None:
+        """Native code has dropped a graph."""
+        self.owner.fallbacks.lasting(f"not as a CUDA graph: CUDA refused it ({name})")
+
+    def make(self, tensors: tuple[torch.Tensor, ...]) -> GraphDescription | bool | None:
+        """A graph for tensors like these. None if there is none now, False if there will be
+        none."""
+        if torch.cuda.is_current_stream_capturing():
+            return None
+        if any(each is None for each in tensors):
+            return self._refused("an input is not made as a tensor")
+        self.captures += 1
+        if self.captures > _MOST_CAPTURES:
+            return self._refused("what must stay in its place moves all the time")
+        try:
+            return self._made(tensors)
+        except CannotRead as why:
+            return self._refused(str(why))
+        except Stopped as stopped:
+            return self._cut(stopped)
+        except RuntimeError as error:  # torch, or CUDA
+            return self._refused((str(error).splitlines() or ["an error"])[0][:200])
+
+    def _refused(self, reason: str) -> bool:
+        self.owner.fallbacks.lasting(f"not as a CUDA graph: {reason}")
+        return False
+
+    def _cut(self, stopped: Stopped) -> bool:
+        """A step cannot be captured: from now on it is between two parts."""
+        reason = f"it cannot be captured ({stopped.reason})"
+        self.owner.fallbacks.lasting(f"{stopped.name} is not in a CUDA graph: {reason}")
+        self.owner.odd[stopped.name] = reason
+        self.owner.forget(self.plan)
+        return False
+
+    # -- capturing -----------------------------------------------------------------------------
+
+    def _made(self, tensors: tuple[torch.Tensor, ...]) -> GraphDescription:
+        setting = torch_graphs.setting()
+        self._buffers(tensors, self._worth_copying(tensors))
+        self._captured(tensors)  # the first one allocates what the others find
+        try:
+            found = self._compared(tensors, self._moving(tensors))
+        except Odd:
+            culprits = self._culprits(tensors, self._moving(tensors))
+            copied = {k for k in culprits if k in self._readable(tensors)}
+            self.pinned.update(culprits - copied)
+            self._buffers(tensors, copied | set(self.buffers))
+            self._captured(tensors)
+            try:
+                found = self._compared(tensors, self._moving(tensors))
+            except Odd as odd:
+                raise CannotRead(str(odd)) from odd
+        return self._described(tensors, setting, found)
+
+    def _moving(self, tensors: Sequence[torch.Tensor]) -> list[int]:
+        """The inputs and outputs whose addresses may be others in each call."""
+        return [k for k, each in enumerate(tensors) if k not in self.pinned and each.numel() > 0]
+
+    def _readable(self, tensors: Sequence[torch.Tensor]) -> dict[int, int]:
+        """The inputs that may be copied into the graph's memory, and how many steps read each."""
+        readers = dict(self.part.read)
+        return {
+            k: readers[slot]
+            for k, slot in enumerate(self.part.inputs)
+            if slot in readers and k not in self.pinned and tensors[k].nbytes <= _MOST_COPIED
+        }
+
+    def _worth_copying(self, tensors: Sequence[torch.Tensor]) -> set[int]:
+        """The inputs that take less time to copy than to set in each kernel."""
+        found = self._readable(tensors).items()
+        return {k for k, count in found if count > _MOST_SET and tensors[k].nbytes > 0}
+
+    def _buffers(self, tensors: Sequence[torch.Tensor], which: Iterable[int]) -> None:
+        self.buffers = {k: torch.empty_like(tensors[k]) for k in sorted(which)}
+
+    def _compared(self, tensors: Sequence[torch.Tensor], moving: Sequence[int]) -> _Compared:
+        """A graph, and the places of the inputs in it; `Odd` if these do not explain in what it
+        differs from graphs with the inputs elsewhere."""
+        spans = {k: _span(tensors[k]) for k in moving}
+        one = {k: _ALIGNMENT * (7 * n + 3) for n, k in enumerate(moving)}
+        other = {k: _ALIGNMENT * (5 * (len(moving) - n) + 1) for n, k in enumerate(moving)}
+        first = self._captured(tensors)[1]
+        moved = self._captured(_moved(tensors, one))[1]
+        graph, last = self._captured(tensors)
+        words = Words(last, spans)
+        words.repeated(first)
+        words.moved(moved, one)
+        words.moved(self._captured(_moved(tensors, other))[1], other)
+        if words.odd():  # what nobody has set may differ from capture to capture
+            words.repeated(self._captured(tensors)[1])
+            words.repeated_moved(moved, self._captured(_moved(tensors, one))[1])
+        if words.odd():
+            raise Odd(words.odd())
+        return _Compared(graph, last, words.places())
+
+    def _culprits(self, tensors: Sequence[torch.Tensor], moving: Sequence[int]) -> set[int]:
+        """The inputs on whose addresses words depend that are no such address."""
+        if len(moving) > _MOST_SEARCHED:
+            return set(moving)
+        found = set()
+        for k in moving:
+            try:
+                self._compared(tensors, [k])
+            except Odd:
+                found.add(k)
+        return found or set(moving)
+
+    def _captured(
+        self, tensors: Sequence[torch.Tensor]
+    ) -> tuple[torch_graphs.Captured, list[Node]]:
+        device = tensors[0].device
+        graph = torch_graphs.capture(device, lambda: self._run(tensors))
+        return graph, nodes(graph.handle)
+
+    def _run(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Make the steps of the part with these tensors, or with copies of them."""
+        used = list(tensors)
+        for k, buffer in self.buffers.items():
+            used[k] = buffer.copy_(tensors[k])
+        made_in_order(self.plan, self.part, used, self.owner.drifted)
+
+    def _described(
+        self, tensors: Sequence[torch.Tensor], setting: int, found: _Compared
+    ) -> GraphDescription:
+        graph, before, places = found
+        moving = self._moving(tensors)
+        addresses = tuple(tensor.data_ptr() for tensor in tensors)
+        self.places = {k: 0 for k in moving}
+        for each in places.values():
+            for place in each:
+                self.places[place[0]] += 1
+        sizes = [_span(each)[1] - _span(each)[0] if each.numel() else 0 for each in tensors]
+        read = {slot for slot, _ in self.part.read}
+        others = [k for k, slot in enumerate(self.slots) if slot not in read and sizes[k]]
+        return GraphDescription(
+            graph.handle,
+            (graph, dict(self.buffers)),
+            setting,
+            tuple((k, addresses[k]) for k in sorted(self.pinned)),
+            tuple((k, _alignment(addresses[k])) for k in moving),
+            tuple((k, sizes[k], other, sizes[other]) for k in self.buffers for other in others),
+            tuple(_described(before[k], each) for k, each in places.items()),
+            addresses,
+        )
+
+    # -- for `explain` -------------------------------------------------------------------------
+
+    def ways(self) -> Iterator[str]:
+        """Which way each input takes."""
+        if not self.captures:
+            return
+        names = [self.plan.slots[slot].name for slot in self.slots]
+        fixed = [k for k in self.pinned if self.plan.slots[self.slots[k]].guard is None]
+        for k in self.buffers:
+            yield f"{names[k]}: it is copied into the graph's memory"
+        for k, count in self.places.items():
+            if k not in self.pinned and k not in self.buffers:
+                places = f"{count} place{'' if count == 1 else 's'}"
+                yield f"{names[k]}: its address is set in {places}"
+        for k in sorted(fixed):
+            yield f"{names[k]}: the graph is for its address"
+        held = len(self.pinned) - len(fixed)
+        if held:
+            yield f"{held} tensors of the world: the graph is for their addresses"
+
+
+class _Compared(NamedTuple):
+    """A graph, its nodes, and the places of the inputs in them, by node."""
+
+    graph: torch_graphs.Captured
+    nodes: list[Node]
+    places: dict[int, tuple[tuple[int, int, int, int], ...]]
+
+
+class Stopped(Exception):
+    """A step cannot be captured. `name` is what it calls.
+
+    >>> Stopped("Tensor.item", "it waits").name
+    'Tensor.item'
+    """
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(reason)
+        self.name = name
+        self.reason = reason
+
+
+def made_in_order(
+    plan: Plan, part: Part, tensors: Sequence[torch.Tensor], drifted: Drifted
+) -> None:
+    """Make the steps of a part with these tensors, inputs and then outputs."""
+    slots: list[Any] = [None] * len(plan.slots)
+    for slot, tensor in zip((*part.inputs, *part.outputs), tensors, strict=True):
+        if slot not in part.copied:
+            slots[slot] = tensor
+    given = dict(zip((*part.inputs, *part.outputs), tensors, strict=True))
+    for k in range(part.first, part.after):
+        step = plan.steps[k]
+        try:
+            slots = resume(plan, k, slots, (), drifted, stop=k + 1)
+        except RuntimeError as error:
+            name = called(step)
+            if not name:
+                raise
+            text = (str(error).splitlines() or [type(error).__name__])[0][:200]
+            raise Stopped(name, text) from error
+    for slot in part.copied:
+        given[slot].copy_(slots[slot])
+
+
+# -- words -----------------------------------------------------------------------------------------
+
+
+def _span(tensor: torch.Tensor) -> tuple[int, int]:
+    """The addresses at which a tensor's memory begins and ends."""
+    pairs = zip(tensor.size(), tensor.stride(), strict=True)
+    last = sum((size - 1) * stride for size, stride in pairs)
+    start = tensor.data_ptr()
+    return start, start + (last + 1) * tensor.element_size()
+
+
+def _moved(tensors: Sequence[torch.Tensor], by: Mapping[int, int]) -> list[torch.Tensor]:
+    """The same tensors, some of them so many bytes further on."""
+    return [
+        torch_graphs.placed(each, each.data_ptr() + by[k]) if k in by else each
+        for k, each in enumerate(tensors)
+    ]
+
+
+Place = tuple[int, int, int]
+"""A word of a graph: the number of the node, of the block of its parameters, and the offset."""
+
+
+class Words:
+    """The words of a captured graph, compared with those of other captures of the same work.
+    `spans` are the memory of the inputs that may move.
+
+    A word that differs although no input has moved is one that nobody has set, such as the padding
+    of a structure, or the address of memory that belongs to the graph. It must not be an address in
+    the memory of an input; otherwise it does not matter.
+    """
+
+    def __init__(self, nodes: Sequence[Node], spans: Mapping[int, tuple[int, int]]) -> None:
+        self._nodes = nodes
+        self._spans = spans
+        self._noise: set[Place] = set()
+        self._moved: list[tuple[dict[Place, tuple[int, int]], Mapping[int, int]]] = []
+
+    def repeated(self, others: Sequence[Node]) -> None:
+        """A capture with the inputs at the same addresses."""
+        self._noise.update(_differences(self._nodes, others))
+
+    def repeated_moved(self, some: Sequence[Node], others: Sequence[Node]) -> None:
+        """Two captures with the inputs at the same other addresses."""
+        self._noise.update(_differences(some, others))
+
+    def moved(self, others: Sequence[Node], by: Mapping[int, int]) -> None:
+        """A capture with each input `by` so many bytes further on, by which it is recognized."""
+        self._moved.append((_differences(self._nodes, others), by))
+
+    def _input(self, place: Place) -> int | None:
+        """The input whose address a word holds: it moves by just as much. None if there is none."""
+        found = set()
+        for differences, by in self._moved:
+            was, now = differences.get(place, (0, 0))
+            found.add(next((k for k, distance in by.items() if now - was == distance), None))
+        if len(found) != 1:
+            return None
+        (k,) = found
+        return k if k is not None and self._is_in(self._word(place), k) else None
+
+    def _is_in(self, word: int, k: int) -> bool:
+        return self._spans[k][0] <= word <= self._spans[k][1]
+
+    def _word(self, place: Place) -> int:
+        node, block, at = place
+        return int.from_bytes(self._nodes[node].blocks[block][at : at + _WORD], "little")
+
+    def odd(self) -> str:
+        """What is not explained; usually empty."""
+        for place in {place for differences, _ in self._moved for place in differences}:
+            if self._input(place) is None and place not in self._noise:
+                return "a parameter depends on an address in a way that is not known"
+        for place in self._noise:
+            word = self._word(place)
+            if self._input(place) is None and any(self._is_in(word, k) for k in self._spans):
+                return "a parameter may be an address, and differs from capture to capture"
+        return ""
+
+    def places(self) -> dict[int, tuple[tuple[int, int, int, int], ...]]:
+        """Where each node holds addresses: the input, the block, the offset there, and how far the
+        word is from the input's own address."""
+        found: dict[int, list[tuple[int, int, int, int]]] = {}
+        for place in sorted({place for differences, _ in self._moved for place in differences}):
+            k = self._input(place)
+            if k is not None:
+                node, block, at = place
+                found.setdefault(node, []).append((k, block, at, self._word(place) - self._spans[k][0]))
+        return {node: tuple(each) for node, each in found.items()}
+
+
+def _differences(some: Sequence[Node], others: Sequence[Node]) -> dict[Place, tuple[int, int]]:
+    """The words in which two captures differ, with both values; `Odd` if they do other work."""
+    if len(some) != len(others):
+        raise Odd(f"another capture of it has {len(others)} nodes, not {len(some)}")
+    found: dict[Place, tuple[int, int]] = {}
+    for number, (one, other) in enumerate(zip(some, others, strict=True)):
+        if (one.kind, one.shape) != (other.kind, other.shape):
+            raise Odd("another capture of it launches other kernels")
+        if one.blocks == other.blocks:
+            continue
+        for block, (before, after) in enumerate(zip(one.blocks, other.blocks, strict=True)):
+            if len(before) != len(after):
+                raise Odd("a parameter has another size in another capture")
+            for at in range(0, len(before), _WORD) if before != after else ():
+                pair = before[at : at + _WORD], after[at : at + _WORD]
+                if pair[0] != pair[1]:
+                    was, now = (int.from_bytes(each, "little") for each in pair)
+                    # What is shorter than an address is none: no distance explains it.
+                    found[number, block, at] = (was, now) if len(pair[0]) == _WORD else (0, -1)
+    return found
+
+
+def _described(node: Node, places: tuple[tuple[int, int, int, int], ...]) -> NodeDescription:
+    kinds = {KERNEL: 0, COPY: 1, FILL: 2}
+    if node.kind not in kinds:
+        raise CannotRead("a node of an unknown type holds an address")
+    return NodeDescription(kinds[node.kind], node.handle, node.params, node.blocks, places)
+
+
+def _alignment(address: int) -> int:
+    """The power of two that divides an address, at most 256."""
+    bits = address | 256
+    return bits & -bits
