@@ -188,6 +188,7 @@ struct Captures {
     bool is_off;
     std::vector<std::shared_ptr<Graph>> *graphs;  // the one used last first
     unsigned long long launched;
+    PyObject *weak;
 };
 
 Captures *captures_of(PyObject *object) { return reinterpret_cast<Captures *>(object); }
@@ -387,6 +388,7 @@ int captures_clear(PyObject *object) {
 void captures_dealloc(PyObject *object) {
     PyTypeObject *type = Py_TYPE(object);
     PyObject_GC_UnTrack(object);
+    if (captures_of(object)->weak != nullptr) PyObject_ClearWeakRefs(object);
     captures_clear(object);
     delete std::exchange(captures_of(object)->graphs, nullptr);
     type->tp_free(object);
@@ -432,6 +434,7 @@ PyMemberDef captures_members[] = {
      PyDoc_STR("How often a graph was launched.")},
     {"is_off", T_BOOL, offsetof(Captures, is_off), READONLY,
      PyDoc_STR("Whether no graph is captured any more.")},
+    {"__weaklistoffset__", T_PYSSIZET, offsetof(Captures, weak), READONLY, nullptr},
     {nullptr, 0, 0, 0, nullptr},
 };
 

@@ -114,6 +114,7 @@ class Capturing:
         self.odd = odd
         self.forget = forget
         self.drifted = drifted
+        self._made: list[weakref.ref[Any]] = []
         self._parts: weakref.WeakValueDictionary[tuple[int, int], _Graphs]
         self._parts = weakref.WeakValueDictionary()
 
@@ -123,9 +124,17 @@ class Capturing:
         self._parts[id(plan), part.first] = graphs
         device = next(plan.slots[k].device for k in (*part.inputs, *part.outputs))
         count = len(part.inputs) + len(part.outputs)
-        return self._native.Captures(
+        made = self._native.Captures(
             device.index or 0, count, torch_graphs.setting, graphs.make, graphs.failed
         )
+        self._made.append(weakref.ref(made))
+        return made
+
+    def made(self) -> list[Any]:
+        """What launches graphs, as far as it is in use."""
+        found = [each() for each in self._made]
+        self._made = [each for each in self._made if each() is not None]
+        return [each for each in found if each is not None]
 
     def ways(self, plan: Plan) -> Iterator[str]:
         """Which way each input of the captured parts takes, as lines of text."""
