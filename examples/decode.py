@@ -1,4 +1,4 @@
-"""A decode step of a small Llama-shaped model as one guarded graph: one decorator, no static buffers.
+"""A decode step of a small Llama-shaped model as a guarded graph: one decorator, no static buffers.
 
 python examples/decode.py --layers 16 --width 1024 --plot decode.svg
 """

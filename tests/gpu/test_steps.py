@@ -17,7 +17,7 @@ import triton.language as tl
 from torch import Tensor, nn
 
 import tzero
-from examples import decode
+from tests.steps import CHANGES, ON_CUDA, Both, models
 from tzero import events
 
 pytestmark = pytest.mark.gpu
@@ -32,39 +32,13 @@ def without_gradients() -> Iterator[None]:
         yield
 
 
-def models(layers: int = 2) -> tuple[Any, Any]:
-    """A model, and one with the same parameters whose step is a graph."""
-    plain = decode.Model(layers, 256, 4, length=256).to("cuda", torch.bfloat16)
-    step = decode.Step(layers, 256, 4, length=256).to("cuda", torch.bfloat16)
-    plain.requires_grad_(False), step.requires_grad_(False)
-    step.load_state_dict(plain.state_dict())
-    return plain, step
-
-
-class Both:
-    """Steps of both models on caches of their own, which must give the same bits."""
-
-    def __init__(self, layers: int = 2) -> None:
-        self.plain, self.step = models(layers)
-        self.caches = [each.caches() for each in (self.plain, self.plain, self.step, self.step)]
-
-    def __call__(self, position: int, word: int = 3) -> Tensor:
-        token = torch.full((1, 1), word, device="cuda")
-        at = torch.full((1,), position, device="cuda")
-        wanted = self.plain(token, at, *self.caches[:2])
-        found = self.step(token, at, *self.caches[2:])
-        assert torch.equal(found, wanted), f"other logits at position {position}"
-        for one, other in zip(self.caches[:2], self.caches[2:], strict=True):
-            assert all(map(torch.equal, one, other)), "other caches"
-        return found
-
-    def launched(self) -> int:
-        """How many graphs were launched."""
-        return graphs_of(self.step.forward)
+def launched(both: Both) -> int:
+    """How many graphs of its step were launched."""
+    return graphs_of(both.step.forward)
 
 
 def graphs_of(kernel: Any) -> int:
-    return sum(each.launched for each in kernel.capturing.made())
+    return sum(int(each.launched) for each in kernel.capturing.made())
 
 
 def test_the_steps_of_a_model_are_the_same_bit_for_bit() -> None:
@@ -73,7 +47,7 @@ def test_the_steps_of_a_model_are_the_same_bit_for_bit() -> None:
     for k in range(STEPS):
         position = int(torch.randint(0, 256, (), generator=generator))
         both(position, word=k % 100)
-    assert both.launched() >= STEPS - 2
+    assert launched(both) >= STEPS - 2
     kernel = both.step.forward
     assert kernel.stats().native_replays >= STEPS - 2
 
@@ -82,8 +56,9 @@ def test_explain_says_what_becomes_a_graph_and_how_inputs_get_there() -> None:
     both = Both()
     for k in range(3):
         both(k)
-    token, at = torch.zeros((1, 1), dtype=torch.long, device="cuda"), torch.zeros(
-        1, dtype=torch.long, device="cuda"
+    token, at = (
+        torch.zeros((1, 1), dtype=torch.long, device="cuda"),
+        torch.zeros(1, dtype=torch.long, device="cuda"),
     )
     text = str(both.step.forward.explain(token, at, *both.caches[2:]))
     assert "one CUDA graph of the next" in text
@@ -93,128 +68,6 @@ def test_explain_says_what_becomes_a_graph_and_how_inputs_get_there() -> None:
 
 
 # -- what changes between two steps ----------------------------------------------------------------
-
-
-def weights_in_place(both: Both) -> None:
-    for model in (both.plain, both.step):
-        for weight in model.parameters():
-            weight.mul_(0.97)
-
-
-def weights_replaced(both: Both) -> None:
-    for model in (both.plain, both.step):
-        for layer in model.layers:
-            layer.feed.down.weight = nn.Parameter(layer.feed.down.weight * 1.5, requires_grad=False)
-
-
-def weights_moved(both: Both) -> None:
-    for model in (both.plain, both.step):
-        for weight in model.parameters():
-            weight.data = weight.data * 1.25
-
-
-def weights_loaded(both: Both) -> None:
-    state = {k: v * 0.9 if v.is_floating_point() else v for k, v in both.plain.state_dict().items()}
-    both.plain.load_state_dict(state), both.step.load_state_dict(state)
-
-
-def buffer_replaced(both: Both) -> None:
-    for model in (both.plain, both.step):
-        model.places = model.places.clone() + 1
-
-
-def buffer_in_place(both: Both) -> None:
-    for model in (both.plain, both.step):
-        model.places.add_(2)
-
-
-def layers_swapped(both: Both) -> None:
-    for model in (both.plain, both.step):
-        model.layers[0], model.layers[1] = model.layers[1], model.layers[0]
-
-
-def layer_removed(both: Both) -> None:
-    for model in (both.plain, both.step):
-        del model.layers[1]
-    both.caches = [each[:1] for each in both.caches]
-
-
-def caches_swapped(both: Both) -> None:
-    both.caches = [each[::-1] for each in both.caches]
-
-
-def caches_moved(both: Both) -> None:
-    both.caches = [[cache.clone() for cache in each] for each in both.caches]
-
-
-def caches_in_place(both: Both) -> None:
-    for each in both.caches:
-        for cache in each:
-            cache.mul_(0.5)
-
-
-def caches_unaligned(both: Both) -> None:
-    def shifted(cache: Tensor) -> Tensor:
-        memory = torch.empty(cache.numel() + 8, dtype=cache.dtype, device="cuda")
-        return memory[8:].view_as(cache).copy_(cache)
-
-    both.caches = [[shifted(cache) for cache in each] for each in both.caches]
-
-
-def caches_shared(both: Both) -> None:
-    both.caches = [[each[0]] * len(each) for each in both.caches]
-
-
-def caches_one_tensor(both: Both) -> None:
-    both.caches = [list(torch.stack(each).unbind()) for each in both.caches]
-
-
-def forward_replaced(both: Both) -> None:
-    for model in (both.plain, both.step):
-        module = model.layers[0].feed
-        module.forward = lambda x, module=module: module.down(F.gelu(module.gate(x)))
-
-
-def hook_added(both: Both) -> None:
-    for model in (both.plain, both.step):
-        model.layers[1].feed.register_forward_hook(lambda module, given, out: out * 2)
-
-
-def class_changed(both: Both) -> None:
-    class Doubled(decode.Norm):
-        def forward(self, x: Tensor) -> Tensor:
-            return super().forward(x) * 2
-
-    for model in (both.plain, both.step):
-        model.norm.__class__ = Doubled
-
-
-def heads_changed(both: Both) -> None:
-    for model in (both.plain, both.step):
-        for layer in model.layers:
-            layer.attention.heads = 4
-
-
-def precision_changed(both: Both) -> None:
-    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction ^= True
-
-
-def attention_chosen(both: Both) -> None:
-    torch.backends.cuda.enable_cudnn_sdp(not torch.backends.cuda.cudnn_sdp_enabled())
-
-
-def device_memory_reused(both: Both) -> None:
-    torch.cuda.empty_cache()
-    both.caches = [[cache.clone() for cache in each] for each in both.caches]
-
-
-CHANGES = [
-    *(weights_in_place, weights_replaced, weights_moved, weights_loaded),
-    *(buffer_replaced, buffer_in_place, layers_swapped, layer_removed),
-    *(caches_swapped, caches_moved, caches_in_place, caches_unaligned, caches_shared),
-    *(caches_one_tensor, forward_replaced, hook_added, class_changed, heads_changed),
-    *(precision_changed, attention_chosen, device_memory_reused),
-]
 
 
 @pytest.fixture
@@ -227,7 +80,7 @@ def settings_restored() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("settings_restored")
-@pytest.mark.parametrize("change", CHANGES, ids=lambda each: each.__name__)
+@pytest.mark.parametrize("change", [*CHANGES, *ON_CUDA], ids=lambda each: each.__name__)
 def test_a_change_between_two_steps_is_seen(change: Callable[[Both], None]) -> None:
     both = Both()
     for k in range(4):
@@ -239,12 +92,13 @@ def test_a_change_between_two_steps_is_seen(change: Callable[[Both], None]) -> N
 
 def test_every_change_one_after_the_other_gives_no_wrong_token() -> None:
     both = Both()
-    changes = [weights_in_place, caches_moved, weights_moved, caches_swapped, buffer_in_place]
+    names = ("weights_in_place", "caches_moved", "weights_moved", "caches_swapped")
+    changes = [each for each in CHANGES if each.__name__ in names]
     for k in range(40):
         both(k, word=k)
         if k % 2:
             changes[k // 2 % len(changes)](both)
-    assert both.launched() > 0
+    assert launched(both) > 0
 
 
 # -- outputs, streams, memory ----------------------------------------------------------------------
@@ -269,7 +123,7 @@ def test_two_models_on_two_streams_do_not_disturb_each_other() -> None:
             with torch.cuda.stream(stream):
                 both(k, word=k)
     torch.cuda.synchronize()
-    assert all(both.launched() > 20 for both in pairs)
+    assert all(launched(both) > 20 for both in pairs)
 
 
 def test_two_threads_share_a_model() -> None:
@@ -318,11 +172,11 @@ def test_a_step_inside_a_capture_is_made_step_by_step() -> None:
         both(k)
     token = torch.full((1, 1), 5, device="cuda")
     at = torch.full((1,), 5, device="cuda")
-    launched = both.launched()
+    before = launched(both)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         found = both.step(token, at, *both.caches[2:])
-    assert both.launched() == launched
+    assert launched(both) == before
     graph.replay()
     assert torch.equal(found, both.plain(token, at, *both.caches[:2]))
 

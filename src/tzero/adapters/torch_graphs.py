@@ -51,7 +51,7 @@ class _Place:
             result = ctypes.CDLL("libcuda.so.1").cuStreamCreate(ctypes.byref(made), _NON_BLOCKING)
             if result or made.value is None:
                 raise CannotRead(f"CUDA could not create a stream: error {result}")
-            self.stream = torch.cuda.ExternalStream(made.value, device=device)
+            self.stream: Any = torch.cuda.ExternalStream(made.value, device=device)  # type: ignore[no-untyped-call]
             self.pool = torch.cuda.graph_pool_handle()
             self.anchor = self.captured(lambda: torch.empty(1, device=device).zero_())
 

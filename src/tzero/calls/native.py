@@ -254,8 +254,9 @@ class NativeCalls(Kernel[..., Any]):
 
     def graphs(self, plan: Plan | None) -> tuple[str, ...]:
         """Which way each input of a plan's CUDA graphs takes, as far as they are captured."""
-        captured = plan is not None and self.capturing is not None
-        return tuple(self.capturing.ways(plan)) if captured else ()
+        if plan is None or self.capturing is None:
+            return ()
+        return tuple(self.capturing.ways(plan))
 
     def replaying(self, plan: Plan, args: tuple[Any, ...]) -> Replay:
         """How a plan would be replayed, as far as is known without running it."""

@@ -3,9 +3,10 @@
 Enters: a kernel with ``graph=True``, and an object of the class that has it as a method. Leaves: a
 kernel for the method of that object alone. It must not know what the kernel does.
 
-The step of a model reads the model: its plans are guarded by what they have read of this object. So
-each object has a kernel of its own, with the object as a part of the function and not an argument. It
-is kept in the object, and goes with it. A copy of the object has none: it gets one at its first call.
+The step of a model reads the model: its plans are guarded by what they have read of this object.
+So each object has a kernel of its own, with the object as a part of the function and not an
+argument. It is kept in the object, and goes with it. A copy of the object has none: it gets one at
+its first call.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
 """Captures the parts of plans as CUDA graphs, and finds the inputs in them.
 
-    a part, its tensors ── captured again and again ──► nodes, and where each holds an input's address
-                                                    └ an error: the part runs step by step
+    a part, its tensors ── captured four times ──► nodes, and where each holds an input's address
+                                               └ an error: the part runs step by step
 
 Enters: a part of a plan, and the tensors of a call. Leaves: a `GraphDescription`, which native code
 launches with the addresses of later calls. It must not know when a plan is valid.
 
 Nothing of a capture runs, so that the addresses in it need not be those of the call. Two captures
 have each input elsewhere, each moved by a distance of its own. A word of a node's parameters that
-differs from the capture of the call itself must be an address in the memory of one input, and differ
-by just what that input was moved by, in both. An input that some word depends on in another way is
-copied into memory of the graph first, if nothing changes it; otherwise it is fixed: the graph is for
-this address of it. So are tensors of the world, such as weights, which rarely move.
+differs from the capture of the call itself must be an address in the memory of one input, and
+differ by just what that input was moved by, in both. An input that some word depends on in another
+way is copied into memory of the graph first, if nothing changes it; otherwise it is fixed: the
+graph is for this address of it. So are tensors of the world, such as weights, which rarely move.
 """
 
 from __future__ import annotations
@@ -93,8 +93,9 @@ class Odd(Exception):
 
 class Capturing:
     """The captured parts of one kernel's plans. `odd` are the names of functions that cannot be
-    captured, and why: from then on they are between parts. `forget` ends the plan of a part, so that
-    the next call is recorded again; `drifted` raises if a torch function returns something else.
+    captured, and why: from then on they are between parts. `forget` ends the plan of a part, so
+    that the next call is recorded again; `drifted` raises if a torch function returns something
+    else.
 
     ::
 
@@ -287,7 +288,7 @@ class _Graphs:
         graph, before, places = found
         moving = self._moving(tensors)
         addresses = tuple(tensor.data_ptr() for tensor in tensors)
-        self.places = {k: 0 for k in moving}
+        self.places = dict.fromkeys(moving, 0)
         for each in places.values():
             for place in each:
                 self.places[place[0]] += 1
@@ -457,7 +458,9 @@ class Words:
             k = self._input(place)
             if k is not None:
                 node, block, at = place
-                found.setdefault(node, []).append((k, block, at, self._word(place) - self._spans[k][0]))
+                found.setdefault(node, []).append(
+                    (k, block, at, self._word(place) - self._spans[k][0])
+                )
         return {node: tuple(each) for node, each in found.items()}
 
 

@@ -204,9 +204,9 @@ class LaunchDescription(NamedTuple):
 
 
 class PartDescription(NamedTuple):
-    """Make the steps up to `after` as a CUDA graph. `captures` launches the graphs; or, in tests, is
-    a function that makes the steps. `inputs` and `writes` are slots; `after` and `again` count the
-    steps of the description."""
+    """Make the steps up to `after` as a CUDA graph. `captures` launches the graphs; or, in tests,
+    is a function that makes the steps. `inputs` and `writes` are slots; `after` and `again` count
+    the steps of the description."""
 
     captures: Any
     cuda_device: int | None

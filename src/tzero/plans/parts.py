@@ -24,7 +24,6 @@ from tzero.adapters.torch_internals import storage_id
 from tzero.plans.plan import (
     Allocate,
     Call,
-    Constant,
     Cut,
     Fill,
     Launch,
@@ -53,6 +52,7 @@ def parted(
     """A plan with its parts. `tensors` are those of the slots when it was recorded; `kind` is the
     type of the device that parts run on; `odd` are names of functions that no part has, and why.
 
+    >>> from tzero.plans.plan import Constant
     >>> parted(Plan("f", (), frozenset(), (), (), (), Constant(None)), []).parts
     ()
     """
@@ -149,7 +149,10 @@ def _only_read(
     it is given; what has the same memory counts as one."""
     written = {storages[slot] for step in steps if isinstance(step, Call) for slot in step.writes}
     written |= {
-        storages[slot] for step in steps if isinstance(step, (Launch, Fill)) for slot in used_by(step)
+        storages[slot]
+        for step in steps
+        if isinstance(step, (Launch, Fill))
+        for slot in used_by(step)
     }
     for slot in sorted(inputs):
         if storages[slot] not in written:

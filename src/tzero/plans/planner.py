@@ -128,6 +128,9 @@ def _prevents_following(made: Plan | Refusal, again: bool) -> bool:
 class Planner(Generic[R]):
     """Replays and records the calls of one kernel."""
 
+    graphed_on = "cuda"
+    """The type of the device whose work becomes graphs."""
+
     def __init__(
         self,
         host: Host[R],
@@ -143,8 +146,6 @@ class Planner(Generic[R]):
         self._graph = graph
         self.odd: dict[str, str] = {}
         """Names of functions that no CUDA graph of the plans should hold, and why."""
-        self.graphed_on = "cuda"
-        """The type of the device whose work becomes graphs."""
         self.varied = Varied(free, host.parameters, why_not)
         self.tuned = tuned
         """How keys are made, if configs are chosen for each key: then a plan over sizes is for one
