@@ -115,7 +115,6 @@ struct Graph {
     std::shared_ptr<GraphOrder> order;
     void *exec = nullptr;
     Ref kept;  // what holds the graph and its memory
-    int64_t setting = 0;
     std::vector<std::pair<size_t, uint64_t>> fixed;    // inputs that must be there
     std::vector<std::pair<size_t, uint64_t>> aligned;  // inputs, and what divides their addresses
     std::vector<Apart> apart;
@@ -182,7 +181,7 @@ constexpr size_t most_graphs = 8;
 struct Captures {
     PyObject_HEAD
     State *state;
-    PyObject *setting, *make, *failed;  // functions in Python
+    PyObject *make, *failed;  // functions in Python
     size_t count;                       // of addresses
     int device;
     bool is_off;
@@ -193,8 +192,7 @@ struct Captures {
 
 Captures *captures_of(PyObject *object) { return reinterpret_cast<Captures *>(object); }
 
-bool fits(const Graph &graph, int64_t setting, const std::vector<uint64_t> &addresses) {
-    if (graph.setting != setting) return false;
+bool fits(const Graph &graph, const std::vector<uint64_t> &addresses) {
     for (const auto &[input, address] : graph.fixed) {
         if (addresses[input] != address) return false;
     }
@@ -294,7 +292,6 @@ std::shared_ptr<Graph> graph_from(const Captures &captures, PyObject *descriptio
     }
     made->order = captures.state->orders[static_cast<size_t>(captures.device)];
     made->kept = fields.any("kept");
-    made->setting = fields.integer("setting", INT64_MIN, INT64_MAX);
     made->fixed = pairs(fields, "fixed", captures.count);
     made->aligned = pairs(fields, "aligned", captures.count);
     fields.for_each("apart", [&](PyObject *each) {
@@ -331,12 +328,12 @@ std::shared_ptr<Graph> graph_from(const Captures &captures, PyObject *descriptio
 // ---- the type -----------------------------------------------------------------------------------
 
 PyObject *captures_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    static const char *names[] = {"device", "count", "setting", "make", "failed", nullptr};
+    static const char *names[] = {"device", "count", "make", "failed", nullptr};
     int device = 0;
     Py_ssize_t count = 0;
-    PyObject *setting = nullptr, *make = nullptr, *failed = nullptr;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "inOOO", const_cast<char **>(names), &device,
-                                     &count, &setting, &make, &failed)) {
+    PyObject *make = nullptr, *failed = nullptr;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "inOO", const_cast<char **>(names), &device,
+                                     &count, &make, &failed)) {
         return nullptr;
     }
     if (device < 0 || static_cast<size_t>(device) >= most_graph_devices || count < 0) {
@@ -352,7 +349,6 @@ PyObject *captures_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     made.state = state_of(module);
     made.device = device;
     made.count = static_cast<size_t>(count);
-    made.setting = Py_NewRef(setting);
     made.make = Py_NewRef(make);
     made.failed = Py_NewRef(failed);
     made.graphs = new (std::nothrow) std::vector<std::shared_ptr<Graph>>();
@@ -366,7 +362,6 @@ PyObject *captures_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
 int captures_traverse(PyObject *object, visitproc visit, void *arg) {
     const Captures &captures = *captures_of(object);
     Py_VISIT(Py_TYPE(object));
-    Py_VISIT(captures.setting);
     Py_VISIT(captures.make);
     Py_VISIT(captures.failed);
     if (captures.graphs == nullptr) return 0;
@@ -376,7 +371,6 @@ int captures_traverse(PyObject *object, visitproc visit, void *arg) {
 
 int captures_clear(PyObject *object) {
     Captures &captures = *captures_of(object);
-    Py_CLEAR(captures.setting);
     Py_CLEAR(captures.make);
     Py_CLEAR(captures.failed);
     if (captures.graphs == nullptr) return 0;
@@ -473,17 +467,12 @@ bool is_captures(const State &state, PyObject *object) {
 Captured launch_captured(PyObject *object, const void *const *given, void *stream) {
     Captures &captures = *captures_of(object);
     if (captures.is_off) return Captured::refused;
-    const Ref said = Ref::steal(PyObject_CallNoArgs(captures.setting));
-    if (!said) return Captured::error;
-    const int64_t setting = PyLong_AsLongLong(said.get());
-    if (setting == -1 && PyErr_Occurred()) return Captured::error;
-    if (setting < 0) return Captured::refused;
     std::vector<uint64_t> addresses(captures.count);
     std::transform(given, given + captures.count, addresses.begin(),
                    [](const void *each) { return reinterpret_cast<uint64_t>(each); });
     auto &graphs = *captures.graphs;
     const auto found = std::find_if(graphs.begin(), graphs.end(), [&](const auto &each) {
-        return fits(*each, setting, addresses);
+        return fits(*each, addresses);
     });
     if (found == graphs.end()) return Captured::missing;
     for (const Apart &each : (*found)->apart) {

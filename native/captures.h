@@ -5,8 +5,7 @@
 //                   └ none: Python captures one, or says that there will be none
 //
 // A graph is for some addresses that it does not let change, such as those of weights, and for the
-// alignment of the others, from which libraries choose kernels. It is also for one answer of a
-// function in Python, which reads torch's settings.
+// alignment of the others, from which libraries choose kernels.
 #pragma once
 
 #include "python.h"

@@ -74,11 +74,10 @@ bool Replay::load_arguments() {
         frame_.set(slot, leaf.object, leaf.value.address);
     }
     // An argument that is also a global tensor W: the host function may test `x is W`.
-    for (const Slot &slot : plan_.slots) {
-        if (slot.watch < 0 || off(Guard::plan_global_arguments)) continue;
-        const PyObject *held = plan_.watches[slot.watch].value.get();
-        for (size_t k = 0; k < leaves_.count; ++k) {
-            if (leaves_.leaf[k].object == held) return false;
+    for (size_t k = 0; k < leaves_.count && !plan_.held.empty(); ++k) {
+        if (!off(Guard::plan_global_arguments) &&
+            std::binary_search(plan_.held.begin(), plan_.held.end(), leaves_.leaf[k].object)) {
+            return false;
         }
     }
     return plan_.tables.empty() || leaves_.container_count == 0 ||

@@ -168,6 +168,7 @@ struct Plan {
     std::vector<Slot> slots;
     std::vector<std::pair<size_t, size_t>> arguments;  // slot and leaf
     std::vector<size_t> watched;                       // slots of tensors in globals and closures
+    std::vector<const PyObject *> held;                // these tensors, sorted by address
     std::vector<size_t> tables;                        // watches of lists, tuples and dicts
     std::vector<Function> functions;
     std::vector<Step> steps;

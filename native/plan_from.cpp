@@ -38,6 +38,10 @@ class Maker {
             plan.wrong("sizes", "sizes with a launch for each launch step");
         }
         plan_->result = value(plan, "result");
+        for (const size_t slot : plan_->watched) {
+            plan_->held.push_back(plan_->watches[plan_->slots[slot].watch].value.get());
+        }
+        std::sort(plan_->held.begin(), plan_->held.end());
         for (const Part &each : plan_->parts) {
             const size_t steps = plan_->steps.size();
             const bool fits = std::all_of(each.again.begin(), each.again.end(),

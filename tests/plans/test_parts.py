@@ -20,7 +20,8 @@ from torch import Tensor, nn
 import tzero
 from tests.steps import CHANGES, Both, Change, decode
 from tzero.launches.tiers import tier
-from tzero.plans.captures import Capturing, made_in_order
+from tzero.plans.captures import Capturing
+from tzero.plans.in_order import InOrder
 from tzero.plans.plan import Part, Plan
 from tzero.plans.planner import Planner
 
@@ -39,9 +40,11 @@ def stand(monkeypatch: pytest.MonkeyPatch) -> Any:
     found = Stand()
 
     def of(self: Capturing, plan: Plan, part: Part) -> Callable[[Any], bool]:
+        in_order = InOrder(plan, part, self.drifted)
+
         def made(tensors: tuple[Tensor, ...]) -> bool:
             found.count += 1
-            made_in_order(plan, part, tensors, self.drifted)
+            in_order(tensors)
             return True
 
         return made

@@ -26,19 +26,12 @@ import torch
 from tzero.adapters import torch_graphs
 from tzero.adapters.cuda_graphs import COPY, FILL, KERNEL, CannotRead, Node, nodes
 from tzero.fallbacks import Fallbacks
-from tzero.plans.parts import called
+from tzero.plans.in_order import InOrder, Stopped
 from tzero.plans.plan import Part, Plan
-from tzero.plans.wrapper import Drifted, resume
+from tzero.plans.words import Odd, Words
+from tzero.plans.wrapper import Drifted
 
-__all__ = [
-    "Capturing",
-    "GraphDescription",
-    "NodeDescription",
-    "Odd",
-    "Stopped",
-    "Words",
-    "made_in_order",
-]
+__all__ = ["Capturing", "GraphDescription", "NodeDescription"]
 
 _MOST_CAPTURES = 16
 """How often a part is captured, for other addresses of what is fixed or other alignments."""
@@ -52,7 +45,9 @@ _MOST_COPIED = 1 << 24
 _MOST_SET = 3
 """An input that more steps read is copied, if it is only read: one copy is set, not each kernel."""
 
-_WORD = 8
+_MOST_ROOM = 1 << 30
+"""Inputs with more bytes are moved only a little."""
+
 _ALIGNMENT = 512
 """Addresses are moved by multiples of it, so that libraries choose the same kernels."""
 
@@ -75,20 +70,11 @@ class GraphDescription(NamedTuple):
 
     graph: int
     kept: Any
-    setting: int
     fixed: tuple[tuple[int, int], ...]
     aligned: tuple[tuple[int, int], ...]
     apart: tuple[tuple[int, int, int, int], ...]
     nodes: tuple[NodeDescription, ...]
     addresses: tuple[int, ...]
-
-
-class Odd(Exception):
-    """Some words of a graph are not explained by the addresses of its inputs.
-
-    >>> str(Odd("a parameter has another size in another capture"))
-    'a parameter has another size in another capture'
-    """
 
 
 class Capturing:
@@ -126,7 +112,7 @@ class Capturing:
         device = next(plan.slots[k].device for k in (*part.inputs, *part.outputs))
         count = len(part.inputs) + len(part.outputs)
         made = self._native.Captures(
-            device.index or 0, count, torch_graphs.setting, graphs.make, graphs.failed
+            device.index or 0, count, graphs.make, graphs.failed
         )
         self._made.append(weakref.ref(made))
         return made
@@ -153,6 +139,7 @@ class _Graphs:
         self.plan = plan
         self.part = part
         self.slots = (*part.inputs, *part.outputs)
+        self.in_order = InOrder(plan, part, owner.drifted)
         self.pinned = {
             k for k, slot in enumerate(part.inputs) if plan.slots[slot].guard is not None
         }
@@ -198,9 +185,7 @@ class _Graphs:
     # -- capturing -----------------------------------------------------------------------------
 
     def _made(self, tensors: tuple[torch.Tensor, ...]) -> GraphDescription:
-        setting = torch_graphs.setting()
         self._buffers(tensors, self._worth_copying(tensors))
-        self._captured(tensors)  # the first one allocates what the others find
         try:
             found = self._compared(tensors, self._moving(tensors))
         except Odd:
@@ -208,12 +193,11 @@ class _Graphs:
             copied = {k for k in culprits if k in self._readable(tensors)}
             self.pinned.update(culprits - copied)
             self._buffers(tensors, copied | set(self.buffers))
-            self._captured(tensors)
             try:
                 found = self._compared(tensors, self._moving(tensors))
             except Odd as odd:
                 raise CannotRead(str(odd)) from odd
-        return self._described(tensors, setting, found)
+        return self._described(tensors, found)
 
     def _moving(self, tensors: Sequence[torch.Tensor]) -> list[int]:
         """The inputs and outputs whose addresses may be others in each call."""
@@ -240,9 +224,9 @@ class _Graphs:
         """A graph, and the places of the inputs in it; `Odd` if these do not explain in what it
         differs from graphs with the inputs elsewhere."""
         spans = {k: _span(tensors[k]) for k in moving}
-        one = {k: _ALIGNMENT * (7 * n + 3) for n, k in enumerate(moving)}
-        other = {k: _ALIGNMENT * (5 * (len(moving) - n) + 1) for n, k in enumerate(moving)}
-        first = self._captured(tensors)[1]
+        arena = _arena([tensors[k] for k in moving])
+        one, other = (_distances(spans, arena, each) for each in (False, True))
+        first = self._captured(tensors)[1]  # it allocates what the others find
         moved = self._captured(_moved(tensors, one))[1]
         graph, last = self._captured(tensors)
         words = Words(last, spans)
@@ -280,11 +264,9 @@ class _Graphs:
         used = list(tensors)
         for k, buffer in self.buffers.items():
             used[k] = buffer.copy_(tensors[k])
-        made_in_order(self.plan, self.part, used, self.owner.drifted)
+        self.in_order(used)
 
-    def _described(
-        self, tensors: Sequence[torch.Tensor], setting: int, found: _Compared
-    ) -> GraphDescription:
+    def _described(self, tensors: Sequence[torch.Tensor], found: _Compared) -> GraphDescription:
         graph, before, places = found
         moving = self._moving(tensors)
         addresses = tuple(tensor.data_ptr() for tensor in tensors)
@@ -298,7 +280,6 @@ class _Graphs:
         return GraphDescription(
             graph.handle,
             (graph, dict(self.buffers)),
-            setting,
             tuple((k, addresses[k]) for k in sorted(self.pinned)),
             tuple((k, _alignment(addresses[k])) for k in moving),
             tuple((k, sizes[k], other, sizes[other]) for k in self.buffers for other in others),
@@ -335,43 +316,7 @@ class _Compared(NamedTuple):
     places: dict[int, tuple[tuple[int, int, int, int], ...]]
 
 
-class Stopped(Exception):
-    """A step cannot be captured. `name` is what it calls.
-
-    >>> Stopped("Tensor.item", "it waits").name
-    'Tensor.item'
-    """
-
-    def __init__(self, name: str, reason: str) -> None:
-        super().__init__(reason)
-        self.name = name
-        self.reason = reason
-
-
-def made_in_order(
-    plan: Plan, part: Part, tensors: Sequence[torch.Tensor], drifted: Drifted
-) -> None:
-    """Make the steps of a part with these tensors, inputs and then outputs."""
-    slots: list[Any] = [None] * len(plan.slots)
-    for slot, tensor in zip((*part.inputs, *part.outputs), tensors, strict=True):
-        if slot not in part.copied:
-            slots[slot] = tensor
-    given = dict(zip((*part.inputs, *part.outputs), tensors, strict=True))
-    for k in range(part.first, part.after):
-        step = plan.steps[k]
-        try:
-            slots = resume(plan, k, slots, (), drifted, stop=k + 1)
-        except RuntimeError as error:
-            name = called(step)
-            if not name:
-                raise
-            text = (str(error).splitlines() or [type(error).__name__])[0][:200]
-            raise Stopped(name, text) from error
-    for slot in part.copied:
-        given[slot].copy_(slots[slot])
-
-
-# -- words -----------------------------------------------------------------------------------------
+# -- moving inputs ---------------------------------------------------------------------------------
 
 
 def _span(tensor: torch.Tensor) -> tuple[int, int]:
@@ -382,108 +327,40 @@ def _span(tensor: torch.Tensor) -> tuple[int, int]:
     return start, start + (last + 1) * tensor.element_size()
 
 
+def _arena(tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:
+    """Memory that has room for the largest of some tensors, at some distances from its beginning.
+    Copies may be captured of no other memory. None if that would be too much: then what is captured
+    is at the tensors' own memory, or a little further on."""
+    most = max((_span(each)[1] - _span(each)[0] for each in tensors), default=0)
+    room = _ALIGNMENT * 16 * (len(tensors) + 2)
+    if not tensors or most > _MOST_ROOM:
+        return None
+    return torch.empty(most + room, dtype=torch.uint8, device=tensors[0].device)
+
+
+def _distances(
+    spans: Mapping[int, tuple[int, int]], arena: torch.Tensor | None, other: bool
+) -> dict[int, int]:
+    """How far each input is moved: each by a distance of its own, which keeps its alignment. There
+    are two ways, of which `other` is the second."""
+    found: dict[int, int] = {}
+    for n, (k, (start, _)) in enumerate(spans.items()):
+        at = _ALIGNMENT * (5 * (len(spans) - n) + 1 if other else 7 * n + 3)
+        if arena is not None:
+            first = arena.data_ptr()
+            at += first - start - (first - start) % _ALIGNMENT
+        while at in found.values():
+            at += _ALIGNMENT
+        found[k] = at
+    return found
+
+
 def _moved(tensors: Sequence[torch.Tensor], by: Mapping[int, int]) -> list[torch.Tensor]:
     """The same tensors, some of them so many bytes further on."""
     return [
         torch_graphs.placed(each, each.data_ptr() + by[k]) if k in by else each
         for k, each in enumerate(tensors)
     ]
-
-
-Place = tuple[int, int, int]
-"""A word of a graph: the number of the node, of the block of its parameters, and the offset."""
-
-
-class Words:
-    """The words of a captured graph, compared with those of other captures of the same work.
-    `spans` are the memory of the inputs that may move.
-
-    A word that differs although no input has moved is one that nobody has set, such as the padding
-    of a structure, or the address of memory that belongs to the graph. It must not be an address in
-    the memory of an input; otherwise it does not matter.
-    """
-
-    def __init__(self, nodes: Sequence[Node], spans: Mapping[int, tuple[int, int]]) -> None:
-        self._nodes = nodes
-        self._spans = spans
-        self._noise: set[Place] = set()
-        self._moved: list[tuple[dict[Place, tuple[int, int]], Mapping[int, int]]] = []
-
-    def repeated(self, others: Sequence[Node]) -> None:
-        """A capture with the inputs at the same addresses."""
-        self._noise.update(_differences(self._nodes, others))
-
-    def repeated_moved(self, some: Sequence[Node], others: Sequence[Node]) -> None:
-        """Two captures with the inputs at the same other addresses."""
-        self._noise.update(_differences(some, others))
-
-    def moved(self, others: Sequence[Node], by: Mapping[int, int]) -> None:
-        """A capture with each input `by` so many bytes further on, by which it is recognized."""
-        self._moved.append((_differences(self._nodes, others), by))
-
-    def _input(self, place: Place) -> int | None:
-        """The input whose address a word holds: it moves by just as much. None if there is none."""
-        found = set()
-        for differences, by in self._moved:
-            was, now = differences.get(place, (0, 0))
-            found.add(next((k for k, distance in by.items() if now - was == distance), None))
-        if len(found) != 1:
-            return None
-        (k,) = found
-        return k if k is not None and self._is_in(self._word(place), k) else None
-
-    def _is_in(self, word: int, k: int) -> bool:
-        return self._spans[k][0] <= word <= self._spans[k][1]
-
-    def _word(self, place: Place) -> int:
-        node, block, at = place
-        return int.from_bytes(self._nodes[node].blocks[block][at : at + _WORD], "little")
-
-    def odd(self) -> str:
-        """What is not explained; usually empty."""
-        for place in {place for differences, _ in self._moved for place in differences}:
-            if self._input(place) is None and place not in self._noise:
-                return "a parameter depends on an address in a way that is not known"
-        for place in self._noise:
-            word = self._word(place)
-            if self._input(place) is None and any(self._is_in(word, k) for k in self._spans):
-                return "a parameter may be an address, and differs from capture to capture"
-        return ""
-
-    def places(self) -> dict[int, tuple[tuple[int, int, int, int], ...]]:
-        """Where each node holds addresses: the input, the block, the offset there, and how far the
-        word is from the input's own address."""
-        found: dict[int, list[tuple[int, int, int, int]]] = {}
-        for place in sorted({place for differences, _ in self._moved for place in differences}):
-            k = self._input(place)
-            if k is not None:
-                node, block, at = place
-                found.setdefault(node, []).append(
-                    (k, block, at, self._word(place) - self._spans[k][0])
-                )
-        return {node: tuple(each) for node, each in found.items()}
-
-
-def _differences(some: Sequence[Node], others: Sequence[Node]) -> dict[Place, tuple[int, int]]:
-    """The words in which two captures differ, with both values; `Odd` if they do other work."""
-    if len(some) != len(others):
-        raise Odd(f"another capture of it has {len(others)} nodes, not {len(some)}")
-    found: dict[Place, tuple[int, int]] = {}
-    for number, (one, other) in enumerate(zip(some, others, strict=True)):
-        if (one.kind, one.shape) != (other.kind, other.shape):
-            raise Odd("another capture of it launches other kernels")
-        if one.blocks == other.blocks:
-            continue
-        for block, (before, after) in enumerate(zip(one.blocks, other.blocks, strict=True)):
-            if len(before) != len(after):
-                raise Odd("a parameter has another size in another capture")
-            for at in range(0, len(before), _WORD) if before != after else ():
-                pair = before[at : at + _WORD], after[at : at + _WORD]
-                if pair[0] != pair[1]:
-                    was, now = (int.from_bytes(each, "little") for each in pair)
-                    # What is shorter than an address is none: no distance explains it.
-                    found[number, block, at] = (was, now) if len(pair[0]) == _WORD else (0, -1)
-    return found
 
 
 def _described(node: Node, places: tuple[tuple[int, int, int, int], ...]) -> NodeDescription:

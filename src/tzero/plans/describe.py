@@ -63,6 +63,7 @@ from tzero.reading.guards import (
     OfClass,
     Result,
     Same,
+    Setting,
 )
 
 __all__ = ["PlanDescription", "describe", "python_functions"]
@@ -83,6 +84,7 @@ _GUARD_KINDS: dict[type, str] = {
     Result: "result",
     Kept: "kept",
     Files: "files",
+    Setting: "setting",
 }
 
 

@@ -15,6 +15,7 @@ launch. A view of an output is made again when the graph was launched, and a vie
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
@@ -154,10 +155,13 @@ def _only_read(
         if isinstance(step, (Launch, Fill))
         for slot in used_by(step)
     }
+    readers: Counter[int] = Counter()
+    for step in steps:
+        if isinstance(step, Call):
+            readers.update({storages[slot] for slot in used_by(step)})
     for slot in sorted(inputs):
         if storages[slot] not in written:
-            readers = (step for step in steps if isinstance(step, Call))
-            yield slot, sum(storages[slot] in {storages[k] for k in used_by(s)} for s in readers)
+            yield slot, readers[storages[slot]]
 
 
 def _is_made(slot: Slot) -> bool:
@@ -183,12 +187,14 @@ def _unfit(plan: Plan, part: Part, storages: Sequence[int]) -> Cut | None:
 
 def _shares(plan: Plan, slot: int, storages: Sequence[int]) -> bool:
     """Whether a tensor that a function returned has the memory of one that is no view of it."""
+    alike = [k for k, storage in enumerate(storages) if storage == storages[slot]]
+    if len(alike) == 1:
+        return False
     views = {step.slot: step.base for step in plan.steps if isinstance(step, View)}
-    for other, storage in enumerate(storages):
-        root = other
+    for root in alike:
         while root in views:
             root = views[root]
-        if storage == storages[slot] and root != slot:
+        if root != slot:
             return True
     return False
 

@@ -25,6 +25,7 @@ instead. (Callbacks in C have no frames, and are attributed to the host function
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,7 +37,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from tzero import settings
-from tzero.adapters import triton_launch
+from tzero.adapters import torch_graphs, triton_launch
 from tzero.adapters.python_frames import untraced
 from tzero.adapters.torch_internals import (
     DisableTorchFunction,
@@ -71,7 +72,7 @@ from tzero.plans.values import NotAStep, NotYet, constant_of, containers_in, sha
 from tzero.reading.bytecode import span_of, uses_low_bits
 from tzero.reading.dependencies import Dependencies
 from tzero.reading.forwarded import Passing
-from tzero.reading.guards import Equal, Guard
+from tzero.reading.guards import Equal, Guard, Setting
 from tzero.reading.path import Path
 from tzero.reading.special import Callee
 from tzero.reading.world import World
@@ -497,6 +498,8 @@ class Recorder:
             self.subject.code.co_filename,
         )
         if self.subject.graphed is not None:
+            chosen = Setting.of(_CHOSEN, torch_graphs.setting, torch_graphs.setting())
+            plan = dataclasses.replace(plan, guards=(*plan.guards, chosen))
             return parted(plan, self.slots.tensors, *self.subject.graphed)
         return plan if self.sizes is None else sized(plan, self.sizes)
 
@@ -566,6 +569,7 @@ class Recorder:
 
 
 NO_LAUNCH = "it launches no kernel"
+_CHOSEN = "torch's settings, by which it chooses kernels"
 HELD = "an argument is a tensor that a global or a closure holds too"
 SHARED = "an argument is or holds a list, tuple or dict that a global or a closure holds too"
 
