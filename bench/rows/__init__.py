@@ -15,6 +15,7 @@ from bench.rows import (
     running,
     sharing,
     sizes,
+    stepping,
     tuning,
 )
 from bench.rows.row import Case, Row
@@ -35,4 +36,5 @@ ROWS: tuple[Row, ...] = (
     *sharing.ROWS,
     *choosing.ROWS,
     *tuning.ROWS,
+    *stepping.ROWS,
 )

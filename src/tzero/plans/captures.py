@@ -111,9 +111,7 @@ class Capturing:
         self._parts[id(plan), part.first] = graphs
         device = next(plan.slots[k].device for k in (*part.inputs, *part.outputs))
         count = len(part.inputs) + len(part.outputs)
-        made = self._native.Captures(
-            device.index or 0, count, graphs.make, graphs.failed
-        )
+        made = self._native.Captures(device.index or 0, count, graphs.make, graphs.failed)
         self._made.append(weakref.ref(made))
         return made
 
@@ -209,16 +207,16 @@ class _Graphs:
         return {
             k: readers[slot]
             for k, slot in enumerate(self.part.inputs)
-            if slot in readers and k not in self.pinned and tensors[k].nbytes <= _MOST_COPIED
+            if slot in readers and k not in self.pinned and _is_copyable(tensors[k])
         }
 
     def _worth_copying(self, tensors: Sequence[torch.Tensor]) -> set[int]:
         """The inputs that take less time to copy than to set in each kernel."""
         found = self._readable(tensors).items()
-        return {k for k, count in found if count > _MOST_SET and tensors[k].nbytes > 0}
+        return {k for k, count in found if count > _MOST_SET}
 
     def _buffers(self, tensors: Sequence[torch.Tensor], which: Iterable[int]) -> None:
-        self.buffers = {k: torch.empty_like(tensors[k]) for k in sorted(which)}
+        self.buffers = {k: _like(tensors[k]) for k in sorted(which)}
 
     def _compared(self, tensors: Sequence[torch.Tensor], moving: Sequence[int]) -> _Compared:
         """A graph, and the places of the inputs in it; `Odd` if these do not explain in what it
@@ -325,6 +323,21 @@ def _span(tensor: torch.Tensor) -> tuple[int, int]:
     last = sum((size - 1) * stride for size, stride in pairs)
     start = tensor.data_ptr()
     return start, start + (last + 1) * tensor.element_size()
+
+
+def _is_copyable(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is small, and its elements are at places of their own, without gaps."""
+    start, end = _span(tensor)
+    return 0 < tensor.nbytes == end - start and tensor.nbytes <= _MOST_COPIED
+
+
+def _like(tensor: torch.Tensor) -> torch.Tensor:
+    """New memory with the geometry of a tensor, and its alignment: kernels are chosen by it."""
+    start, end = _span(tensor)
+    memory = torch.empty(end - start + _ALIGNMENT, dtype=torch.uint8, device=tensor.device)
+    skipped = (start - memory.data_ptr()) % _ALIGNMENT
+    room = memory[skipped : skipped + end - start].view(tensor.dtype)
+    return room.as_strided(tensor.size(), tensor.stride())
 
 
 def _arena(tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:

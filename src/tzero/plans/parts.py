@@ -21,7 +21,9 @@ from types import MappingProxyType
 
 import torch
 
+from tzero.adapters import triton_launch
 from tzero.adapters.torch_internals import storage_id
+from tzero.adapters.triton_reads import only_read
 from tzero.plans.plan import (
     Allocate,
     Call,
@@ -147,21 +149,29 @@ def _only_read(
     steps: Sequence[Step], inputs: Iterable[int], storages: Sequence[int]
 ) -> Iterator[tuple[int, int]]:
     """The inputs that no step changes, and how many steps read each. A launch may change whatever
-    it is given; what has the same memory counts as one."""
+    it is given, unless its kernel only reads it; what has the same memory counts as one."""
     written = {storages[slot] for step in steps if isinstance(step, Call) for slot in step.writes}
-    written |= {
-        storages[slot]
-        for step in steps
-        if isinstance(step, (Launch, Fill))
-        for slot in used_by(step)
-    }
+    written |= {storages[slot] for step in steps for slot in _may_write(step)}
     readers: Counter[int] = Counter()
     for step in steps:
-        if isinstance(step, Call):
+        if isinstance(step, (Call, Launch)):
             readers.update({storages[slot] for slot in used_by(step)})
     for slot in sorted(inputs):
         if storages[slot] not in written:
             yield slot, readers[storages[slot]]
+
+
+def _may_write(step: Step) -> Iterator[int]:
+    """The slots that a launch or a fill may change."""
+    if isinstance(step, Fill):
+        yield step.slot
+    elif isinstance(step, Launch):
+        read = only_read(step.compiled)
+        parameters = triton_launch.parameters(step.function) if read else ()
+        names = [parameter.name for parameter in parameters] or [""] * len(step.args)
+        for name, value in zip(names, step.args, strict=True):
+            if name not in read:
+                yield from tensors_in(value)
 
 
 def _is_made(slot: Slot) -> bool:

@@ -411,9 +411,7 @@ class _Checked:
         self.drifted = drifted
 
     def __call__(self, result: Any, *given: torch.Tensor) -> Any:
-        if not fits(
-            self.plan, self.call.result, result, dict(zip(self.slots, given, strict=True))
-        ):
+        if not fits(self.plan, self.call.result, result, dict(zip(self.slots, given, strict=True))):
             self.drifted(self.plan, drift_in(self.plan, self.call, result))
         return result
 
