@@ -16,6 +16,20 @@
 
 namespace tzero::plan {
 
+namespace {
+
+// Whether a dict holds lists, tuples or dicts.
+bool holds_containers(PyObject *dict) {
+    PyObject *key = nullptr, *item = nullptr;
+    Py_ssize_t at = 0;
+    while (PyDict_Next(dict, &at, &key, &item)) {
+        if (is_container(item)) return true;
+    }
+    return false;
+}
+
+}  // namespace
+
 // ---- guards -------------------------------------------------------------------------------------
 
 Answer Replay::watches_hold() {
@@ -23,6 +37,7 @@ Answer Replay::watches_hold() {
         off(Guard::plan_versions) ||
         std::all_of(plan_.namespaces.begin(), plan_.namespaces.end(),
                     [](const Namespace &each) { return each.seen.is(each.dict.get()); });
+    is_unchanged_ = unchanged;
     if (unchanged) {
         for (const size_t k : plan_.unversioned) {
             if (plan_.watches[k].holds_at_a_glance()) continue;
@@ -86,12 +101,24 @@ bool Replay::load_arguments() {
 
 // Whether an argument is, or contains, a list, tuple or dict that the host function also reads.
 bool Replay::shares_tables() const {
-    return std::any_of(plan_.tables.begin(), plan_.tables.end(), [&](size_t at) {
-        const Watch &watch = plan_.watches[at];
-        PyObject *now = watch.now();
-        if (now == nullptr) PyErr_Clear();
-        return now == nullptr || is_given(now, 0);
-    });
+    return std::any_of(plan_.tables.begin(), plan_.tables.end(),
+                       [&](const Table &each) { return shares(each); });
+}
+
+bool Replay::shares(const Table &table) const {
+    const Watch &watch = plan_.watches[table.watch];
+    PyObject *now = is_unchanged_ && watch.by_version ? watch.value.get() : watch.now();
+    if (now == nullptr) PyErr_Clear();
+    if (now == nullptr) return true;
+    if (!PyDict_CheckExact(now)) return is_given(now, 0);
+    if (table.flat.is(now)) {
+        PyObject *const *end = leaves_.containers + leaves_.container_count;
+        return std::find(leaves_.containers, end, now) != end;
+    }
+    const uint64_t before = version_of(now);
+    if (is_given(now, 0)) return true;
+    if (!holds_containers(now)) table.flat.set(before);
+    return false;
 }
 
 bool Replay::is_given(PyObject *value, int depth) const {

@@ -158,6 +158,12 @@ struct Step {
     Py_ssize_t number;  // in the plan
 };
 
+// A watch of a list, tuple or dict; and the version of a dict that holds none of these.
+struct Table {
+    size_t watch;
+    mutable Seen flat;
+};
+
 struct Plan {
     Ref object;  // the plan in Python
     int device = -1;  // of CUDA, where all of its kernels run; or negative
@@ -169,7 +175,7 @@ struct Plan {
     std::vector<std::pair<size_t, size_t>> arguments;  // slot and leaf
     std::vector<size_t> watched;                       // slots of tensors in globals and closures
     std::vector<const PyObject *> held;                // these tensors, sorted by address
-    std::vector<size_t> tables;                        // watches of lists, tuples and dicts
+    std::vector<Table> tables;
     std::vector<Function> functions;
     std::vector<Step> steps;
     std::vector<Allocate> allocates;

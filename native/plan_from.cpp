@@ -68,7 +68,7 @@ class Maker {
         if (const char *expected = made.expected()) fields.wrong("value", expected);
         if (made.kind >= Watch::code && made.kind <= Watch::items) keep_object(made);
         if (made.kind <= Watch::absent && is_container(made.value.get())) {
-            plan_->tables.push_back(plan_->watches.size());
+            plan_->tables.push_back({plan_->watches.size(), Seen()});
         }
         if (!made.by_version) plan_->unversioned.push_back(plan_->watches.size());
         plan_->watches.push_back(std::move(made));

@@ -49,6 +49,7 @@ class Replay {
     Answer watched_tensors_hold();
     bool load_arguments();
     bool shares_tables() const;
+    bool shares(const Table &table) const;
     bool is_given(PyObject *value, int depth) const;
 
     Done step(const Step &step);
@@ -90,6 +91,7 @@ class Replay {
     Frame &frame_;
     void *stream_ = nullptr;
     bool knows_stream_ = false;
+    bool is_unchanged_ = false;  // the dicts that guards read have the versions they had
     bool ran_python_ = false;  // since the launch guards were checked
     bool is_profiled_;
 };

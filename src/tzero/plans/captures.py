@@ -36,8 +36,8 @@ __all__ = ["Capturing", "GraphDescription", "NodeDescription"]
 _MOST_CAPTURES = 16
 """How often a part is captured, for other addresses of what is fixed or other alignments."""
 
-_MOST_SEARCHED = 64
-"""Among so many inputs it is searched for those that must be fixed."""
+_MOST_SEARCHES = 24
+"""How often inputs are moved to find those that must be fixed."""
 
 _MOST_COPIED = 1 << 24
 """An input with more bytes is not copied into the graph's memory."""
@@ -224,31 +224,47 @@ class _Graphs:
         spans = {k: _span(tensors[k]) for k in moving}
         arena = _arena([tensors[k] for k in moving])
         one, other = (_distances(spans, arena, each) for each in (False, True))
-        first = self._captured(tensors)[1]  # it allocates what the others find
-        moved = self._captured(_moved(tensors, one))[1]
-        graph, last = self._captured(tensors)
+        here = dict.fromkeys(moving, 0)
+        kept: list[Any] = []  # so that no two captures have objects at the same place
+
+        def captured(by: Mapping[int, int]) -> tuple[torch_graphs.Captured, list[Node]]:
+            kept.append(_moved(tensors, by))
+            return self._captured(kept[-1])
+
+        first = captured(here)[1]  # it allocates what the others find
+        moved = captured(one)[1]
+        graph, last = captured(here)
         words = Words(last, spans)
         words.repeated(first)
         words.moved(moved, one)
-        words.moved(self._captured(_moved(tensors, other))[1], other)
+        words.moved(captured(other)[1], other)
         if words.odd():  # what nobody has set may differ from capture to capture
-            words.repeated(self._captured(tensors)[1])
-            words.repeated_moved(moved, self._captured(_moved(tensors, one))[1])
+            words.repeated(captured(here)[1])
+            words.repeated_moved(moved, captured(one)[1])
         if words.odd():
             raise Odd(words.odd())
         return _Compared(graph, last, words.places())
 
     def _culprits(self, tensors: Sequence[torch.Tensor], moving: Sequence[int]) -> set[int]:
-        """The inputs on whose addresses words depend that are no such address."""
-        if len(moving) > _MOST_SEARCHED:
-            return set(moving)
-        found = set()
-        for k in moving:
+        """The inputs on whose addresses words depend that are no such address, by halves."""
+        found: set[int] = set()
+        rest, left = [list(moving)], _MOST_SEARCHES
+        while rest:
+            some = rest.pop()
+            left -= 1
+            if left < 0:
+                raise CannotRead("it is not found which input must stay in its place")
             try:
-                self._compared(tensors, [k])
+                if len(some) < len(moving):
+                    self._compared(tensors, some)
+                    continue
             except Odd:
-                found.add(k)
-        return found or set(moving)
+                pass
+            if len(some) == 1:
+                found.update(some)
+            else:
+                rest += [some[: len(some) // 2], some[len(some) // 2 :]]
+        return found
 
     def _captured(
         self, tensors: Sequence[torch.Tensor]

@@ -73,6 +73,7 @@ class Judge:
 
     def __init__(self, world: World) -> None:
         self._world = world
+        self._unhooked_before: set[tuple[int, str]] = set()
         self._given: dict[int, Any] = {}  # arguments of the recorded call that can be changed
         self.codes: set[CodeType] = set()
         """Code that a call may run besides the functions of the world."""
@@ -405,6 +406,9 @@ class Judge:
     def _unhooked(self, text: str, own: dict[str, Any], names: Sequence[str]) -> None:
         """Guard dicts of hooks, which are empty."""
         for name in names:
+            if (id(own), name) in self._unhooked_before:
+                continue
+            self._unhooked_before.add((id(own), name))
             if name not in own:
                 self._world.add(Absent(f"{text} ({name})", own, name))
                 continue
