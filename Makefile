@@ -251,10 +251,14 @@ docs: $(VENV)/.ready-dev
 	$(BIN)/python -m tests.unit.map
 	$(BIN)/python -m tests.unit.reference
 	$(BIN)/python -m bench.chart
+	$(BIN)/python -m bench.parts
+	$(BIN)/python -m bench.watched
 
-# A broken link, a page that is not in the navigation or a name that does not exist is an error.
+# A broken link, a page that is not in the navigation or a name that does not exist is an error. Then a
+# browser looks at each page as on a phone, in light and dark, and leaves pictures in build/pictures.
 site: $(VENV)/.ready-dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build -q --strict
+	$(BIN)/python -m tests.unit.site
 
 clean:
 	rm -rf $(VENV) build dist src/tzero_runtime.egg-info src/tzero/_native*.so

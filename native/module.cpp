@@ -118,7 +118,9 @@ PyObject *configure(PyObject *module, PyObject *args, PyObject *kwargs) {
 }
 
 PyObject *open_cuda(PyObject *module, PyObject *) {
-    return PyBool_FromLong(state_of(module)->cuda.open());
+    State *state = state_of(module);
+    state->memory.open();
+    return PyBool_FromLong(state->cuda.open());
 }
 
 // -- plans ----------------------------------------------------------------------------------------
@@ -355,7 +357,10 @@ PyObject *set_guards_off(PyObject *, PyObject *names) {
 // The limits and enums that Python needs to describe kernels and plans. Python has no copies.
 int add_constants(PyObject *module) {
     const std::pair<const char *, size_t> limits[] = {
+        {"MAP_ALIGNMENT", cuda::map_alignment},
+        {"MAP_BYTES", cuda::map_bytes},
         {"MOST_ARGUMENTS", most_arguments},
+        {"MOST_MAPS", cuda::most_maps},
         {"MOST_PARAMETERS", most_parameters},
         {"MOST_SLOTS", plan::most_slots},
         {"HEAD_BYTES", head_bytes},

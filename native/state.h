@@ -8,6 +8,7 @@
 #include "arguments.h"
 #include "cuda.h"
 #include "leaves.h"
+#include "memory.h"
 #include "profilers.h"
 #include "tensors.h"
 #include "versions.h"
@@ -26,7 +27,7 @@ struct Names {
     Ref configs, arg_names, keys, cache, fn, values, nargs, best_config, run, grid, warmup, dtype;
     Ref kwargs, pre_hook, all_kwargs;
     Ref base, shape, strides, block_shape, padding, round_f32_to_tf32;
-    Ref bound_run, function, launch_metadata, module;
+    Ref bound_run, function, launch_metadata, module, packed_metadata, get, data_ptr;
     Ref name, function_name, enter, exit, timestamps;
 };
 
@@ -89,6 +90,7 @@ struct State {
     Ref current;        // of tzero.launches.current_call
     Ref const_expr;     // tzero.ConstExpr
     cuda::Driver cuda;
+    cuda::Memory memory;
     std::shared_ptr<GraphOrder> orders[most_graph_devices];  // of CUDA graphs, by device
 
     // Set by configure_plans().

@@ -257,7 +257,7 @@ Replay::Done Replay::launch(size_t number) {
     }
     const Launch &step = plan_.launched(number, applied_);
     const Spec &spec = *step.spec;
-    alignas(16) char block[stack_bytes];
+    alignas(block_alignment) char block[stack_bytes];
     if (!packed(step, block)) return Done::resume;
     const int32_t *grid = step.grid;
     int32_t sized[3];

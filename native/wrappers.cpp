@@ -267,8 +267,9 @@ PyObject *wrapper_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     self->bind = Ref::borrow(bind).release();
     self->names = new (std::nothrow) JoinedNames();
     self->forms = new (std::nothrow) std::vector<std::shared_ptr<const TunedForm>>();
+    self->expanded = new (std::nothrow) std::vector<Expanded>();
     self->state = state_of(PyType_GetModule(type));
-    if (self->names == nullptr || self->forms == nullptr) {
+    if (self->names == nullptr || self->forms == nullptr || self->expanded == nullptr) {
         Py_DECREF(self);
         return PyErr_NoMemory();
     }
@@ -322,6 +323,7 @@ void wrapper_dealloc(PyObject *object) {
     }
     delete std::exchange(self->names, nullptr);
     delete std::exchange(self->forms, nullptr);
+    delete std::exchange(self->expanded, nullptr);
     type->tp_free(object);
     Py_DECREF(type);
 }

@@ -5,13 +5,16 @@ from typing import Any, Final, Self, final
 # Limits
 MOST_ARGUMENTS: Final[int]  # of a call of torch in a plan
 MOST_PARAMETERS: Final[int]  # of a launch, with its options
+MOST_MAPS: Final[int]  # tensor maps of a kernel on CUDA
 MOST_SLOTS: Final[int]  # tensors in a plan
 MOST_FORMULAS: Final[int]  # of a plan over sizes
 MOST_HINTS: Final[int]  # of Nearest
 MOST_DIMS: Final[int]  # of a hint, all tensors together
 STEPS_PER_DOUBLING: Final[int]  # in which Nearest counts log2 of a size
 HEAD_BYTES: Final[int]  # before the parameters of a CPU kernel
-PARAMETER_BYTES: Final[int]  # of the widest parameter
+PARAMETER_BYTES: Final[int]  # of the widest parameter but a tensor map
+MAP_BYTES: Final[int]  # of a tensor map
+MAP_ALIGNMENT: Final[int]  # in a block of parameters
 
 # Enums: names and numbers
 DEVICE_TYPES: Final[MappingProxyType[str, int]]

@@ -21,7 +21,7 @@ SOURCE = Path(tzero.__file__).parent
 LAYERS = """
 errors  locks  setting_kinds
 settings  events  measure  config  moved  versions  ownership  _native
-counts  fallbacks  logs  sealed
+counts  cures  fallbacks  logs  sealed
 processes  scratch
 cpu  cache
 compile

@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 
 from tzero.arguments.key import Key
 from tzero.config import Config
+from tzero.cures import cure
 from tzero.plans.plan import Plan
 from tzero.plans.planner import UNRECORDED
 
@@ -119,6 +120,17 @@ class Explanation(NamedTuple):
     replay: Replay | None = None
     graphs: tuple[str, ...] = ()
 
+    @property
+    def change(self) -> str:
+        """What to change so that the call is replayed, if that is known.
+
+        >>> why = "it reads the value of a tensor (Tensor.item)"
+        >>> Explanation("add", Key(()), True, None, "", tier=2, refusal=why).change[:21]
+        'compute on the device'
+        """
+        found = cure(self.refusal) if self.refusal and self.refusal != UNRECORDED else None
+        return "" if found is None else found.advice
+
     def __str__(self) -> str:
         served = "the host function runs"
         if self.replay is not None:
@@ -134,6 +146,7 @@ class Explanation(NamedTuple):
             lines.append(f"  config: {self.config!r}{why}")
         if self.refusal:
             lines.append(f"  not replayed: {self.refusal}")
+            lines += [f"  what to do: {self.change}"] if self.change else []
         if self.replay is not None and self.replay.why:
             lines.append(f"  {self.replay.how}: {self.replay.why}")
         if self.plan is not None:

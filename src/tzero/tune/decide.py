@@ -374,14 +374,19 @@ class Tuning(Generic[R]):
         return Selector(hints, kernel=facts.kernel).nearest(tuple(map(tuple, shapes)))
 
     def _keep(
-        self, facts: Facts, shapes: Sequence[Sequence[int]], choice: Choice[Config]
+        self,
+        facts: Facts,
+        shapes: Sequence[Sequence[int]],
+        choice: Choice[Config],
+        found: Search | None = None,
     ) -> Choice[Config]:
         self._note(facts, choice.variant, shapes)
         if choice.provisional:
             self._provisional.add(facts.arguments)
         else:
             self._provisional.discard(facts.arguments)
-        self._notices.each_time(str(choice))
+        about = {"arguments": facts.arguments, "choice": choice, "search": found}
+        self._notices.each_time(str(choice), about)
         return choice
 
     def _note(self, facts: Facts, config: Config, shapes: Sequence[Sequence[int]]) -> None:
@@ -482,7 +487,7 @@ class Tuning(Generic[R]):
         choice, found = searching.run(bound.function, args, facts, effort, known, budget, isolate)
         self.searches[facts.arguments] = found
         self._timed[facts.arguments] = found.outcomes
-        return self._keep(facts, facts.shapes, choice), found
+        return self._keep(facts, facts.shapes, choice, found), found
 
     # -- what is decided about -------------------------------------------------------------------
 
