@@ -317,7 +317,7 @@ Replayed Replay::run(Ref *result) {
     for (size_t k = 0; k < plan_.steps.size(); ++k) {
         const Step &each = plan_.steps[k];
         bool is_made = false;
-        const Done done = each.kind == Step::part ? part(plan_.parts[each.at], &is_made) : step(each);
+        const Done done = each.kind == Step::part ? part(plan_.parts[each.at], &is_made) : in_order(each);
         if (is_made) k = plan_.parts[each.at].after - 1;
         if (done == Done::yes) continue;
         if (done == Done::error) return Replayed::error;
@@ -338,7 +338,9 @@ Replayed may_replay(State &state, PyObject *self, const Plan &plan, const Leaves
 Replayed replay(State &state, PyObject *self, const Plan &plan, const Leaves &leaves,
                 const Applied *applied, bool is_profiled, Ref *result) {
     Frame frame(plan.slots.size());
-    return Replay(state, self, plan, leaves, applied, is_profiled, frame).run(result);
+    const Replayed how = Replay(state, self, plan, leaves, applied, is_profiled, frame).run(result);
+    if (!state.graphs.has_news() || how == Replayed::error) return how;
+    return state.graphs.report() < 0 ? Replayed::error : how;
 }
 
 }  // namespace tzero::plan

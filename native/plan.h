@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "enums.h"
+#include "hot.h"
 #include "kernel.h"
 #include "leaves.h"
 #include "sized.h"
@@ -156,6 +157,15 @@ struct Step {
     Kind kind;
     size_t at;          // among the steps of its kind
     Py_ssize_t number;  // in the plan
+    Py_ssize_t opens = -1;  // the run that it is the first of
+    bool closes = false;    // whether it is the last of a run
+};
+
+// Launches and fills on CUDA between which the plan calls nothing of torch: they may become one CUDA
+// graph.
+struct Run {
+    std::vector<size_t> work;  // which steps
+    std::unique_ptr<graph::Site> site;
 };
 
 // A watch of a list, tuple or dict; and the version of a dict that holds none of these.
@@ -184,8 +194,12 @@ struct Plan {
     std::vector<Call> calls;
     std::vector<Launch> launches;
     std::vector<Part> parts;
+    std::vector<Run> runs;
     Value result;
     std::unique_ptr<Sized> sized;  // of a plan over sizes, or null
+
+    // What a step does on CUDA, if it is one of a run.
+    graph::Work work(const Step &step, const Applied *applied) const;
 
     // What a launch step launches.
     const Launch &launched(size_t step, const Applied *applied) const {
@@ -199,6 +213,13 @@ struct Plan {
 // Null with the Python error set if the description is malformed; null without an error if
 // something the plan depends on has changed since it was recorded.
 std::unique_ptr<Plan> plan_from(State &state, PyObject *description, size_t leaves);
+
+// Finds the runs of a plan.
+void find_runs(const State &state, Plan &plan);
+
+// The runs of a plan for `explain`, a tuple of what `graph::described` says of each; null with the
+// Python error set.
+PyObject *runs_of(const Plan &plan);
 
 // How a replay went.
 enum class Replayed {

@@ -48,6 +48,7 @@ class Maker {
                                           [&](size_t k) { return k < each.after; });
             if (each.after > steps || !fits) plan.wrong("steps", "parts that end among the steps");
         }
+        if (plan_->parts.empty()) find_runs(state_, *plan_);  // else graphs hold whole parts
         return std::move(plan_);
     }
 

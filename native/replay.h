@@ -52,7 +52,11 @@ class Replay {
     bool shares(const Table &table) const;
     bool is_given(PyObject *value, int depth) const;
 
+    Done in_order(const Step &step);
     Done step(const Step &step);
+    Done open(const Run &run);
+    Done close(Done done);
+    Done plain_launch(const Launch &step, const int32_t grid[3]);
     PyObject *allocated(const Allocate &step) const;
     PyObject *sized_arguments(const Allocate &step) const;
     Done allocate(const Allocate &step);
@@ -94,6 +98,8 @@ class Replay {
     bool is_unchanged_ = false;  // the dicts that guards read have the versions they had
     bool ran_python_ = false;  // since the launch guards were checked
     bool is_profiled_;
+    graph::Kept *open_ = nullptr;  // the graph that the run of this step is staged in
+    size_t staged_ = 0;            // how much of its work
 };
 
 }  // namespace tzero::plan

@@ -7,6 +7,7 @@
 
 #include "arguments.h"
 #include "cuda.h"
+#include "hot.h"
 #include "leaves.h"
 #include "memory.h"
 #include "profilers.h"
@@ -29,6 +30,8 @@ struct Names {
     Ref base, shape, strides, block_shape, padding, round_f32_to_tf32;
     Ref bound_run, function, launch_metadata, module, packed_metadata, get, data_ptr;
     Ref name, function_name, enter, exit, timestamps;
+    Ref graphs, graphs_after, graphs_kept, graphs_memory, kernel;
+    Ref proton_flags, flags, profiling_on, profiler_enabled;
 };
 
 // The attributes of `triton.knobs.runtime`. Valid for this object, while its own dict is empty and
@@ -112,6 +115,8 @@ struct State {
     KnobsSeen knobs_seen;
     Seen unwatched[2];  // the dicts of events and of the logger, when nothing was observed
     Seen quiet[2];      // those of measure and of settings, when nothing was verified
+
+    graph::Keeper graphs;  // after the driver: it ends first
 
     Profilers profilers;  // set by configure_profilers()
     Ref record;           // the open record of tzero.measure, or None, when it was last read

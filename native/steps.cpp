@@ -154,7 +154,7 @@ Replay::Done Replay::fill(const Fill &step) {
         elements_of(plan_.sized->slots[step.slot], applied_->values.data(), &elements);
         bytes = static_cast<size_t>(elements) * step.pattern.size();
     }
-    const Done done = bytes == 0 ? Done::yes : put_in(step, bytes);
+    const Done done = bytes == 0 && open_ == nullptr ? Done::yes : put_in(step, bytes);
     if (step.version == 0 || done != Done::yes) return done;
     PyObject *tensor = frame_.objects[step.slot];
     if (read_version(state_.tensors, state_.torch, tensor) < step.version) {
@@ -171,6 +171,10 @@ Replay::Done Replay::put_in(const Fill &step, size_t bytes) {
     }
     if (step.device >= 0 && state_.cuda.can_fill(step.pattern) &&
         is_current(step.device)) {
+        if (open_ != nullptr) {
+            open_->graph.fill(staged_++, at, bytes);
+            return Done::yes;
+        }
         void *queue = nullptr;
         if (!stream(step.device, &queue)) return Done::error;
         cuda::Result result = 0;
@@ -178,10 +182,10 @@ Replay::Done Replay::put_in(const Fill &step, size_t bytes) {
         result = state_.cuda.fill(at, bytes, step.pattern, queue);
         Py_END_ALLOW_THREADS
         if (result == 0) return Done::yes;
-        PyErr_Format(PyExc_RuntimeError, "CUDA could not fill a tensor: %s (%s)",
-                     state_.cuda.name_of(result), state_.cuda.text_of(result));
+        raise_from_cuda(state_, nullptr, result, nullptr);
         return Done::error;
     }
+    if (open_ != nullptr && close(Done::yes) != Done::yes) return Done::error;
     // Through `data`, so that torch does not count it; `fill` does.
     Ref data = Ref::steal(PyObject_GetAttr(frame_.objects[step.slot], state_.names.data.get()));
     if (!data) return Done::error;
@@ -256,9 +260,6 @@ Replay::Done Replay::launch(size_t number) {
         ran_python_ = false;
     }
     const Launch &step = plan_.launched(number, applied_);
-    const Spec &spec = *step.spec;
-    alignas(block_alignment) char block[stack_bytes];
-    if (!packed(step, block)) return Done::resume;
     const int32_t *grid = step.grid;
     int32_t sized[3];
     if (applied_ != nullptr) {
@@ -267,6 +268,16 @@ Replay::Done Replay::launch(size_t number) {
         }
         grid = sized;
     }
+    if (open_ == nullptr) return plain_launch(step, grid);
+    if (!packed(step, open_->graph.block(staged_))) return Done::resume;
+    open_->graph.grid(staged_++, grid);
+    return Done::yes;
+}
+
+Replay::Done Replay::plain_launch(const Launch &step, const int32_t grid[3]) {
+    const Spec &spec = *step.spec;
+    alignas(block_alignment) char block[stack_bytes];
+    if (!packed(step, block)) return Done::resume;
     if (!spec.on_cpu) {
         void *queue = nullptr;
         if (!stream(spec.device_id, &queue)) return Done::error;

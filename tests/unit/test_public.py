@@ -133,6 +133,7 @@ PUBLIC = {
         "Settings",
         "applied",
         "current",
+        "launches_watched_by",
         "names",
         "now",
         "override",

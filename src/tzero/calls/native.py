@@ -31,7 +31,7 @@ from tzero.calls import explain
 from tzero.calls.bound import BoundKernel
 from tzero.calls.bound_table import Raw
 from tzero.calls.kernel import Kernel
-from tzero.calls.reports import Made, Replay
+from tzero.calls.reports import Made, Replay, Run
 from tzero.calls.specialize import by_value_in, close_sites, found_by_words
 from tzero.counts import Count
 from tzero.launches import beside
@@ -85,7 +85,7 @@ class NativeCalls(Kernel[..., Any]):
         _made: Callable[[], tuple[int, int]]
         _generation: Callable[[], int]
         _used: Callable[[], list[tuple[BoundKernel[Any], int]]]
-        _look: Callable[..., bool]
+        _look: Callable[..., Any]
 
     def __init__(self, function: Callable[..., Any], **options: Any) -> None:
         self._resumed = Count()  # replays that native code began and Python ended
@@ -268,7 +268,14 @@ class NativeCalls(Kernel[..., Any]):
         description = describe(self.native, plan)
         steps = () if description is None else python_functions(description)
         ran = tuple(dict.fromkeys((*explain.frames(look), *steps)))
-        return Replay("partly in Python", ", ".join(ran)) if ran else Replay("natively")
+        runs = self._runs(given, named)
+        return Replay("partly in Python" if ran else "natively", ", ".join(ran), runs)
+
+    def _runs(self, given: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Run, ...]:
+        """The runs of the plan of a call."""
+        why_not = self.native.graphs()[4]
+        runs = (Run(*each) for each in self._look(None, *given, **named) or ())
+        return tuple(run._replace(ended=run.ended or why_not) for run in runs)
 
     def _why_in_python(self, plan: Plan, given: tuple[Any, ...], named: Mapping[str, Any]) -> str:
         """Why native code would leave the replay of a plan to Python; empty if it would not."""
