@@ -11,6 +11,7 @@
 #include <new>
 
 #include "binary.h"
+#include "captures.h"
 #include "enums.h"
 #include "following.h"
 #include "frames.h"
@@ -425,7 +426,7 @@ int exec(PyObject *module) {
     if (add_nearest(module, state) < 0 || add_run(module) < 0) return -1;
     if (add_tracing(module, state) < 0 || add_following(module, state) < 0) return -1;
     if (add_wrappers(module, state) < 0 || add_compiled(module, state) < 0) return -1;
-    if (add_timestamps(module, state) < 0) return -1;
+    if (add_timestamps(module, state) < 0 || add_captures(module, state) < 0) return -1;
     return add_ring(module, state);
 }
 
@@ -434,7 +435,7 @@ template <typename Visitor> int each_reference(State &state, Visitor visit) {
     for (Ref *each : {&state.launchable, &state.launching, &state.dispatching, &state.ring, &state.nearest,
                       &state.on_grid, &state.bound, &state.on_bound, &state.stepping,
                       &state.get_threshold, &state.set_threshold,
-                      &state.timestamps_type, &state.record, &state.timestamps,
+                      &state.timestamps_type, &state.captures, &state.record, &state.timestamps,
                       &state.profilers.range,
                       &state.tensor_type, &state.parameter_type, &state.exchange_capsule,
                       &state.knobs, &state.more_knobs, &state.hook_chain, &state.runtime_knobs,

@@ -3,6 +3,8 @@
 
 #include "python.h"
 
+#include <memory>
+
 #include "arguments.h"
 #include "cuda.h"
 #include "hot.h"
@@ -55,12 +57,15 @@ struct KnobsSeen {
     Ref enter_calls, exit_calls;            // the lists in them
 };
 
+struct GraphOrder;  // captures.cpp
+constexpr size_t most_graph_devices = 64;
+
 struct State {
     Ref version;
     Ref launchable;  // types
     Ref launching;
     Ref dispatching;
-    Ref ring, nearest, on_grid, bound, on_bound, stepping, timestamps_type;
+    Ref ring, nearest, on_grid, bound, on_bound, stepping, timestamps_type, captures;
     Ref get_threshold, set_threshold;  // of gc
     Names names;
 
@@ -91,6 +96,7 @@ struct State {
     cuda::Driver cuda;
     cuda::Memory memory;
     Subscripts subscripts;
+    std::shared_ptr<GraphOrder> orders[most_graph_devices];  // of CUDA graphs, by device
 
     // Set by configure_plans().
     Torch torch;

@@ -16,6 +16,7 @@ from bench.rows import (
     running,
     sharing,
     sizes,
+    stepping,
     tuning,
 )
 from bench.rows.row import Case, Row
@@ -37,4 +38,5 @@ ROWS: tuple[Row, ...] = (
     *sharing.ROWS,
     *choosing.ROWS,
     *tuning.ROWS,
+    *stepping.ROWS,
 )

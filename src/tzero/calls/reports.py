@@ -143,7 +143,8 @@ class Explanation(NamedTuple):
     why it would not be replayed, such as a guard that fails. `since` is the first difference from
     the last call that hit. `stages` are nanoseconds, measured by `explain`. `choice` is why the
     call has its config: pinned, cached, pretuned, nearest or tuned. `replay` says how the plan
-    would be replayed; None if the call would not be.
+    would be replayed; None if the call would not be. `graphs` says which way each input of its
+    CUDA graphs takes.
 
     >>> print(Explanation("add", Key((int,)), True, None, "", tier=0))
     add: hit, the host function runs (tier 0)
@@ -162,6 +163,7 @@ class Explanation(NamedTuple):
     stages: Mapping[str, float] = MappingProxyType({})
     choice: str = ""
     replay: Replay | None = None
+    graphs: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return first_line(self)
@@ -206,6 +208,7 @@ class Explanation(NamedTuple):
         lines += [f"  {run}" for run in self.runs]
         if self.plan is not None:
             lines += [f"  {line}" for line in str(self.plan).splitlines()]
+        lines += [f"  in the graph, {line}" for line in self.graphs]
         if self.since:
             lines.append(f"  unlike the last call that hit: {self.since}")
         if self.difference:
