@@ -9,6 +9,7 @@ Samples of `installed` begin with `tzero.install()` and end with `tzero.uninstal
 
 from __future__ import annotations
 
+import copy
 import importlib
 from collections.abc import Callable
 from typing import Any
@@ -30,12 +31,12 @@ def _models(count: int = 2) -> list[Any]:
     """The model, and others with the same parameters whose step is a graph."""
     decode: Any = importlib.import_module("examples.decode")
     torch.manual_seed(0)
-    kinds = [decode.Model, *[decode.Step] * (count - 1)]
-    made = [kind(LAYERS, WIDTH, HEADS, WORDS, LENGTH) for kind in kinds]
+    with torch.device("cuda"):
+        made = [kind(LAYERS, WIDTH, HEADS, WORDS, LENGTH) for kind in (decode.Model, decode.Step)]
     for each in made:
-        each.load_state_dict(made[0].state_dict())
-        each.to("cuda", torch.bfloat16).requires_grad_(False)
-    return made
+        each.to(torch.bfloat16).requires_grad_(False)
+    made[1].load_state_dict(made[0].state_dict())
+    return [*made, *(copy.deepcopy(made[1]) for _ in range(count - 2))]
 
 
 def _inputs(model: Any) -> tuple[Any, ...]:
@@ -126,7 +127,7 @@ def _guards() -> Case:
 
 def _first() -> Case:
     """The two calls that record a step and capture it, for a model that has run before."""
-    model, *steps = _models(40)
+    model, *steps = _models(24)
     given = _inputs(model)
 
     def first() -> None:

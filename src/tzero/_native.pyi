@@ -242,6 +242,14 @@ class Dispatching:
     def _look(self, stage: int | None, /, *args: Any, **kwargs: Any) -> Any: ...
 
 @final
+class Captures:
+    launched: int
+    is_off: bool
+    def __new__(cls, device: int, count: int, make: Any, failed: Any) -> Self: ...
+    def count(self) -> int: ...
+    def let_go(self) -> None: ...
+
+@final
 class Ring:
     made: int
     reused: int
