@@ -289,11 +289,34 @@ void mutate_grid(Spec &spec, int32_t grid[3]) {
     std::memcpy(grid, spec.first_grid, 3 * sizeof grid[0]);
 }
 
+// Launches as a graph of one launch, which costs the driver less.
+PyObject *launch_staged(State &state, const Spec &spec, graph::Kept &kept, const int32_t grid[3],
+                        const char *block) {
+    std::copy_n(block, spec.bytes, kept.graph.block(0));
+    kept.graph.grid(0, grid);
+    if (state.graphs.finish(state, kept, 1) < 0) return nullptr;
+    if (state.graphs.has_news() && state.graphs.report() < 0) return nullptr;
+    return kernel_returned(spec);
+}
+
+// The graph to stage a launch in, if it is hot; or null.
+graph::Kept *graph_for(State &state, Spec &spec, void *stream) {
+    if (spec.site == nullptr) spec.site = graph::site_of(spec);
+    if (!state.graphs.is_hot(state, *spec.site)) return nullptr;
+    const auto is_of = [](const graph::Graph &) { return true; };
+    const auto work = [&] { return std::vector<graph::Work>{{&spec, nullptr}}; };
+    return state.graphs.take(state, *spec.site, stream, spec.device_id, state.profilers.look(),
+                             is_of, work);
+}
+
 // Launches a plain binary whose arguments are packed.
-PyObject *launch_packed(const Call &call, const Form &form, const Spec &spec, void *stream,
+PyObject *launch_packed(const Call &call, const Form &form, Spec &spec, void *stream,
                         const int32_t grid[3], char *block) {
     if (spec.on_cpu) return launch_on_cpu(call, form, spec, grid, block);
-    const int queued = run_on_cuda(*call.kernel->state, spec, grid, stream, block);
+    State &state = *call.kernel->state;
+    graph::Kept *kept = graph_for(state, spec, stream);
+    if (kept != nullptr) return launch_staged(state, spec, *kept, grid, block);
+    const int queued = run_on_cuda(state, spec, grid, stream, block);
     return queued < 0 ? nullptr : kernel_returned(spec);
 }
 
@@ -303,6 +326,7 @@ PyObject *launch_with(const Call &call, const Form &form, Spec &spec, Facts &fac
     mutate_grid(spec, grid);
     const State &state = *call.kernel->state;
     alignas(block_alignment) char block[stack_bytes];
+    std::memset(block, 0, spec.bytes);  // a graph compares all of it
     *unfit = packed(state, spec, facts, block);
     if (*unfit != nullptr) return nullptr;
     if (spec.is_plain) return launch_packed(call, form, spec, stream, grid, block);
@@ -422,6 +446,7 @@ bool launch_alike(Call &call, const Form &form, uint64_t first, PyObject **resul
                           call.grid.known && state.tensors.handle >= 0;
     if (!is_known) return false;
     alignas(block_alignment) char block[stack_bytes];
+    std::memset(block, 0, spec->bytes);  // a graph compares all of it
     if (!read_alike(state.tensors, *spec->shortcut, kernel.parameters, call.arguments, block)) {
         return false;
     }

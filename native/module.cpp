@@ -11,6 +11,7 @@
 #include <new>
 
 #include "binary.h"
+#include "captures.h"
 #include "enums.h"
 #include "following.h"
 #include "frames.h"
@@ -189,6 +190,40 @@ PyObject *configure_plans(PyObject *module, PyObject *args, PyObject *kwargs) {
     state->torch.view_key = view_key;
     state->torch.keys_of_views = keys_of_views;
     state->torch.ready = ready != 0;
+    Py_RETURN_NONE;
+}
+
+PyObject *configure_graphs(PyObject *module, PyObject *args, PyObject *kwargs) {
+    static const char *const keywords[] = {"settings", "watched", "tell", "modules", "profilers",
+                                           nullptr};
+    PyObject *settings = nullptr, *watched = nullptr, *tell = nullptr, *modules = nullptr;
+    PyObject *profilers = nullptr;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$O!UOO!O:configure_graphs",
+                                     const_cast<char **>(keywords), &PyDict_Type, &settings,
+                                     &watched, &tell, &PyDict_Type, &modules, &profilers)) {
+        return nullptr;
+    }
+    graph::Keeper &graphs = state_of(module)->graphs;
+    graphs.settings = Ref::borrow(settings);
+    graphs.watched = Ref::borrow(watched);
+    graphs.tell = Ref::borrow(tell);
+    graphs.modules = Ref::borrow(modules);
+    graphs.profilers = Ref::borrow(profilers);
+    graphs.forget_settings();
+    Py_RETURN_NONE;
+}
+
+PyObject *graphs(PyObject *module, PyObject *) {
+    State &state = *state_of(module);
+    const std::string why_not = state.graphs.why_not(state);
+    return Py_BuildValue("(KKKKs)", static_cast<unsigned long long>(state.graphs.count()),
+                         static_cast<unsigned long long>(state.graphs.bytes()),
+                         static_cast<unsigned long long>(state.graphs.made()),
+                         static_cast<unsigned long long>(state.graphs.dropped()), why_not.c_str());
+}
+
+PyObject *drop_graphs(PyObject *module, PyObject *) {
+    state_of(module)->graphs.drop_all("");
     Py_RETURN_NONE;
 }
 
@@ -391,7 +426,7 @@ int exec(PyObject *module) {
     if (add_nearest(module, state) < 0 || add_run(module) < 0) return -1;
     if (add_tracing(module, state) < 0 || add_following(module, state) < 0) return -1;
     if (add_wrappers(module, state) < 0 || add_compiled(module, state) < 0) return -1;
-    if (add_timestamps(module, state) < 0) return -1;
+    if (add_timestamps(module, state) < 0 || add_captures(module, state) < 0) return -1;
     return add_ring(module, state);
 }
 
@@ -400,7 +435,7 @@ template <typename Visitor> int each_reference(State &state, Visitor visit) {
     for (Ref *each : {&state.launchable, &state.launching, &state.dispatching, &state.ring, &state.nearest,
                       &state.on_grid, &state.bound, &state.on_bound, &state.stepping,
                       &state.get_threshold, &state.set_threshold,
-                      &state.timestamps_type, &state.record, &state.timestamps,
+                      &state.timestamps_type, &state.captures, &state.record, &state.timestamps,
                       &state.profilers.range,
                       &state.tensor_type, &state.parameter_type, &state.exchange_capsule,
                       &state.knobs, &state.more_knobs, &state.hook_chain, &state.runtime_knobs,
@@ -420,7 +455,7 @@ template <typename Visitor> int each_reference(State &state, Visitor visit) {
         const int result = visit(*each);
         if (result != 0) return result;
     }
-    return 0;
+    return state.graphs.each_reference(visit);
 }
 
 int traverse(PyObject *module, visitproc visit, void *arg) {
@@ -473,6 +508,17 @@ PyMethodDef methods[] = {
                "plain_included, plain_excluded, settings, ready, storage, gradients, makes_views, "
                "view_key, keys_of_views)\n--\n\n"
                "Set where plans read torch's objects, and whether plans may be native.")},
+    {"configure_graphs",
+     reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(configure_graphs)),
+     METH_VARARGS | METH_KEYWORDS,
+     PyDoc_STR("configure_graphs($module, /, *, settings, watched, tell, modules, profilers)\n"
+               "--\n\nSet where the settings in force are, why launches are watched, or '', what is "
+               "told of graphs, a kernel's name and a text, and where profilers say that they are on.")},
+    {"graphs", graphs, METH_NOARGS,
+     PyDoc_STR("graphs($module, /)\n--\n\nHow many graphs are kept, their bytes on the device, how "
+               "many were made and dropped, and why there are none, or ''.")},
+    {"drop_graphs", drop_graphs, METH_NOARGS,
+     PyDoc_STR("drop_graphs($module, /)\n--\n\nDrop all graphs; hot work gets new ones.")},
     {"open_profilers", open_profilers, METH_NOARGS,
      PyDoc_STR("open_profilers($module, /)\n--\n\n"
                "Find torch's profilers; the name of a missing symbol, or ''.")},

@@ -84,6 +84,15 @@ int intern_all(Names &names) {
         {&names.timestamps, "timestamps"},
         {&names.func, "func"},
         {&names.args, "args"},
+        {&names.graphs, "graphs"},
+        {&names.graphs_after, "graphs_after"},
+        {&names.graphs_kept, "graphs_kept"},
+        {&names.graphs_memory, "graphs_memory"},
+        {&names.kernel, "kernel"},
+        {&names.proton_flags, "triton.profiler.flags"},
+        {&names.flags, "flags"},
+        {&names.profiling_on, "profiling_on"},
+        {&names.profiler_enabled, "_is_profiler_enabled"},
     };
     for (const auto &[name, text] : all) {
         if (intern(*name, text) < 0) return -1;

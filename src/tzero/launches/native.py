@@ -30,6 +30,7 @@ from tzero.arguments.extract import ConstExpr
 from tzero.cpu.launcher import Launcher
 from tzero.cpu.triton_compat import parameters
 from tzero.errors import LaunchFailed
+from tzero.launches import graphs
 from tzero.launches.current_call import current
 from tzero.launches.python import Launching, PythonJit, finish
 from tzero.launches.subscripts import subscripts
@@ -185,6 +186,7 @@ def configure(native: ModuleType) -> None:
         partial=functools.partial,
         handle=handle_offset(),
     )
+    graphs.configure(native)
 
 
 def make(native: ModuleType) -> type[PythonJit]:
