@@ -9,6 +9,7 @@
 #include "leaves.h"
 #include "memory.h"
 #include "profilers.h"
+#include "subscripts.h"
 #include "tensors.h"
 #include "versions.h"
 
@@ -27,9 +28,9 @@ struct Names {
     Ref kwargs, pre_hook, all_kwargs;
     Ref base, shape, strides, block_shape, padding, round_f32_to_tf32;
     Ref bound_run, function, launch_metadata, module, packed_metadata, get, data_ptr;
-    Ref name, function_name, enter, exit, timestamps;
     Ref graphs, graphs_after, graphs_kept, graphs_memory, kernel;
     Ref proton_flags, flags, profiling_on, profiler_enabled;
+    Ref name, function_name, enter, exit, timestamps, func, args;
 };
 
 // The attributes of `triton.knobs.runtime`. Valid for this object, while its own dict is empty and
@@ -89,6 +90,7 @@ struct State {
     Ref const_expr;     // tzero.ConstExpr
     cuda::Driver cuda;
     cuda::Memory memory;
+    Subscripts subscripts;
 
     // Set by configure_plans().
     Torch torch;
