@@ -8,6 +8,7 @@
 #   BENCH_ARGS, TEST_ARGS        more arguments for `python -m bench` and pytest
 #   CORPUS_ARGS                  more arguments for `python -m tests.corpus`
 #   CHECKOUT=PATH, TRITON_ARGS   the checkout and more arguments for tools/triton_tests.py
+#   PYTHONS, SITES               wheels: more Pythons, and VERSION=FOLDER ... that have torch and Triton
 #   HERE=1                       bench, test-gpu and soak with $(PYTHON) itself and what it has: tzero is
 #                                built in place, and nothing is downloaded
 
@@ -20,6 +21,8 @@ TEST_ARGS ?=
 CORPUS_ARGS ?=
 CHECKOUT ?=
 TRITON_ARGS ?=
+PYTHONS ?=
+SITES ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -38,7 +41,7 @@ READY_DEV := $(VENV)/.ready-dev
 endif
 
 # What an editable install bakes in; Python sources are picked up as they are.
-BAKED := pyproject.toml setup.py src/tzero/__init__.py $(wildcard native/*.cpp native/*.h)
+BAKED := pyproject.toml setup.py src/tzero/versions.py $(wildcard native/*.cpp native/*.h)
 
 # Warnings of the C++ compiler are errors in a build made here; TZERO_WERROR=0 takes that back.
 export TZERO_WERROR ?= 1
@@ -59,7 +62,7 @@ endif
 # A file stays in one process. tests/conftest.py orders them, the longest first.
 BY_FILE := --dist loadfile --no-loadscope-reorder
 
-.PHONY: help bench test test-bench lint types bench-beside-sanitized bench-then-environments environments checks tests tests-beside-checks tidy site test-all test-others test-faults test-verify test-symbolic test-helion sanitized sanitize test-newest test-gpu test-graphs sanitize-gpu soak soak-gpu corpus triton-tests fix docs clean
+.PHONY: help bench test test-bench lint types bench-beside-sanitized bench-then-environments environments checks tests tests-beside-checks tidy site test-all test-others test-faults test-verify test-symbolic test-helion sanitized sanitize test-newest test-gpu test-graphs sanitize-gpu soak soak-gpu corpus triton-tests wheels fix docs clean
 
 help:
 	@echo 'make bench     build, and print a table of measurements for this machine'
@@ -73,6 +76,7 @@ help:
 	@echo 'make soak      the long tests'
 	@echo 'make corpus    host functions of public projects, with and without tzero, as a table'
 	@echo 'make triton-tests CHECKOUT=PATH  the unit tests of Triton, without and with tzero.install'
+	@echo 'make wheels    a wheel for each Python that is found, and an sdist, in dist/'
 	@echo 'make docs      write the tables in docs/ and the map in CONTRIBUTING.md'
 	@echo 'make site      the documentation as web pages, in build/site'
 	@echo 'make clean     remove environments, builds and caches'
@@ -126,7 +130,8 @@ environments: $(VENV)/.ready-dev
 	@$(MAKE) --no-print-directory $(NEWEST)/.made
 
 INCLUDE = $(shell $(BIN)/python -c 'import sysconfig; print(sysconfig.get_paths()["include"])')
-NATIVE_FLAGS = -std=c++17 -isystem $(INCLUDE) -DTZERO_VERSION='"0"'
+VERSION = $(shell sed -n 's/^TZERO = "\(.*\)"/\1/p' src/tzero/versions.py)
+NATIVE_FLAGS = -std=c++17 -isystem $(INCLUDE) -DTZERO_VERSION='"$(VERSION)"'
 
 tidy: $(VENV)/.ready-dev
 	printf '%s\n' native/*.cpp | xargs -P $(JOBS) -I FILE $(BIN)/clang-tidy --quiet FILE -- $(NATIVE_FLAGS)
@@ -255,6 +260,9 @@ corpus: $(READY_DEV)
 triton-tests: $(READY_DEV)
 	@test -n '$(CHECKOUT)' || { echo 'give a checkout of Triton: make triton-tests CHECKOUT=PATH'; exit 2; }
 	$(PY) tools/triton_tests.py '$(CHECKOUT)' $(TRITON_ARGS)
+
+wheels: $(READY_DEV)
+	$(PY) tools/wheels.py --constraints $(CONSTRAINTS) --pip-args='$(PIP_ARGS)' --sites '$(SITES)' $(PYTHONS)
 
 fix: $(VENV)/.ready-dev
 	$(BIN)/ruff format .

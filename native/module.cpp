@@ -24,6 +24,10 @@
 #include "timestamps.h"
 #include "tracing.h"
 
+#ifdef Py_GIL_DISABLED
+#error "tzero relies on the GIL, which this Python is built without: use the ordinary build"
+#endif
+
 #ifndef TZERO_VERSION
 #error "TZERO_VERSION is given by setup.py: the version of the package this is built for"
 #endif
@@ -416,8 +420,16 @@ int add_constants(PyObject *module) {
     return 0;
 }
 
+// Refuse to be imported by another version of tzero than the one that this was built for.
+int check_version() {
+    Ref versions = Ref::steal(PyImport_ImportModule("tzero.versions"));
+    if (!versions) return -1;
+    return Ref::steal(PyObject_CallMethod(versions.get(), "require_same", "s", TZERO_VERSION)) ? 0 : -1;
+}
+
 int exec(PyObject *module) {
     State *state = new (state_of(module)) State();
+    if (check_version() < 0) return -1;
     state->version = Ref::steal(PyUnicode_FromString(TZERO_VERSION));
     if (!state->version || intern_all(state->names) < 0 || add_constants(module) < 0) return -1;
     if (plan::add_sizes(module) < 0) return -1;
@@ -574,6 +586,13 @@ PyMethodDef methods[] = {
 
 PyModuleDef_Slot slots[] = {
     {Py_mod_exec, reinterpret_cast<void *>(exec)},
+#if PY_VERSION_HEX >= 0x030C0000
+    // Several interpreters, if they share the GIL.
+    {Py_mod_multiple_interpreters, Py_MOD_MULTIPLE_INTERPRETERS_SUPPORTED},
+#endif
+#if PY_VERSION_HEX >= 0x030D0000
+    {Py_mod_gil, Py_MOD_GIL_USED},
+#endif
     {0, nullptr},
 };
 

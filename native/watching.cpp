@@ -3,11 +3,10 @@
 
 #include "watching.h"
 
-#include <sys/stat.h>
-
 #include <cstdint>
 
 #include "guards.h"
+#include "portable.h"
 
 namespace tzero::plan {
 
@@ -84,7 +83,7 @@ bool has_code(PyObject *function, PyObject *expected) {
 
 int64_t changed_at(const char *path) {
     struct stat found;
-    if (stat(path, &found) != 0) return -1;
+    if (file_status(path, &found) != 0) return -1;
 #ifdef __APPLE__
     const timespec time = found.st_mtimespec;
 #else
