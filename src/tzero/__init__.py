@@ -75,6 +75,7 @@ if TYPE_CHECKING:
     from tzero.launches.ranges import Range
     from tzero.plans import outputs
     from tzero.reading.probes import constant
+    from tzero.tune.background import pause_tuning, wait_for_tuning
     from tzero.tune.shipping import pretuned, ship
     from tzero.tune.space import Space
 
@@ -104,6 +105,7 @@ __all__ = [
     "kernel",
     "load_bundle",
     "multi_kernel",
+    "pause_tuning",
     "precompile",
     "pretuned",
     "seal",
@@ -111,6 +113,7 @@ __all__ = [
     "specialize",
     "uninstall",
     "unseal",
+    "wait_for_tuning",
     "warmup",
 ]
 
@@ -133,6 +136,7 @@ _HOMES = {
     "kernel": "tzero.api.decorators",
     "load_bundle": "tzero.launches.bundles",
     "multi_kernel": "tzero.api.variants",
+    "pause_tuning": "tzero.tune.background",
     "precompile": "tzero.launches.ahead",
     "pretuned": "tzero.tune.shipping",
     "seal": "tzero.api.seal",
@@ -140,6 +144,7 @@ _HOMES = {
     "specialize": "tzero.calls.specialize",
     "uninstall": "tzero.api.install",
     "unseal": "tzero.api.seal",
+    "wait_for_tuning": "tzero.tune.background",
     "warmup": "tzero.calls.warming",
 }
 

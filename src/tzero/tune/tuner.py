@@ -21,6 +21,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -194,7 +195,7 @@ def search(
     budget: float = math.inf,
     together: bool = False,
     batch: int = BATCH,
-    title: str = "tuning",
+    title: str | None = "tuning",
     clock: Callable[[], float] = time.monotonic,
     stop: Callable[[Sequence[Future[Any]]], object] = lambda futures: None,
 ) -> Search:
@@ -205,13 +206,14 @@ def search(
 
     The budget counts compiling too. When it is used up, `stop` is given the compiles that have not
     ended, and their configs are left out. It does not end the search before one config works.
+    Without a `title`, no progress is shown.
 
     ::
 
         search(strategy(space, "quick"), compile_all, bench, budget=60).best
     """
     run = _Run(strategy, prepare, bench, first, budget, together, batch, clock, stop)
-    with Bar(title, strategy.most) as bar:
+    with nullcontext() if title is None else Bar(title, strategy.most) as bar:
         run.bar = bar
         try:
             run.recall(known)
