@@ -39,6 +39,13 @@ def test_a_wrong_value_is_broken(tzero_command: Command, monkeypatch: pytest.Mon
     assert "broken" in states
 
 
+def test_a_variable_of_builds_is_no_mistake(
+    tzero_command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZERO_WERROR", "1")
+    assert {each["state"] for each in found(tzero_command, "settings")} == {"ok"}
+
+
 @pytest.mark.parametrize("name", ["TZERO_VERIFY", "CUDA_LAUNCH_BLOCKING"])
 def test_what_slows_calls_down_is_told(
     tzero_command: Command, monkeypatch: pytest.MonkeyPatch, name: str

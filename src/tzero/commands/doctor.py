@@ -61,7 +61,7 @@ _REPORT = "Please report it, with the whole output of this command."
 def _settings() -> Iterator[Finding]:
     given = {name: text for name, text in settings.variables().items() if text}
     ours = sorted(name for name in given if name.startswith("TZERO_"))
-    known = settings.names()
+    known = {*settings.names(), *_OF_BUILDS}
     for name in ours:
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)
@@ -80,6 +80,9 @@ def _settings() -> Iterator[Finding]:
     usual = [name for name in ours if name in known and name not in _SLOWER]
     yield Finding("settings", "ok", f"set: {', '.join(usual)}" if usual else "all as by default")
 
+
+_OF_BUILDS = ("TZERO_WERROR",)
+"""Variables that setup.py reads."""
 
 _SLOWER = {
     "TZERO_DISABLE": "Triton makes every call",

@@ -235,11 +235,14 @@ def _kernels(seen: _Seen, spans: Sequence[measure.Span]) -> Iterator[Kernel]:
         took_each = _median([each for one in calls for each in one.took])
         times = sum(each.times.value() for each in calls)
         if same:
-            yield _counted(same.pop(0), took_each, _lines_of(function.fn))
+            # Most launches of a tuned kernel may be those of the search, which fills queues.
+            is_tuned = any(each.tuner is not None for each in calls)
+            mean = None if is_tuned else same[0].microseconds
+            yield _counted(same.pop(0), mean or took_each, _lines_of(function.fn))
         elif times:
             yield _launched(function, is_own, times, took_each)
     for left in counted.values():
-        yield from (_counted(each, None, "") for each in left)
+        yield from (_counted(each, each.microseconds, "") for each in left)
 
 
 def _by_function(seen: _Seen) -> list[tuple[Any, list[_Calls]]]:
@@ -254,7 +257,7 @@ def _by_function(seen: _Seen) -> list[tuple[Any, list[_Calls]]]:
 def _counted(counted: KernelLaunches, microseconds: float | None, place: str) -> Kernel:
     return Kernel(
         *(counted.kernel, counted.module, "Triton kernel", counted.launches, counted.native),
-        microseconds=counted.microseconds or microseconds,
+        microseconds=microseconds,
         place=place,
         others=dict(counted.reasons),
     )
