@@ -8,6 +8,7 @@
 #   BENCH_ARGS, TEST_ARGS        more arguments for `python -m bench` and pytest
 #   CORPUS_ARGS                  more arguments for `python -m tests.corpus`
 #   CHECKOUT=PATH, TRITON_ARGS   the checkout and more arguments for tools/triton_tests.py
+#   PYTHONS, SITES               wheels: more Pythons, and VERSION=FOLDER ... that have torch and Triton
 #   HERE=1                       bench, test-gpu and soak with $(PYTHON) itself and what it has: tzero is
 #                                built in place, and nothing is downloaded
 
@@ -20,6 +21,8 @@ TEST_ARGS ?=
 CORPUS_ARGS ?=
 CHECKOUT ?=
 TRITON_ARGS ?=
+PYTHONS ?=
+SITES ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -38,7 +41,7 @@ READY_DEV := $(VENV)/.ready-dev
 endif
 
 # What an editable install bakes in; Python sources are picked up as they are.
-BAKED := pyproject.toml setup.py src/tzero/__init__.py $(wildcard native/*.cpp native/*.h)
+BAKED := pyproject.toml setup.py src/tzero/versions.py $(wildcard native/*.cpp native/*.h)
 
 # Warnings of the C++ compiler are errors in a build made here; TZERO_WERROR=0 takes that back.
 export TZERO_WERROR ?= 1
@@ -59,7 +62,7 @@ endif
 # A file stays in one process. tests/conftest.py orders them, the longest first.
 BY_FILE := --dist loadfile --no-loadscope-reorder
 
-.PHONY: help bench test test-bench lint types bench-beside-sanitized bench-then-environments environments checks tests tests-beside-checks tidy site test-all test-others test-faults test-verify test-symbolic test-helion sanitized sanitize test-newest test-gpu sanitize-gpu soak corpus triton-tests fix docs clean
+.PHONY: help bench test test-bench lint types bench-beside-sanitized bench-then-environments environments checks tests tests-beside-checks tidy site test-all test-others test-faults test-verify test-symbolic test-helion sanitized sanitize test-newest test-gpu test-graphs sanitize-gpu soak soak-gpu corpus triton-tests wheels fix docs clean
 
 help:
 	@echo 'make bench     build, and print a table of measurements for this machine'
@@ -67,10 +70,13 @@ help:
 	@echo 'make fix       format, and repair what ruff can repair'
 	@echo 'make test-gpu  the tests that need a GPU, and those of launches on it'
 	@echo 'make sanitize  the tests of native launches under AddressSanitizer and UBSan'
+	@echo 'make test-graphs  launches and plans on a GPU once more, as CUDA graphs'
+	@echo 'make soak-gpu  the long tests that need a GPU'
 	@echo 'make sanitize-gpu  those on a GPU under compute-sanitizer'
 	@echo 'make soak      the long tests'
 	@echo 'make corpus    host functions of public projects, with and without tzero, as a table'
 	@echo 'make triton-tests CHECKOUT=PATH  the unit tests of Triton, without and with tzero.install'
+	@echo 'make wheels    a wheel for each Python that is found, and an sdist, in dist/'
 	@echo 'make docs      write the tables in docs/ and the map in CONTRIBUTING.md'
 	@echo 'make site      the documentation as web pages, in build/site'
 	@echo 'make clean     remove environments, builds and caches'
@@ -124,7 +130,8 @@ environments: $(VENV)/.ready-dev
 	@$(MAKE) --no-print-directory $(NEWEST)/.made
 
 INCLUDE = $(shell $(BIN)/python -c 'import sysconfig; print(sysconfig.get_paths()["include"])')
-NATIVE_FLAGS = -std=c++17 -isystem $(INCLUDE) -DTZERO_VERSION='"0"'
+VERSION = $(shell sed -n 's/^TZERO = "\(.*\)"/\1/p' src/tzero/versions.py)
+NATIVE_FLAGS = -std=c++17 -isystem $(INCLUDE) -DTZERO_VERSION='"$(VERSION)"'
 
 tidy: $(VENV)/.ready-dev
 	printf '%s\n' native/*.cpp | xargs -P $(JOBS) -I FILE $(BIN)/clang-tidy --quiet FILE -- $(NATIVE_FLAGS)
@@ -217,6 +224,16 @@ test-newest: $(NEWEST)/.made
 test-gpu: $(READY_DEV)
 	$(PY) -m pytest -m 'gpu and not soak' tests/gpu tests/tune $(TEST_ARGS)
 	$(PY) -m pytest -m 'not soak' tests/launches $(TEST_ARGS)
+	@$(MAKE) --no-print-directory test-graphs
+
+# Those of launches and plans once more, with CUDA graphs from the first replay on. The plans' own
+# tests make their tensors on the GPU then; without `--cuda` they are about the CPU.
+GRAPHS := TZERO_GRAPHS=2 TZERO_GRAPHS_AFTER=1
+test-graphs: $(READY_DEV)
+	$(GRAPHS) $(PY) -m pytest -m 'not soak' tests/gpu/test_plans.py tests/gpu/test_launching.py \
+		tests/gpu/test_cuda_plans.py tests/gpu/test_cuda_kernels.py tests/gpu/test_dispatch.py \
+		tests/gpu/test_installed.py tests/launches/test_rows.py tests/hostile $(TEST_ARGS)
+	$(GRAPHS) $(PY) -m pytest -m 'not soak' $(BY_FILE) --cuda tests/plans $(TEST_ARGS)
 
 # Under the sanitizer launches wait for one another, so what is about two streams at once is left out.
 # What the driver refuses is what some tests are about; it is the kernels' memory that is checked. A
@@ -227,9 +244,13 @@ sanitize-gpu: $(READY_DEV)
 	$(CHECKED) $(PY) -m pytest -q -m gpu tests/gpu/test_launching.py \
 		-k 'native and not stream_of_the_moment and not before_it_on_its_stream'
 	$(CHECKED) $(PY) -m pytest -q -k 'native and not stream_of_the_moment' tests/launches/test_rows.py
+	$(CHECKED) $(PY) -m pytest -q tests/gpu/test_graphs.py -k 'results or numbers or sizes or in_order or reset'
 
 soak: $(READY_DEV)
 	TZERO_CPU=1 $(PY) -m pytest -m 'soak and not gpu' $(TEST_ARGS)
+
+soak-gpu: $(READY_DEV)
+	$(PY) -m pytest -m 'soak and gpu' tests/gpu $(TEST_ARGS)
 
 # CORPUS_ARGS=--write records the verdicts and writes the page; parts of ids choose cases.
 corpus: $(READY_DEV)
@@ -239,6 +260,9 @@ corpus: $(READY_DEV)
 triton-tests: $(READY_DEV)
 	@test -n '$(CHECKOUT)' || { echo 'give a checkout of Triton: make triton-tests CHECKOUT=PATH'; exit 2; }
 	$(PY) tools/triton_tests.py '$(CHECKOUT)' $(TRITON_ARGS)
+
+wheels: $(READY_DEV)
+	$(PY) tools/wheels.py --constraints $(CONSTRAINTS) --pip-args='$(PIP_ARGS)' --sites '$(SITES)' $(PYTHONS)
 
 fix: $(VENV)/.ready-dev
 	$(BIN)/ruff format .

@@ -18,18 +18,6 @@ struct PackedHead {
 };
 static_assert(sizeof(PackedHead) == head_bytes, "the layout of tz_packed in pool.h");
 
-void raise_from_cuda(const State &state, const Spec &spec, cuda::Result result,
-                     const int32_t grid[3]) {
-    Ref none = Ref::steal(PyTuple_New(0));
-    Ref facts = Ref::steal(Py_BuildValue(
-        "{s:O,s:s,s:s,s:(iii),s:I,s:I}", "kernel", spec.name.get(), "name",
-        state.cuda.name_of(result), "text", state.cuda.text_of(result), "grid", grid[0], grid[1],
-        grid[2], "block", spec.binary.threads, "shared", spec.binary.shared));
-    if (!none || !facts) return;
-    Ref error = Ref::steal(PyObject_Call(state.launch_failed.get(), none.get(), facts.get()));
-    if (error) PyErr_SetObject(reinterpret_cast<PyObject *>(Py_TYPE(error.get())), error.get());
-}
-
 // How many threads torch allows; -1 with the Python error set.
 long allowed_threads(const State &state) {
     const int known = state.torch.ready ? state.torch.threads() : -1;
@@ -181,6 +169,23 @@ void raise_from_cpu(const Spec &spec, int outcome, const int32_t grid[3], PyObje
     if (error) PyErr_SetObject(reinterpret_cast<PyObject *>(Py_TYPE(error.get())), error.get());
 }
 
+void raise_from_cuda(const State &state, const Spec *spec, cuda::Result result,
+                     const int32_t grid[3]) {
+    if (spec == nullptr) {
+        PyErr_Format(PyExc_RuntimeError, "CUDA could not fill a tensor: %s (%s)",
+                     state.cuda.name_of(result), state.cuda.text_of(result));
+        return;
+    }
+    Ref none = Ref::steal(PyTuple_New(0));
+    Ref facts = Ref::steal(Py_BuildValue(
+        "{s:O,s:s,s:s,s:(iii),s:I,s:I}", "kernel", spec->name.get(), "name",
+        state.cuda.name_of(result), "text", state.cuda.text_of(result), "grid", grid[0], grid[1],
+        grid[2], "block", spec->binary.threads, "shared", spec->binary.shared));
+    if (!none || !facts) return;
+    Ref error = Ref::steal(PyObject_Call(state.launch_failed.get(), none.get(), facts.get()));
+    if (error) PyErr_SetObject(reinterpret_cast<PyObject *>(Py_TYPE(error.get())), error.get());
+}
+
 int run_on_cuda(const State &state, const Spec &spec, const int32_t grid[3], void *stream,
                 char *block, const Scratch &scratch) {
     if (grid[0] == 0 || grid[1] == 0 || grid[2] == 0) return 0;
@@ -194,7 +199,7 @@ int run_on_cuda(const State &state, const Spec &spec, const int32_t grid[3], voi
     result = state.cuda.launch(spec.binary, grid, stream, params);
     Py_END_ALLOW_THREADS
     if (result == 0) return 0;
-    raise_from_cuda(state, spec, result, grid);
+    raise_from_cuda(state, &spec, result, grid);
     return -1;
 }
 

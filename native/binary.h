@@ -36,6 +36,10 @@ int run_on_cpu(const State &state, const Spec &spec, const int32_t grid[3], char
 // Sets the Python error for an outcome other than 0; `values` is the tuple of the arguments.
 void raise_from_cpu(const Spec &spec, int outcome, const int32_t grid[3], PyObject *values);
 
+// Sets the Python error for what CUDA said of a launch; without a spec, of a fill.
+void raise_from_cuda(const State &state, const Spec *spec, cuda::Result result,
+                     const int32_t grid[3]);
+
 // Queues a binary on a stream, with its scratch memory if it needs any; 0, or -1 with the Python
 // error set.
 int run_on_cuda(const State &state, const Spec &spec, const int32_t grid[3], void *stream,

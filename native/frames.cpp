@@ -11,33 +11,60 @@ namespace tzero {
 
 namespace {
 
+// A reference as a frame holds it.
+#if PY_VERSION_HEX < 0x030E0000
+using Slot = PyObject *;
+PyObject *object_in(Slot slot) { return slot; }
+#else
+// The lowest bit says that the frame only borrows the object; two bits, that it is a small number
+// of the interpreter's own.
+using Slot = uintptr_t;
+PyObject *object_in(Slot slot) {
+    constexpr Slot borrowed = 1, number = 3;
+    return (slot & number) == number ? nullptr : reinterpret_cast<PyObject *>(slot & ~borrowed);
+}
+#endif
+
 #if PY_VERSION_HEX < 0x030C0000
 struct Activation {
-    PyObject *function, *globals, *builtins, *locals;
-    PyCodeObject *code;
+    Slot function;
+    PyObject *globals, *builtins, *locals;
+    Slot code;
     void *frame, *previous, *instruction;
     int top;
     bool is_entry;
     char owner;
-    PyObject *values[1];  // locals, cells, then the stack
+    Slot values[1];  // locals, cells, then the stack
 };
 #elif PY_VERSION_HEX < 0x030E0000
 struct Activation {
-    PyCodeObject *code;
+    Slot code;
     void *previous;
-    PyObject *function, *globals, *builtins, *locals;
+    Slot function;
+    PyObject *globals, *builtins, *locals;
     void *frame, *instruction;
     int top;
     uint16_t return_offset;
     char owner;
-    PyObject *values[1];
+    Slot values[1];
+};
+#elif PY_VERSION_HEX < 0x030F0000
+struct Activation {
+    Slot code;
+    void *previous;
+    Slot function;
+    PyObject *globals, *builtins, *locals;
+    void *frame, *instruction, *top;
+    uint16_t return_offset;
+    char owner;
+    uint8_t visited;
+    Slot values[1];
 };
 #else
 #define TZERO_NO_FRAMES
 struct Activation {  // what is read of one, where the layout is known
-    PyObject *function;
-    PyCodeObject *code;
-    PyObject *values[1];
+    Slot code, function;
+    Slot values[1];
 };
 #endif
 
@@ -60,7 +87,7 @@ Activation *activation_of(PyObject *object) {
 #endif
     Ref code = Ref::steal(
         reinterpret_cast<PyObject *>(PyFrame_GetCode(reinterpret_cast<PyFrameObject *>(object))));
-    if (found == nullptr || reinterpret_cast<PyObject *>(found->code) != code.get()) {
+    if (found == nullptr || object_in(found->code) != code.get()) {
         PyErr_SetString(PyExc_SystemError, "the layout of frames is not known");
         return nullptr;
     }
@@ -72,14 +99,16 @@ Activation *activation_of(PyObject *object) {
 PyObject *frame_values(PyObject *frame, int depth, int count, PyObject *empty) {
     Activation *found = activation_of(frame);
     if (found == nullptr) return nullptr;
-    if (count < 0 || count > depth || depth > found->code->co_stacksize) {
+    const auto *code = reinterpret_cast<PyCodeObject *>(object_in(found->code));
+    if (count < 0 || count > depth || depth > code->co_stacksize) {
         PyErr_SetString(PyExc_ValueError, "the stack is not that deep");
         return nullptr;
     }
     Ref made = Ref::steal(PyTuple_New(count));
-    PyObject **end = found->values + found->code->co_nlocalsplus + depth;
+    const Slot *end = found->values + code->co_nlocalsplus + depth;
     for (int k = 0; made && k < count; ++k) {
-        PyObject *value = end[k - count] == nullptr ? empty : end[k - count];
+        PyObject *value = object_in(end[k - count]);
+        if (value == nullptr) value = empty;
         Py_INCREF(value);
         PyTuple_SET_ITEM(made.get(), k, value);
     }
@@ -98,7 +127,7 @@ PyObject *frame_operands(PyObject *, PyObject *args) {
 PyObject *frame_function(PyObject *, PyObject *frame) {
     Activation *found = activation_of(frame);
     if (found == nullptr) return nullptr;
-    PyObject *function = found->function;
+    PyObject *function = object_in(found->function);
     if (function == nullptr) Py_RETURN_NONE;
     Py_INCREF(function);
     return function;

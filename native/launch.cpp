@@ -18,6 +18,7 @@
 #include "binary.h"
 #include "facts.h"
 #include "guards.h"
+#include "names.h"
 
 namespace tzero {
 
@@ -213,6 +214,24 @@ Ref named(const Call &call, const Form &form) {
     return meta;
 }
 
+// Those arguments by name that the grid function reads, where that is known; else all. `is_whole` is
+// set for all.
+Ref named_for(const Call &call, const Form &form, PyObject *function, bool *is_whole) {
+    const Ref names = call.kernel->state->subscripts.of(*call.kernel->state, function);
+    *is_whole = !names;
+    if (!names) return PyErr_Occurred() ? Ref() : named(call, form);
+    Ref meta = Ref::steal(PyDict_New());
+    const auto &parameters = call.kernel->parameters;
+    for (Py_ssize_t n = 0; meta && n < PyTuple_GET_SIZE(names.get()); ++n) {
+        PyObject *name = PyTuple_GET_ITEM(names.get(), n);
+        size_t k = 0;
+        while (k < parameters.size() && !same_name(parameters[k].name.get(), name)) ++k;
+        if (k == parameters.size()) continue;  // the function raises
+        if (PyDict_SetItem(meta.get(), name, value_of(call, form, k)) < 0) meta.clear();
+    }
+    return meta;
+}
+
 // Whether a grid function has changed the dict of arguments.
 bool differs(const Call &call, const Form &form, PyObject *meta) {
     PyObject *name = nullptr, *value = nullptr;
@@ -270,11 +289,34 @@ void mutate_grid(Spec &spec, int32_t grid[3]) {
     std::memcpy(grid, spec.first_grid, 3 * sizeof grid[0]);
 }
 
+// Launches as a graph of one launch, which costs the driver less.
+PyObject *launch_staged(State &state, const Spec &spec, graph::Kept &kept, const int32_t grid[3],
+                        const char *block) {
+    std::copy_n(block, spec.bytes, kept.graph.block(0));
+    kept.graph.grid(0, grid);
+    if (state.graphs.finish(state, kept, 1) < 0) return nullptr;
+    if (state.graphs.has_news() && state.graphs.report() < 0) return nullptr;
+    return kernel_returned(spec);
+}
+
+// The graph to stage a launch in, if it is hot; or null.
+graph::Kept *graph_for(State &state, Spec &spec, void *stream) {
+    if (spec.site == nullptr) spec.site = graph::site_of(spec);
+    if (!state.graphs.is_hot(state, *spec.site)) return nullptr;
+    const auto is_of = [](const graph::Graph &) { return true; };
+    const auto work = [&] { return std::vector<graph::Work>{{&spec, nullptr}}; };
+    return state.graphs.take(state, *spec.site, stream, spec.device_id, state.profilers.look(),
+                             is_of, work);
+}
+
 // Launches a plain binary whose arguments are packed.
-PyObject *launch_packed(const Call &call, const Form &form, const Spec &spec, void *stream,
+PyObject *launch_packed(const Call &call, const Form &form, Spec &spec, void *stream,
                         const int32_t grid[3], char *block) {
     if (spec.on_cpu) return launch_on_cpu(call, form, spec, grid, block);
-    const int queued = run_on_cuda(*call.kernel->state, spec, grid, stream, block);
+    State &state = *call.kernel->state;
+    graph::Kept *kept = graph_for(state, spec, stream);
+    if (kept != nullptr) return launch_staged(state, spec, *kept, grid, block);
+    const int queued = run_on_cuda(state, spec, grid, stream, block);
     return queued < 0 ? nullptr : kernel_returned(spec);
 }
 
@@ -284,6 +326,7 @@ PyObject *launch_with(const Call &call, const Form &form, Spec &spec, Facts &fac
     mutate_grid(spec, grid);
     const State &state = *call.kernel->state;
     alignas(block_alignment) char block[stack_bytes];
+    std::memset(block, 0, spec.bytes);  // a graph compares all of it
     *unfit = packed(state, spec, facts, block);
     if (*unfit != nullptr) return nullptr;
     if (spec.is_plain) return launch_packed(call, form, spec, stream, grid, block);
@@ -299,7 +342,8 @@ PyObject *launch_with(const Call &call, const Form &form, Spec &spec, Facts &fac
 // Calls the grid function, and launches with its result.
 PyObject *launch_asked(Call &call, const Form &form, Spec &spec, Facts &facts, void *stream) {
     State &state = *call.kernel->state;
-    Ref meta = named(call, form);
+    bool is_whole = false;
+    Ref meta = named_for(call, form, call.grid.object, &is_whole);
     if (!meta) return nullptr;
     Ref answered = Ref::steal(PyObject_CallOneArg(call.grid.object, meta.get()));
     if (!answered) return nullptr;
@@ -307,9 +351,10 @@ PyObject *launch_asked(Call &call, const Form &form, Spec &spec, Facts &facts, v
     int32_t grid[3];
     const Answer unhooked = no_launch_hooks(state, true);
     if (unhooked == Answer::error) return nullptr;
-    if (unhooked == Answer::no || differs(call, form, meta.get()) ||
+    if (unhooked == Answer::no || (is_whole && differs(call, form, meta.get())) ||
         !read_grid(answered.get(), grid)) {
-        return finished_in_python(call, spec, meta.get(), stream);
+        if (!is_whole) meta = named(call, form);
+        return meta ? finished_in_python(call, spec, meta.get(), stream) : nullptr;
     }
     const Reading reading = read_addresses(call, form, &facts);
     if (reading == Reading::error) return nullptr;
@@ -318,7 +363,8 @@ PyObject *launch_asked(Call &call, const Form &form, Spec &spec, Facts &facts, v
                            ? nullptr
                            : launch_with(call, form, spec, facts, stream, grid, &unfit);
     if (result != nullptr || PyErr_Occurred()) return result;
-    return finished_in_python(call, spec, meta.get(), stream);
+    if (!is_whole) meta = named(call, form);
+    return meta ? finished_in_python(call, spec, meta.get(), stream) : nullptr;
 }
 
 // The current stream; `no` if another device than the binary's is current.
@@ -400,6 +446,7 @@ bool launch_alike(Call &call, const Form &form, uint64_t first, PyObject **resul
                           call.grid.known && state.tensors.handle >= 0;
     if (!is_known) return false;
     alignas(block_alignment) char block[stack_bytes];
+    std::memset(block, 0, spec->bytes);  // a graph compares all of it
     if (!read_alike(state.tensors, *spec->shortcut, kernel.parameters, call.arguments, block)) {
         return false;
     }

@@ -11,6 +11,7 @@
 #include <new>
 
 #include "binary.h"
+#include "captures.h"
 #include "enums.h"
 #include "following.h"
 #include "frames.h"
@@ -22,6 +23,10 @@
 #include "state.h"
 #include "timestamps.h"
 #include "tracing.h"
+
+#ifdef Py_GIL_DISABLED
+#error "tzero relies on the GIL, which this Python is built without: use the ordinary build"
+#endif
 
 #ifndef TZERO_VERSION
 #error "TZERO_VERSION is given by setup.py: the version of the package this is built for"
@@ -64,20 +69,21 @@ PyObject *configure(PyObject *module, PyObject *args, PyObject *kwargs) {
         "tensor", "parameter", "exchange_api", "knobs", "more_knobs", "hook_chain", "runtime_knobs",
         "driver", "driver_slot", "events", "observers", "watched", "log_cache", "debug_level",
         "get_num_threads", "launch_failed", "cuda_driver", "constexpr", "current", "const_expr",
-        "callable", "descriptor", "size", "handle", nullptr};
+        "callable", "descriptor", "size", "subscripts", "partial", "handle", nullptr};
     PyObject *tensor, *parameter, *capsule, *knobs, *more_knobs, *hook_chain, *runtime_knobs;
     PyObject *driver, *driver_slot, *events, *observers, *watched, *log_cache, *debug_level;
     PyObject *get_num_threads, *launch_failed, *cuda_driver, *constexpr_type, *current,
-        *const_expr, *callable, *descriptor, *size;
+        *const_expr, *callable, *descriptor, *size, *subscripts, *partial;
     Py_ssize_t handle = -1;
     if (!PyArg_ParseTupleAndKeywords(
-            args, kwargs, "$O!O!OO!O!OOOUO!UOO!O!OOO!O!OO!O!OO!n:configure", const_cast<char **>(keywords),
+            args, kwargs, "$O!O!OO!O!OOOUO!UOO!O!OOO!O!OO!O!OO!OO!n:configure", const_cast<char **>(keywords),
             &PyType_Type, &tensor, &PyType_Type, &parameter, &capsule, &PyDict_Type, &knobs,
             &PyTuple_Type, &more_knobs, &hook_chain, &runtime_knobs, &driver, &driver_slot,
             &PyDict_Type, &events, &observers, &watched, &PyDict_Type, &log_cache, &PyLong_Type,
             &debug_level, &get_num_threads, &launch_failed, &PyType_Type, &cuda_driver,
             &PyType_Type, &constexpr_type, &current, &PyType_Type, &const_expr,
-            &PyType_Type, &callable, &descriptor, &PyType_Type, &size, &handle)) {
+            &PyType_Type, &callable, &descriptor, &PyType_Type, &size, &subscripts, &PyType_Type,
+            &partial, &handle)) {
         return nullptr;
     }
     State *state = state_of(module);
@@ -110,6 +116,8 @@ PyObject *configure(PyObject *module, PyObject *args, PyObject *kwargs) {
     state->jit_callable = Ref::borrow(callable);
     state->descriptor = Ref::borrow(descriptor);
     state->torch_size = Ref::borrow(size);
+    state->subscripts.find = Ref::borrow(subscripts);
+    state->subscripts.partial_type = Ref::borrow(partial);
     state->leaf_types.constant = reinterpret_cast<PyTypeObject *>(const_expr);
     forget_versions(*state);
     state->configured = true;
@@ -186,6 +194,40 @@ PyObject *configure_plans(PyObject *module, PyObject *args, PyObject *kwargs) {
     state->torch.view_key = view_key;
     state->torch.keys_of_views = keys_of_views;
     state->torch.ready = ready != 0;
+    Py_RETURN_NONE;
+}
+
+PyObject *configure_graphs(PyObject *module, PyObject *args, PyObject *kwargs) {
+    static const char *const keywords[] = {"settings", "watched", "tell", "modules", "profilers",
+                                           nullptr};
+    PyObject *settings = nullptr, *watched = nullptr, *tell = nullptr, *modules = nullptr;
+    PyObject *profilers = nullptr;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$O!UOO!O:configure_graphs",
+                                     const_cast<char **>(keywords), &PyDict_Type, &settings,
+                                     &watched, &tell, &PyDict_Type, &modules, &profilers)) {
+        return nullptr;
+    }
+    graph::Keeper &graphs = state_of(module)->graphs;
+    graphs.settings = Ref::borrow(settings);
+    graphs.watched = Ref::borrow(watched);
+    graphs.tell = Ref::borrow(tell);
+    graphs.modules = Ref::borrow(modules);
+    graphs.profilers = Ref::borrow(profilers);
+    graphs.forget_settings();
+    Py_RETURN_NONE;
+}
+
+PyObject *graphs(PyObject *module, PyObject *) {
+    State &state = *state_of(module);
+    const std::string why_not = state.graphs.why_not(state);
+    return Py_BuildValue("(KKKKs)", static_cast<unsigned long long>(state.graphs.count()),
+                         static_cast<unsigned long long>(state.graphs.bytes()),
+                         static_cast<unsigned long long>(state.graphs.made()),
+                         static_cast<unsigned long long>(state.graphs.dropped()), why_not.c_str());
+}
+
+PyObject *drop_graphs(PyObject *module, PyObject *) {
+    state_of(module)->graphs.drop_all("");
     Py_RETURN_NONE;
 }
 
@@ -378,8 +420,16 @@ int add_constants(PyObject *module) {
     return 0;
 }
 
+// Refuse to be imported by another version of tzero than the one that this was built for.
+int check_version() {
+    Ref versions = Ref::steal(PyImport_ImportModule("tzero.versions"));
+    if (!versions) return -1;
+    return Ref::steal(PyObject_CallMethod(versions.get(), "require_same", "s", TZERO_VERSION)) ? 0 : -1;
+}
+
 int exec(PyObject *module) {
     State *state = new (state_of(module)) State();
+    if (check_version() < 0) return -1;
     state->version = Ref::steal(PyUnicode_FromString(TZERO_VERSION));
     if (!state->version || intern_all(state->names) < 0 || add_constants(module) < 0) return -1;
     if (plan::add_sizes(module) < 0) return -1;
@@ -388,7 +438,7 @@ int exec(PyObject *module) {
     if (add_nearest(module, state) < 0 || add_run(module) < 0) return -1;
     if (add_tracing(module, state) < 0 || add_following(module, state) < 0) return -1;
     if (add_wrappers(module, state) < 0 || add_compiled(module, state) < 0) return -1;
-    if (add_timestamps(module, state) < 0) return -1;
+    if (add_timestamps(module, state) < 0 || add_captures(module, state) < 0) return -1;
     return add_ring(module, state);
 }
 
@@ -397,14 +447,15 @@ template <typename Visitor> int each_reference(State &state, Visitor visit) {
     for (Ref *each : {&state.launchable, &state.launching, &state.dispatching, &state.ring, &state.nearest,
                       &state.on_grid, &state.bound, &state.on_bound, &state.stepping,
                       &state.get_threshold, &state.set_threshold,
-                      &state.timestamps_type, &state.record, &state.timestamps,
+                      &state.timestamps_type, &state.captures, &state.record, &state.timestamps,
                       &state.profilers.range,
                       &state.tensor_type, &state.parameter_type, &state.exchange_capsule,
                       &state.knobs, &state.more_knobs, &state.hook_chain, &state.runtime_knobs,
                       &state.driver, &state.events, &state.watched, &state.log_cache,
                       &state.get_num_threads, &state.launch_failed, &state.cuda_driver,
                       &state.constexpr_type, &state.const_expr, &state.jit_callable,
-                      &state.descriptor, &state.torch_size, &state.dtype_type,
+                      &state.descriptor, &state.torch_size, &state.subscripts.find,
+                      &state.subscripts.partial_type, &state.dtype_type,
                       &state.layout_type, &state.memory_format_type, &state.device_type,
                       &state.size_type, &state.measure, &state.settings,
                       &state.plain_settings, &state.runtime.object, &state.runtime.debug,
@@ -416,7 +467,7 @@ template <typename Visitor> int each_reference(State &state, Visitor visit) {
         const int result = visit(*each);
         if (result != 0) return result;
     }
-    return 0;
+    return state.graphs.each_reference(visit);
 }
 
 int traverse(PyObject *module, visitproc visit, void *arg) {
@@ -435,6 +486,7 @@ int clear(PyObject *module) {
     state->torch.ready = state->profilers.ready = false;
     state->leaf_types = {};
     forget_versions(*state);
+    state->graphs.forget_settings();
     return each_reference(*state, [](Ref &each) {
         each.clear();
         return 0;
@@ -455,7 +507,7 @@ PyMethodDef methods[] = {
      PyDoc_STR("configure($module, /, *, tensor, parameter, exchange_api, knobs, more_knobs, "
                "hook_chain, runtime_knobs, driver, driver_slot, events, observers, watched, "
                "log_cache, debug_level, get_num_threads, launch_failed, cuda_driver, constexpr, "
-               "current, const_expr, callable, descriptor, size, handle)\n--\n\nSet the objects of torch, Triton and tzero that launches read.")},
+               "current, const_expr, callable, descriptor, size, subscripts, partial, handle)\n--\n\nSet the objects of torch, Triton and tzero that launches read.")},
     {"open_cuda", open_cuda, METH_NOARGS,
      PyDoc_STR("open_cuda($module, /)\n--\n\nOpen CUDA's driver; False if it is not there.")},
     {"open_torch", open_torch, METH_NOARGS,
@@ -469,6 +521,17 @@ PyMethodDef methods[] = {
                "plain_included, plain_excluded, settings, ready, storage, gradients, makes_views, "
                "view_key, keys_of_views)\n--\n\n"
                "Set where plans read torch's objects, and whether plans may be native.")},
+    {"configure_graphs",
+     reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(configure_graphs)),
+     METH_VARARGS | METH_KEYWORDS,
+     PyDoc_STR("configure_graphs($module, /, *, settings, watched, tell, modules, profilers)\n"
+               "--\n\nSet where the settings in force are, why launches are watched, or '', what is "
+               "told of graphs, a kernel's name and a text, and where profilers say that they are on.")},
+    {"graphs", graphs, METH_NOARGS,
+     PyDoc_STR("graphs($module, /)\n--\n\nHow many graphs are kept, their bytes on the device, how "
+               "many were made and dropped, and why there are none, or ''.")},
+    {"drop_graphs", drop_graphs, METH_NOARGS,
+     PyDoc_STR("drop_graphs($module, /)\n--\n\nDrop all graphs; hot work gets new ones.")},
     {"open_profilers", open_profilers, METH_NOARGS,
      PyDoc_STR("open_profilers($module, /)\n--\n\n"
                "Find torch's profilers; the name of a missing symbol, or ''.")},
@@ -523,6 +586,13 @@ PyMethodDef methods[] = {
 
 PyModuleDef_Slot slots[] = {
     {Py_mod_exec, reinterpret_cast<void *>(exec)},
+#if PY_VERSION_HEX >= 0x030C0000
+    // Several interpreters, if they share the GIL.
+    {Py_mod_multiple_interpreters, Py_MOD_MULTIPLE_INTERPRETERS_SUPPORTED},
+#endif
+#if PY_VERSION_HEX >= 0x030D0000
+    {Py_mod_gil, Py_MOD_GIL_USED},
+#endif
     {0, nullptr},
 };
 

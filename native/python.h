@@ -7,6 +7,13 @@
 
 #include <utility>
 
+#include "portable.h"
+
+// torch throws exceptions through code in here, and passes its own C++ types.
+#ifndef __GLIBCXX__
+#error "tzero needs the C++ library that torch is built with, libstdc++: use g++ (CXX=g++)"
+#endif
+
 namespace tzero {
 
 // An owned reference, released when it goes out of scope. Copies take another reference.

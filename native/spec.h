@@ -19,6 +19,10 @@
 
 namespace tzero {
 
+namespace graph {
+struct Site;
+}
+
 // How a parameter of the compiled kernel is laid out.
 #define TZERO_PARAMETER_TYPES(EACH)                                                              \
     EACH(pointer) EACH(boolean) EACH(i8) EACH(u8) EACH(i16) EACH(u16) EACH(i32) EACH(u32)        \
@@ -82,6 +86,7 @@ struct Spec {
     cuda::Binary binary;
     int device_id = -1;
     Ref name;
+    std::shared_ptr<graph::Site> site;  // of launches by itself, once there was one
     std::vector<cuda::TensorMap> maps;
     std::array<ScratchNeed, 2> scratch;  // global, and of a profiler
     bool is_plain = true;                // neither of these

@@ -82,6 +82,17 @@ int intern_all(Names &names) {
         {&names.enter, "__enter__"},
         {&names.exit, "__exit__"},
         {&names.timestamps, "timestamps"},
+        {&names.graphs, "graphs"},
+        {&names.graphs_after, "graphs_after"},
+        {&names.graphs_kept, "graphs_kept"},
+        {&names.graphs_memory, "graphs_memory"},
+        {&names.kernel, "kernel"},
+        {&names.proton_flags, "triton.profiler.flags"},
+        {&names.flags, "flags"},
+        {&names.profiling_on, "profiling_on"},
+        {&names.profiler_enabled, "_is_profiler_enabled"},
+        {&names.func, "func"},
+        {&names.args, "args"},
     };
     for (const auto &[name, text] : all) {
         if (intern(*name, text) < 0) return -1;

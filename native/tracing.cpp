@@ -1,9 +1,11 @@
 // Blocks of code that a trace function sees, and blocks that none sees, for
 // `tzero.adapters.python_frames`.
 //
-// `with` calls the methods of these types without a chance for a signal handler to raise in between,
-// so that a block that began always ends: no interrupt leaves a trace function set or garbage
-// collection off.
+// No interrupt leaves a trace function set or garbage collection off: a block that began always ends.
+// Up to CPython 3.13 `with` calls the methods of these types without a chance for a signal handler to
+// raise in between. Since 3.14 one may raise after `__enter__`, so that `__exit__` is not called:
+// then a traced block ends when its object goes, and blocks that were not traced end with the traced
+// one around them.
 
 #include "tracing.h"
 
@@ -87,6 +89,8 @@ struct Traced {
     PyObject *function;
     int alone;
     int entered;
+    PyThreadState *thread;  // that has entered it
+    int untraced;           // how many blocks that are not traced are around it
 };
 
 Traced *traced(PyObject *self) {
@@ -124,6 +128,8 @@ PyObject *traced_enter(PyObject *self, PyObject *) {
         PyErr_Restore(type, value, trace);
         return nullptr;
     }
+    block->thread = PyThreadState_Get();
+    block->untraced = block->thread->tracing;
     block->entered = 1;
     Py_RETURN_TRUE;
 }
@@ -132,12 +138,13 @@ PyObject *traced_exit(PyObject *self, PyObject *) {
     Traced *block = traced(self);
     if (block->entered == 0) Py_RETURN_NONE;
     block->entered = 0;
+    while (block->thread->tracing > block->untraced) PyThreadState_LeaveTracing(block->thread);
     const bool unset = set_trace(Py_None);
     PyObject *type = nullptr, *value = nullptr, *trace = nullptr;
     PyErr_Fetch(&type, &value, &trace);
     const bool ended = end_block(*state_of(PyType_GetModule(Py_TYPE(self)))) == 0;
     if (!unset) {
-        if (!ended) PyErr_WriteUnraisable(self);
+        if (!ended) PyErr_WriteUnraisable(nullptr);
         PyErr_Restore(type, value, trace);
     }
     if (!unset || !ended) return nullptr;
@@ -155,9 +162,19 @@ int traced_clear(PyObject *self) {
     return 0;
 }
 
+// End a block whose `__exit__` was not called. In another thread its trace function is out of reach.
+void end_abandoned(PyObject *self) {
+    if (traced(self)->entered == 0 || traced(self)->thread != PyThreadState_Get()) return;
+    PyObject *type = nullptr, *value = nullptr, *trace = nullptr;
+    PyErr_Fetch(&type, &value, &trace);
+    if (!Ref::steal(traced_exit(self, nullptr))) PyErr_WriteUnraisable(nullptr);
+    PyErr_Restore(type, value, trace);
+}
+
 void traced_dealloc(PyObject *self) {
     PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
+    end_abandoned(self);
     traced_clear(self);
     type->tp_free(self);
     Py_DECREF(type);

@@ -41,6 +41,12 @@ class Cure(NamedTuple):
 
 CURES = (
     Cure(
+        "a part of a step that is no CUDA graph",
+        (r"not as a CUDA graph", r"is not in a CUDA graph"),
+        "CUDA or torch refuses to capture it, or what it depends on moves all the time",
+        "nothing: it is made step by step; [Whole steps](steps.md) says what graphs hold",
+    ),
+    Cure(
         "a value of a tensor",
         (
             r"it reads the value of a tensor",
@@ -260,6 +266,10 @@ CURES = (
         (
             r"has the type",
             r"scratch memory",
+            r"launch attribute that is not known",
+            r"tensor descriptor",
+            r"tensor map",
+            r"another device than the binary",
             r"more than ",
             r"is (in|on) ",
             r"is filled with",

@@ -45,7 +45,7 @@ __all__ = [  # noqa: RUF022  in the order of the classes
     "LaunchFailed",  # the driver rejected a launch
     "PlanDrift",  # a call differs from its plan
     "NativeMissing",  # the native extension is not built
-    "UnsupportedVersion",  # torch, Triton or Helion is too old
+    "UnsupportedVersion",  # Python, torch, Triton or Helion is too old, or the extension another's
 ]
 
 # What ``tl.program_id`` returns for axes 0, 1 and 2.
@@ -572,7 +572,7 @@ launches in Python.
 
 
 class UnsupportedVersion(TzeroError, ImportError, RuntimeError):
-    """A package is older than the oldest version that tzero supports.
+    """A package is older than the oldest version that tzero supports, or of another kind.
 
     It is a RuntimeError too because Triton raises one if no driver is usable, and programs that
     probe for a device catch that.
@@ -582,12 +582,13 @@ class UnsupportedVersion(TzeroError, ImportError, RuntimeError):
     Triton 3.5.1 is too old for tzero, which needs 3.6 or newer: run `pip install 'triton>=3.6'`.
     """
 
-    def __init__(self, *, package: str, found: str, oldest: str, advice: str) -> None:
+    def __init__(
+        self, *, package: str, found: str, oldest: str, advice: str, problem: str = ""
+    ) -> None:
         self.package, self.found, self.oldest = package, found, oldest
         self.advice = advice
-        super().__init__(
-            f"{package} {found} is too old for tzero, which needs {oldest} or newer: {advice}."
-        )
+        why = problem or f"is too old for tzero, which needs {oldest} or newer"
+        super().__init__(f"{package} {found} {why}: {advice}.")
 
 
 def _subject(kernel: str | None) -> str:

@@ -32,15 +32,17 @@ from tzero import locks
 
 __all__ = ["Event", "Kind", "Observer", "emit", "hushed", "observe", "watched"]
 
-Kind = Literal["hit", "miss", "fallback", "refusal", "compile", "launch", "cache", "tune"]
+Kind = Literal["hit", "miss", "fallback", "refusal", "compile", "launch", "graph", "cache", "tune"]
 """A ``fallback`` is a call, a launch or a compile that takes a slower path; a ``refusal`` is a call
-that raises `InvalidArgument`."""
+that raises `InvalidArgument`; a ``graph`` is launches that become a CUDA graph, or are none any
+more."""
 
 _CALLS = ("hit", "launch")
 
 _LEVELS: Mapping[Kind, int] = {
     "hit": logging.DEBUG,
     "launch": logging.DEBUG,
+    "graph": logging.INFO,
     "miss": logging.INFO,
     "compile": logging.INFO,
     "tune": logging.INFO,

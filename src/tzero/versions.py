@@ -5,11 +5,12 @@ Enters: names of packages, at the places that are about to import them. Leaves: 
 that was tested. It must not know what tzero uses of these packages, and it imports none of them.
 
 pyproject.toml, the constraints, the Makefile and the README name these versions too;
-`tests/unit/test_packaging.py` compares all of them with this table.
+`tests/unit/test_packaging.py` compares all of them with this table. The native extension compares
+its version with `TZERO` when it is imported.
 
     >>> for each in SUPPORTED:
     ...     print(each)
-    Python 3.11 to 3.13
+    Python 3.11 to 3.14
     torch 2.10 to 2.13
     Triton 3.6 to 3.9
     Helion 1.4 to 1.5
@@ -30,10 +31,12 @@ __all__ = [
     "Supported",
     "how_to_get",
     "installed",
+    "is_free_threaded",
     "is_newer_than_tested",
     "is_too_old",
     "order",
     "require",
+    "require_same",
 ]
 
 TZERO = "0.1.0"
@@ -60,7 +63,7 @@ class Supported:
 
 
 SUPPORTED = (
-    Supported("python", "Python", "3.11", "3.13"),
+    Supported("python", "Python", "3.11", "3.14"),
     Supported("torch", "torch", "2.10", "2.13"),
     Supported("triton", "Triton", "3.6", "3.9"),
     Supported("helion", "Helion", "1.4", "1.5"),
@@ -75,9 +78,9 @@ _warned: set[str] = set()
 
 
 def require(*packages: str) -> None:
-    """Raise `UnsupportedVersion` where a package is too old; warn, once, where it is newer than
-    tested. What is not installed passes, because importing it says so; and so does a build whose
-    version is no number.
+    """Raise `UnsupportedVersion` where a package is too old, or Python is built without the GIL;
+    warn, once, where a package is newer than tested. What is not installed passes, because
+    importing it says so; and so does a build whose version is no number.
 
     >>> require("python")
     """
@@ -85,6 +88,14 @@ def require(*packages: str) -> None:
         found = installed(row.package)
         if found is None:
             continue
+        if row.package == "python" and is_free_threaded():
+            raise UnsupportedVersion(
+                package=row.title,
+                found=f"{found}t",
+                oldest=row.oldest,
+                problem="is built without the GIL, which tzero's guards rely on",
+                advice=f"use the ordinary build, python{'.'.join(found.split('.')[:2])}",
+            )
         if is_too_old(row, found):
             raise UnsupportedVersion(
                 package=row.title, found=found, oldest=row.oldest, advice=how_to_get(row)
@@ -97,6 +108,32 @@ def require(*packages: str) -> None:
                 f"{row.title} {row.newest}.",
                 stacklevel=3,
             )
+
+
+def require_same(extension: str) -> None:
+    """Raise `UnsupportedVersion` unless the native extension is this version's. The extension calls
+    it when it is imported: one that an older installation has left behind reads other objects.
+
+    >>> require_same(TZERO)
+    """
+    if extension != TZERO:
+        raise UnsupportedVersion(
+            package="The extension tzero._native",
+            found=extension,
+            oldest=TZERO,
+            problem=f"is not of this tzero, {TZERO}, but of another one",
+            advice="run `pip install --force-reinstall --no-deps tzero-runtime`, or in a checkout "
+            "`python setup.py build_ext --inplace`",
+        )
+
+
+def is_free_threaded() -> bool:
+    """Whether this Python is built without the GIL, also if one is enabled.
+
+    >>> is_free_threaded() in (True, False)
+    True
+    """
+    return "t" in getattr(sys, "abiflags", "")
 
 
 def is_too_old(row: Supported, found: str) -> bool:

@@ -17,7 +17,7 @@ from tests.unit.test_locks import forked
 from tzero.adapters import python_frames
 
 pytestmark = [
-    pytest.mark.skipif(sys.version_info >= (3, 14), reason="the newest supported Python is 3.13"),
+    pytest.mark.skipif(sys.version_info >= (3, 15), reason="the newest supported Python is 3.14"),
     pytest.mark.skipif(find_spec("tzero._native") is None, reason="the extension is not built"),
 ]
 
@@ -140,6 +140,25 @@ def test_an_interrupt_leaves_nothing_traced_and_garbage_collected(interrupted: A
     assert entered
     assert sys.gettrace() is None
     assert collects()
+
+
+def test_an_interrupt_in_a_block_that_is_not_traced_leaves_the_thread_traceable(
+    interrupted: Any,
+) -> None:
+    seen: list[str] = []
+
+    def work() -> None:
+        with python_frames.traced(lambda *_: None):
+            while True:
+                with python_frames.untraced():
+                    pass
+
+    def shown() -> None: ...
+
+    assert interrupted(work, 200)
+    with python_frames.traced(lambda frame, *_: seen.append(frame.f_code.co_name)):
+        shown()
+    assert "shown" in seen
 
 
 @pytest.fixture

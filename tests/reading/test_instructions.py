@@ -139,7 +139,7 @@ def test_what_comes_after_a_loop_is_looked_at(between: tuple[str, ...], monkeypa
 
 
 def test_packed_arguments_are_looked_at_and_cells_have_no_mark():
-    code = code_of("def f(a, *b, c, **d):\n g = lambda: a\n return (c, b, d, g)")
+    code = code_of("def f(a, *b, c, **d):\n g = lambda: a\n return (c, int, b, int, d, g)")
     moved = [what for what in passed_over(code).values() if what not in (None, DROPPED)]
     assert "c" in moved and not {"a", "b", "d"} & set(moved)
     assert passed_over(code_of("def f(a):\n yield a\n return a")) == {}

@@ -323,6 +323,9 @@ def test_ids_are_the_ones_that_were_published() -> None:
         *(f"cuda.plan.{count}" for count in (2, 8, 16)),
         *(f"cuda.plan.{what}.{n}" for what in ("pooled", "cycling") for n in (2, 8, 16)),
         "cuda.plan.launches.5",
+        *(f"cuda.graphs.{which}" for which in ("pooled.1", "fresh.1", "jit.1")),
+        *(f"cuda.graphs.{which}" for which in ("fresh.5", "fresh.20")),
+        *(f"cuda.graphs.{which}" for which in ("cycling.1", "cycling.5", "mixed.5")),
         *(
             f"{device}sizes.{what}.{count}{five}"
             for what in ("new", "same")
@@ -369,13 +372,14 @@ def test_ids_are_the_ones_that_were_published() -> None:
         *(1.15, 1.5, 1.8),
         *(1.6, 2.2, 2.6),
         1.25,
+        *(0.9, 1.15, 0.95, 0.45, 0.35, 0.95, 0.5, 1.0),
         *[1.3] * 12,
         *[1.1] * 12,
         *(1e-3, 1e-3, 20e6, 20e6),
         *(0.3e-6, 1.0, *[0.3e-6] * 3),
         *[1 / 4] * 8,
         *[0.15] * 3,
-        *(0.3, 0.2, 0.15),
+        *(0.18, 0.13, 0.1),
         *(1 / 1.8, 1 / 1.5, 200e-6, 1.5e-3, 150e-3, 1.2, 400e6, 1.25),
         *(2e-6, 2.0),
         *[*[1 / 0.95, 1 / 0.85] * 3, 1 / 1.6] * 2,

@@ -17,6 +17,7 @@ SHOWN = {
     "softmax": "replayed natively",
     "layer_norm": "3 replayed natively",
     "attention": "sizes: any q.size(1)",
+    "decode": "the same logits",
     "tuning": "BLOCK",
     "cpp_kernel": "launch clamp",
     "cuda_kernel": "launch saxpy",

@@ -51,7 +51,7 @@ EMPTY: Any = object()
 
 class Instruction(NamedTuple):
     """An instruction, how many values are on the stack before it runs, its offset, and that of the
-    instruction after it."""
+    instruction after it. What CPython 3.14 calls otherwise has its older name."""
 
     name: str
     arg: int
@@ -89,12 +89,36 @@ def _decode(code: CodeType) -> Mapping[int, Instruction]:
             line = each.positions.lineno
         if k in depths:
             after = every[k + 1].offset if k + 1 < len(every) else -1
-            words = (each.opname, each.arg or 0, each.argval, each.argrepr)
+            words = (_name_of(each), _arg_of(each), each.argval, each.argrepr)
             made[each.offset] = Instruction(*words, depths[k], line, each.offset, after)
     for each in reversed(list(made.values())):
         if each.name == "EXTENDED_ARG":  # traced instead of the instruction that it belongs to
             made[each.place] = made[each.after]
     return made
+
+
+_OLDER_NAMES = {
+    "LOAD_FAST_BORROW": "LOAD_FAST",
+    "LOAD_FAST_BORROW_LOAD_FAST_BORROW": "LOAD_FAST_LOAD_FAST",
+    "LOAD_SMALL_INT": "LOAD_CONST",
+    "LOAD_COMMON_CONSTANT": "LOAD_CONST",
+    "NOT_TAKEN": "NOP",
+    "POP_ITER": "POP_TOP",
+}
+"""Instructions of CPython 3.14 that do what an older one did. One that borrows a variable does so
+for a time in which it cannot change."""
+
+
+def _name_of(each: dis.Instruction) -> str:
+    if each.opname == "BINARY_OP" and each.argrepr == "[]":
+        return "BINARY_SUBSCR"
+    return _OLDER_NAMES.get(each.opname, each.opname)
+
+
+def _arg_of(each: dis.Instruction) -> int:
+    if each.opname == "CALL_FUNCTION_EX" and each.arg is None:
+        return 1  # since 3.14 there is always a place for keyword arguments
+    return each.arg or 0
 
 
 _handlers: weakref.WeakKeyDictionary[CodeType, Mapping[int, int]]

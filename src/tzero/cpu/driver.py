@@ -53,7 +53,7 @@ class CPUDriver(DriverBase):
     """The CPU as Triton's device."""
 
     def __init__(self) -> None:
-        require("triton")  # not at import: Triton's GPU drivers must work beside it
+        require("python", "triton")  # not at import: Triton's GPU drivers must work beside it
         super().__init__()
         self.utils = _Utils
         self.launcher_cls = Launcher

@@ -30,8 +30,10 @@ from tzero.arguments.extract import ConstExpr
 from tzero.cpu.launcher import Launcher
 from tzero.cpu.triton_compat import parameters
 from tzero.errors import LaunchFailed
+from tzero.launches import graphs
 from tzero.launches.current_call import current
 from tzero.launches.python import Launching, PythonJit, finish
+from tzero.launches.subscripts import subscripts
 
 __all__ = [
     "BinaryDescription",
@@ -180,8 +182,11 @@ def configure(native: ModuleType) -> None:
         callable=triton_launch.JITCallable,
         descriptor=triton_launch.plain_descriptor(),
         size=torch.Size,
+        subscripts=subscripts,
+        partial=functools.partial,
         handle=handle_offset(),
     )
+    graphs.configure(native)
 
 
 def make(native: ModuleType) -> type[PythonJit]:

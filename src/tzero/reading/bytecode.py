@@ -127,7 +127,7 @@ def uses_low_bits(frame: FrameType) -> bool:
         named.opname in ATTRIBUTES
         and named.argval == "data_ptr"
         and (call.opname, call.arg) == ("CALL", 0)
-        and number.opname == "LOAD_CONST"
+        and number.opname in ("LOAD_CONST", "LOAD_SMALL_INT")
         and type(number.argval) is int
         and (then.opname, then.argrepr) == ("BINARY_OP", "%")
         and number.argval in (1, 2, 4, 8, 16)

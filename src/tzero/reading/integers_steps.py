@@ -480,7 +480,7 @@ HANDLERS: dict[str, Handler] = {
     **_of("FORMAT_VALUE RAISE_VARARGS", arity, _pin),
     **_of("FORMAT_SIMPLE CONVERT_VALUE SET_ADD SET_UPDATE STORE_GLOBAL", 1, _pin),
     **_of("DELETE_ATTR", 1, _drop_attribute),
-    **_of("BEFORE_WITH CHECK_EXC_MATCH YIELD_VALUE", 1, _pin),
+    **_of("BEFORE_WITH LOAD_SPECIAL CHECK_EXC_MATCH YIELD_VALUE", 1, _pin),
     **_of("FORMAT_WITH_SPEC DELETE_SUBSCR IMPORT_NAME", 2, _pin),
     **_of("STORE_ATTR", 2, _put_attribute),
     **_of("LOAD_SUPER_ATTR", 3, _pin),

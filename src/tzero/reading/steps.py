@@ -187,6 +187,12 @@ class Steps:
             self.world.attribute(values[0], name)
         self.judge.entered(values[0])
 
+    def special(self, frame: FrameType, at: Instruction, values: Any) -> None:
+        """LOAD_SPECIAL: one of the two methods of a block, which the next instructions call."""
+        self.world.attribute(values[0], at.text)
+        if at.text == "__enter__":
+            self.judge.entered(values[0])
+
     # -- stores --------------------------------------------------------------------------------
 
     def store_cell(self, frame: FrameType, at: Instruction, values: Any) -> None:
@@ -228,7 +234,8 @@ class Steps:
         """CALL_FUNCTION_EX"""
         *called, args = values[: len(values) - (at.arg & 1)]
         function, _ = call_in(called)
-        named: Mapping[str, Any] = values[-1] if at.arg & 1 else {}
+        has_named = at.arg & 1 and values[-1] is not EMPTY
+        named: Mapping[str, Any] = values[-1] if has_named else {}
         self.judge.opened(function)
         for each in (args, named):
             self.world.contents(each)
@@ -388,6 +395,7 @@ _HANDLERS: dict[str, tuple[int, Handle]] = {
     "FOR_ITER": (1, _next_item),
     "SEND": (2, Steps.contents),
     "BEFORE_WITH": (1, Steps.entered_block),
+    "LOAD_SPECIAL": (1, Steps.special),
     **dict.fromkeys(["STORE_GLOBAL", "DELETE_GLOBAL"], (0, _store_global)),
     **dict.fromkeys(["STORE_DEREF", "DELETE_DEREF"], (0, Steps.store_cell)),
     "STORE_ATTR": (2, Steps.store_attribute),

@@ -28,6 +28,7 @@ from types import MappingProxyType
 from typing import Any, Literal, Protocol
 
 from tzero.config import Config
+from tzero.shown import first_line, in_cells
 from tzero.tune.failures import passes
 from tzero.tune.outcome import Outcome, best_of
 from tzero.tune.plot import svg
@@ -158,6 +159,9 @@ class Search:
             matmul.autotune(a, b).plot("search.svg", "matmul, 512 x 512")
         """
         Path(path).write_text(svg(title, self.steps, self.best, self.outcomes), encoding="utf-8")
+
+    __repr__ = first_line
+    _repr_pretty_ = in_cells
 
     def __str__(self) -> str:
         usable = sorted(
