@@ -59,7 +59,7 @@ endif
 # A file stays in one process. tests/conftest.py orders them, the longest first.
 BY_FILE := --dist loadfile --no-loadscope-reorder
 
-.PHONY: help bench test test-bench lint types bench-beside-sanitized bench-then-environments environments checks tests tests-beside-checks tidy site test-all test-others test-faults test-verify test-symbolic test-helion sanitized sanitize test-newest test-gpu sanitize-gpu soak corpus triton-tests fix docs clean
+.PHONY: help bench test test-bench lint types bench-beside-sanitized bench-then-environments environments checks tests tests-beside-checks tidy site test-all test-others test-faults test-verify test-symbolic test-helion sanitized sanitize test-newest test-gpu test-graphs sanitize-gpu soak soak-gpu corpus triton-tests fix docs clean
 
 help:
 	@echo 'make bench     build, and print a table of measurements for this machine'
@@ -67,6 +67,8 @@ help:
 	@echo 'make fix       format, and repair what ruff can repair'
 	@echo 'make test-gpu  the tests that need a GPU, and those of launches on it'
 	@echo 'make sanitize  the tests of native launches under AddressSanitizer and UBSan'
+	@echo 'make test-graphs  launches and plans on a GPU once more, as CUDA graphs'
+	@echo 'make soak-gpu  the long tests that need a GPU'
 	@echo 'make sanitize-gpu  those on a GPU under compute-sanitizer'
 	@echo 'make soak      the long tests'
 	@echo 'make corpus    host functions of public projects, with and without tzero, as a table'
@@ -217,6 +219,16 @@ test-newest: $(NEWEST)/.made
 test-gpu: $(READY_DEV)
 	$(PY) -m pytest -m 'gpu and not soak' tests/gpu tests/tune $(TEST_ARGS)
 	$(PY) -m pytest -m 'not soak' tests/launches $(TEST_ARGS)
+	@$(MAKE) --no-print-directory test-graphs
+
+# Those of launches and plans once more, with CUDA graphs from the first replay on. The plans' own
+# tests make their tensors on the GPU then; without `--cuda` they are about the CPU.
+GRAPHS := TZERO_GRAPHS=2 TZERO_GRAPHS_AFTER=1
+test-graphs: $(READY_DEV)
+	$(GRAPHS) $(PY) -m pytest -m 'not soak' tests/gpu/test_plans.py tests/gpu/test_launching.py \
+		tests/gpu/test_cuda_plans.py tests/gpu/test_cuda_kernels.py tests/gpu/test_dispatch.py \
+		tests/gpu/test_installed.py tests/launches/test_rows.py tests/hostile $(TEST_ARGS)
+	$(GRAPHS) $(PY) -m pytest -m 'not soak' $(BY_FILE) --cuda tests/plans $(TEST_ARGS)
 
 # Under the sanitizer launches wait for one another, so what is about two streams at once is left out.
 # What the driver refuses is what some tests are about; it is the kernels' memory that is checked. A
@@ -227,9 +239,13 @@ sanitize-gpu: $(READY_DEV)
 	$(CHECKED) $(PY) -m pytest -q -m gpu tests/gpu/test_launching.py \
 		-k 'native and not stream_of_the_moment and not before_it_on_its_stream'
 	$(CHECKED) $(PY) -m pytest -q -k 'native and not stream_of_the_moment' tests/launches/test_rows.py
+	$(CHECKED) $(PY) -m pytest -q tests/gpu/test_graphs.py -k 'results or numbers or sizes or in_order or reset'
 
 soak: $(READY_DEV)
 	TZERO_CPU=1 $(PY) -m pytest -m 'soak and not gpu' $(TEST_ARGS)
+
+soak-gpu: $(READY_DEV)
+	$(PY) -m pytest -m 'soak and gpu' tests/gpu $(TEST_ARGS)
 
 # CORPUS_ARGS=--write records the verdicts and writes the page; parts of ids choose cases.
 corpus: $(READY_DEV)

@@ -22,6 +22,19 @@ int floor_cpu(run_packed run, const void *program, const void *packed, int64_t t
     return 0;
 }
 
+/* Several launches in a row, each with arguments of its own. */
+int floor_cpu_each(run_packed run, const void *program, const void *const *packed, int count,
+                   int64_t times)
+{
+    for (int64_t k = 0; k < times; ++k)
+        for (int j = 0; j < count; ++j) {
+            int outcome = run(program, packed[j], NULL);
+            if (outcome != 0)
+                return outcome;
+        }
+    return 0;
+}
+
 typedef struct {
     uint32_t grid[3], block[3], shared;
     void *stream;

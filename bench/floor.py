@@ -18,7 +18,7 @@ import torch
 from bench.measure import Loop
 from tzero.cpu import toolchain
 
-__all__ = ["graph_on_cuda", "on_cpu", "on_cuda"]
+__all__ = ["each_on_cpu", "graph_on_cuda", "on_cpu", "on_cuda"]
 
 SOURCE = Path(__file__).with_name("floor.c")
 
@@ -32,22 +32,43 @@ def _library() -> ctypes.CDLL:
         return ctypes.CDLL(file.name)
 
 
-def on_cpu(kernel: Any, programs: int, given: Sequence[Any]) -> Loop:
-    """The thread pool, with the arguments packed as the kernel's launcher packs them. Constants are
-    not among them."""
-    launcher = kernel.run
+def _packed(kernel: Any, programs: int, given: Sequence[Any]) -> tuple[Any, int]:
+    """The arguments as the kernel's launcher packs them for the thread pool: memory, and where they
+    begin in it."""
+    launcher, threads = kernel.run, torch.get_num_threads()
     values = [each.data_ptr() if isinstance(each, torch.Tensor) else each for each in given]
-    threads = torch.get_num_threads()
     packed = launcher._pack(kernel.function, programs, 1, 1, threads, *values)
     room = ctypes.create_string_buffer(len(packed) + 16)
     start = (ctypes.addressof(room) + 15) & ~15
     ctypes.memmove(start, packed, len(packed))
-    native = launcher.native()
+    return room, start
+
+
+def on_cpu(kernel: Any, programs: int, given: Sequence[Any]) -> Loop:
+    """The thread pool, with the arguments packed as the kernel's launcher packs them. Constants are
+    not among them."""
+    room, start = _packed(kernel, programs, given)
+    native = kernel.run.native()
     function = _library().floor_cpu
     function.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int64]
 
-    def run(times: int, keep: Any = (room, given, launcher)) -> None:
+    def run(times: int, keep: Any = (room, given, kernel)) -> None:
         outcome = function(native.run, native.program, start, times)
+        assert outcome == 0, f"a launch returned {outcome}"
+
+    return Loop(run)
+
+
+def each_on_cpu(kernel: Any, programs: int, all_given: Sequence[Sequence[Any]]) -> Loop:
+    """The same, of several launches with arguments of their own."""
+    packed = [_packed(kernel, programs, given) for given in all_given]
+    starts = (ctypes.c_void_p * len(packed))(*(start for _, start in packed))
+    native = kernel.run.native()
+    function = _library().floor_cpu_each
+    function.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int, ctypes.c_int64]
+
+    def run(times: int, keep: Any = (packed, all_given, kernel)) -> None:
+        outcome = function(native.run, native.program, starts, len(packed), times)
         assert outcome == 0, f"a launch returned {outcome}"
 
     return Loop(run)

@@ -18,6 +18,7 @@
 #include "binary.h"
 #include "facts.h"
 #include "guards.h"
+#include "names.h"
 
 namespace tzero {
 
@@ -213,6 +214,24 @@ Ref named(const Call &call, const Form &form) {
     return meta;
 }
 
+// Those arguments by name that the grid function reads, where that is known; else all. `is_whole` is
+// set for all.
+Ref named_for(const Call &call, const Form &form, PyObject *function, bool *is_whole) {
+    const Ref names = call.kernel->state->subscripts.of(*call.kernel->state, function);
+    *is_whole = !names;
+    if (!names) return PyErr_Occurred() ? Ref() : named(call, form);
+    Ref meta = Ref::steal(PyDict_New());
+    const auto &parameters = call.kernel->parameters;
+    for (Py_ssize_t n = 0; meta && n < PyTuple_GET_SIZE(names.get()); ++n) {
+        PyObject *name = PyTuple_GET_ITEM(names.get(), n);
+        size_t k = 0;
+        while (k < parameters.size() && !same_name(parameters[k].name.get(), name)) ++k;
+        if (k == parameters.size()) continue;  // the function raises
+        if (PyDict_SetItem(meta.get(), name, value_of(call, form, k)) < 0) meta.clear();
+    }
+    return meta;
+}
+
 // Whether a grid function has changed the dict of arguments.
 bool differs(const Call &call, const Form &form, PyObject *meta) {
     PyObject *name = nullptr, *value = nullptr;
@@ -323,7 +342,8 @@ PyObject *launch_with(const Call &call, const Form &form, Spec &spec, Facts &fac
 // Calls the grid function, and launches with its result.
 PyObject *launch_asked(Call &call, const Form &form, Spec &spec, Facts &facts, void *stream) {
     State &state = *call.kernel->state;
-    Ref meta = named(call, form);
+    bool is_whole = false;
+    Ref meta = named_for(call, form, call.grid.object, &is_whole);
     if (!meta) return nullptr;
     Ref answered = Ref::steal(PyObject_CallOneArg(call.grid.object, meta.get()));
     if (!answered) return nullptr;
@@ -331,9 +351,10 @@ PyObject *launch_asked(Call &call, const Form &form, Spec &spec, Facts &facts, v
     int32_t grid[3];
     const Answer unhooked = no_launch_hooks(state, true);
     if (unhooked == Answer::error) return nullptr;
-    if (unhooked == Answer::no || differs(call, form, meta.get()) ||
+    if (unhooked == Answer::no || (is_whole && differs(call, form, meta.get())) ||
         !read_grid(answered.get(), grid)) {
-        return finished_in_python(call, spec, meta.get(), stream);
+        if (!is_whole) meta = named(call, form);
+        return meta ? finished_in_python(call, spec, meta.get(), stream) : nullptr;
     }
     const Reading reading = read_addresses(call, form, &facts);
     if (reading == Reading::error) return nullptr;
@@ -342,7 +363,8 @@ PyObject *launch_asked(Call &call, const Form &form, Spec &spec, Facts &facts, v
                            ? nullptr
                            : launch_with(call, form, spec, facts, stream, grid, &unfit);
     if (result != nullptr || PyErr_Occurred()) return result;
-    return finished_in_python(call, spec, meta.get(), stream);
+    if (!is_whole) meta = named(call, form);
+    return meta ? finished_in_python(call, spec, meta.get(), stream) : nullptr;
 }
 
 // The current stream; `no` if another device than the binary's is current.

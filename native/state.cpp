@@ -91,6 +91,8 @@ int intern_all(Names &names) {
         {&names.flags, "flags"},
         {&names.profiling_on, "profiling_on"},
         {&names.profiler_enabled, "_is_profiler_enabled"},
+        {&names.func, "func"},
+        {&names.args, "args"},
     };
     for (const auto &[name, text] : all) {
         if (intern(*name, text) < 0) return -1;

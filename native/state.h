@@ -11,6 +11,7 @@
 #include "leaves.h"
 #include "memory.h"
 #include "profilers.h"
+#include "subscripts.h"
 #include "tensors.h"
 #include "versions.h"
 
@@ -29,9 +30,9 @@ struct Names {
     Ref kwargs, pre_hook, all_kwargs;
     Ref base, shape, strides, block_shape, padding, round_f32_to_tf32;
     Ref bound_run, function, launch_metadata, module, packed_metadata, get, data_ptr;
-    Ref name, function_name, enter, exit, timestamps;
     Ref graphs, graphs_after, graphs_kept, graphs_memory, kernel;
     Ref proton_flags, flags, profiling_on, profiler_enabled;
+    Ref name, function_name, enter, exit, timestamps, func, args;
 };
 
 // The attributes of `triton.knobs.runtime`. Valid for this object, while its own dict is empty and
@@ -94,6 +95,7 @@ struct State {
     Ref const_expr;     // tzero.ConstExpr
     cuda::Driver cuda;
     cuda::Memory memory;
+    Subscripts subscripts;
     std::shared_ptr<GraphOrder> orders[most_graph_devices];  // of CUDA graphs, by device
 
     // Set by configure_plans().

@@ -138,6 +138,8 @@ def pytest_configure(config: pytest.Config) -> None:
     # Not the user's own; what is in them is found by what it was made of, so they may be old ones.
     for name, folder in (("TZERO_CACHE_DIR", "test-cache"), ("TRITON_CACHE_DIR", "test-triton")):
         os.environ.setdefault(name, str(config.rootpath / "build" / folder))
+    # Else which config a call gets depends on when a search in the background ends.
+    os.environ.setdefault("TZERO_TUNE_WHEN", "call")
     # Tests count workers, and other processes of this user may have all that one per core allows.
     os.environ.setdefault("TZERO_MACHINE_WORKERS", "1000")
     for marker in MARKERS:

@@ -104,7 +104,7 @@ def _case(launches: int, pool: bool = False, sets: int = 1) -> Case:
     ours, plain = _kernel(host, pool), _kernel(host, pool)
     contenders: dict[str, Call] = {
         "graph": calls_of(ours, inputs),
-        "plain": plainly(calls_of(plain, inputs)),
+        "no graph": plainly(calls_of(plain, inputs)),
         "triton": calls_of(host, inputs),
         "by hand": _by_hand(host, inputs[0]),
         "torch.compile": calls_of(_compile(host), inputs),
@@ -112,7 +112,7 @@ def _case(launches: int, pool: bool = False, sets: int = 1) -> Case:
     }
 
     def check() -> None:
-        for name in ("plain", "graph", "triton", "torch.compile"):
+        for name in ("no graph", "graph", "triton", "torch.compile"):
             for _ in range(5):  # first, so that the plain one is not hot
                 contenders[name]()
         for _ in range(64):
@@ -144,15 +144,15 @@ def _jit() -> Case:
         ours, plain = (tzero.jit(kernels.add_kernel) for _ in range(2))
     contenders: dict[str, Call] = {
         "graph": _launches(ours, tensors),
-        "plain": plainly(_launches(plain, tensors)),
+        "no graph": plainly(_launches(plain, tensors)),
         "triton": _launches(kernels.add_kernel, tensors),
         **_floors(1, 0, inputs),
     }
 
     def check() -> None:
-        for name in ("plain", "graph", "triton"):
+        for name in ("no graph", "graph", "triton"):
             call = contenders[name]
-            for _ in range(8 if name == "plain" else 64):
+            for _ in range(8 if name == "no graph" else 64):
                 tensors[2].zero_()
                 call()
                 torch.testing.assert_close(tensors[2], inputs[0] + inputs[1])
@@ -175,12 +175,12 @@ def _mixed() -> Case:
 
     contenders: dict[str, Call] = {
         "graph": with_torch(ours),
-        "plain": plainly(with_torch(plain)),
+        "no graph": plainly(with_torch(plain)),
         "triton": with_torch(kernels.add_five),
     }
 
     def check() -> None:
-        contenders["plain"]()
+        contenders["no graph"]()
         for _ in range(64):
             torch.testing.assert_close(ours(x, y), kernels.add_five(x, y))
 
@@ -222,6 +222,6 @@ ROWS = (
         "Call of 5 launches after each operator of torch",
         _mixed,
         1.0,
-        baseline="plain",
+        baseline="no graph",
     ),
 )

@@ -59,6 +59,8 @@ def configure(
     callable: type,
     descriptor: type | None,
     size: type,
+    subscripts: object,
+    partial: type,
     handle: int,
 ) -> None: ...
 def open_cuda() -> bool: ...

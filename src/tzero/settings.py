@@ -290,6 +290,15 @@ class Settings:
     )
     """How thoroughly a first call searches for the fastest of several configs."""
 
+    tune_when: str = _setting(
+        "TZERO_TUNE_WHEN",
+        default="background",
+        kind=one_word("background", "call", "asked"),
+    )
+    """Who searches for the fastest config for a shape that is not tuned, where one is tuned for
+    another: the background, while calls use the nearest; the first call with it, which waits; or
+    only `warmup` and `autotune`, when they are asked to."""
+
     tune_budget: int = _setting(
         "TZERO_TUNE_BUDGET", default=0, kind=number(0, "seconds", "no limit")
     )
@@ -380,7 +389,7 @@ def launches_watched_by() -> str:
     ''
     """
     there = (name for name in _LAUNCH_WATCHERS if os.environ.get(name, "0") not in ("", "0"))
-    return next((f"{name} is set" for name in there), "")
+    return next(there, "")
 
 
 def names() -> tuple[str, ...]:

@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ def tuned_kernel(x, out, n, BLOCK: tl.constexpr):
     tl.store(out + at, 2 * tl.load(x + at, mask=at < n), mask=at < n)
 
 own_kernel = tzero.jit(double_kernel)
+copied_kernel = triton.jit(double_kernel.fn)  # another one of the same name
 
 @tzero.kernel
 def double(x):
@@ -61,6 +63,8 @@ for _ in range(20):
     double_kernel[(2,)](x, out, 100, BLOCK=64)
     tuned_kernel[lambda given: (triton.cdiv(100, given["BLOCK"]),)](x, out, 100)
     own_kernel[(2,)](x, out, 100, BLOCK=64)
+for _ in range(5):
+    copied_kernel[(2,)](x, out, 100, BLOCK=64)
 assert out.tolist() == [2.0] * 100
 print("program:", *sys.argv[1:])
 sys.exit(int(sys.argv[1]))
@@ -104,7 +108,9 @@ def test_calls_stay_native_while_they_are_watched(run: Run) -> None:
     double = kernel(run, "double", "host function")
     assert double.calls == 60 and double.native >= 55
     assert kernel(run, "chosen", "host function").native >= 18
-    assert kernel(run, "double_kernel", "Triton kernel").native >= 18
+    same = [each for each in run.kernels if each.name == "double_kernel" and each.native]
+    assert sorted(each.kind for each in same) == ["Triton kernel", "Triton kernel", "tzero.jit"]
+    assert 5 in {each.calls for each in same}, "kernels of the same name are not confused"
     assert kernel(run, "double_kernel", "tzero.jit").calls == 20
     assert {each.module for each in run.kernels} == {"__main__"}
     assert re.fullmatch(r".*program\.py:\d+", double.place)
@@ -298,3 +304,13 @@ def test_a_page_that_cannot_be_written_is_told(tzero_command: Command, tmp_path:
     there = str(tmp_path / "nowhere" / "page.html")
     done = tzero_command("report", "-o", there, str(tmp_path / "run.json"), code=3)
     assert there in done.stderr
+
+
+@pytest.mark.skipif(find_spec("helion") is None, reason="Helion is not installed")
+def test_kernels_of_helion_are_told_as_such(tmp_path: Path) -> None:
+    example = Path(__file__).parents[2] / "examples" / "helion_kernel.py"
+    done = tzero(tmp_path, "report", "--json", str(example))
+    assert done.returncode == 0, done.stderr
+    run = Run.from_facts(json.loads(done.stdout))
+    (found,) = (each for each in run.kernels if each.kind == "Helion kernel")
+    assert found.native > 0 and "helion_kernel.py:" in found.place

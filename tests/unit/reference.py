@@ -121,7 +121,7 @@ _MODULES = (
     "backends",
 )
 _GROUPS = {
-    "Kernels": ("kernel", "jit", "multi_kernel", "Kernel", "BoundKernel"),
+    "Kernels": ("kernel", "jit", "multi_kernel", "Kernel", "BoundKernel", "JitKernel"),
     "Whole programs": ("install", "uninstall", "installed"),
     "What counts in a key": ("ConstExpr", "specialize", "constant"),
     "Configs and tuning": ("Config", "Space", "ship", "pretuned"),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import fleet, record, serving, simulation, table, text
+from bench import fleet, record, serving, shipped, simulation, table, text
 from bench.__main__ import options
 from bench.headline import HEADLINES, chosen
 from bench.measure import Effort, Loop, Spread, compare, spread
@@ -429,6 +429,15 @@ def test_a_simulated_fleet_compiles_each_kernel_once_and_sends_it_to_each_node()
     assert slow["warm"] > found["warm"]
 
 
-def test_the_page_on_serving_has_the_recorded_table() -> None:
+def test_the_page_on_serving_has_the_recorded_tables() -> None:
     page = serving.PAGE.read_text(encoding="utf-8")
     assert serving.page(page) == page, "run `python -m bench.serving --table`"
+    assert shipped.page(page) == page, "run `python -m bench.shipped --table`"
+
+
+def test_a_bundle_that_was_built_without_a_gpu_compiles_nothing_on_one() -> None:
+    found = json.loads(shipped.RECORD.read_text(encoding="utf-8"))
+    bundle = found["rows"]["bundle"]
+    assert (bundle["compiled"], bundle["requests"]) == (0, 0)
+    assert not {"gcc", "clang", "cc", "ptxas"}.intersection(bundle["started"])
+    assert found["built"]["python"] != found["versions"]["python"]

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from tzero.arguments.key import Key
 from tzero.config import Config
 from tzero.cures import cure
 from tzero.plans.plan import Plan
 from tzero.plans.planner import UNRECORDED
+from tzero.shown import first_line, in_cells
 
 __all__ = ["Explanation", "Made", "Replay", "Run", "Stats"]
 
@@ -49,6 +50,9 @@ class Stats(NamedTuple):
     def hits(self) -> int:
         """Calls that found their bound kernel."""
         return self.calls - self.unkeyed - (self.misses - self.bound_ahead)
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        in_cells(self, printer, cycle)
 
     def __str__(self) -> str:
         missed = self.misses - self.bound_ahead
@@ -161,6 +165,17 @@ class Explanation(NamedTuple):
     replay: Replay | None = None
     graphs: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        return first_line(self)
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        in_cells(self, printer, cycle)
+
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        """The launches on CUDA of a plan, and the CUDA graphs that these became."""
+        return () if self.replay is None else self.replay.runs
+
     @property
     def change(self) -> str:
         """What to change so that the call is replayed, if that is known.
@@ -171,11 +186,6 @@ class Explanation(NamedTuple):
         """
         found = cure(self.refusal) if self.refusal and self.refusal != UNRECORDED else None
         return "" if found is None else found.advice
-
-    @property
-    def runs(self) -> tuple[Run, ...]:
-        """The launches on CUDA of a plan, and the CUDA graphs that these became."""
-        return () if self.replay is None else self.replay.runs
 
     def __str__(self) -> str:
         served = "the host function runs"

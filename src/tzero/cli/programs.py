@@ -36,7 +36,10 @@ OWN_ARGUMENTS = {"ignore_unknown_options": True, "allow_interspersed_args": Fals
 """How typer leaves everything after the program to it."""
 
 Program = Annotated[str, typer.Argument(help="A Python program, or a module after -m.")]
-Arguments = Annotated[list[str] | None, typer.Argument(help="Its arguments.")]
+Arguments = Annotated[
+    list[str] | None,
+    typer.Argument(help="Its arguments. Options of tzero come before the program."),
+]
 Watched = Annotated[
     str, typer.Argument(help="A Python program, a module after -m, or the record of a run.")
 ]

@@ -24,7 +24,6 @@ import statistics
 import sys
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
@@ -157,7 +156,6 @@ class _Seen:
         self.searches: list[tuple[int, str, Any]] = []
         self.tuned: list[_Tuned] = []
         self.calls: dict[int, _Calls] = {}
-        self.reasons: dict[str, Counter[str]] = {}
         self._hosts: dict[int, Host[..., Any]] = {}
 
     def told(self, event: events.Event) -> None:
@@ -171,8 +169,6 @@ class _Seen:
                 self._hosts[id(kernel)] = kernel
             if event.kind == "tune" and "choice" in event.facts:
                 self.searches.append((now, event.kernel, event.facts))
-            if event.kind == "fallback":
-                self.reasons.setdefault(event.kernel, Counter())[event.reason] += 1
             if len(self.events) < MOST_EVENTS:
                 self.events.append((now, event.kind, event.kernel, event.reason))
 
@@ -229,23 +225,30 @@ def _kernels(seen: _Seen, spans: Sequence[measure.Span]) -> Iterator[Kernel]:
         if span.stage == "call":
             took.setdefault(span.kernel, []).append(span.nanoseconds)
     for host in seen.hosts():
-        reasons = seen.reasons.get(host.name, Counter())
-        yield _host(host, _median(took.get(host.name, [])), reasons)
-    launched = {id(_function_of(each.kernel)): each for each in seen.calls.values()}
-    found = installed()
-    known = {(each.kernel, each.module): each for each in found.kernels}
-    for calls in launched.values():
-        function = _function_of(calls.kernel)
+        yield _host(host, _median(took.get(host.name, [])))
+    counted: dict[tuple[str, str], list[KernelLaunches]] = {}
+    for each in installed().kernels:
+        counted.setdefault((each.kernel, each.module), []).append(each)
+    for function, calls in _by_function(seen):
         is_own = isinstance(function, PythonJit)
-        counted = None if is_own else known.pop((function.__name__, function.__module__), None)
-        took_each, times = _median(calls.took), calls.times.value()
-        if counted is not None:
-            yield _counted(counted, took_each, _lines_of(function.fn))
+        same = [] if is_own else counted.get((function.__name__, function.__module__), [])
+        took_each = _median([each for one in calls for each in one.took])
+        times = sum(each.times.value() for each in calls)
+        if same:
+            yield _counted(same.pop(0), took_each, _lines_of(function.fn))
         elif times:
-            reasons = seen.reasons.get(function.__name__, Counter())
-            yield _launched(function, is_own, times, took_each, reasons)
-    for counted in known.values():
-        yield _counted(counted, None, "")
+            yield _launched(function, is_own, times, took_each)
+    for left in counted.values():
+        yield from (_counted(each, None, "") for each in left)
+
+
+def _by_function(seen: _Seen) -> list[tuple[Any, list[_Calls]]]:
+    """The kernels that were launched, each with what was launched around it."""
+    found: dict[int, tuple[Any, list[_Calls]]] = {}
+    for each in seen.calls.values():
+        function = _function_of(each.kernel)
+        found.setdefault(id(function), (function, []))[1].append(each)
+    return list(found.values())
 
 
 def _counted(counted: KernelLaunches, microseconds: float | None, place: str) -> Kernel:
@@ -258,31 +261,33 @@ def _counted(counted: KernelLaunches, microseconds: float | None, place: str) ->
 
 
 def _median(nanoseconds: Sequence[int]) -> float | None:
-    """Of the first and the others: a first call compiles."""
-    return statistics.median(nanoseconds) / 1e3 if nanoseconds else None
+    """The middle one, of two the lower: a first call compiles."""
+    return statistics.median_low(nanoseconds) / 1e3 if nanoseconds else None
 
 
-def _host(host: Host[..., Any], microseconds: float | None, reasons: Counter[str]) -> Kernel:
+def _host(host: Host[..., Any], microseconds: float | None) -> Kernel:
     stats = host.stats()
     others = {"replayed in Python": stats.python_replays, "recorded": stats.recordings}
     left = stats.plain_calls - stats.recordings
-    lasting = [why for why in reasons if why.startswith("not replayed")]
-    if left:
-        others[lasting[-1] if lasting else "run as written"] = left
+    lasting = [why for why in host.fallbacks.reasons if why.startswith("not replayed")]
+    if left:  # which of several reasons each call had is not counted
+        others[lasting[0] if len(lasting) == 1 else "run as written"] = left
+    wrapped = getattr(host, "helion", None)
+    function = host.host.function if wrapped is None else wrapped.fn
+    kind = "host function" if wrapped is None else "Helion kernel"
     return Kernel(
-        *(host.name, host.host.function.__module__, "host function", stats.calls),
+        *(host.name, function.__module__, kind, stats.calls),
         native=stats.native_replays,
         microseconds=microseconds,
-        place=_lines_of(host.host.function),
+        place=_lines_of(function),
         others={why: count for why, count in others.items() if count},
     )
 
 
-def _launched(
-    function: Any, is_own: bool, calls: int, microseconds: float | None, reasons: Counter[str]
-) -> Kernel:
+def _launched(function: Any, is_own: bool, calls: int, microseconds: float | None) -> Kernel:
     """A kernel whose launches are timed, and not counted one by one: they count as native if no
     reason was told why they are not."""
+    reasons = function.fallbacks.reasons if is_own else ()
     is_native = is_own and tier() == 2 and not reasons
     kind = "tzero.jit" if is_own else "Triton kernel"
     others = dict.fromkeys(reasons or ["Triton launches"], calls)

@@ -33,6 +33,7 @@ from tzero.errors import LaunchFailed
 from tzero.launches import graphs
 from tzero.launches.current_call import current
 from tzero.launches.python import Launching, PythonJit, finish
+from tzero.launches.subscripts import subscripts
 
 __all__ = [
     "BinaryDescription",
@@ -181,6 +182,8 @@ def configure(native: ModuleType) -> None:
         callable=triton_launch.JITCallable,
         descriptor=triton_launch.plain_descriptor(),
         size=torch.Size,
+        subscripts=subscripts,
+        partial=functools.partial,
         handle=handle_offset(),
     )
     graphs.configure(native)

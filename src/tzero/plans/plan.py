@@ -23,6 +23,7 @@ import torch
 
 from tzero.plans.sizing import Sizing
 from tzero.reading.guards import Guard, same_value
+from tzero.shown import first_line, in_cells
 
 __all__ = [
     "Allocate",
@@ -346,6 +347,9 @@ class Plan:
     unsized: str = ""
     parts: tuple[Part, ...] = ()
     cuts: tuple[Cut, ...] = ()
+
+    __repr__ = first_line
+    _repr_pretty_ = in_cells
 
     def __str__(self) -> str:
         return "\n".join(page(self))
