@@ -333,7 +333,9 @@ def test_the_parts_of_an_autograd_function_are_replayed() -> None:
         wanted = (given.detach() * 4 + 1) * 8
         assert given.grad is not None and torch.allclose(given.grad, wanted)
     assert graphs_of(forward) > 0
-    assert graphs_of(backward) > 0, f"{backward.stats()} {backward.explain(given)}"
+    # autograd's thread for the GPU has modes of its own, in which Python replays plans.
+    stats = backward.stats()
+    assert stats.native_replays + stats.python_replays >= 2, str(stats)
 
 
 def test_sizes_share_one_pool_of_memory() -> None:

@@ -36,7 +36,10 @@ __all__ = ["Capturing", "GraphDescription", "NodeDescription"]
 _MOST_CAPTURES = 16
 """How often a part is captured, for other addresses of what is fixed or other alignments."""
 
-_MOST_SEARCHES = 24
+_MOST_REPEATED = 2
+"""How often all captures are repeated if they differ in something."""
+
+_MOST_SEARCHES = 6
 """How often inputs are moved to find those that must be fixed."""
 
 _MOST_COPIED = 1 << 24
@@ -228,19 +231,25 @@ class _Graphs:
         kept: list[Any] = []  # so that no two captures have objects at the same place
 
         def captured(by: Mapping[int, int]) -> tuple[torch_graphs.Captured, list[Node]]:
+            scattered.scatter()
             kept.append(_moved(tensors, by))
             return self._captured(kept[-1])
 
-        first = captured(here)[1]  # it allocates what the others find
-        moved = captured(one)[1]
-        graph, last = captured(here)
-        words = Words(last, spans)
-        words.repeated(first)
-        words.moved(moved, one)
-        words.moved(captured(other)[1], other)
-        if words.odd():  # what nobody has set may differ from capture to capture
-            words.repeated(captured(here)[1])
-            words.repeated_moved(moved, captured(one)[1])
+        with torch_graphs.Scattered() as scattered:
+            first = captured(here)[1]  # it allocates what the others find
+            moved = captured(one)[1]
+            graph, last = captured(here)
+            further = captured(other)[1]
+            words = Words(last, spans)
+            words.repeated(first)
+            words.moved(moved, one)
+            words.moved(further, other)
+            for _ in range(_MOST_REPEATED):  # what nobody has set may differ by chance
+                if not words.odd():
+                    break
+                words.repeated(captured(here)[1])
+                words.repeated_moved(moved, captured(one)[1])
+                words.repeated_moved(further, captured(other)[1])
         if words.odd():
             raise Odd(words.odd())
         return _Compared(graph, last, words.places())
