@@ -62,7 +62,7 @@ endif
 # A file stays in one process. tests/conftest.py orders them, the longest first.
 BY_FILE := --dist loadfile --no-loadscope-reorder
 
-.PHONY: help bench test test-bench lint types bench-beside-sanitized bench-then-environments environments checks tests tests-beside-checks tidy site test-all test-others test-faults test-verify test-symbolic test-helion sanitized sanitize test-newest test-gpu sanitize-gpu soak corpus triton-tests wheels fix docs clean
+.PHONY: help bench test test-bench lint types bench-beside-sanitized bench-then-environments environments checks tests tests-beside-checks tidy site test-all test-others test-faults test-verify test-symbolic test-helion sanitized sanitize test-newest test-gpu test-graphs sanitize-gpu soak soak-gpu corpus triton-tests wheels fix docs clean
 
 help:
 	@echo 'make bench     build, and print a table of measurements for this machine'
@@ -70,6 +70,8 @@ help:
 	@echo 'make fix       format, and repair what ruff can repair'
 	@echo 'make test-gpu  the tests that need a GPU, and those of launches on it'
 	@echo 'make sanitize  the tests of native launches under AddressSanitizer and UBSan'
+	@echo 'make test-graphs  launches and plans on a GPU once more, as CUDA graphs'
+	@echo 'make soak-gpu  the long tests that need a GPU'
 	@echo 'make sanitize-gpu  those on a GPU under compute-sanitizer'
 	@echo 'make soak      the long tests'
 	@echo 'make corpus    host functions of public projects, with and without tzero, as a table'
@@ -222,6 +224,16 @@ test-newest: $(NEWEST)/.made
 test-gpu: $(READY_DEV)
 	$(PY) -m pytest -m 'gpu and not soak' tests/gpu tests/tune $(TEST_ARGS)
 	$(PY) -m pytest -m 'not soak' tests/launches $(TEST_ARGS)
+	@$(MAKE) --no-print-directory test-graphs
+
+# Those of launches and plans once more, with CUDA graphs from the first replay on. The plans' own
+# tests make their tensors on the GPU then; without `--cuda` they are about the CPU.
+GRAPHS := TZERO_GRAPHS=2 TZERO_GRAPHS_AFTER=1
+test-graphs: $(READY_DEV)
+	$(GRAPHS) $(PY) -m pytest -m 'not soak' tests/gpu/test_plans.py tests/gpu/test_launching.py \
+		tests/gpu/test_cuda_plans.py tests/gpu/test_cuda_kernels.py tests/gpu/test_dispatch.py \
+		tests/gpu/test_installed.py tests/launches/test_rows.py tests/hostile $(TEST_ARGS)
+	$(GRAPHS) $(PY) -m pytest -m 'not soak' $(BY_FILE) --cuda tests/plans $(TEST_ARGS)
 
 # Under the sanitizer launches wait for one another, so what is about two streams at once is left out.
 # What the driver refuses is what some tests are about; it is the kernels' memory that is checked. A
@@ -232,9 +244,13 @@ sanitize-gpu: $(READY_DEV)
 	$(CHECKED) $(PY) -m pytest -q -m gpu tests/gpu/test_launching.py \
 		-k 'native and not stream_of_the_moment and not before_it_on_its_stream'
 	$(CHECKED) $(PY) -m pytest -q -k 'native and not stream_of_the_moment' tests/launches/test_rows.py
+	$(CHECKED) $(PY) -m pytest -q tests/gpu/test_graphs.py -k 'results or numbers or sizes or in_order or reset'
 
 soak: $(READY_DEV)
 	TZERO_CPU=1 $(PY) -m pytest -m 'soak and not gpu' $(TEST_ARGS)
+
+soak-gpu: $(READY_DEV)
+	$(PY) -m pytest -m 'soak and gpu' tests/gpu $(TEST_ARGS)
 
 # CORPUS_ARGS=--write records the verdicts and writes the page; parts of ids choose cases.
 corpus: $(READY_DEV)
@@ -259,10 +275,14 @@ docs: $(VENV)/.ready-dev
 	$(BIN)/python -m tests.unit.map
 	$(BIN)/python -m tests.unit.reference
 	$(BIN)/python -m bench.chart
+	$(BIN)/python -m bench.parts
+	$(BIN)/python -m bench.watched
 
-# A broken link, a page that is not in the navigation or a name that does not exist is an error.
+# A broken link, a page that is not in the navigation or a name that does not exist is an error. Then a
+# browser looks at each page as on a phone, in light and dark, and leaves pictures in build/pictures.
 site: $(VENV)/.ready-dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build -q --strict
+	$(BIN)/python -m tests.unit.site
 
 clean:
 	rm -rf $(VENV) build dist src/tzero_runtime.egg-info src/tzero/_native*.so

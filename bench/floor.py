@@ -18,7 +18,7 @@ import torch
 from bench.measure import Loop
 from tzero.cpu import toolchain
 
-__all__ = ["on_cpu", "on_cuda"]
+__all__ = ["each_on_cpu", "graph_on_cuda", "on_cpu", "on_cuda"]
 
 SOURCE = Path(__file__).with_name("floor.c")
 
@@ -32,22 +32,43 @@ def _library() -> ctypes.CDLL:
         return ctypes.CDLL(file.name)
 
 
-def on_cpu(kernel: Any, programs: int, given: Sequence[Any]) -> Loop:
-    """The thread pool, with the arguments packed as the kernel's launcher packs them. Constants are
-    not among them."""
-    launcher = kernel.run
+def _packed(kernel: Any, programs: int, given: Sequence[Any]) -> tuple[Any, int]:
+    """The arguments as the kernel's launcher packs them for the thread pool: memory, and where they
+    begin in it."""
+    launcher, threads = kernel.run, torch.get_num_threads()
     values = [each.data_ptr() if isinstance(each, torch.Tensor) else each for each in given]
-    threads = torch.get_num_threads()
     packed = launcher._pack(kernel.function, programs, 1, 1, threads, *values)
     room = ctypes.create_string_buffer(len(packed) + 16)
     start = (ctypes.addressof(room) + 15) & ~15
     ctypes.memmove(start, packed, len(packed))
-    native = launcher.native()
+    return room, start
+
+
+def on_cpu(kernel: Any, programs: int, given: Sequence[Any]) -> Loop:
+    """The thread pool, with the arguments packed as the kernel's launcher packs them. Constants are
+    not among them."""
+    room, start = _packed(kernel, programs, given)
+    native = kernel.run.native()
     function = _library().floor_cpu
     function.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int64]
 
-    def run(times: int, keep: Any = (room, given, launcher)) -> None:
+    def run(times: int, keep: Any = (room, given, kernel)) -> None:
         outcome = function(native.run, native.program, start, times)
+        assert outcome == 0, f"a launch returned {outcome}"
+
+    return Loop(run)
+
+
+def each_on_cpu(kernel: Any, programs: int, all_given: Sequence[Sequence[Any]]) -> Loop:
+    """The same, of several launches with arguments of their own."""
+    packed = [_packed(kernel, programs, given) for given in all_given]
+    starts = (ctypes.c_void_p * len(packed))(*(start for _, start in packed))
+    native = kernel.run.native()
+    function = _library().floor_cpu_each
+    function.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int, ctypes.c_int64]
+
+    def run(times: int, keep: Any = (packed, all_given, kernel)) -> None:
+        outcome = function(native.run, native.program, starts, len(packed), times)
         assert outcome == 0, f"a launch returned {outcome}"
 
     return Loop(run)
@@ -62,8 +83,7 @@ def _slot(value: Any) -> Any:
 
 def on_cuda(kernel: Any, programs: int, given: Sequence[Any]) -> Loop:
     """cuLaunchKernelEx, on the current stream. Constants are not among the arguments."""
-    slots: list[Any] = [*map(_slot, given), ctypes.c_uint64(0), ctypes.c_uint64(0)]
-    params = (ctypes.c_void_p * len(slots))(*(ctypes.addressof(slot) for slot in slots))
+    slots, params = _params(given)
     function = _library().floor_cuda
     function.argtypes = [
         *(ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_void_p),
@@ -75,6 +95,39 @@ def on_cuda(kernel: Any, programs: int, given: Sequence[Any]) -> Loop:
     def run(times: int, keep: Any = (slots, given)) -> None:
         shared = kernel.metadata.shared
         result = function(kernel.function, programs, threads, shared, stream, params, times)
+        assert result == 0, f"the driver returned {result}"
+
+    return Loop(run)
+
+
+def _params(given: Sequence[Any]) -> tuple[list[Any], Any]:
+    """The parameters of a kernel on CUDA, and an array of their addresses."""
+    slots: list[Any] = [*map(_slot, given), ctypes.c_uint64(0), ctypes.c_uint64(0)]
+    return slots, (ctypes.c_void_p * len(slots))(*(ctypes.addressof(slot) for slot in slots))
+
+
+def graph_on_cuda(
+    kernel: Any, programs: int, given: Sequence[Any], nodes: int, others: Sequence[Any] = ()
+) -> Loop:
+    """cuGraphLaunch of a graph of `nodes` equal kernels, on the current stream. With `others`, each
+    kernel gets these arguments and those of `given` in turn before each launch."""
+    library, pointer = _library(), ctypes.c_void_p
+    slots, params = _params(given)
+    other_slots, other_params = _params(others) if others else ([], None)
+    made = (pointer * nodes)()
+    make, launch = library.floor_graph, library.floor_graph_launches
+    shape = [ctypes.c_uint32] * 3
+    make.restype = pointer
+    make.argtypes = [pointer, *shape, pointer, ctypes.c_int, pointer]
+    launch.argtypes = [pointer, pointer, *shape, *[pointer] * 3, ctypes.c_int, pointer]
+    launch.argtypes = [*launch.argtypes, ctypes.c_int64]
+    how = (kernel.function, programs, 32 * kernel.metadata.num_warps, kernel.metadata.shared)
+    executable = make(*how, params, nodes, made)
+    assert executable, "the driver made no graph"
+    stream = torch.cuda.current_stream().cuda_stream
+
+    def run(times: int, keep: Any = (slots, other_slots, given, others)) -> None:
+        result = launch(executable, *how, stream, params, other_params, nodes, made, times)
         assert result == 0, f"the driver returned {result}"
 
     return Loop(run)

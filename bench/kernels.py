@@ -114,6 +114,19 @@ def add_five(x: Tensor, y: Tensor) -> Tensor:
     return out
 
 
+def add_twenty(x: Tensor, y: Tensor) -> Tensor:
+    """Twenty sums of two tensors in a row, through an intermediate tensor."""
+    n = x.numel()
+    between, out = torch.empty_like(x), torch.empty_like(x)
+    grid = (triton.cdiv(n, LAUNCH_BLOCK),)
+    add_kernel[grid](x, y, out, n, BLOCK=LAUNCH_BLOCK)
+    for _ in range(9):
+        add_kernel[grid](out, y, between, n, BLOCK=LAUNCH_BLOCK)
+        add_kernel[grid](between, x, out, n, BLOCK=LAUNCH_BLOCK)
+    add_kernel[grid](out, y, out, n, BLOCK=LAUNCH_BLOCK)
+    return out
+
+
 @triton.jit
 def softmax_kernel(x_ptr, out_ptr, x_stride, out_stride, columns, BLOCK: tl.constexpr):
     row = tl.program_id(0)

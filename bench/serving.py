@@ -26,7 +26,7 @@ from typing import Any
 
 from bench.pages import with_tables
 
-__all__ = ["PAGE", "main", "page"]
+__all__ = ["CALLS", "COUNT", "HEAD", "KERNEL", "PAGE", "main", "page"]
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "serving.md"
@@ -35,7 +35,7 @@ RECORD = ROOT / "bench" / "results" / "serving-cpu.json"
 COUNT = 32
 PROCESSES = 9
 
-_HEAD = """
+HEAD = """
 import json, resource, sys, time
 import torch, triton, triton.language as tl
 import triton.experimental.gluon  # which Triton imports at a process's first launch
@@ -45,7 +45,7 @@ from tzero.launches import bundles, native
 torch.set_num_threads(1)
 """
 
-_KERNEL = """
+KERNEL = """
 @tzero.jit
 def kernel_{k}(x, y, out, n, BLOCK: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -72,7 +72,7 @@ print(json.dumps({
 }))
 """
 
-_CALLS = """
+CALLS = """
 @triton.jit
 def scale_kernel(x, out, n, BLOCK: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -86,9 +86,9 @@ def scaled(x):
     return out
 
 
-size = int(sys.argv[1])
+size, device = int(sys.argv[1]), sys.argv[2]
 scaled.warmup(tzero.Spec((tzero.Range(1, size),)))
-x = torch.randn(size)
+x = torch.randn(size, device=device)
 tzero.seal("error")
 times = [time.perf_counter_ns()]
 for _ in range(2):
@@ -101,10 +101,10 @@ print(json.dumps({"first": (times[1] - times[0]) / 1e9, "second": (times[2] - ti
 def measured() -> dict[str, dict[str, float]]:
     """Seconds by row, and what else a row has."""
     with tempfile.TemporaryDirectory(prefix="tzero-bench-") as folder:
-        text = _HEAD + "".join(_KERNEL.format(k=k) for k in range(COUNT))
+        text = HEAD + "".join(KERNEL.format(k=k) for k in range(COUNT))
         many, calls = Path(folder, "many.py"), Path(folder, "calls.py")
         many.write_text(f"COUNT = {COUNT}\n{text}{_LAUNCH}", encoding="utf-8")
-        calls.write_text(_HEAD + _CALLS, encoding="utf-8")
+        calls.write_text(HEAD + CALLS, encoding="utf-8")
         bundle, cache = str(Path(folder, "many.tzb")), str(Path(folder, "cache"))
         full = {**os.environ, "TZERO_CPU": "1", "TZERO_CACHE_DIR": cache}
         build = ["-m", "tzero", "bundle", "build", "-o", bundle, "--", sys.executable, str(many)]
@@ -113,8 +113,8 @@ def measured() -> dict[str, dict[str, float]]:
         found = {
             "bundle": _runs(bare, str(many), bundle),
             "disk": _runs(full, str(many)),
-            "first.65536": _runs(full, str(calls), "65536"),
-            "first.4096": _runs(full, str(calls), "4096"),
+            "first.65536": _runs(full, str(calls), "65536", "cpu"),
+            "first.4096": _runs(full, str(calls), "4096", "cpu"),
         }
     assert found["bundle"]["compiled"] == found["bundle"]["processes"] == 0, found["bundle"]
     return found

@@ -7,6 +7,7 @@
 #include "fields.h"
 #include "guards.h"
 #include "library.h"
+#include "reading.h"
 
 namespace tzero {
 
@@ -14,42 +15,7 @@ namespace {
 
 constexpr size_t most_forms = 64;
 
-// What both ways read of a tensor.
-struct Seen {
-    uintptr_t address;
-    uint32_t dtype;  // a number for each, the same throughout the process
-    uint32_t place;
-    int32_t device;
-};
-
-uint32_t place_from_torch(int32_t type) {
-    return type == 0 || type == 1 ? static_cast<uint32_t>(type) : elsewhere;
-}
-
-uint32_t place_from_dlpack(int32_t type) {
-    if (type == dlpack::cuda) return on_cuda;
-    return type == dlpack::cpu || type == dlpack::cuda_host ? on_cpu : elsewhere;
-}
-
-bool see_through_shim(const Tensors &tensors, PyObject *value, Seen *out) {
-    const void *handle = reinterpret_cast<const char *>(value) + tensors.handle;
-    void *data = nullptr;
-    int32_t dtype = 0, type = 0, index = 0;
-    if (tensors.shim.device_type(handle, &type) != 0 || tensors.shim.dtype(handle, &dtype) != 0 ||
-        tensors.shim.device_index(handle, &index) != 0 || tensors.shim.data(handle, &data) != 0) {
-        return false;
-    }
-    int64_t elements = 0;
-    // A tensor with elements but no memory is wrapped by a transform, or freed: Python reports it.
-    if (data == nullptr && (tensors.shim.numel(handle, &elements) != 0 || elements != 0)) {
-        return false;
-    }
-    *out = {reinterpret_cast<uintptr_t>(data), static_cast<uint32_t>(dtype),
-            place_from_torch(type), index < 0 ? 0 : index};
-    return true;
-}
-
-bool see_through_dlpack(const Tensors &tensors, PyObject *value, Seen *out) {
+bool see_through_dlpack(const Tensors &tensors, PyObject *value, SeenTensor *out) {
     dlpack::Tensor tensor;
     if (tensors.api->tensor_from_object(value, &tensor) != 0) {
         PyErr_Clear();  // Python reads the tensor again, and reports what is wrong with it
@@ -66,18 +32,13 @@ bool see_through_dlpack(const Tensors &tensors, PyObject *value, Seen *out) {
 
 Reading read_tensor(const Tensors &tensors, const Parameter &parameter, PyObject *value,
                     Argument *out) {
-    Seen seen;
+    SeenTensor seen;
     if (!(tensors.handle >= 0 ? see_through_shim(tensors, value, &seen)
                               : see_through_dlpack(tensors, value, &seen))) {
         return Reading::not_ours;
     }
-    uint64_t bits = uint64_t{seen.place} << 24 | uint64_t(seen.device & 0x7fff) << 8;
-    if (!off(Guard::dtype)) bits |= uint64_t{seen.dtype} << 32;
-    if (parameter.specialize && parameter.align && !off(Guard::alignment)) {
-        bits |= (seen.address & 15) == 0;
-    }
     out->kind = Kind::tensor;
-    out->bits = bits;
+    out->bits = bits_of(seen, parameter.specialize && parameter.align);
     out->address = reinterpret_cast<const void *>(seen.address);
     return Reading::done;
 }
@@ -87,7 +48,7 @@ Reading read_integer(const Parameter &parameter, PyObject *value, Argument *out)
     int overflow = 0;
     const long long number = PyLong_AsLongLongAndOverflow(value, &overflow);
     uint64_t pattern = static_cast<uint64_t>(number);
-    uint64_t width = 0;  // 0: 32 bits, 1: 64, 2: 64 unsigned
+    uint64_t width = bits_32;
     out->is_unsigned = false;
     if (overflow < 0) return Reading::not_ours;
     if (overflow > 0) {
@@ -97,17 +58,12 @@ Reading read_integer(const Parameter &parameter, PyObject *value, Argument *out)
             return Reading::not_ours;
         }
         out->is_unsigned = true;
-        width = 2;
+        width = bits_64_unsigned;
     } else if (number < INT32_MIN || number > INT32_MAX) {
-        width = 1;
-    }
-    uint64_t bits = off(Guard::integer_width) ? 0 : width;
-    if (parameter.specialize) {
-        if (pattern == 1 && !off(Guard::integer_one)) bits |= 4;
-        if (parameter.align && (pattern & 15) == 0 && !off(Guard::integer_16)) bits |= 8;
+        width = bits_64;
     }
     out->kind = Kind::integer;
-    out->bits = bits;
+    out->bits = bits_of(pattern, width, parameter.specialize, parameter.align);
     out->integer = static_cast<int64_t>(pattern);
     return Reading::done;
 }

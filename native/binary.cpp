@@ -1,5 +1,6 @@
 #include "binary.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "fields.h"
@@ -16,18 +17,6 @@ struct PackedHead {
     int64_t unused;
 };
 static_assert(sizeof(PackedHead) == head_bytes, "the layout of tz_packed in pool.h");
-
-void raise_from_cuda(const State &state, const Spec &spec, cuda::Result result,
-                     const int32_t grid[3]) {
-    Ref none = Ref::steal(PyTuple_New(0));
-    Ref facts = Ref::steal(Py_BuildValue(
-        "{s:O,s:s,s:s,s:(iii),s:I,s:I}", "kernel", spec.name.get(), "name",
-        state.cuda.name_of(result), "text", state.cuda.text_of(result), "grid", grid[0], grid[1],
-        grid[2], "block", spec.binary.threads, "shared", spec.binary.shared));
-    if (!none || !facts) return;
-    Ref error = Ref::steal(PyObject_Call(state.launch_failed.get(), none.get(), facts.get()));
-    if (error) PyErr_SetObject(reinterpret_cast<PyObject *>(Py_TYPE(error.get())), error.get());
-}
 
 // How many threads torch allows; -1 with the Python error set.
 long allowed_threads(const State &state) {
@@ -55,9 +44,11 @@ bool is_brief(const Spec &spec, const int32_t grid[3]) {
 
 Move read_move(const Fields &fields, size_t bytes) {
     const auto type = static_cast<Type>(fields.index("type", static_cast<size_t>(Type::count)));
+    const size_t room = type == Type::tensor_map ? cuda::map_bytes : parameter_bytes;
+    if (bytes < room) fields.wrong("offset", "in a block with room for this type");
     // `put_one` may write as many bytes as the widest type has.
     return {fields.index("argument", most_parameters), type,
-            fields.index("offset", bytes - parameter_bytes + 1)};
+            fields.index("offset", bytes - room + 1)};
 }
 
 void read_cpu(const Fields &fields, Spec *spec) {
@@ -65,6 +56,33 @@ void read_cpu(const Fields &fields, Spec *spec) {
     spec->run_packed = reinterpret_cast<decltype(spec->run_packed)>(fields.address("run_packed"));
     spec->program = reinterpret_cast<const void *>(fields.address("program"));
     spec->work = fields.integer("work", 0, INT64_MAX);
+}
+
+// A MapDescription, after the moves were read.
+cuda::TensorMap read_map(const Fields &fields, const Spec &spec) {
+    const size_t number = fields.index("move", spec.moves.size());
+    const Move &move = spec.moves[number];
+    if (move.type != Type::tensor_map || move.offset % cuda::map_alignment != 0) {
+        fields.wrong("move", "the number of an aligned tensor map");
+    }
+    auto unsigned_number = [&](const char *name, int64_t most) {
+        return static_cast<uint32_t>(fields.integer(name, 0, most));
+    };
+    cuda::TensorMap map{move.index,
+                        move.offset,
+                        static_cast<uint32_t>(fields.integer("rank", 1, cuda::most_map_rank)),
+                        unsigned_number("swizzle", INT32_MAX),
+                        unsigned_number("element_bytes", INT32_MAX),
+                        unsigned_number("dtype", INT32_MAX),
+                        {}};
+    size_t at = map.rank;
+    fields.for_each("box", [&](PyObject *each) {
+        const int64_t size = integer_from(each);
+        if (at == 0 || size < 0 || size > UINT32_MAX) fields.wrong("box", "a size for each dimension");
+        map.box[--at] = static_cast<uint32_t>(size);
+    });
+    if (at != 0) fields.wrong("box", "a size for each dimension");
+    return map;
 }
 
 void read_cuda(const Fields &fields, Spec *spec) {
@@ -75,6 +93,18 @@ void read_cuda(const Fields &fields, Spec *spec) {
                     number("shared"),                   number("cluster"),
                     fields.flag("cooperative"),         fields.flag("dependent")};
     spec->device_id = static_cast<int>(fields.integer("device", 0, INT32_MAX));
+    fields.for_each("maps", [&](PyObject *each) {
+        if (spec->maps.size() >= cuda::most_maps) fields.wrong("maps", "a tuple of fewer items");
+        spec->maps.push_back(read_map(Fields(each), *spec));
+    });
+    size_t count = 0;
+    fields.for_each("scratch", [&](PyObject *each) {
+        if (count >= spec->scratch.size()) fields.wrong("scratch", "a tuple of fewer items");
+        const Fields need(each);
+        spec->scratch[count++] = {need.integer("bytes", 0, INT64_MAX),
+                                  need.integer("alignment", 0, INT64_MAX), need.any("allocators")};
+    });
+    spec->is_plain = spec->maps.empty() && count == 0;
 }
 
 std::unique_ptr<Spec> read_spec(const Fields &fields) {
@@ -97,6 +127,12 @@ std::unique_ptr<Spec> read_spec(const Fields &fields) {
         read_cpu(Fields(cpu.get()), spec.get());
     } else {
         read_cuda(Fields(fields.any("cuda").get()), spec.get());
+    }
+    const auto maps = std::count_if(spec->moves.begin(), spec->moves.end(), [](const Move &move) {
+        return move.type == Type::tensor_map;
+    });
+    if (static_cast<size_t>(maps) != spec->maps.size()) {
+        fields.wrong("moves", "moves with a tensor map for each in maps");
     }
     return spec;
 }
@@ -133,22 +169,37 @@ void raise_from_cpu(const Spec &spec, int outcome, const int32_t grid[3], PyObje
     if (error) PyErr_SetObject(reinterpret_cast<PyObject *>(Py_TYPE(error.get())), error.get());
 }
 
+void raise_from_cuda(const State &state, const Spec *spec, cuda::Result result,
+                     const int32_t grid[3]) {
+    if (spec == nullptr) {
+        PyErr_Format(PyExc_RuntimeError, "CUDA could not fill a tensor: %s (%s)",
+                     state.cuda.name_of(result), state.cuda.text_of(result));
+        return;
+    }
+    Ref none = Ref::steal(PyTuple_New(0));
+    Ref facts = Ref::steal(Py_BuildValue(
+        "{s:O,s:s,s:s,s:(iii),s:I,s:I}", "kernel", spec->name.get(), "name",
+        state.cuda.name_of(result), "text", state.cuda.text_of(result), "grid", grid[0], grid[1],
+        grid[2], "block", spec->binary.threads, "shared", spec->binary.shared));
+    if (!none || !facts) return;
+    Ref error = Ref::steal(PyObject_Call(state.launch_failed.get(), none.get(), facts.get()));
+    if (error) PyErr_SetObject(reinterpret_cast<PyObject *>(Py_TYPE(error.get())), error.get());
+}
+
 int run_on_cuda(const State &state, const Spec &spec, const int32_t grid[3], void *stream,
-                char *block) {
+                char *block, const Scratch &scratch) {
     if (grid[0] == 0 || grid[1] == 0 || grid[2] == 0) return 0;
-    // Triton's kernels take two scratch buffers after the arguments; this binary uses neither.
+    // Triton's kernels take two addresses of scratch memory after the arguments.
     void *params[most_parameters + 2];
     size_t count = 0;
     for (const Move &move : spec.moves) params[count++] = block + move.offset;
-    void *no_scratch = nullptr;
-    params[count++] = &no_scratch;
-    params[count++] = &no_scratch;
+    for (const uint64_t &address : scratch.address) params[count++] = const_cast<uint64_t *>(&address);
     cuda::Result result = 0;
     Py_BEGIN_ALLOW_THREADS
     result = state.cuda.launch(spec.binary, grid, stream, params);
     Py_END_ALLOW_THREADS
     if (result == 0) return 0;
-    raise_from_cuda(state, spec, result, grid);
+    raise_from_cuda(state, &spec, result, grid);
     return -1;
 }
 

@@ -18,7 +18,11 @@ namespace tzero {
 constexpr size_t head_bytes = 32;
 
 // Room for the parameters of any binary, and for the head.
-constexpr size_t stack_bytes = head_bytes + parameter_bytes * (most_parameters + 1);
+constexpr size_t stack_bytes = head_bytes + parameter_bytes * (most_parameters + 1) +
+                               cuda::most_maps * (cuda::map_bytes + cuda::map_alignment);
+
+// How a block of parameters must be aligned.
+constexpr size_t block_alignment = cuda::map_alignment;
 
 // Makes a spec of a BinaryDescription, a class of src/tzero/launches/native.py. Null with the
 // Python error set.
@@ -32,8 +36,13 @@ int run_on_cpu(const State &state, const Spec &spec, const int32_t grid[3], char
 // Sets the Python error for an outcome other than 0; `values` is the tuple of the arguments.
 void raise_from_cpu(const Spec &spec, int outcome, const int32_t grid[3], PyObject *values);
 
-// Queues a binary on a stream; 0, or -1 with the Python error set.
+// Sets the Python error for what CUDA said of a launch; without a spec, of a fill.
+void raise_from_cuda(const State &state, const Spec *spec, cuda::Result result,
+                     const int32_t grid[3]);
+
+// Queues a binary on a stream, with its scratch memory if it needs any; 0, or -1 with the Python
+// error set.
 int run_on_cuda(const State &state, const Spec &spec, const int32_t grid[3], void *stream,
-                char *block);
+                char *block, const Scratch &scratch = no_scratch);
 
 }  // namespace tzero

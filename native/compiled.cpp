@@ -31,13 +31,15 @@ struct Binding {
     std::unique_ptr<Spec> spec;  // null where native code cannot launch the kernel
     std::string refusal;         // why
     Ref kernel, beside;          // the compiled kernel; what counts its launches, or nothing
-    Ref driver, module, function, run, launch_metadata;  // what Triton reads, when it was bound
+    // What Triton reads, when it was bound.
+    Ref driver, module, function, packed_metadata, run, launch_metadata;
     size_t least = 0;            // the number of arguments that the binary needs
     SeenObject seen;             // the compiled kernel, when that was last compared
     uint64_t generation = 0;     // of the knobs, when hooks and driver were last compared
 
     template <typename Each> int each_reference(Each each) {
-        for (Ref *ref : {&kernel, &beside, &driver, &module, &function, &run, &launch_metadata}) {
+        for (Ref *ref : {&kernel, &beside, &driver, &module, &function, &packed_metadata, &run,
+                         &launch_metadata}) {
             const int result = each(*ref);
             if (result != 0) return result;
         }
@@ -84,6 +86,7 @@ int is_as_bound(const State &state, Binding &binding) {
         {&names.bound_run, binding.spec->launcher.get()},
         {&names.function, binding.function.get()},
         {&names.module, binding.module.get()},
+        {&names.packed_metadata, binding.packed_metadata.get()},
         {&names.launch_metadata, nullptr},  // one of its own would be called
     };
     for (const auto &[name, value] : expected) {
@@ -129,6 +132,12 @@ bool read_three(PyObject *grid, int32_t size[3]) {
 
 // ---- launching ----------------------------------------------------------------------------------
 
+// Whether a tensor is on the binary's device; Triton decides about others.
+bool is_beside(const Spec &spec, const Argument &tensor) {
+    return spec.on_cpu ? place_of(tensor) == on_cpu
+                       : place_of(tensor) == on_cuda && device_of(tensor) == spec.device_id;
+}
+
 // Writes the arguments into the block of parameters; false if Triton must read one.
 bool pack_given(const State &state, const Spec &spec, PyObject *const *args, char *block) {
     Parameter parameter;
@@ -138,7 +147,7 @@ bool pack_given(const State &state, const Spec &spec, PyObject *const *args, cha
         if (read_argument(state.tensors, parameter, args[move.index], &argument) != Reading::done) {
             return false;
         }
-        if (argument.kind == Kind::tensor && place_of(argument) != on_cpu) return false;
+        if (argument.kind == Kind::tensor && !is_beside(spec, argument)) return false;
         if (!put_one(block + move.offset, move.type, argument)) return false;
     }
     return true;
@@ -167,10 +176,22 @@ PyObject *launch_bound(State &state, Binding &binding, PyObject *grid, PyObject 
         *reason = "the grid is not three plain integers";
         return nullptr;
     }
-    alignas(16) char block[stack_bytes];
+    void *stream = nullptr;
+    if (!spec.on_cpu) {
+        *reason = "another device than the binary's is current";
+        if (state.cuda.current_device() != spec.device_id) return nullptr;
+        if (state.tensors.api->current_stream(dlpack::cuda, spec.device_id, &stream) != 0) {
+            return nullptr;
+        }
+    }
+    alignas(block_alignment) char block[stack_bytes];
     if (count < binding.least || !pack_given(state, spec, args, block)) {
         *reason = "only Python reads an argument of this type, or in this state";
         return nullptr;
+    }
+    if (!spec.on_cpu) {
+        if (run_on_cuda(state, spec, size, stream, block) < 0) return nullptr;
+        Py_RETURN_NONE;
     }
     int outcome = 0;
     if (run_on_cpu(state, spec, size, block, &outcome) < 0) return nullptr;
@@ -302,8 +323,8 @@ int bind(const State &state, PyObject *description, PyObject *kernel, Binding *b
     }
     binding->spec = spec_from(description);
     if (!binding->spec) return -1;
-    if (!binding->spec->on_cpu || !binding->beside) {
-        PyErr_SetString(PyExc_ValueError, "a Bound needs a binary for the CPU, and who counts");
+    if (!binding->spec->is_plain || !binding->beside) {
+        PyErr_SetString(PyExc_ValueError, "a Bound needs a plain binary, and who counts");
         return -1;
     }
     for (const Move &move : binding->spec->moves) {
@@ -312,7 +333,11 @@ int bind(const State &state, PyObject *description, PyObject *kernel, Binding *b
     binding->driver = active_driver(state);
     binding->module = Ref::steal(PyObject_GetAttr(kernel, state.names.module.get()));
     binding->function = Ref::steal(PyObject_GetAttr(kernel, state.names.function.get()));
-    return binding->driver && binding->module && binding->function ? 0 : -1;
+    binding->packed_metadata =
+        Ref::steal(PyObject_GetAttr(kernel, state.names.packed_metadata.get()));
+    return binding->driver && binding->module && binding->function && binding->packed_metadata
+               ? 0
+               : -1;
 }
 
 PyObject *bound_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {

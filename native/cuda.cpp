@@ -18,6 +18,37 @@ constexpr uint32_t attribute_cluster_policy = 5;
 constexpr uint32_t attribute_dependent = 6;
 constexpr uint32_t policy_spread = 1;
 
+void find_graphs(const Library &library, GraphFunctions *out) {
+    GraphFunctions found;
+    const auto all_found = [&] {
+        auto find = [&](const char *name, auto &function) {
+            found.missing = library.find(name, function) ? nullptr : name;
+            return found.missing == nullptr;
+        };
+        return find("cuStreamCreate", found.create_stream) &&
+               find("cuStreamDestroy_v2", found.destroy_stream) &&
+               find("cuStreamBeginCapture_v2", found.begin_capture) &&
+               find("cuStreamEndCapture", found.end_capture) &&
+               find("cuStreamGetCaptureInfo_v3", found.capture_info) &&
+               find("cuThreadExchangeStreamCaptureMode", found.exchange_mode) &&
+               find("cuGraphKernelNodeGetParams_v2", found.kernel_of) &&
+               find("cuGraphMemsetNodeGetParams", found.fill_of) &&
+               find("cuGraphInstantiateWithFlags", found.instantiate) &&
+               find("cuGraphUpload", found.upload) && find("cuGraphLaunch", found.launch) &&
+               find("cuGraphExecKernelNodeSetParams_v2", found.set_kernel) &&
+               find("cuGraphExecMemsetNodeSetParams", found.set_fill) &&
+               find("cuGraphExecDestroy", found.destroy_executable) &&
+               find("cuGraphDestroy", found.destroy_graph) &&
+               find("cuCtxGetCurrent", found.current_context) &&
+               find("cuCtxGetId", found.context_id) &&
+               find("cuDevicePrimaryCtxGetState", found.is_active) &&
+               find("cuDevicePrimaryCtxRetain", found.retain) &&
+               find("cuDevicePrimaryCtxRelease_v2", found.release);
+    };
+    all_found();
+    *out = found;
+}
+
 }  // namespace
 
 struct Driver::LaunchAttribute {
@@ -53,8 +84,23 @@ bool Driver::open() {
         !library.find("cuLaunchKernelEx", launch)) {
         return false;
     }
+    find_graphs(library, &graphs);
     launch_ = launch;
     return true;
+}
+
+unsigned long long GraphFunctions::context_of(int device) const {
+    unsigned flags = 0;
+    int active = 0;
+    Context context = nullptr;
+    unsigned long long number = 0;
+    if (missing != nullptr || is_active(device, &flags, &active) != 0 || active == 0 ||
+        retain(&context, device) != 0) {
+        return 0;
+    }
+    if (context_id(context, &number) != 0) number = 0;
+    release(device);
+    return number;
 }
 
 bool Driver::is_capturing(Stream stream) const {

@@ -10,6 +10,12 @@ namespace tzero::cuda {
 using Result = int;
 using Function = void *;
 using Stream = void *;
+using Graph = void *;
+using Executable = void *;
+using Node = void *;
+using Context = void *;
+
+constexpr Result out_of_memory = 2;
 
 // What is the same for every launch of one binary. A new launch attribute gets a field here, and is
 // packed in `Driver::launch`.
@@ -22,10 +28,61 @@ struct Binary {
     bool dependent = false;  // programmatic dependent launch
 };
 
+// A kernel in a graph: CUDA_KERNEL_NODE_PARAMS of version 2.
+struct KernelNode {
+    Function function;
+    uint32_t grid[3], block[3], shared;
+    void **params, **extra;
+    void *kernel;
+    Context context;
+};
+
+// A fill in a graph: CUDA_MEMSET_NODE_PARAMS.
+struct FillNode {
+    uint64_t at;
+    size_t pitch;
+    uint32_t value, element_size;
+    size_t width, height;
+};
+
+// The driver's functions for executable graphs. An older driver may lack some.
+struct GraphFunctions {
+    const char *missing = "CUDA's driver";  // the first function it lacks, or null
+
+    Result (*create_stream)(Stream *, unsigned) = nullptr;
+    Result (*destroy_stream)(Stream) = nullptr;
+    Result (*begin_capture)(Stream, int mode) = nullptr;
+    Result (*end_capture)(Stream, Graph *) = nullptr;
+    // status, id, graph, nodes that the next one depends on, their edges, how many
+    Result (*capture_info)(Stream, int *, uint64_t *, Graph *, const Node **, const void **,
+                           size_t *) = nullptr;
+    Result (*exchange_mode)(int *) = nullptr;
+    Result (*kernel_of)(Node, KernelNode *) = nullptr;
+    Result (*fill_of)(Node, FillNode *) = nullptr;
+    Result (*instantiate)(Executable *, Graph, unsigned long long flags) = nullptr;
+    Result (*upload)(Executable, Stream) = nullptr;
+    Result (*launch)(Executable, Stream) = nullptr;
+    Result (*set_kernel)(Executable, Node, const KernelNode *) = nullptr;
+    Result (*set_fill)(Executable, Node, const FillNode *, Context) = nullptr;
+    Result (*destroy_executable)(Executable) = nullptr;
+    Result (*destroy_graph)(Graph) = nullptr;
+    Result (*current_context)(Context *) = nullptr;
+    Result (*context_id)(Context, unsigned long long *) = nullptr;
+    Result (*is_active)(int device, unsigned *, int *) = nullptr;
+    Result (*retain)(Context *, int device) = nullptr;
+    Result (*release)(int device) = nullptr;
+
+    // The number of a device's primary context, which changes with a reset of the device; 0 if it
+    // has none.
+    unsigned long long context_of(int device) const;
+};
+
 class Driver {
   public:
-    // Loads the driver; false if it is missing, or lacks a function.
+    // Loads the driver; false if it is missing, or lacks a function other than those for graphs.
     bool open();
+
+    GraphFunctions graphs;
 
     // The device of this thread's context; -1 if it has none.
     int current_device() const;

@@ -498,12 +498,14 @@ PyObject *dispatching_used(PyObject *object, PyObject *) {
 
 // _look(stage, *args, **kwargs): does the first stages of a call, for measurements: reads its
 // arguments (`reading`), finds its plan (`lookup`), checks its guards (`guards`). Whether all of
-// them succeeded.
+// them succeeded. With None for the stage, the runs of the plan, or False.
 PyObject *dispatching_look(PyObject *object, PyObject *const *args, Py_ssize_t count,
                            PyObject *names) {
     Dispatcher &dispatcher = *dispatcher_of(object);
     State &state = *dispatcher.state;
-    const long stage = count > 0 ? PyLong_AsLong(args[0]) : -1;
+    const bool asks_for_runs = count > 0 && args[0] == Py_None;
+    long stage = Stage::lookup;
+    if (!asks_for_runs) stage = count > 0 ? PyLong_AsLong(args[0]) : -1;
     if (stage == -1 && PyErr_Occurred()) return nullptr;
     if (count < 1 || !dispatcher.prepared || !state.torch.ready || !state.configured) {
         Py_RETURN_FALSE;
@@ -532,6 +534,7 @@ PyObject *dispatching_look(PyObject *object, PyObject *const *args, Py_ssize_t c
     if (find(dispatcher, leaves, &found) < 0) return nullptr;
     Entry *entry = found.entry;
     if (entry == nullptr || entry->plan == nullptr) Py_RETURN_FALSE;
+    if (asks_for_runs) return plan::runs_of(*entry->plan);
     if (stage == Stage::lookup) Py_RETURN_TRUE;
     EntryUse use(entry);
     const plan::Replayed can = plan::may_replay(state, object, *entry->plan, leaves,

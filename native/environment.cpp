@@ -154,6 +154,18 @@ bool hook_unchanged(const Ref &calls, const Ref &dict, const Seen &seen) {
     return !calls || (dict && seen.is(dict.get()) && PyList_GET_SIZE(calls.get()) == 0);
 }
 
+// Whether a value is one that is equal to itself, as numbers and texts are: `tl.constexpr` compares
+// what it holds.
+bool equals_itself(const State &state, PyObject *value) {
+    if (reinterpret_cast<PyObject *>(Py_TYPE(value)) == state.constexpr_type.get()) {
+        PyObject **dict = _PyObject_GetDictPtr(value);
+        if (dict == nullptr || *dict == nullptr) return false;
+        value = PyDict_GetItemWithError(*dict, state.names.value.get());
+    }
+    return value != nullptr &&
+           (PyLong_CheckExact(value) || PyUnicode_CheckExact(value) || PyBool_Check(value));
+}
+
 // Whether there is no observer, and the logger is not at debug level. The logger caches its answers
 // by level, and empties the cache when a level changes; `watched` fills it.
 Answer asked_unwatched(const State &state) {
@@ -373,6 +385,23 @@ Answer globals_hold(const Attributes &attributes) {
         if (truth != 0) return truth < 0 ? Answer::error : Answer::no;
     }
     return Answer::yes;
+}
+
+bool globals_are_same(const State &state, const Attributes &attributes) {
+    PyObject *used = attributes.used_global_vals, *key = nullptr, *entry = nullptr;
+    if (used == nullptr || !PyDict_CheckExact(used)) return false;
+    Py_ssize_t at = 0;
+    while (PyDict_Next(used, &at, &key, &entry)) {
+        if (!PyTuple_CheckExact(key) || PyTuple_GET_SIZE(key) != 2 || !PyTuple_CheckExact(entry) ||
+            PyTuple_GET_SIZE(entry) != 2 || !PyDict_CheckExact(PyTuple_GET_ITEM(entry, 1)) ||
+            !PyUnicode_CheckExact(PyTuple_GET_ITEM(key, 0))) {
+            return false;
+        }
+        PyObject *value = PyTuple_GET_ITEM(entry, 0);
+        PyObject *now = PyDict_GetItemWithError(PyTuple_GET_ITEM(entry, 1), PyTuple_GET_ITEM(key, 0));
+        if (now != value || !equals_itself(state, value)) return false;
+    }
+    return true;
 }
 
 }  // namespace tzero

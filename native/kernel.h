@@ -126,6 +126,9 @@ Answer is_kept(const Attributes &attributes, Spec &spec);
 // Whether the dicts on the way to it are unchanged. False means "maybe not".
 bool is_kept_still(const Attributes &attributes, const Spec &spec);
 
+// Whether each of them is the same number or text; runs no Python code. False means "maybe not".
+bool globals_are_same(const State &state, const Attributes &attributes);
+
 // The active driver; empty with the Python error set.
 Ref active_driver(const State &state);
 

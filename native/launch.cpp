@@ -18,6 +18,7 @@
 #include "binary.h"
 #include "facts.h"
 #include "guards.h"
+#include "names.h"
 
 namespace tzero {
 
@@ -118,7 +119,11 @@ bool is_for(const Spec &spec, const Facts &facts) {
     const bool has_all = std::all_of(spec.moves.begin(), spec.moves.end(), [&](const Move &move) {
         return move.index < facts.count;
     });
-    return has_all && on_device(spec, facts);
+    const bool has_descriptors =
+        std::all_of(spec.maps.begin(), spec.maps.end(), [&](const cuda::TensorMap &map) {
+            return map.argument + 2 * map.rank + 3 <= facts.count;
+        });
+    return has_all && has_descriptors && on_device(spec, facts);
 }
 
 // The spec of what `_launched` said of a binary: a description, or why native code cannot launch it.
@@ -164,6 +169,8 @@ PyObject *missed(const Call &call, const Form &form, Facts &facts, size_t enviro
     if (spec->refusal.empty() && !is_for(*spec, facts)) return result.release();
     spec->words.assign(facts.words, facts.words + facts.word_count);
     spec->constants = std::move(constants);
+    spec->shortcut =
+        shortcut_to(*spec, form, call.kernel->parameters, call.arguments, facts);
     call.kernel->specs.add(spec.release(), call.kernel->most_specs);
     return result.release();
 }
@@ -207,6 +214,24 @@ Ref named(const Call &call, const Form &form) {
     return meta;
 }
 
+// Those arguments by name that the grid function reads, where that is known; else all. `is_whole` is
+// set for all.
+Ref named_for(const Call &call, const Form &form, PyObject *function, bool *is_whole) {
+    const Ref names = call.kernel->state->subscripts.of(*call.kernel->state, function);
+    *is_whole = !names;
+    if (!names) return PyErr_Occurred() ? Ref() : named(call, form);
+    Ref meta = Ref::steal(PyDict_New());
+    const auto &parameters = call.kernel->parameters;
+    for (Py_ssize_t n = 0; meta && n < PyTuple_GET_SIZE(names.get()); ++n) {
+        PyObject *name = PyTuple_GET_ITEM(names.get(), n);
+        size_t k = 0;
+        while (k < parameters.size() && !same_name(parameters[k].name.get(), name)) ++k;
+        if (k == parameters.size()) continue;  // the function raises
+        if (PyDict_SetItem(meta.get(), name, value_of(call, form, k)) < 0) meta.clear();
+    }
+    return meta;
+}
+
 // Whether a grid function has changed the dict of arguments.
 bool differs(const Call &call, const Form &form, PyObject *meta) {
     PyObject *name = nullptr, *value = nullptr;
@@ -237,25 +262,88 @@ PyObject *finished_in_python(const Call &call, const Spec &spec, PyObject *meta,
         spec.kernel.get(), call.grid.object, args.get(), number.get(), nullptr);
 }
 
-PyObject *launch_with(const Call &call, const Form &form, Spec &spec, const Facts &facts,
-                      void *stream, int32_t grid[3]) {
-    if (off(Guard::grid)) {
-        if (spec.first_grid[0] == 0) std::memcpy(spec.first_grid, grid, 3 * sizeof grid[0]);
-        std::memcpy(grid, spec.first_grid, 3 * sizeof grid[0]);
-    }
-    alignas(16) char block[stack_bytes];
+// Packs the arguments, and makes the tensor maps; null, or why Triton must make the launch.
+const char *packed(const State &state, const Spec &spec, const Facts &facts, char *block) {
     if (!pack(spec, facts.arguments, block)) {
-        return handed_over(call, "the value of an argument does not fit its parameter's type");
+        return "the value of an argument does not fit its parameter's type";
     }
-    if (spec.on_cpu) return launch_on_cpu(call, form, spec, grid, block);
-    if (run_on_cuda(*call.kernel->state, spec, grid, stream, block) < 0) return nullptr;
+    if (spec.maps.empty() || encode_maps(state, spec, facts.arguments, block)) return nullptr;
+    return "a tensor map cannot be made of a descriptor";
+}
+
+// Allocates scratch memory. What allocates may change tensors, so that they are read again. As
+// `launch_with`, but returns whether the launch can go on.
+bool has_scratch(const Call &call, const Form &form, const Spec &spec, Facts &facts, void *stream,
+                 const int32_t grid[3], char *block, Scratch *scratch, const char **unfit) {
+    const State &state = *call.kernel->state;
+    *unfit = "its scratch memory cannot be allocated";
+    if (!allocate(state, spec, grid, stream, scratch)) return false;
+    if (read_addresses(call, form, &facts) != Reading::done) return false;
+    *unfit = packed(state, spec, facts, block);
+    return *unfit == nullptr;
+}
+
+void mutate_grid(Spec &spec, int32_t grid[3]) {
+    if (!off(Guard::grid)) return;
+    if (spec.first_grid[0] == 0) std::memcpy(spec.first_grid, grid, 3 * sizeof grid[0]);
+    std::memcpy(grid, spec.first_grid, 3 * sizeof grid[0]);
+}
+
+// Launches as a graph of one launch, which costs the driver less.
+PyObject *launch_staged(State &state, const Spec &spec, graph::Kept &kept, const int32_t grid[3],
+                        const char *block) {
+    std::copy_n(block, spec.bytes, kept.graph.block(0));
+    kept.graph.grid(0, grid);
+    if (state.graphs.finish(state, kept, 1) < 0) return nullptr;
+    if (state.graphs.has_news() && state.graphs.report() < 0) return nullptr;
     return kernel_returned(spec);
+}
+
+// The graph to stage a launch in, if it is hot; or null.
+graph::Kept *graph_for(State &state, Spec &spec, void *stream) {
+    if (spec.site == nullptr) spec.site = graph::site_of(spec);
+    if (!state.graphs.is_hot(state, *spec.site)) return nullptr;
+    const auto is_of = [](const graph::Graph &) { return true; };
+    const auto work = [&] { return std::vector<graph::Work>{{&spec, nullptr}}; };
+    return state.graphs.take(state, *spec.site, stream, spec.device_id, state.profilers.look(),
+                             is_of, work);
+}
+
+// Launches a plain binary whose arguments are packed.
+PyObject *launch_packed(const Call &call, const Form &form, Spec &spec, void *stream,
+                        const int32_t grid[3], char *block) {
+    if (spec.on_cpu) return launch_on_cpu(call, form, spec, grid, block);
+    State &state = *call.kernel->state;
+    graph::Kept *kept = graph_for(state, spec, stream);
+    if (kept != nullptr) return launch_staged(state, spec, *kept, grid, block);
+    const int queued = run_on_cuda(state, spec, grid, stream, block);
+    return queued < 0 ? nullptr : kernel_returned(spec);
+}
+
+// Launches. Null with the Python error set; or, without it, with the reason why Triton must.
+PyObject *launch_with(const Call &call, const Form &form, Spec &spec, Facts &facts, void *stream,
+                      int32_t grid[3], const char **unfit) {
+    mutate_grid(spec, grid);
+    const State &state = *call.kernel->state;
+    alignas(block_alignment) char block[stack_bytes];
+    std::memset(block, 0, spec.bytes);  // a graph compares all of it
+    *unfit = packed(state, spec, facts, block);
+    if (*unfit != nullptr) return nullptr;
+    if (spec.is_plain) return launch_packed(call, form, spec, stream, grid, block);
+    Scratch scratch;
+    const bool needs = spec.scratch[0].bytes != 0 || spec.scratch[1].bytes != 0;
+    if (needs && !has_scratch(call, form, spec, facts, stream, grid, block, &scratch, unfit)) {
+        return nullptr;
+    }
+    const int queued = run_on_cuda(state, spec, grid, stream, block, scratch);
+    return queued < 0 ? nullptr : kernel_returned(spec);
 }
 
 // Calls the grid function, and launches with its result.
 PyObject *launch_asked(Call &call, const Form &form, Spec &spec, Facts &facts, void *stream) {
     State &state = *call.kernel->state;
-    Ref meta = named(call, form);
+    bool is_whole = false;
+    Ref meta = named_for(call, form, call.grid.object, &is_whole);
     if (!meta) return nullptr;
     Ref answered = Ref::steal(PyObject_CallOneArg(call.grid.object, meta.get()));
     if (!answered) return nullptr;
@@ -263,35 +351,42 @@ PyObject *launch_asked(Call &call, const Form &form, Spec &spec, Facts &facts, v
     int32_t grid[3];
     const Answer unhooked = no_launch_hooks(state, true);
     if (unhooked == Answer::error) return nullptr;
-    if (unhooked == Answer::no || differs(call, form, meta.get()) ||
+    if (unhooked == Answer::no || (is_whole && differs(call, form, meta.get())) ||
         !read_grid(answered.get(), grid)) {
-        return finished_in_python(call, spec, meta.get(), stream);
+        if (!is_whole) meta = named(call, form);
+        return meta ? finished_in_python(call, spec, meta.get(), stream) : nullptr;
     }
     const Reading reading = read_addresses(call, form, &facts);
     if (reading == Reading::error) return nullptr;
-    if (reading == Reading::not_ours || !fits(spec, facts.arguments)) {
-        return finished_in_python(call, spec, meta.get(), stream);
+    const char *unfit = nullptr;
+    PyObject *result = reading == Reading::not_ours
+                           ? nullptr
+                           : launch_with(call, form, spec, facts, stream, grid, &unfit);
+    if (result != nullptr || PyErr_Occurred()) return result;
+    if (!is_whole) meta = named(call, form);
+    return meta ? finished_in_python(call, spec, meta.get(), stream) : nullptr;
+}
+
+// The current stream; `no` if another device than the binary's is current.
+Answer stream_of(const State &state, Spec &spec, void **out) {
+    if (spec.on_cpu) return Answer::yes;
+    if (!off(Guard::device) && state.cuda.current_device() != spec.device_id) return Answer::no;
+    if (state.tensors.api->current_stream(dlpack::cuda, spec.device_id, out) != 0) {
+        return Answer::error;
     }
-    return launch_with(call, form, spec, facts, stream, grid);
+    if (off(Guard::stream)) {
+        if (!spec.knows_first_stream) spec.first_stream = *out;
+        spec.knows_first_stream = true;
+        *out = spec.first_stream;
+    }
+    return Answer::yes;
 }
 
 PyObject *launch_spec(Call &call, const Form &form, Spec &spec, Facts &facts) {
     State &state = *call.kernel->state;
     void *stream = nullptr;
-    if (!spec.on_cpu) {
-        if (!off(Guard::device) && state.cuda.current_device() != spec.device_id) {
-            return handed_over(call, "the tensors are not on the current device");
-        }
-        // Before the grid function is called, as in Triton: it may switch streams.
-        if (state.tensors.api->current_stream(dlpack::cuda, spec.device_id, &stream) != 0) {
-            return nullptr;
-        }
-        if (off(Guard::stream)) {
-            if (!spec.knows_first_stream) spec.first_stream = stream;
-            spec.knows_first_stream = true;
-            stream = spec.first_stream;
-        }
-    }
+    // Before the grid function is called, as in Triton: it may switch streams.
+    TZ_DECIDE(stream_of(state, spec, &stream), "the tensors are not on the current device");
     if (!call.grid.known && PyCallable_Check(call.grid.object)) {
         return launch_asked(call, form, spec, facts, stream);
     }
@@ -310,7 +405,9 @@ PyObject *launch_spec(Call &call, const Form &form, Spec &spec, Facts &facts) {
         if (reading == Reading::error) return nullptr;
         if (reading == Reading::not_ours) return handed_over(call, "");
     }
-    return launch_with(call, form, spec, facts, stream, grid);
+    const char *unfit = nullptr;
+    PyObject *result = launch_with(call, form, spec, facts, stream, grid, &unfit);
+    return result != nullptr || PyErr_Occurred() ? result : handed_over(call, unfit);
 }
 
 // Whether the kernel's environment is unchanged, and no hook is attached.
@@ -337,6 +434,33 @@ PyObject *launch_read(Call &call, const Form &form, Facts &facts, size_t environ
     }
     TZ_DECIDE(globals_hold(call.self->attributes), "");  // Triton raises, and names the global
     return launch_spec(call, form, *spec, facts);
+}
+
+// Launches like the last time, if all that is read is as it was then. False: nothing was done, and
+// the long way decides. The kernel's environment is unchanged, and no hook is attached.
+bool launch_alike(Call &call, const Form &form, uint64_t first, PyObject **result) {
+    Kernel &kernel = *call.kernel;
+    State &state = *kernel.state;
+    Spec *spec = kernel.specs.last();
+    const bool is_known = spec != nullptr && spec->shortcut && spec->shortcut->first == first &&
+                          call.grid.known && state.tensors.handle >= 0;
+    if (!is_known) return false;
+    alignas(block_alignment) char block[stack_bytes];
+    std::memset(block, 0, spec->bytes);  // a graph compares all of it
+    if (!read_alike(state.tensors, *spec->shortcut, kernel.parameters, call.arguments, block)) {
+        return false;
+    }
+    SpecUse use(spec);
+    const Attributes &attributes = call.self->attributes;
+    if (!is_kept_still(attributes, *spec) || !globals_are_same(state, attributes)) return false;
+    void *stream = nullptr;
+    if (stream_of(state, *spec, &stream) != Answer::yes) {
+        PyErr_Clear();
+        return false;
+    }
+    mutate_grid(*spec, call.grid.size);
+    *result = launch_packed(call, form, *spec, stream, call.grid.size, block);
+    return true;
 }
 
 // Launches with an argument that holds others, if that is why it was not read.
@@ -419,6 +543,8 @@ PyObject *launch(Call &call) {
     }
     const bool drops_form = off(Guard::options) || off(Guard::defaults);
     const uint64_t first = uint64_t{environment} << 32 | (drops_form ? 0 : form_number);
+    PyObject *result = nullptr;
+    if (steady && launch_alike(call, *form, first, &result)) return result;
     const size_t count = kernel->parameters.size() + form->options.size() + 1;
     Facts facts{static_cast<Argument *>(alloca(count * sizeof(Argument))),
                 static_cast<uint64_t *>(alloca((2 * count + 1) * sizeof(uint64_t))),

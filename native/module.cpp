@@ -11,6 +11,7 @@
 #include <new>
 
 #include "binary.h"
+#include "captures.h"
 #include "enums.h"
 #include "following.h"
 #include "frames.h"
@@ -68,20 +69,21 @@ PyObject *configure(PyObject *module, PyObject *args, PyObject *kwargs) {
         "tensor", "parameter", "exchange_api", "knobs", "more_knobs", "hook_chain", "runtime_knobs",
         "driver", "driver_slot", "events", "observers", "watched", "log_cache", "debug_level",
         "get_num_threads", "launch_failed", "cuda_driver", "constexpr", "current", "const_expr",
-        "callable", "descriptor", "size", "handle", nullptr};
+        "callable", "descriptor", "size", "subscripts", "partial", "handle", nullptr};
     PyObject *tensor, *parameter, *capsule, *knobs, *more_knobs, *hook_chain, *runtime_knobs;
     PyObject *driver, *driver_slot, *events, *observers, *watched, *log_cache, *debug_level;
     PyObject *get_num_threads, *launch_failed, *cuda_driver, *constexpr_type, *current,
-        *const_expr, *callable, *descriptor, *size;
+        *const_expr, *callable, *descriptor, *size, *subscripts, *partial;
     Py_ssize_t handle = -1;
     if (!PyArg_ParseTupleAndKeywords(
-            args, kwargs, "$O!O!OO!O!OOOUO!UOO!O!OOO!O!OO!O!OO!n:configure", const_cast<char **>(keywords),
+            args, kwargs, "$O!O!OO!O!OOOUO!UOO!O!OOO!O!OO!O!OO!OO!n:configure", const_cast<char **>(keywords),
             &PyType_Type, &tensor, &PyType_Type, &parameter, &capsule, &PyDict_Type, &knobs,
             &PyTuple_Type, &more_knobs, &hook_chain, &runtime_knobs, &driver, &driver_slot,
             &PyDict_Type, &events, &observers, &watched, &PyDict_Type, &log_cache, &PyLong_Type,
             &debug_level, &get_num_threads, &launch_failed, &PyType_Type, &cuda_driver,
             &PyType_Type, &constexpr_type, &current, &PyType_Type, &const_expr,
-            &PyType_Type, &callable, &descriptor, &PyType_Type, &size, &handle)) {
+            &PyType_Type, &callable, &descriptor, &PyType_Type, &size, &subscripts, &PyType_Type,
+            &partial, &handle)) {
         return nullptr;
     }
     State *state = state_of(module);
@@ -114,6 +116,8 @@ PyObject *configure(PyObject *module, PyObject *args, PyObject *kwargs) {
     state->jit_callable = Ref::borrow(callable);
     state->descriptor = Ref::borrow(descriptor);
     state->torch_size = Ref::borrow(size);
+    state->subscripts.find = Ref::borrow(subscripts);
+    state->subscripts.partial_type = Ref::borrow(partial);
     state->leaf_types.constant = reinterpret_cast<PyTypeObject *>(const_expr);
     forget_versions(*state);
     state->configured = true;
@@ -121,7 +125,9 @@ PyObject *configure(PyObject *module, PyObject *args, PyObject *kwargs) {
 }
 
 PyObject *open_cuda(PyObject *module, PyObject *) {
-    return PyBool_FromLong(state_of(module)->cuda.open());
+    State *state = state_of(module);
+    state->memory.open();
+    return PyBool_FromLong(state->cuda.open());
 }
 
 // -- plans ----------------------------------------------------------------------------------------
@@ -188,6 +194,40 @@ PyObject *configure_plans(PyObject *module, PyObject *args, PyObject *kwargs) {
     state->torch.view_key = view_key;
     state->torch.keys_of_views = keys_of_views;
     state->torch.ready = ready != 0;
+    Py_RETURN_NONE;
+}
+
+PyObject *configure_graphs(PyObject *module, PyObject *args, PyObject *kwargs) {
+    static const char *const keywords[] = {"settings", "watched", "tell", "modules", "profilers",
+                                           nullptr};
+    PyObject *settings = nullptr, *watched = nullptr, *tell = nullptr, *modules = nullptr;
+    PyObject *profilers = nullptr;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$O!UOO!O:configure_graphs",
+                                     const_cast<char **>(keywords), &PyDict_Type, &settings,
+                                     &watched, &tell, &PyDict_Type, &modules, &profilers)) {
+        return nullptr;
+    }
+    graph::Keeper &graphs = state_of(module)->graphs;
+    graphs.settings = Ref::borrow(settings);
+    graphs.watched = Ref::borrow(watched);
+    graphs.tell = Ref::borrow(tell);
+    graphs.modules = Ref::borrow(modules);
+    graphs.profilers = Ref::borrow(profilers);
+    graphs.forget_settings();
+    Py_RETURN_NONE;
+}
+
+PyObject *graphs(PyObject *module, PyObject *) {
+    State &state = *state_of(module);
+    const std::string why_not = state.graphs.why_not(state);
+    return Py_BuildValue("(KKKKs)", static_cast<unsigned long long>(state.graphs.count()),
+                         static_cast<unsigned long long>(state.graphs.bytes()),
+                         static_cast<unsigned long long>(state.graphs.made()),
+                         static_cast<unsigned long long>(state.graphs.dropped()), why_not.c_str());
+}
+
+PyObject *drop_graphs(PyObject *module, PyObject *) {
+    state_of(module)->graphs.drop_all("");
     Py_RETURN_NONE;
 }
 
@@ -358,7 +398,10 @@ PyObject *set_guards_off(PyObject *, PyObject *names) {
 // The limits and enums that Python needs to describe kernels and plans. Python has no copies.
 int add_constants(PyObject *module) {
     const std::pair<const char *, size_t> limits[] = {
+        {"MAP_ALIGNMENT", cuda::map_alignment},
+        {"MAP_BYTES", cuda::map_bytes},
         {"MOST_ARGUMENTS", most_arguments},
+        {"MOST_MAPS", cuda::most_maps},
         {"MOST_PARAMETERS", most_parameters},
         {"MOST_SLOTS", plan::most_slots},
         {"HEAD_BYTES", head_bytes},
@@ -395,7 +438,7 @@ int exec(PyObject *module) {
     if (add_nearest(module, state) < 0 || add_run(module) < 0) return -1;
     if (add_tracing(module, state) < 0 || add_following(module, state) < 0) return -1;
     if (add_wrappers(module, state) < 0 || add_compiled(module, state) < 0) return -1;
-    if (add_timestamps(module, state) < 0) return -1;
+    if (add_timestamps(module, state) < 0 || add_captures(module, state) < 0) return -1;
     return add_ring(module, state);
 }
 
@@ -404,14 +447,15 @@ template <typename Visitor> int each_reference(State &state, Visitor visit) {
     for (Ref *each : {&state.launchable, &state.launching, &state.dispatching, &state.ring, &state.nearest,
                       &state.on_grid, &state.bound, &state.on_bound, &state.stepping,
                       &state.get_threshold, &state.set_threshold,
-                      &state.timestamps_type, &state.record, &state.timestamps,
+                      &state.timestamps_type, &state.captures, &state.record, &state.timestamps,
                       &state.profilers.range,
                       &state.tensor_type, &state.parameter_type, &state.exchange_capsule,
                       &state.knobs, &state.more_knobs, &state.hook_chain, &state.runtime_knobs,
                       &state.driver, &state.events, &state.watched, &state.log_cache,
                       &state.get_num_threads, &state.launch_failed, &state.cuda_driver,
                       &state.constexpr_type, &state.const_expr, &state.jit_callable,
-                      &state.descriptor, &state.torch_size, &state.dtype_type,
+                      &state.descriptor, &state.torch_size, &state.subscripts.find,
+                      &state.subscripts.partial_type, &state.dtype_type,
                       &state.layout_type, &state.memory_format_type, &state.device_type,
                       &state.size_type, &state.measure, &state.settings,
                       &state.plain_settings, &state.runtime.object, &state.runtime.debug,
@@ -423,7 +467,7 @@ template <typename Visitor> int each_reference(State &state, Visitor visit) {
         const int result = visit(*each);
         if (result != 0) return result;
     }
-    return 0;
+    return state.graphs.each_reference(visit);
 }
 
 int traverse(PyObject *module, visitproc visit, void *arg) {
@@ -462,7 +506,7 @@ PyMethodDef methods[] = {
      PyDoc_STR("configure($module, /, *, tensor, parameter, exchange_api, knobs, more_knobs, "
                "hook_chain, runtime_knobs, driver, driver_slot, events, observers, watched, "
                "log_cache, debug_level, get_num_threads, launch_failed, cuda_driver, constexpr, "
-               "current, const_expr, callable, descriptor, size, handle)\n--\n\nSet the objects of torch, Triton and tzero that launches read.")},
+               "current, const_expr, callable, descriptor, size, subscripts, partial, handle)\n--\n\nSet the objects of torch, Triton and tzero that launches read.")},
     {"open_cuda", open_cuda, METH_NOARGS,
      PyDoc_STR("open_cuda($module, /)\n--\n\nOpen CUDA's driver; False if it is not there.")},
     {"open_torch", open_torch, METH_NOARGS,
@@ -476,6 +520,17 @@ PyMethodDef methods[] = {
                "plain_included, plain_excluded, settings, ready, storage, gradients, makes_views, "
                "view_key, keys_of_views)\n--\n\n"
                "Set where plans read torch's objects, and whether plans may be native.")},
+    {"configure_graphs",
+     reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(configure_graphs)),
+     METH_VARARGS | METH_KEYWORDS,
+     PyDoc_STR("configure_graphs($module, /, *, settings, watched, tell, modules, profilers)\n"
+               "--\n\nSet where the settings in force are, why launches are watched, or '', what is "
+               "told of graphs, a kernel's name and a text, and where profilers say that they are on.")},
+    {"graphs", graphs, METH_NOARGS,
+     PyDoc_STR("graphs($module, /)\n--\n\nHow many graphs are kept, their bytes on the device, how "
+               "many were made and dropped, and why there are none, or ''.")},
+    {"drop_graphs", drop_graphs, METH_NOARGS,
+     PyDoc_STR("drop_graphs($module, /)\n--\n\nDrop all graphs; hot work gets new ones.")},
     {"open_profilers", open_profilers, METH_NOARGS,
      PyDoc_STR("open_profilers($module, /)\n--\n\n"
                "Find torch's profilers; the name of a missing symbol, or ''.")},

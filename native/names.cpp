@@ -34,7 +34,9 @@ Ref join(PyObject *names, PyObject *const *more, size_t count, bool before) {
     }
     at = before ? 0 : known;
     for (size_t k = 0; k < count; ++k, ++at) {
-        PyTuple_SET_ITEM(made.get(), at, Ref::borrow(more[k]).release());
+        PyObject *name = Ref::borrow(more[k]).release();
+        if (PyUnicode_CheckExact(name)) PyUnicode_InternInPlace(&name);  // see `same_name`
+        PyTuple_SET_ITEM(made.get(), at, name);
     }
     return made;
 }
@@ -57,11 +59,6 @@ size_t hash_of_names(PyObject *names) {
     size_t hash = static_cast<size_t>(count);
     for (Py_ssize_t k = 0; k < count; ++k) hash = mixed(hash, PyTuple_GET_ITEM(names, k));
     return hash;
-}
-
-bool same_name(PyObject *one, PyObject *other) {
-    return one == other || (PyUnicode_Check(one) && PyUnicode_Check(other) &&
-                            PyUnicode_Compare(one, other) == 0);
 }
 
 Ref JoinedNames::joined(PyObject *names, PyObject *const *more, size_t count, bool before) {

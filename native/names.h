@@ -27,8 +27,14 @@ class JoinedNames {
     std::vector<Entry> entries_;
 };
 
-// Whether two names are the same text.
-bool same_name(PyObject *one, PyObject *other);
+// Whether two names are the same text. Names in code are interned: then the same text is the same
+// object.
+inline bool same_name(PyObject *one, PyObject *other) {
+    if (one == other) return true;
+    if (!PyUnicode_Check(one) || !PyUnicode_Check(other)) return false;
+    if (PyUnicode_CHECK_INTERNED(one) && PyUnicode_CHECK_INTERNED(other)) return false;
+    return PyUnicode_Compare(one, other) == 0;
+}
 
 // Whether two tuples of names, or nulls for none, have the same objects. A call with many arguments
 // has a new tuple each time.

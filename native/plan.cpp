@@ -16,6 +16,20 @@
 
 namespace tzero::plan {
 
+namespace {
+
+// Whether a dict holds lists, tuples or dicts.
+bool holds_containers(PyObject *dict) {
+    PyObject *key = nullptr, *item = nullptr;
+    Py_ssize_t at = 0;
+    while (PyDict_Next(dict, &at, &key, &item)) {
+        if (is_container(item)) return true;
+    }
+    return false;
+}
+
+}  // namespace
+
 // ---- guards -------------------------------------------------------------------------------------
 
 Answer Replay::watches_hold() {
@@ -23,22 +37,24 @@ Answer Replay::watches_hold() {
         off(Guard::plan_versions) ||
         std::all_of(plan_.namespaces.begin(), plan_.namespaces.end(),
                     [](const Namespace &each) { return each.seen.is(each.dict.get()); });
-    uint64_t before[most_namespaces];
-    if (!unchanged) {
-        for (size_t k = 0; k < plan_.namespaces.size(); ++k) {
-            before[k] = version_of(plan_.namespaces[k].dict.get());
+    is_unchanged_ = unchanged;
+    if (unchanged) {
+        for (const size_t k : plan_.unversioned) {
+            if (plan_.watches[k].holds_at_a_glance()) continue;
+            const Answer answer = plan_.watches[k].holds(&ran_python_);
+            if (answer != Answer::yes) return answer;
         }
+        return watched_tensors_hold();
+    }
+    uint64_t before[most_namespaces];
+    for (size_t k = 0; k < plan_.namespaces.size(); ++k) {
+        before[k] = version_of(plan_.namespaces[k].dict.get());
     }
     for (const Watch &watch : plan_.watches) {
-        if (unchanged && watch.by_version) continue;
         const Answer answer = watch.holds(&ran_python_);
         if (answer != Answer::yes) return answer;
     }
-    if (!unchanged) {
-        for (size_t k = 0; k < plan_.namespaces.size(); ++k) {
-            plan_.namespaces[k].seen.set(before[k]);
-        }
-    }
+    for (size_t k = 0; k < plan_.namespaces.size(); ++k) plan_.namespaces[k].seen.set(before[k]);
     return watched_tensors_hold();
 }
 
@@ -73,11 +89,10 @@ bool Replay::load_arguments() {
         frame_.set(slot, leaf.object, leaf.value.address);
     }
     // An argument that is also a global tensor W: the host function may test `x is W`.
-    for (const Slot &slot : plan_.slots) {
-        if (slot.watch < 0 || off(Guard::plan_global_arguments)) continue;
-        const PyObject *held = plan_.watches[slot.watch].value.get();
-        for (size_t k = 0; k < leaves_.count; ++k) {
-            if (leaves_.leaf[k].object == held) return false;
+    for (size_t k = 0; k < leaves_.count && !plan_.held.empty(); ++k) {
+        if (!off(Guard::plan_global_arguments) &&
+            std::binary_search(plan_.held.begin(), plan_.held.end(), leaves_.leaf[k].object)) {
+            return false;
         }
     }
     return plan_.tables.empty() || leaves_.container_count == 0 ||
@@ -86,12 +101,24 @@ bool Replay::load_arguments() {
 
 // Whether an argument is, or contains, a list, tuple or dict that the host function also reads.
 bool Replay::shares_tables() const {
-    return std::any_of(plan_.tables.begin(), plan_.tables.end(), [&](size_t at) {
-        const Watch &watch = plan_.watches[at];
-        PyObject *now = watch.now();
-        if (now == nullptr) PyErr_Clear();
-        return now == nullptr || is_given(now, 0);
-    });
+    return std::any_of(plan_.tables.begin(), plan_.tables.end(),
+                       [&](const Table &each) { return shares(each); });
+}
+
+bool Replay::shares(const Table &table) const {
+    const Watch &watch = plan_.watches[table.watch];
+    PyObject *now = is_unchanged_ && watch.by_version ? watch.value.get() : watch.now();
+    if (now == nullptr) PyErr_Clear();
+    if (now == nullptr) return true;
+    if (!PyDict_CheckExact(now)) return is_given(now, 0);
+    if (table.flat.is(now)) {
+        PyObject *const *end = leaves_.containers + leaves_.container_count;
+        return std::find(leaves_.containers, end, now) != end;
+    }
+    const uint64_t before = version_of(now);
+    if (is_given(now, 0)) return true;
+    if (!holds_containers(now)) table.flat.set(before);
+    return false;
 }
 
 bool Replay::is_given(PyObject *value, int depth) const {
@@ -287,8 +314,11 @@ Replayed Replay::ready() {
 Replayed Replay::run(Ref *result) {
     const Replayed is_ready = ready();
     if (is_ready != Replayed::done) return is_ready;
-    for (const Step &each : plan_.steps) {
-        const Done done = step(each);
+    for (size_t k = 0; k < plan_.steps.size(); ++k) {
+        const Step &each = plan_.steps[k];
+        bool is_made = false;
+        const Done done = each.kind == Step::part ? part(plan_.parts[each.at], &is_made) : in_order(each);
+        if (is_made) k = plan_.parts[each.at].after - 1;
         if (done == Done::yes) continue;
         if (done == Done::error) return Replayed::error;
         if (done == Done::differs) return Replayed::stale;
@@ -308,7 +338,9 @@ Replayed may_replay(State &state, PyObject *self, const Plan &plan, const Leaves
 Replayed replay(State &state, PyObject *self, const Plan &plan, const Leaves &leaves,
                 const Applied *applied, bool is_profiled, Ref *result) {
     Frame frame(plan.slots.size());
-    return Replay(state, self, plan, leaves, applied, is_profiled, frame).run(result);
+    const Replayed how = Replay(state, self, plan, leaves, applied, is_profiled, frame).run(result);
+    if (!state.graphs.has_news() || how == Replayed::error) return how;
+    return state.graphs.report() < 0 ? Replayed::error : how;
 }
 
 }  // namespace tzero::plan

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "enums.h"
+#include "hot.h"
 #include "kernel.h"
 #include "leaves.h"
 #include "sized.h"
@@ -21,8 +22,8 @@
 
 namespace tzero::plan {
 
-constexpr size_t most_slots = 256;
-constexpr size_t most_namespaces = 64;  // whose versions are kept
+constexpr size_t most_slots = 2048;
+constexpr size_t most_namespaces = 1024;  // whose versions are kept
 
 // What a step is given, or a call returns. A `sequence` is a tuple of another type, which is made
 // by calling `object` with one tuple of the items; a `formula` is an integer of a plan over sizes.
@@ -133,9 +134,22 @@ struct Launch {
     int32_t grid[3] = {0, 0, 0};  // not of a plan over sizes
 };
 
+// Steps that are made as one CUDA graph, where there is one for this call; otherwise they follow.
+// See captures.h.
+struct Part {
+    Ref captures;                 // a `Captures`, or a function in Python that stands in for it
+    bool is_native = false;
+    int device = -1;
+    std::vector<size_t> inputs;   // slots
+    std::vector<size_t> outputs;  // among the allocations of the plan
+    size_t after = 0;             // the next step, once the graph was launched
+    std::vector<size_t> again;    // steps that are made nevertheless, before that one
+    std::vector<size_t> writes;   // slots whose versions torch would increment
+};
+
 // A `read` is a call whose result must be the recorded one, for the plan to apply.
 #define TZERO_STEP_KINDS(EACH) \
-    EACH(allocate) EACH(fill) EACH(view) EACH(call) EACH(read) EACH(launch)
+    EACH(allocate) EACH(fill) EACH(view) EACH(call) EACH(read) EACH(launch) EACH(part)
 constexpr const char *step_kind_names[] = {TZERO_STEP_KINDS(TZERO_ENUMERATOR_NAME)};
 
 struct Step {
@@ -143,6 +157,21 @@ struct Step {
     Kind kind;
     size_t at;          // among the steps of its kind
     Py_ssize_t number;  // in the plan
+    Py_ssize_t opens = -1;  // the run that it is the first of
+    bool closes = false;    // whether it is the last of a run
+};
+
+// Launches and fills on CUDA between which the plan calls nothing of torch: they may become one CUDA
+// graph.
+struct Run {
+    std::vector<size_t> work;  // which steps
+    std::unique_ptr<graph::Site> site;
+};
+
+// A watch of a list, tuple or dict; and the version of a dict that holds none of these.
+struct Table {
+    size_t watch;
+    mutable Seen flat;
 };
 
 struct Plan {
@@ -150,11 +179,13 @@ struct Plan {
     int device = -1;  // of CUDA, where all of its kernels run; or negative
     mutable bool outdated = false;  // Triton has dropped a binary for good
     std::vector<Watch> watches;
+    std::vector<size_t> unversioned;  // those that no version of a dict stands for
     std::vector<Namespace> namespaces;
     std::vector<Slot> slots;
     std::vector<std::pair<size_t, size_t>> arguments;  // slot and leaf
     std::vector<size_t> watched;                       // slots of tensors in globals and closures
-    std::vector<size_t> tables;                        // watches of lists, tuples and dicts
+    std::vector<const PyObject *> held;                // these tensors, sorted by address
+    std::vector<Table> tables;
     std::vector<Function> functions;
     std::vector<Step> steps;
     std::vector<Allocate> allocates;
@@ -162,8 +193,13 @@ struct Plan {
     std::vector<View> views;
     std::vector<Call> calls;
     std::vector<Launch> launches;
+    std::vector<Part> parts;
+    std::vector<Run> runs;
     Value result;
     std::unique_ptr<Sized> sized;  // of a plan over sizes, or null
+
+    // What a step does on CUDA, if it is one of a run.
+    graph::Work work(const Step &step, const Applied *applied) const;
 
     // What a launch step launches.
     const Launch &launched(size_t step, const Applied *applied) const {
@@ -177,6 +213,13 @@ struct Plan {
 // Null with the Python error set if the description is malformed; null without an error if
 // something the plan depends on has changed since it was recorded.
 std::unique_ptr<Plan> plan_from(State &state, PyObject *description, size_t leaves);
+
+// Finds the runs of a plan.
+void find_runs(const State &state, Plan &plan);
+
+// The runs of a plan for `explain`, a tuple of what `graph::described` says of each; null with the
+// Python error set.
+PyObject *runs_of(const Plan &plan);
 
 // How a replay went.
 enum class Replayed {

@@ -3,11 +3,13 @@
 
 #include "plan.h"
 
+#include <algorithm>
 #include <exception>
 #include <initializer_list>
 #include <tuple>
 
 #include "binary.h"
+#include "captures.h"
 #include "fields.h"
 #include "selecting.h"
 #include "state.h"
@@ -36,6 +38,17 @@ class Maker {
             plan.wrong("sizes", "sizes with a launch for each launch step");
         }
         plan_->result = value(plan, "result");
+        for (const size_t slot : plan_->watched) {
+            plan_->held.push_back(plan_->watches[plan_->slots[slot].watch].value.get());
+        }
+        std::sort(plan_->held.begin(), plan_->held.end());
+        for (const Part &each : plan_->parts) {
+            const size_t steps = plan_->steps.size();
+            const bool fits = std::all_of(each.again.begin(), each.again.end(),
+                                          [&](size_t k) { return k < each.after; });
+            if (each.after > steps || !fits) plan.wrong("steps", "parts that end among the steps");
+        }
+        if (plan_->parts.empty()) find_runs(state_, *plan_);  // else graphs hold whole parts
         return std::move(plan_);
     }
 
@@ -54,10 +67,19 @@ class Maker {
         made.by_version =
             !made.in_cell && reads_a_name(made.kind) && keeps_version(made.where.get());
         if (const char *expected = made.expected()) fields.wrong("value", expected);
+        if (made.kind >= Watch::code && made.kind <= Watch::items) keep_object(made);
         if (made.kind <= Watch::absent && is_container(made.value.get())) {
-            plan_->tables.push_back(plan_->watches.size());
+            plan_->tables.push_back({plan_->watches.size(), Seen()});
         }
+        if (!made.by_version) plan_->unversioned.push_back(plan_->watches.size());
         plan_->watches.push_back(std::move(made));
+    }
+
+    // Python makes a dict for each guard on an object, which nobody else has.
+    static void keep_object(Watch &watch) {
+        if (watch.in_cell || PyDict_GET_SIZE(watch.where.get()) != 1) return;
+        watch.object = Ref::borrow(watch.now());
+        if (!watch.object && PyErr_Occurred()) throw Malformed{};
     }
 
     static bool reads_a_name(Watch::Kind kind) {
@@ -143,6 +165,7 @@ class Maker {
             if (made.result.kind != Value::constant) details.wrong("result", "a constant");
             return kept(plan_->calls, std::move(made));
         }
+        case Step::part: return kept(plan_->parts, part(details));
         default: break;
         }
         const size_t number = launch_steps_++;
@@ -408,6 +431,27 @@ class Maker {
         return made;
     }
 
+    Part part(const Fields &fields) {
+        Part made;
+        made.captures = fields.any("captures");
+        made.is_native = is_captures(state_, made.captures.get());
+        made.device = device(fields);
+        fields.for_each("inputs", [&](PyObject *each) { made.inputs.push_back(below(fields, "inputs", each, plan_->slots.size())); });
+        fields.for_each("writes", [&](PyObject *each) { made.writes.push_back(below(fields, "writes", each, plan_->slots.size())); });
+        fields.for_each("outputs", [&](PyObject *each) {
+            made.outputs.push_back(kept(plan_->allocates, allocate(Fields(each))));
+        });
+        fields.for_each("again", [&](PyObject *each) { made.again.push_back(below(fields, "again", each, INT32_MAX)); });
+        made.after = fields.index("after", INT32_MAX);
+        return made;
+    }
+
+    static size_t below(const Fields &fields, const char *name, PyObject *item, size_t count) {
+        const auto found = static_cast<size_t>(integer_from(item));
+        if (found >= count) fields.wrong(name, "smaller numbers");
+        return found;
+    }
+
     Launch launch(const Fields &fields) {
         Launch made;
         made.function = fields.index("function", plan_->functions.size());
@@ -535,7 +579,7 @@ int Plan::visit(visitproc visit, void *arg) const {
         return first_of(all, [&](const Value &each) { return visit_value(visit, arg, each); });
     };
     int found = first_of(watches, [&](const Watch &each) {
-        return visit_all(visit, arg, {&each.where, &each.name, &each.value, &each.function});
+        return visit_all(visit, arg, {&each.where, &each.name, &each.value, &each.function, &each.object});
     });
     if (found == 0) {
         found = first_of(namespaces, [&](const Namespace &each) {
@@ -573,6 +617,9 @@ int Plan::visit(visitproc visit, void *arg) const {
             const int inner = each.spec->visit(visit, arg);
             return inner != 0 ? inner : values(each.args);
         });
+    }
+    if (found == 0) {
+        found = first_of(parts, [&](const Part &each) { return visit_all(visit, arg, {&each.captures}); });
     }
     if (found == 0 && sized) found = sized->visit(visit, arg);
     return found != 0 ? found : visit_value(visit, arg, result);

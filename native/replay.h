@@ -49,9 +49,14 @@ class Replay {
     Answer watched_tensors_hold();
     bool load_arguments();
     bool shares_tables() const;
+    bool shares(const Table &table) const;
     bool is_given(PyObject *value, int depth) const;
 
+    Done in_order(const Step &step);
     Done step(const Step &step);
+    Done open(const Run &run);
+    Done close(Done done);
+    Done plain_launch(const Launch &step, const int32_t grid[3]);
     PyObject *allocated(const Allocate &step) const;
     PyObject *sized_arguments(const Allocate &step) const;
     Done allocate(const Allocate &step);
@@ -65,6 +70,9 @@ class Replay {
     bool packed(const Launch &step, char *block) const;
     Done failed(const Launch &step, const int32_t grid[3], int outcome) const;
     Done view(const View &step);
+    Done part(const Part &part, bool *is_made);
+    Done captured(const Part &part, void *queue, Answer *answer);
+    Ref tensors(const Part &part) const;
 
     bool is_current(int device) const;
     Answer may_use_again(const Allocate &step, void **queue);
@@ -87,8 +95,11 @@ class Replay {
     Frame &frame_;
     void *stream_ = nullptr;
     bool knows_stream_ = false;
+    bool is_unchanged_ = false;  // the dicts that guards read have the versions they had
     bool ran_python_ = false;  // since the launch guards were checked
     bool is_profiled_;
+    graph::Kept *open_ = nullptr;  // the graph that the run of this step is staged in
+    size_t staged_ = 0;            // how much of its work
 };
 
 }  // namespace tzero::plan

@@ -121,6 +121,7 @@ bool put_one(char *at, Type type, const Argument &argument) {
     case Type::u32: return put_integer<uint32_t>(at, argument);
     case Type::i64: return put_integer<int64_t>(at, argument);
     case Type::u64: return put_integer<uint64_t>(at, argument);
+    case Type::tensor_map: return argument.kind == Kind::tensor;  // `encode_maps` writes it
     default: return put_floating(at, type, argument);
     }
 }
@@ -130,6 +131,10 @@ int Spec::visit(visitproc visit, void *arg) const {
     for (const Ref *each : {&kernel, &caches, &table, &key, &device, &launcher, &name}) {
         Py_VISIT(each->get());
     }
+    if (shortcut) {
+        for (const Slot &each : shortcut->slots) Py_VISIT(each.same.get());
+    }
+    for (const ScratchNeed &each : scratch) Py_VISIT(each.allocators.get());
     return 0;
 }
 

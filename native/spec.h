@@ -3,7 +3,9 @@
 
 #include "python.h"
 
+#include <array>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -11,19 +13,25 @@
 #include "arguments.h"
 #include "cuda.h"
 #include "enums.h"
+#include "memory.h"
+#include "shortcut.h"
 #include "versions.h"
 
 namespace tzero {
 
+namespace graph {
+struct Site;
+}
+
 // How a parameter of the compiled kernel is laid out.
 #define TZERO_PARAMETER_TYPES(EACH)                                                              \
     EACH(pointer) EACH(boolean) EACH(i8) EACH(u8) EACH(i16) EACH(u16) EACH(i32) EACH(u32)        \
-    EACH(i64) EACH(u64) EACH(f16) EACH(bf16) EACH(f32) EACH(f64)
+    EACH(i64) EACH(u64) EACH(f16) EACH(bf16) EACH(f32) EACH(f64) EACH(tensor_map)
 
 enum class Type : int { TZERO_PARAMETER_TYPES(TZERO_ENUMERATOR) count };
 constexpr const char *type_names[] = {TZERO_PARAMETER_TYPES(TZERO_ENUMERATOR_NAME)};
 
-// Room for a parameter of any type.
+// Room for a parameter of any type but a tensor map.
 constexpr size_t parameter_bytes = 8;
 
 // Copies argument `index` to `offset` in the block of parameters.
@@ -60,6 +68,7 @@ struct Spec {
     Ref kernel, caches, table, key, device;
     Seen device_caches, kernels;  // the dicts on the way to it, when it was last found
 
+    std::unique_ptr<Shortcut> shortcut;  // for the next launch, if it is like the one that was read
     std::string refusal;  // why native code cannot launch this binary; then the rest is empty
 
     std::vector<Move> moves;
@@ -77,6 +86,10 @@ struct Spec {
     cuda::Binary binary;
     int device_id = -1;
     Ref name;
+    std::shared_ptr<graph::Site> site;  // of launches by itself, once there was one
+    std::vector<cuda::TensorMap> maps;
+    std::array<ScratchNeed, 2> scratch;  // global, and of a profiler
+    bool is_plain = true;                // neither of these
 
     int32_t first_grid[3] = {0, 0, 0};  // for the mutation tests
     void *first_stream = nullptr;
@@ -113,6 +126,9 @@ class SpecTable {
     // The spec for this view. -1 with the Python error set if comparing constants raised; else
     // 0, and `out` is the spec or null.
     int find(const View &view, Spec **out);
+
+    // The spec that was found last, or null.
+    Spec *last() const { return last_; }
 
     void add(Spec *spec, size_t most);
     void clear();

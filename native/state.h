@@ -3,10 +3,15 @@
 
 #include "python.h"
 
+#include <memory>
+
 #include "arguments.h"
 #include "cuda.h"
+#include "hot.h"
 #include "leaves.h"
+#include "memory.h"
 #include "profilers.h"
+#include "subscripts.h"
 #include "tensors.h"
 #include "versions.h"
 
@@ -24,8 +29,10 @@ struct Names {
     Ref configs, arg_names, keys, cache, fn, values, nargs, best_config, run, grid, warmup, dtype;
     Ref kwargs, pre_hook, all_kwargs;
     Ref base, shape, strides, block_shape, padding, round_f32_to_tf32;
-    Ref bound_run, function, launch_metadata, module;
-    Ref name, function_name, enter, exit, timestamps;
+    Ref bound_run, function, launch_metadata, module, packed_metadata, get, data_ptr;
+    Ref name, function_name, enter, exit, timestamps, func, args;
+    Ref graphs, graphs_after, graphs_kept, graphs_memory, kernel;
+    Ref proton_flags, flags, profiling_on, profiler_enabled;
 };
 
 // The attributes of `triton.knobs.runtime`. Valid for this object, while its own dict is empty and
@@ -50,12 +57,15 @@ struct KnobsSeen {
     Ref enter_calls, exit_calls;            // the lists in them
 };
 
+struct GraphOrder;  // captures.cpp
+constexpr size_t most_graph_devices = 64;
+
 struct State {
     Ref version;
     Ref launchable;  // types
     Ref launching;
     Ref dispatching;
-    Ref ring, nearest, on_grid, bound, on_bound, stepping, timestamps_type;
+    Ref ring, nearest, on_grid, bound, on_bound, stepping, timestamps_type, captures;
     Ref get_threshold, set_threshold;  // of gc
     Names names;
 
@@ -84,6 +94,9 @@ struct State {
     Ref current;        // of tzero.launches.current_call
     Ref const_expr;     // tzero.ConstExpr
     cuda::Driver cuda;
+    cuda::Memory memory;
+    Subscripts subscripts;
+    std::shared_ptr<GraphOrder> orders[most_graph_devices];  // of CUDA graphs, by device
 
     // Set by configure_plans().
     Torch torch;
@@ -104,6 +117,8 @@ struct State {
     KnobsSeen knobs_seen;
     Seen unwatched[2];  // the dicts of events and of the logger, when nothing was observed
     Seen quiet[2];      // those of measure and of settings, when nothing was verified
+
+    graph::Keeper graphs;  // after the driver: it ends first
 
     Profilers profilers;  // set by configure_profilers()
     Ref record;           // the open record of tzero.measure, or None, when it was last read

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "binary.h"
+#include "captures.h"
 #include "filling.h"
 #include "guards.h"
 #include "ring.h"
@@ -153,7 +154,7 @@ Replay::Done Replay::fill(const Fill &step) {
         elements_of(plan_.sized->slots[step.slot], applied_->values.data(), &elements);
         bytes = static_cast<size_t>(elements) * step.pattern.size();
     }
-    const Done done = bytes == 0 ? Done::yes : put_in(step, bytes);
+    const Done done = bytes == 0 && open_ == nullptr ? Done::yes : put_in(step, bytes);
     if (step.version == 0 || done != Done::yes) return done;
     PyObject *tensor = frame_.objects[step.slot];
     if (read_version(state_.tensors, state_.torch, tensor) < step.version) {
@@ -170,6 +171,10 @@ Replay::Done Replay::put_in(const Fill &step, size_t bytes) {
     }
     if (step.device >= 0 && state_.cuda.can_fill(step.pattern) &&
         is_current(step.device)) {
+        if (open_ != nullptr) {
+            open_->graph.fill(staged_++, at, bytes);
+            return Done::yes;
+        }
         void *queue = nullptr;
         if (!stream(step.device, &queue)) return Done::error;
         cuda::Result result = 0;
@@ -177,10 +182,10 @@ Replay::Done Replay::put_in(const Fill &step, size_t bytes) {
         result = state_.cuda.fill(at, bytes, step.pattern, queue);
         Py_END_ALLOW_THREADS
         if (result == 0) return Done::yes;
-        PyErr_Format(PyExc_RuntimeError, "CUDA could not fill a tensor: %s (%s)",
-                     state_.cuda.name_of(result), state_.cuda.text_of(result));
+        raise_from_cuda(state_, nullptr, result, nullptr);
         return Done::error;
     }
+    if (open_ != nullptr && close(Done::yes) != Done::yes) return Done::error;
     // Through `data`, so that torch does not count it; `fill` does.
     Ref data = Ref::steal(PyObject_GetAttr(frame_.objects[step.slot], state_.names.data.get()));
     if (!data) return Done::error;
@@ -255,9 +260,6 @@ Replay::Done Replay::launch(size_t number) {
         ran_python_ = false;
     }
     const Launch &step = plan_.launched(number, applied_);
-    const Spec &spec = *step.spec;
-    alignas(16) char block[stack_bytes];
-    if (!packed(step, block)) return Done::resume;
     const int32_t *grid = step.grid;
     int32_t sized[3];
     if (applied_ != nullptr) {
@@ -266,6 +268,16 @@ Replay::Done Replay::launch(size_t number) {
         }
         grid = sized;
     }
+    if (open_ == nullptr) return plain_launch(step, grid);
+    if (!packed(step, open_->graph.block(staged_))) return Done::resume;
+    open_->graph.grid(staged_++, grid);
+    return Done::yes;
+}
+
+Replay::Done Replay::plain_launch(const Launch &step, const int32_t grid[3]) {
+    const Spec &spec = *step.spec;
+    alignas(block_alignment) char block[stack_bytes];
+    if (!packed(step, block)) return Done::resume;
     if (!spec.on_cpu) {
         void *queue = nullptr;
         if (!stream(spec.device_id, &queue)) return Done::error;
@@ -329,6 +341,92 @@ Replay::Done Replay::call(const Call &step, Py_ssize_t number) {
                                                      nullptr));
     if (said) PyErr_SetString(PyExc_RuntimeError, "_drifted must raise");
     return Done::error;
+}
+
+// The tensors that a part is given: inputs, then outputs.
+Ref Replay::tensors(const Part &part) const {
+    Ref made = Ref::steal(PyTuple_New(static_cast<Py_ssize_t>(part.inputs.size() + part.outputs.size())));
+    Py_ssize_t at = 0;
+    auto put = [&](size_t slot) {
+        PyObject *object = frame_.objects[slot] == nullptr ? Py_None : frame_.objects[slot];
+        Py_INCREF(object);
+        PyTuple_SET_ITEM(made.get(), at++, object);
+    };
+    if (!made) return made;
+    for (const size_t slot : part.inputs) put(slot);
+    for (const size_t output : part.outputs) put(plan_.allocates[output].slot);
+    return made;
+}
+
+// Launches a graph of a part, or has it captured first; `no` if there is none for this call.
+Replay::Done Replay::captured(const Part &part, void *queue, Answer *answer) {
+    *answer = Answer::no;
+    if (!part.is_native) {  // a function in Python does what a graph would do
+        const Ref given = tensors(part);
+        if (!given) return Done::error;
+        ran_python_ = true;
+        const Ref said = Ref::steal(PyObject_CallOneArg(part.captures.get(), given.get()));
+        if (!said) return Done::error;
+        if (said.get() == Py_True) *answer = Answer::yes;
+        return Done::yes;
+    }
+    const void *addresses[most_slots];
+    for (int attempt = 0; attempt < 2; ++attempt) {
+        size_t count = 0;
+        for (const size_t slot : part.inputs) addresses[count++] = frame_.addresses[slot];
+        for (const size_t output : part.outputs) {
+            addresses[count++] = frame_.addresses[plan_.allocates[output].slot];
+        }
+        Captured found = launch_captured(part.captures.get(), addresses, queue);
+        if (found == Captured::missing && attempt == 0) {
+            const Ref given = tensors(part);
+            if (!given) return Done::error;
+            ran_python_ = true;
+            found = capture(part.captures.get(), given.get());
+            if (found == Captured::missing && !refresh()) return Done::yes;
+        }
+        if (found == Captured::error) return Done::error;
+        if (found == Captured::launched) *answer = Answer::yes;
+        if (found != Captured::missing) return Done::yes;
+    }
+    return Done::yes;
+}
+
+// Makes the steps of a part as one graph, if there is one; else they follow one by one.
+Replay::Done Replay::part(const Part &part, bool *is_made) {
+    if (ran_python_) {
+        const Answer answer = may_launch(state_, plan_, applied_);
+        if (answer == Answer::error) return Done::error;
+        if (answer == Answer::no || !refresh()) return Done::resume;
+        ran_python_ = false;
+    }
+    void *queue = nullptr;
+    if (part.device >= 0) {
+        if (state_.cuda.current_device() != part.device) return Done::yes;
+        if (!stream(part.device, &queue)) return Done::error;
+    }
+    for (const size_t output : part.outputs) {
+        const Done done = allocate(plan_.allocates[output]);
+        if (done != Done::yes) return done;
+    }
+    Answer answer = Answer::no;
+    const Done done = captured(part, queue, &answer);
+    if (done != Done::yes) return done;
+    if (answer != Answer::yes) {
+        for (const size_t output : part.outputs) {
+            frame_.set(plan_.allocates[output].slot, nullptr, nullptr);
+        }
+        return Done::yes;
+    }
+    for (const size_t slot : part.writes) {
+        if (part.is_native) bump_version(state_.tensors, state_.torch, frame_.objects[slot]);
+    }
+    *is_made = true;
+    for (const size_t k : part.again) {
+        const Done again = step(plan_.steps[k]);
+        if (again != Done::yes) return again;
+    }
+    return Done::yes;
 }
 
 Replay::Done Replay::step(const Step &step) {

@@ -9,6 +9,7 @@
 #include <new>
 
 #include "kernel.h"
+#include "names.h"
 
 namespace tzero {
 
@@ -317,14 +318,13 @@ PyObject *run_launchable(Launchable *self, PyObject *const *args, Py_ssize_t nar
                          PyObject *plain) {
     Kernel *kernel = self->kernel;
     Call call{self, kernel, {nullptr, {0, 0, 0}, false}, args, nargs, names, true, plain};
+    const Names &known = kernel->state->names;
     bool warmup = true;
     const Py_ssize_t named = names == nullptr ? 0 : PyTuple_GET_SIZE(names);
     for (Py_ssize_t k = 0; k < named; ++k) {
         PyObject *name = PyTuple_GET_ITEM(names, k);
-        if (PyUnicode_CompareWithASCIIString(name, "grid") == 0) call.grid.object = args[nargs + k];
-        if (PyUnicode_CompareWithASCIIString(name, "warmup") == 0) {
-            warmup = args[nargs + k] != Py_False;
-        }
+        if (same_name(name, known.grid.get())) call.grid.object = args[nargs + k];
+        if (same_name(name, known.warmup.get())) warmup = args[nargs + k] != Py_False;
     }
     if (warmup || call.grid.object == nullptr) {
         if (plain != nullptr) {

@@ -125,6 +125,7 @@ Answer answered(int truth) {
 }  // namespace
 
 PyObject *Watch::now() const {
+    if (object) return object.get();
     return in_cell ? PyCell_GET(where.get()) : PyDict_GetItemWithError(where.get(), name.get());
 }
 
@@ -153,8 +154,8 @@ Answer Watch::holds(bool *ran_python) const {
         const Ref said = Ref::steal(PyObject_CallOneArg(function.get(), found.get()));
         return said ? answered(PyObject_IsTrue(said.get())) : Answer::error;
     }
-    case result: {
-        *ran_python = true;
+    case result: *ran_python = true; [[fallthrough]];
+    case setting: {
         const Ref said = Ref::steal(PyObject_CallNoArgs(found.get()));
         if (!said) return Answer::error;
         return is_same_item(said.get(), before) ? Answer::yes : Answer::no;

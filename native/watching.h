@@ -16,10 +16,11 @@ namespace tzero::plan {
 // has this code and these defaults (`code`), an object this class (`of_class`), a class these bases
 // (`bases`), a container these items (`items`), or this item at a place (`item`); a function without
 // arguments returns this value (`result`); files were last changed at these times (`files`). A name
-// that is `kept` is the same object in a dict with room for more, or a function accepts it.
+// that is `kept` is the same object in a dict with room for more, or a function accepts it. A `setting`
+// is a `result` of a function of tzero, which only reads.
 #define TZERO_GUARD_KINDS(EACH)                                                                   \
     EACH(same) EACH(equal) EACH(check) EACH(absent) EACH(code) EACH(of_class) EACH(bases)         \
-    EACH(items) EACH(item) EACH(result) EACH(files) EACH(kept)
+    EACH(items) EACH(item) EACH(result) EACH(files) EACH(kept) EACH(setting)
 constexpr const char *guard_kind_names[] = {TZERO_GUARD_KINDS(TZERO_ENUMERATOR_NAME)};
 
 struct Watch {
@@ -28,12 +29,22 @@ struct Watch {
     Ref name;   // in the dict
     Ref value;
     Ref function;  // of a `check`, or `kept`
+    Ref object;    // what a guard on an object is about, which is in a dict of its own
     Kind kind = same;
     bool in_cell = false;
     bool by_version = false;  // it holds while its dict has the same version
 
     // What the name holds now, borrowed; null if nothing, or with the Python error set.
     PyObject *now() const;
+
+    // Whether it holds, for the kinds of which there are most; if not, `holds` decides.
+    bool holds_at_a_glance() const {
+        PyObject *about = object.get();
+        if (about == nullptr) return false;
+        if (kind == of_class) return reinterpret_cast<PyObject *>(Py_TYPE(about)) == value.get();
+        return kind == items && PyODict_CheckExact(about) && PyODict_SIZE(about) == 0 &&
+               PyTuple_GET_SIZE(value.get()) == 0;
+    }
 
     // Whether the fact still holds. Sets `ran_python` if Python code may have run.
     Answer holds(bool *ran_python) const;

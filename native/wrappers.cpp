@@ -160,22 +160,78 @@ bool read_heuristics(const Names &names, PyObject *dict, Heuristics *out) {
     return count <= static_cast<Py_ssize_t>(Passed::most_added);
 }
 
-// Calls each function with all arguments by name, and adds its result to them. 0, or -1 with the
-// Python error set. `results` keeps what replaces an argument that was given. Triton makes a dict
-// for each function. Here the next one gets the same, with the result in it, unless the function has
-// changed or kept it.
-int compute(const Heuristics &read, Passed *passed, Ref *results) {
+// The value of an argument by its name, as Triton's dict of all has it; null if there is none.
+PyObject *value_named(const Passed &passed, PyObject *arg_names, PyObject *name) {
+    for (size_t k = passed.count(); k-- > passed.positional();) {
+        if (same_name(passed.name(k), name)) return passed.at(k);
+    }
+    const size_t known = static_cast<size_t>(PyList_GET_SIZE(arg_names)) + 1;
+    for (size_t k = std::min(passed.positional(), known); k-- > 1;) {
+        if (same_name(PyList_GET_ITEM(arg_names, static_cast<Py_ssize_t>(k) - 1), name)) {
+            return passed.at(k);
+        }
+    }
+    return nullptr;
+}
+
+// A dict of some arguments by name.
+Ref some_of(const Passed &passed, PyObject *arg_names, PyObject *names) {
+    Ref made = Ref::steal(PyDict_New());
+    for (Py_ssize_t k = 0; made && k < PyTuple_GET_SIZE(names); ++k) {
+        PyObject *name = PyTuple_GET_ITEM(names, k);
+        PyObject *value = value_named(passed, arg_names, name);
+        // Where it is missing, the function raises.
+        if (value != nullptr && PyDict_SetItem(made.get(), name, value) < 0) made.clear();
+    }
+    return made;
+}
+
+// The dicts that functions of heuristics get. Triton makes one of all arguments for each. Here the
+// next one gets the same, with the result in it, unless the function has changed or kept it; and
+// one that is known to read only some names gets these.
+class Dicts {
+  public:
+    Dicts(State &state, const Heuristics &read) : state_(state), read_(read) {}
+
+    // The result of a function; empty with the Python error set.
+    Ref call(PyObject *function, const Passed &passed) {
+        const Ref names = state_.subscripts.of(state_, function);
+        if (PyErr_Occurred()) return {};
+        if (names) {
+            Ref some = some_of(passed, read_.arg_names.get(), names.get());
+            return some ? Ref::steal(PyObject_CallOneArg(function, some.get())) : Ref();
+        }
+        if (!all_) all_ = as_dict(passed, read_.arg_names.get(), passed.count());
+        if (!all_) return {};
+        Seen before;
+        before.set(version_of(all_.get()));
+        Ref result = Ref::steal(PyObject_CallOneArg(function, all_.get()));
+        const bool is_ours = off(Guard::heuristics_dict) ||
+                             (Py_REFCNT(all_.get()) == 1 && before.is(all_.get()));
+        if (!is_ours) all_.clear();
+        return result;
+    }
+
+    int add(PyObject *name, PyObject *value) {
+        return all_ ? PyDict_SetItem(all_.get(), name, value) : 0;
+    }
+
+  private:
+    State &state_;
+    const Heuristics &read_;
+    Ref all_;
+};
+
+// Calls each function with the arguments by name, and adds its result to them. 0, or -1 with the
+// Python error set. `results` keeps what replaces an argument that was given.
+int compute(State &state, const Heuristics &read, Passed *passed, Ref *results) {
     PyObject *values = read.values.get(), *next_name = nullptr, *next = nullptr;
     const Py_ssize_t size = PyDict_GET_SIZE(values);
     Py_ssize_t at = 0;
-    Ref all;
+    Dicts dicts(state, read);
     for (size_t k = 0; PyDict_Next(values, &at, &next_name, &next); ++k) {
         Ref name = Ref::borrow(next_name), function = Ref::borrow(next);
-        if (!all) all = as_dict(*passed, read.arg_names.get(), passed->count());
-        if (!all) return -1;
-        Seen before;
-        before.set(version_of(all.get()));
-        results[k] = Ref::steal(PyObject_CallOneArg(function.get(), all.get()));
+        results[k] = dicts.call(function.get(), *passed);
         if (!results[k]) return -1;
         if (PyDict_GET_SIZE(values) != size) {
             PyErr_SetString(PyExc_RuntimeError, "dictionary changed size during iteration");
@@ -188,13 +244,7 @@ int compute(const Heuristics &read, Passed *passed, Ref *results) {
         } else {
             passed->add(name.get(), results[k].get());
         }
-        const bool is_ours = off(Guard::heuristics_dict) ||
-                             (Py_REFCNT(all.get()) == 1 && before.is(all.get()));
-        if (!is_ours) {
-            all.clear();
-        } else if (PyDict_SetItem(all.get(), name.get(), results[k].get()) < 0) {
-            return -1;
-        }
+        if (dicts.add(name.get(), results[k].get()) < 0) return -1;
     }
     return 0;
 }
@@ -212,7 +262,7 @@ PyObject *heuristics_call(PyObject *object, PyObject *const *args, size_t nargsf
     }
     Ref results[Passed::most_added];
     Passed passed(TZ_SPACE(given(count, names)), args, count, names);
-    if (compute(read, &passed, results) < 0) return nullptr;
+    if (compute(*self->state, read, &passed, results) < 0) return nullptr;
     Ref all = passed.names(*self->names);  // none occurs twice: what was given is replaced
     Ref fn = all ? Ref::steal(PyObject_GetAttr(args[0], state.names.fn.get())) : Ref();
     return fn ? passed.run(state, all.get(), fn.get()) : nullptr;
@@ -267,8 +317,9 @@ PyObject *wrapper_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     self->bind = Ref::borrow(bind).release();
     self->names = new (std::nothrow) JoinedNames();
     self->forms = new (std::nothrow) std::vector<std::shared_ptr<const TunedForm>>();
+    self->expanded = new (std::nothrow) std::vector<Expanded>();
     self->state = state_of(PyType_GetModule(type));
-    if (self->names == nullptr || self->forms == nullptr) {
+    if (self->names == nullptr || self->forms == nullptr || self->expanded == nullptr) {
         Py_DECREF(self);
         return PyErr_NoMemory();
     }
@@ -322,6 +373,7 @@ void wrapper_dealloc(PyObject *object) {
     }
     delete std::exchange(self->names, nullptr);
     delete std::exchange(self->forms, nullptr);
+    delete std::exchange(self->expanded, nullptr);
     type->tp_free(object);
     Py_DECREF(type);
 }

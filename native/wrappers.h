@@ -4,13 +4,33 @@
 #include "python.h"
 
 #include <algorithm>
+#include <array>
 #include <memory>
 #include <vector>
 
 #include "names.h"
 #include "state.h"
+#include "versions.h"
 
 namespace tzero {
+
+// A launch of an autotuner whose config is known: what its key is made of, the version of the cache
+// that has the config, and that. Versions are of one dict only, which holds the config while it has
+// this one.
+struct TunedKey {
+    Seen cache;
+    std::vector<Ref> values;  // numbers and texts
+    std::vector<int32_t> dtypes;
+    PyObject *config = nullptr;  // borrowed from the cache
+};
+
+// What a config adds to the arguments, borrowed from its dict and from the one of its arguments,
+// while both have these versions.
+struct Expanded {
+    Seen config, kwargs;
+    PyObject *dict_of_kwargs = nullptr;
+    std::vector<std::pair<PyObject *, PyObject *>> added;
+};
 
 // Which arguments of a launch the key of an autotuner is made of.
 struct TunedForm {
@@ -20,6 +40,10 @@ struct TunedForm {
     std::vector<size_t> keyed;  // places of arguments whose values count, and whose dtypes do
     std::vector<size_t> typed;
     bool is_odd = false;  // an argument is given twice, or too many are
+
+    static constexpr size_t most_known = 4;
+    mutable std::array<TunedKey, most_known> known;  // the latest, in turn
+    mutable size_t next = 0;
 };
 
 // A native function in the place of one of Triton's. References are owned.
@@ -37,6 +61,7 @@ struct Wrapper {
     unsigned version, config_version;
     JoinedNames *names;
     std::vector<std::shared_ptr<const TunedForm>> *forms;
+    std::vector<Expanded> *expanded;  // of the latest configs, by their address
     State *state;  // of the module, which the type keeps alive
 };
 

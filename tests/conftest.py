@@ -79,6 +79,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="plans leave all sizes open from the first call on, unless a kernel says otherwise",
     )
 
+    parser.addoption(
+        "--cuda",
+        action="store_true",
+        help="tensors that name no device are on the GPU (see `make test-graphs`)",
+    )
+
+
+def _start_on_cuda() -> None:
+    """Make tensors on the GPU. A default device would be a function mode, under which nothing is
+    replayed."""
+    import torch
+
+    torch.set_default_tensor_type(torch.cuda.FloatTensor)  # type: ignore[no-untyped-call]
+
 
 def _start_symbolic() -> None:
     """Let kernels without `static_shapes` start with plans over sizes. Their keys stay exact."""
@@ -124,6 +138,8 @@ def pytest_configure(config: pytest.Config) -> None:
     # Not the user's own; what is in them is found by what it was made of, so they may be old ones.
     for name, folder in (("TZERO_CACHE_DIR", "test-cache"), ("TRITON_CACHE_DIR", "test-triton")):
         os.environ.setdefault(name, str(config.rootpath / "build" / folder))
+    # Else which config a call gets depends on when a search in the background ends.
+    os.environ.setdefault("TZERO_TUNE_WHEN", "call")
     # Tests count workers, and other processes of this user may have all that one per core allows.
     os.environ.setdefault("TZERO_MACHINE_WORKERS", "1000")
     for marker in MARKERS:
@@ -136,6 +152,8 @@ def pytest_configure(config: pytest.Config) -> None:
         spec.loader.exec_module(sys.modules["tzero._native"])
     if config.getoption("symbolic"):
         _start_symbolic()
+    if config.getoption("cuda"):
+        _start_on_cuda()
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -2,6 +2,7 @@
 
     python tools/triton_tests.py CHECKOUT              every test, which takes hours
     python tools/triton_tests.py CHECKOUT --share 0.02 two of a hundred, chosen by --seed
+    python tools/triton_tests.py CHECKOUT --jobs 16    in 16 processes of pytest at once
 
     a file of tests ─┬─ pytest ──► the outcome of each test ───────────┬──► same, or differing
                      └─ pytest, `tzero.install()` first ──► outcomes ──┘
@@ -11,7 +12,8 @@ summary, and exit status 1 if a test has another outcome with tzero. An outcome 
 skipped or expected to fail, with the type and the text of the exception, in which numbers do not
 count. A file that cannot be imported counts as a test. A test whose outcomes differ is run again,
 alone; one that differs from itself is listed as unsteady. ``--launches 2`` makes each launch of a
-kernel twice in both runs: with tzero, the second one is native.
+kernel twice in both runs: with tzero, the second one is native. With ``--jobs`` files are cut into
+parts. After ``--most`` seconds no test is begun, and those that did not run both ways are left out.
 
 In the pytest processes this module is a plugin; the functions whose names start with ``pytest_``
 are its hooks.
@@ -22,6 +24,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import math
 import os
 import re
 import signal
@@ -31,7 +34,8 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -51,14 +55,17 @@ class Outcome(NamedTuple):
         return f"{self.word}: {self.error}" if self.error else self.word
 
 
-def is_chosen(test: str, share: float, seed: int) -> bool:
-    """Whether a test belongs to a share of all, the same one for the same seed.
+def is_chosen(test: str, share: float, seed: int, part: int = 0, parts: int = 1) -> bool:
+    """Whether a test belongs to a share of all, the same for the same seed, and to a part of it.
 
     >>> is_chosen("test_a", 1.0, 0), is_chosen("test_a", 0.0, 0)
     (True, False)
+    >>> sum(is_chosen("test_a", 1.0, 0, part, 3) for part in range(3))
+    1
     """
     digest = hashlib.sha256(f"{seed} {test}".encode()).digest()
-    return int.from_bytes(digest[:8], "big") < share * 2**64
+    first, second = (int.from_bytes(digest[at : at + 8], "big") for at in (0, 8))
+    return first < share * 2**64 and second % parts == part
 
 
 def without_numbers(text: str) -> str:
@@ -80,9 +87,10 @@ class Plugin:
     """Chooses tests, limits the time of each, and writes how it ended."""
 
     def __init__(self, config: pytest.Config) -> None:
-        self.share, self.seed = config.getoption("share"), config.getoption("choice_seed")
-        self.only = set(config.getoption("only"))
-        self.seconds = config.getoption("seconds")
+        self.choice = [config.getoption(each) for each in ("share", "choice_seed", "part", "parts")]
+        only = config.getoption("only_in")
+        self.only = None if only is None else set(Path(only).read_text().split("\n"))
+        self.seconds, self.ends = config.getoption("seconds"), config.getoption("ends")
         self.record = Path(config.getoption("record"))
         self.done = {line["test"] for line in _lines(self.record)}
         self.outcome = Outcome("passed")
@@ -91,14 +99,14 @@ class Plugin:
         items[:] = [each for each in items if self.takes(each.nodeid)]
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        if report.failed:
+        if report.failed and self.choice[2] == 0:
             last = str(report.longrepr).strip().rpartition("\n")[2]
             self.write(report.nodeid, Outcome("not collected", without_numbers(last)))
 
     def takes(self, test: str) -> bool:
         if test in self.done:
             return False
-        return test in self.only if self.only else is_chosen(test, self.share, self.seed)
+        return is_chosen(test, *self.choice) if self.only is None else test in self.only
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
@@ -111,6 +119,8 @@ class Plugin:
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
             self.write(item.nodeid, self.outcome)
+            if time.time() > self.ends:
+                item.session.shouldstop = "there is no time for more tests"
 
     def stop(self, *_: Any) -> None:
         raise TimeoutError(f"the test took more than {self.seconds} s")
@@ -141,8 +151,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--record")
     parser.addoption("--share", type=float)
     parser.addoption("--choice-seed", type=int)
-    parser.addoption("--only", action="append", default=[])
+    parser.addoption("--part", type=int)
+    parser.addoption("--parts", type=int)
+    parser.addoption("--only-in")
     parser.addoption("--seconds", type=float)
+    parser.addoption("--ends", type=float)
     parser.addoption("--launches", type=int)
     parser.addoption("--with-tzero", action="store_true")
 
@@ -213,20 +226,71 @@ class Summary:
         return "\n".join(lines)
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Some tests of a file, and until when the runs without tzero, and those with it, may begin new
+    ones."""
+
+    path: Path
+    number: int = 0
+    of: int = 1
+    ends: tuple[float, float] = (math.inf, math.inf)
+
+
+Seen = dict[str, tuple[list[Outcome], list[Outcome]]]
+"""What was seen of each test, without tzero and with it."""
+
+
 def compare(options: argparse.Namespace, folder: Path) -> Summary:
-    """Run the tests of each file both ways."""
-    summary = Summary()
-    for path in _files(options):
-        without, having = (_outcomes(options, folder, path, tzero) for tzero in (False, True))
-        for test in without.keys() | having.keys():
-            seen = [[each.get(test, Outcome("missing"))] for each in (without, having)]
-            if seen[0] != seen[1]:
-                for mine, tzero in zip(seen, (False, True), strict=True):
-                    again = _outcomes(options, folder, path, tzero, test)
-                    mine.append(again.get(test, Outcome("missing")))
-            summary.add(test, *seen)
-        print(f"{path.name}: {len(without):,} tests, {len(summary.differing):,} differ so far")
+    """Run the tests of each file both ways, several processes at once."""
+    summary, ends = Summary(), time.time() + options.most
+    with ThreadPoolExecutor(options.jobs) as threads:
+        running = [threads.submit(_both, options, folder, each, ends) for each in _parts(options)]
+        for each in as_completed(running):
+            part, seen = each.result()
+            for test, (without, having) in seen.items():
+                summary.add(test, without, having)
+            name = f"{part.path.name} {part.number + 1}/{part.of}"
+            print(f"{name}: {len(seen):,} tests, {len(summary.differing):,} differ so far")
     return summary
+
+
+_LARGE = 100_000  # bytes of a file that is cut into as many parts as there are processes
+
+
+def _parts(options: argparse.Namespace) -> list[Part]:
+    """All parts, those of large files first."""
+    found = []
+    for path in sorted(_files(options), key=lambda each: -each.stat().st_size):
+        of = options.jobs if path.stat().st_size > _LARGE else min(options.jobs, 4)
+        found += [Part(path, number, of) for number in range(of)]
+    return found
+
+
+def _both(options: argparse.Namespace, folder: Path, part: Part, ends: float) -> tuple[Part, Seen]:
+    """Run the tests of a part without tzero, those that ran with it, and what differs again."""
+    now = time.time()
+    if now > ends:
+        return part, {}
+    # The second run finds what the first one compiled.
+    part = replace(part, ends=(now + 0.6 * (ends - now), ends))
+    without = _outcomes(options, folder, part, False)
+    having = _outcomes(options, folder, part, True, without if options.most < math.inf else None)
+    seen: Seen = {}
+    late = time.time() > ends
+    for test in without.keys() | having.keys():
+        if late and not (test in without and test in having):
+            continue
+        seen[test] = [without.get(test, _MISSING)], [having.get(test, _MISSING)]
+    for test, pair in seen.items():
+        if pair[0] != pair[1]:
+            for mine, tzero in zip(pair, (False, True), strict=True):
+                again = _outcomes(options, folder, Part(part.path), tzero, [test])
+                mine.append(again.get(test, _MISSING))
+    return part, seen
+
+
+_MISSING = Outcome("missing")
 
 
 def _files(options: argparse.Namespace) -> list[Path]:
@@ -239,13 +303,19 @@ def _files(options: argparse.Namespace) -> list[Path]:
 
 
 def _outcomes(
-    options: argparse.Namespace, folder: Path, path: Path, tzero: bool, only: str = ""
+    options: argparse.Namespace,
+    folder: Path,
+    part: Part,
+    tzero: bool,
+    only: Iterable[str] | None = None,
 ) -> dict[str, Outcome]:
-    """The outcomes of the tests of a file. pytest is started again after a test that ends it."""
+    """The outcomes of the tests of a part. pytest is started again after a test that ends it."""
     with tempfile.TemporaryDirectory(dir=folder) as mine:
         record = Path(mine) / "record"
+        if only is not None:
+            record.with_name("only").write_text("\n".join(only))
         while True:
-            command = _command(options, record, path, tzero, only)
+            command = _command(options, record, part, tzero)
             code = _run(command, record, options)
             lines = _lines(record)
             if not lines or lines[-1]["word"] != "begun":
@@ -255,13 +325,12 @@ def _outcomes(
                 file.write(json.dumps({**lines[-1], "word": word}) + "\n")
         if code not in (0, 1, 2, 5):  # 2: it was not collected, 5: no test was chosen
             said = record.with_name("output").read_text()[-2000:]
-            sys.exit(f"pytest could not run {path}:\n{said}")
+            raise RuntimeError(f"pytest could not run {part.path}:\n{said}")
     return {each["test"]: Outcome(each["word"], each["error"]) for each in lines}
 
 
-def _command(
-    options: argparse.Namespace, record: Path, path: Path, tzero: bool, only: str
-) -> list[str]:
+def _command(options: argparse.Namespace, record: Path, part: Part, tzero: bool) -> list[str]:
+    only = record.with_name("only")
     empty = record.with_name("pytest.ini")
     empty.write_text("[pytest]\n")
     return [
@@ -270,9 +339,10 @@ def _command(
         *("--rootdir", str(options.checkout / _TESTS), "--device", options.device),
         *("--record", str(record), "--share", str(options.share)),
         *("--choice-seed", str(options.seed), "--seconds", str(options.seconds)),
+        *("--part", str(part.number), "--parts", str(part.of), "--ends", str(part.ends[tzero])),
         *("--launches", str(options.launches), *["--with-tzero"] * tzero),
-        *([f"--only={only}"] if only else []),
-        str(path),
+        *(["--only-in", str(only)] if only.exists() else []),
+        str(part.path),
     ]
 
 
@@ -309,6 +379,8 @@ def main() -> int:
     parser.add_argument("--file", action="append", help="such as test_launch.py; all if not given")
     parser.add_argument("--seconds", type=float, default=60.0, help="the most a test may take")
     parser.add_argument("--launches", type=int, default=1, help="how often each launch is made")
+    parser.add_argument("--jobs", type=int, default=1, help="how many processes at once")
+    parser.add_argument("--most", type=float, default=math.inf, help="when to begin no more, in s")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     options = parser.parse_args()
     options.checkout = options.checkout.resolve()

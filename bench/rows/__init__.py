@@ -6,6 +6,7 @@ from bench.rows import (
     building,
     choosing,
     compiling,
+    graphing,
     helion,
     installing,
     keying,
@@ -15,6 +16,7 @@ from bench.rows import (
     running,
     sharing,
     sizes,
+    stepping,
     tuning,
 )
 from bench.rows.row import Case, Row
@@ -28,6 +30,7 @@ ROWS: tuple[Row, ...] = (
     *launching.ROWS,
     *installing.ROWS,
     *planning.ROWS,
+    *graphing.ROWS,
     *sizes.ROWS,
     *ordinary.ROWS,
     *helion.ROWS,
@@ -35,4 +38,5 @@ ROWS: tuple[Row, ...] = (
     *sharing.ROWS,
     *choosing.ROWS,
     *tuning.ROWS,
+    *stepping.ROWS,
 )

@@ -4,17 +4,20 @@ The kernels do nothing, and all arguments are given by place. Samples of `instal
 `tzero.install()` and end with `tzero.uninstall()`, which is timed with them; the other contenders
 are Triton's own launches, and the bare launch in a C loop. A tuned kernel has two configs, and its
 key is tuned before. `compiled` is ``compiled[grid](...)`` of a compiled kernel, as programs with a
-cache of their own launch it.
+cache of their own launch it. The rows over flash-linear-attention are its own functions, eager,
+without and with `tzero.install()`.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable
 from typing import Any
 
 import torch
 import triton
+from triton.runtime.autotuner import Autotuner
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 import tzero
@@ -41,6 +44,9 @@ ON_CUDA = {0: 1.25, 19: 1.4, 58: 1.7}
 
 MORE_ON_CUDA = {"tuned": 0.6e-6, "heuristics": 0.5e-6}
 """How many seconds more a launch may take than a plain one."""
+
+BY_FLA = 1 / 1.8
+"""The largest allowed ratio of an operator of flash-linear-attention to itself without tzero."""
 
 TITLES = {
     "plain": "",
@@ -131,20 +137,21 @@ def _case(kind: str, count: int, device: str, beside: bool) -> Case:
     return Case(contenders, check, settle=settle)
 
 
-def _holding_case(what: str) -> Case:
+def _holding_case(what: str, device: str) -> Case:
     """Arguments that hold others: 17 values in two tuples, or two tensor descriptors."""
-    given, constants = _given(19, "cpu")
+    given, constants = _given(19, device)
     floor_of = triton.jit(NOOPS[19].fn)[(1,)](*given, **constants)
+    make = floor.on_cuda if device == "cuda" else floor.on_cpu
     if what == "tuples":
         kernel, held = triton.jit(noop_tuples.fn), [(*given[:8],), (*given[8:14], (*given[14:],))]
     else:
-        source = torch.zeros(16, 16)
+        source = torch.zeros(16, 16, device=device)
         block = TensorDescriptor.from_tensor(source, [8, 16])
         kernel, held, constants = triton.jit(noop_descriptors.fn), [block, block, 17], {}
     contenders: dict[str, Call] = {
         "triton": _launches(kernel, held, constants, False),
         "installed": _launches(kernel, held, constants, True),
-        "floor": floor.on_cpu(floor_of, 1, given),
+        "floor": make(floor_of, 1, given),
     }
 
     def check() -> None:
@@ -152,7 +159,44 @@ def _holding_case(what: str) -> Case:
             for _ in range(3):
                 call()
 
-    return Case(contenders, check)
+    settle = torch.cuda.synchronize if device == "cuda" else lambda: None
+    return Case(contenders, check, settle=settle)
+
+
+def _fla_case(name: str, tokens: int) -> Case:
+    """A forward call of an operator of flash-linear-attention: one sequence, 4 heads of 64. Its
+    autotuners take their first config: tuning compiles hundreds of kernels."""
+    from fla.ops import gla
+
+    function = getattr(gla, name)
+    number = itertools.count()
+    Autotuner._bench = lambda self, *args, config, **meta: [float(next(number))] * 3
+    torch.manual_seed(0)
+    q, k, v, decay = (torch.randn(1, tokens, 4, 64, device="cuda") for _ in range(4))
+    given = (q, k, v, torch.nn.functional.logsigmoid(decay))
+
+    @torch.no_grad()
+    def eager(times: int) -> None:
+        for _ in range(times):
+            function(*given)
+
+    def installed(times: int) -> None:
+        tzero.install()
+        eager(times)
+        tzero.uninstall()
+
+    def check() -> None:
+        with torch.no_grad():
+            plain = function(*given)[0]
+            tzero.install()
+            try:
+                for _ in range(3):
+                    assert torch.equal(function(*given)[0], plain), f"{name} differs"
+            finally:
+                tzero.uninstall()
+
+    contenders = {"eager": Loop(eager), "installed": Loop(installed)}
+    return Case(contenders, check, settle=torch.cuda.synchronize)
 
 
 def _made(kind: str, count: int, device: str, beside: bool) -> Callable[[], Case]:
@@ -180,7 +224,7 @@ ROWS = (
         Row(
             f"install.{what}",
             f"Launch with {what}, tzero.install()",
-            functools.partial(_holding_case, what),
+            functools.partial(_holding_case, what, "cpu"),
             subject="installed",
             baseline="triton",
             floor="floor",
@@ -189,6 +233,51 @@ ROWS = (
             interpreted=False,
         )
         for what in ("tuples", "descriptors")
+    ),
+    *(
+        Row(
+            f"cuda.install.{what}",
+            f"Launch with {what} on CUDA, tzero.install()",
+            functools.partial(_holding_case, what, "cuda"),
+            subject="installed",
+            baseline="triton",
+            floor="floor",
+            unit="us",
+            target=Target("ratio", HOLDING),
+            interpreted=False,
+            device="cuda",
+        )
+        for what in ("tuples", "descriptors")
+    ),
+    *(
+        Row(
+            f"cuda.install.compiled.{count}",
+            f"Launch with {count} arguments{TITLES['compiled']} on CUDA, tzero.install()",
+            _made("compiled", count, "cuda", False),
+            subject="installed",
+            baseline="triton",
+            floor="floor",
+            unit="us",
+            target=Target("ratio", ON_CPU["compiled"]),
+            interpreted=False,
+            device="cuda",
+        )
+        for count in COUNTS
+    ),
+    *(
+        Row(
+            f"cuda.install.fla.{name}",
+            f"{name} of flash-linear-attention, {tokens} tokens, forward, tzero.install()",
+            functools.partial(_fla_case, name, tokens),
+            subject="installed",
+            baseline="eager",
+            unit="us",
+            target=Target("ratio", BY_FLA),
+            interpreted=False,
+            needs="fla",
+            device="cuda",
+        )
+        for name, tokens in (("chunk_gla", 128), ("fused_recurrent_gla", 16))
     ),
     *(
         Row(

@@ -47,11 +47,20 @@ from tzero.versions import TZERO as _TZERO
 from tzero.versions import require as _require
 
 if TYPE_CHECKING:
+    from tzero import backends as backends
+    from tzero import cache as cache
+    from tzero import compile as compile
+    from tzero import errors as errors
+    from tzero import events as events
+    from tzero import measure as measure
+    from tzero import settings as settings
+    from tzero import tune as tune
     from tzero.api.decorators import kernel
     from tzero.api.install import install, installed, uninstall
-    from tzero.api.jit import jit
+    from tzero.api.jit import JitKernel, jit
     from tzero.api.seal import seal, unseal
     from tzero.api.variants import multi_kernel
+    from tzero.arguments import key as key
     from tzero.arguments.extract import ConstExpr
     from tzero.cache.place import fleet
     from tzero.calls.bound import BoundKernel
@@ -59,12 +68,18 @@ if TYPE_CHECKING:
     from tzero.calls.kernel import Kernel
     from tzero.calls.specialize import specialize
     from tzero.calls.warming import Warmed, warmup
+    from tzero.integrations import helion as helion
+    from tzero.integrations import ray as ray
     from tzero.launches.ahead import Precompiled, Spec, precompile
     from tzero.launches.bundles import load_bundle
     from tzero.launches.ranges import Range
+    from tzero.plans import outputs
     from tzero.reading.probes import constant
+    from tzero.tune.background import pause_tuning, wait_for_tuning
     from tzero.tune.shipping import pretuned, ship
     from tzero.tune.space import Space
+
+    pool = outputs
 
 __version__ = _TZERO
 
@@ -73,6 +88,7 @@ __all__ = [
     "BoundKernel",
     "Config",
     "ConstExpr",
+    "JitKernel",
     "Kernel",
     "Precompiled",
     "Range",
@@ -89,6 +105,7 @@ __all__ = [
     "kernel",
     "load_bundle",
     "multi_kernel",
+    "pause_tuning",
     "precompile",
     "pretuned",
     "seal",
@@ -96,12 +113,14 @@ __all__ = [
     "specialize",
     "uninstall",
     "unseal",
+    "wait_for_tuning",
     "warmup",
 ]
 
 _HOMES = {
     "BoundKernel": "tzero.calls.bound",
     "ConstExpr": "tzero.arguments.extract",
+    "JitKernel": "tzero.api.jit",
     "Kernel": "tzero.calls.kernel",
     "Precompiled": "tzero.launches.ahead",
     "Range": "tzero.launches.ranges",
@@ -117,6 +136,7 @@ _HOMES = {
     "kernel": "tzero.api.decorators",
     "load_bundle": "tzero.launches.bundles",
     "multi_kernel": "tzero.api.variants",
+    "pause_tuning": "tzero.tune.background",
     "precompile": "tzero.launches.ahead",
     "pretuned": "tzero.tune.shipping",
     "seal": "tzero.api.seal",
@@ -124,6 +144,7 @@ _HOMES = {
     "specialize": "tzero.calls.specialize",
     "uninstall": "tzero.api.install",
     "unseal": "tzero.api.seal",
+    "wait_for_tuning": "tzero.tune.background",
     "warmup": "tzero.calls.warming",
 }
 

@@ -5,13 +5,16 @@ from typing import Any, Final, Self, final
 # Limits
 MOST_ARGUMENTS: Final[int]  # of a call of torch in a plan
 MOST_PARAMETERS: Final[int]  # of a launch, with its options
+MOST_MAPS: Final[int]  # tensor maps of a kernel on CUDA
 MOST_SLOTS: Final[int]  # tensors in a plan
 MOST_FORMULAS: Final[int]  # of a plan over sizes
 MOST_HINTS: Final[int]  # of Nearest
 MOST_DIMS: Final[int]  # of a hint, all tensors together
 STEPS_PER_DOUBLING: Final[int]  # in which Nearest counts log2 of a size
 HEAD_BYTES: Final[int]  # before the parameters of a CPU kernel
-PARAMETER_BYTES: Final[int]  # of the widest parameter
+PARAMETER_BYTES: Final[int]  # of the widest parameter but a tensor map
+MAP_BYTES: Final[int]  # of a tensor map
+MAP_ALIGNMENT: Final[int]  # in a block of parameters
 
 # Enums: names and numbers
 DEVICE_TYPES: Final[MappingProxyType[str, int]]
@@ -56,6 +59,8 @@ def configure(
     callable: type,
     descriptor: type | None,
     size: type,
+    subscripts: object,
+    partial: type,
     handle: int,
 ) -> None: ...
 def open_cuda() -> bool: ...
@@ -80,6 +85,16 @@ def configure_plans(
     view_key: int,
     keys_of_views: int,
 ) -> None: ...
+def configure_graphs(
+    *,
+    settings: dict[str, Any],
+    watched: str,
+    tell: Callable[[str, str], object],
+    modules: dict[str, Any],
+    profilers: dict[str, Any] | None,
+) -> None: ...
+def graphs() -> tuple[int, int, int, int, str]: ...
+def drop_graphs() -> None: ...
 def open_profilers() -> str: ...
 def configure_profilers(range: object, /) -> None: ...
 def profilers_look() -> tuple[bool, bool]: ...
@@ -224,7 +239,15 @@ class Dispatching:
     def _made(self) -> tuple[int, int]: ...
     def _count(self) -> int: ...
     def _used(self) -> list[tuple[Any, int]]: ...
-    def _look(self, stage: int, /, *args: Any, **kwargs: Any) -> bool: ...
+    def _look(self, stage: int | None, /, *args: Any, **kwargs: Any) -> Any: ...
+
+@final
+class Captures:
+    launched: int
+    is_off: bool
+    def __new__(cls, device: int, count: int, make: Any, failed: Any) -> Self: ...
+    def count(self) -> int: ...
+    def let_go(self) -> None: ...
 
 @final
 class Ring:

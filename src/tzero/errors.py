@@ -333,12 +333,13 @@ tzero.seal, by add.warmup or a call, or allow it by tzero.unseal.
         )
 
 
-class KernelAssertion(TzeroError, AssertionError):
-    """A ``tl.device_assert`` failed in a kernel on the CPU.
+class KernelAssertion(TzeroError, AssertionError, RuntimeError):
+    """A ``tl.device_assert`` failed in a kernel on the CPU, or, with ``debug=True``, an integer
+    overflowed. It is a ``RuntimeError`` too, which is what torch raises for a GPU's assertion.
 
     >>> print(KernelAssertion(message="index < size", kernel="gather", file="model.py", line=40,
     ...                       program=(3, 0, 0)))
-    gather: device_assert failed at model.py:40 in program (3, 0, 0): index < size. The \
+    gather: device-side assertion failed at model.py:40 in program (3, 0, 0): index < size. The \
 launch's output is incomplete; correct the arguments of that program, or the condition.
     """
 
@@ -354,7 +355,7 @@ launch's output is incomplete; correct the arguments of that program, or the con
         self.message, self.kernel, self.program = message, kernel, program
         self.file, self.line = file, line
         super().__init__(
-            f"{kernel}: device_assert failed{_place(file, line)} in program {program}: "
+            f"{kernel}: device-side assertion failed{_place(file, line)} in program {program}: "
             f"{message or '(no message)'}. The launch's output is incomplete; correct the "
             "arguments of that program, or the condition."
         )

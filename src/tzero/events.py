@@ -32,13 +32,17 @@ from tzero import locks
 
 __all__ = ["Event", "Kind", "Observer", "emit", "hushed", "observe", "watched"]
 
-Kind = Literal["hit", "miss", "fallback", "refusal", "compile", "launch", "cache", "tune"]
+Kind = Literal["hit", "miss", "fallback", "refusal", "compile", "launch", "graph", "cache", "tune"]
 """A ``fallback`` is a call, a launch or a compile that takes a slower path; a ``refusal`` is a call
-that raises `InvalidArgument`."""
+that raises `InvalidArgument`; a ``graph`` is launches that become a CUDA graph, or are none any
+more."""
+
+_CALLS = ("hit", "launch")
 
 _LEVELS: Mapping[Kind, int] = {
     "hit": logging.DEBUG,
     "launch": logging.DEBUG,
+    "graph": logging.INFO,
     "miss": logging.INFO,
     "compile": logging.INFO,
     "tune": logging.INFO,
@@ -95,9 +99,9 @@ Observer = Callable[[Event], None]
 _logger = logging.getLogger("tzero")
 _enabled: Mapping[int, bool] = getattr(_logger, "_cache", {})
 _change = locks.lock()  # protects writes to these; reads take no lock
-_every: tuple[Observer, ...] = ()
-_observers: tuple[Observer, ...] = ()
-"""The observers that get hits and launches: all, or none while a `hushed` block is open."""
+_every: tuple[_Entry, ...] = ()
+_observers: tuple[_Entry, ...] = ()
+"""The observers that get hits and launches; none while a `hushed` block is open."""
 _hushes: list[int] = []
 """The threads whose `hushed` blocks are open."""
 _level = 0
@@ -149,7 +153,8 @@ def _emit(event: Event, level: int, advice: str = "") -> None:
     after = f". {advice.replace('%', '%%')}" if advice else ""
     _logger.log(level, f"{'tzero: ' if named else ''}%s{after}", event)
     for observer in _every:
-        observer(event)
+        if observer.calls or event.kind not in _CALLS:
+            observer(event)
 
 
 Relay = Callable[[Callable[[], None]], None]
@@ -191,14 +196,20 @@ def relays() -> bool:
 
 
 @contextmanager
-def observe(observer: Observer) -> Iterator[None]:
-    """Call an observer with every event of every thread, until the block ends.
+def observe(observer: Observer, *, calls: bool = True) -> Iterator[None]:
+    """Call an observer with every event of every thread, until the block ends. With ``calls=False``
+    it gets no hits and no launches, and calls stay native: the others are made in Python, so that
+    there is something to observe.
 
     >>> with observe(lambda event: print(event)):
     ...     emit(Event("compile", "softmax", "1 of 2"))
     softmax: compile: 1 of 2
+    >>> with observe(print, calls=False):
+    ...     emit(Event("hit", "softmax"))
+    ...     watched()
+    False
     """
-    entry = _Entry(observer)
+    entry = _Entry(observer, calls)
     with _change:
         _watch((*_every, entry))
     try:
@@ -252,19 +263,19 @@ def _forget_hushes() -> None:
 locks.after_fork(_forget_hushes)
 
 
-def _watch(every: tuple[Observer, ...]) -> None:
+def _watch(every: tuple[_Entry, ...]) -> None:
     global _every, _observers
     _every = every
-    _observers = () if _hushes else every
+    _observers = () if _hushes else tuple(each for each in every if each.calls)
 
 
 class _Entry:
     """One registration; the same observer may be registered twice."""
 
-    __slots__ = ("observer",)
+    __slots__ = ("calls", "observer")
 
-    def __init__(self, observer: Observer) -> None:
-        self.observer = observer
+    def __init__(self, observer: Observer, calls: bool) -> None:
+        self.observer, self.calls = observer, calls
 
     def __call__(self, event: Event) -> None:
         self.observer(event)

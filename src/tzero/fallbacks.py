@@ -55,6 +55,17 @@ class Fallbacks:
     def __contains__(self, reason: str) -> bool:
         return reason in self._told
 
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """The reasons that were told, in order.
+
+        >>> told = Fallbacks("add")
+        >>> told.passing("not replayed: an autotuner times it")
+        >>> told.reasons
+        ('not replayed: an autotuner times it',)
+        """
+        return tuple(self._told)
+
     def lasting(self, reason: str, facts: Mapping[str, Any] = _NO_FACTS) -> None:
         """Tell why such calls always take a slower path; the first reason is a warning."""
         if self._told.get(reason) or len(self._told) >= _MOST_REASONS:

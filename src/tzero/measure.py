@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from tzero import locks
+from tzero.shown import in_cells
 
 __all__ = ["Record", "Span", "active", "nanoseconds", "recording"]
 
@@ -113,6 +114,11 @@ class Record:
     def count(self, stage: str, kernel: str) -> int:
         """How often a stage ran for a kernel."""
         return sum(s.stage == stage and s.kernel == kernel for s in self.spans)
+
+    _repr_pretty_ = in_cells
+
+    def __repr__(self) -> str:
+        return f"<Record of {len(self.spans)} spans>"
 
     def __str__(self) -> str:
         rows = [("kernel", "stage", "times", "total µs", "median µs")]

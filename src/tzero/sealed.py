@@ -16,7 +16,7 @@ from tzero import locks
 from tzero.errors import SealBroken
 from tzero.events import Event, emit
 
-__all__ = ["Mode", "Seal", "check", "describing", "is_sealed", "seal", "unseal"]
+__all__ = ["Mode", "Seal", "check", "describing", "is_sealed", "seal", "unseal", "unsealed"]
 
 Mode = Literal["error", "warn"]
 
@@ -81,6 +81,18 @@ def is_sealed() -> bool:
     False
     """
     return bool(_seals)
+
+
+@contextmanager
+def unsealed() -> Iterator[bool]:
+    """Whether the process is not sealed; nobody seals it before the block ends.
+
+    >>> with unsealed() as is_open:
+    ...     is_open
+    True
+    """
+    with _change:
+        yield not _seals
 
 
 def check(what: str, kernel: str, nearest: Callable[[], str] | None = None) -> None:

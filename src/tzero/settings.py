@@ -42,6 +42,7 @@ __all__ = [
     "Settings",
     "applied",
     "current",
+    "launches_watched_by",
     "names",
     "now",
     "override",
@@ -86,6 +87,8 @@ COMPILER_VARIABLES: Mapping[str, tuple[str, ...]] = {
 }
 """The variables that each compiler reads and that change what it makes. Their values are part of
 the keys of caches."""
+
+_LAUNCH_WATCHERS = ("CUDA_LAUNCH_BLOCKING", "CUDA_INJECTION64_PATH", "CUDBG_APICLIENT_PID")
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -149,7 +152,8 @@ class Settings:
         "TZERO_LOGS",
         default=(),
         kind=several(
-            *("hit", "miss", "fallback", "refusal", "compile", "launch", "cache", "tune"),
+            *("hit", "miss", "fallback", "refusal", "compile", "launch", "graph", "cache"),
+            "tune",
         ),
         empty="none",
     )
@@ -158,6 +162,27 @@ class Settings:
     output_pool: bool = _setting("TZERO_OUTPUT_POOL", default=False, kind=SWITCH)
     """Let kernels without a ``pool=`` of their own reuse output tensors that are no longer
     referenced."""
+
+    graphs: int = _setting(
+        "TZERO_GRAPHS",
+        default=1,
+        kind=one_of(
+            ("0", 0, "never"),
+            ("1", 1, "unless a tool or a profiler watches launches"),
+            ("2", 2, "always"),
+        ),
+    )
+    """Whether hot launches on CUDA become CUDA graphs: 0 never, 1 unless a debugger, a sanitizer or
+    a profiler watches launches, 2 always."""
+
+    graphs_after: int = _setting("TZERO_GRAPHS_AFTER", default=32, kind=number(1))
+    """After how many replays of a plan, or launches of a kernel, they are hot."""
+
+    graphs_kept: int = _setting("TZERO_GRAPHS_KEPT", default=256, kind=number(0, "", "none"))
+    """How many CUDA graphs are kept; the least recently used is dropped first."""
+
+    graphs_memory: int = _setting("TZERO_GRAPHS_MEMORY", default=64, kind=number(0, "MiB", "none"))
+    """How many MiB of device memory CUDA graphs may take, as far as that is known."""
 
     compile_workers: int | None = _setting(
         "TZERO_COMPILE_WORKERS", default=None, kind=number(1), empty="one per core"
@@ -265,6 +290,15 @@ class Settings:
     )
     """How thoroughly a first call searches for the fastest of several configs."""
 
+    tune_when: str = _setting(
+        "TZERO_TUNE_WHEN",
+        default="background",
+        kind=one_word("background", "call", "asked"),
+    )
+    """Who searches for the fastest config for a shape that is not tuned, where one is tuned for
+    another: the background, while calls use the nearest; the first call with it, which waits; or
+    only `warmup` and `autotune`, when they are asked to."""
+
     tune_budget: int = _setting(
         "TZERO_TUNE_BUDGET", default=0, kind=number(0, "seconds", "no limit")
     )
@@ -346,6 +380,16 @@ def read(environ: Mapping[str, str]) -> Settings:
     """
     values: Changes = {variable.field: variable.read(environ) for variable in _VARIABLES}
     return Settings(**values)
+
+
+def launches_watched_by() -> str:
+    """Which variable says that a tool watches each launch of CUDA; empty for none.
+
+    >>> launches_watched_by()
+    ''
+    """
+    there = (name for name in _LAUNCH_WATCHERS if os.environ.get(name, "0") not in ("", "0"))
+    return next((f"{name} is set" for name in there), "")
 
 
 def names() -> tuple[str, ...]:

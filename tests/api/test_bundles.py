@@ -231,7 +231,6 @@ def test_no_program_is_run_to_make_a_key(
 CHANGES: dict[str, Any] = {
     "Triton": lambda patch: patch.setattr(backend.carried.triton_compile, "compiler_version", str),
     "tzero": lambda patch: patch.setattr(carried, "TZERO", "9.9"),
-    "Python": lambda patch: patch.setattr(carried.sys, "version_info", (3, 99)),
     "the features of the CPU": lambda patch: patch.setattr(carried, "cpu_features", lambda: "old"),
     "the C library": lambda patch: patch.setattr(
         carried.platform, "libc_ver", lambda: ("glibc", "2.1")
@@ -255,6 +254,29 @@ def test_what_an_object_depends_on_is_in_its_key(
         assert carried.content(written()) != before
     finally:
         carried._cpu_facts.cache_clear()
+
+
+@triton.constexpr_function
+def twice(n):
+    return 2 * n
+
+
+@triton.jit
+def widened(x, out, n, BLOCK: tl.constexpr):
+    WIDE: tl.constexpr = twice(BLOCK)
+    at = tl.program_id(0) * WIDE + tl.arange(0, WIDE)
+    tl.store(out + at, tl.load(x + at, mask=at < n), mask=at < n)
+
+
+def test_another_python_has_the_same_key_unless_it_runs_functions_of_the_kernel(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plain, run = carried.content(written(HOPPER)), carried.content(written(HOPPER, kernel=widened))
+    monkeypatch.setattr(carried.sys, "version_info", (3, 99))
+    assert carried.content(written(HOPPER)) == plain
+    assert carried.content(written(HOPPER, kernel=widened)) != run
+    assert "python" not in carried.facts_of(written())
+    assert carried.facts_of(written(kernel=widened))["python"] == "3.99"
 
 
 def test_a_key_has_no_path(tmp_path: Path) -> None:

@@ -30,6 +30,18 @@ class Model:
         return bytes(x)
 
 
+@tzero.jit
+def double(x: Any, n: int, BLOCK: int) -> None: ...
+
+
+@tzero.jit(do_not_specialize=["n"])
+def halve(x: Any, n: int) -> None: ...
+
+
+def helion_add(x: float, y: float) -> str:
+    return f"{x + y}"
+
+
 either = tzero.multi_kernel([scale.function, scale.function])
 
 
@@ -49,6 +61,15 @@ def right() -> None:
     scale.arguments(1)
     configured.autotune(1, effort="full", budget=3.0)
     configured.precompile(tzero.Spec((4,)))
+    double[(1,)](1, 2, BLOCK=64, num_warps=4)
+    double[lambda given: (given["n"], 2)](1, 2, BLOCK=64)
+    double.precompile(1, 2, BLOCK=64, grid=(1,)).wait()
+    halve.warmup(1, 2, grid=(1,))
+    reveal_type(tzero.helion.wrap(helion_add)(1.0, 2.0))  # str
+    reveal_type(tzero.helion.installed())  # bool
+    reveal_type(tzero.compile.service().stats().seconds)  # float
+    with tzero.measure.recording() as record:
+        reveal_type(record.dropped)  # int
 
 
 def wrong() -> None:
@@ -65,6 +86,12 @@ def wrong() -> None:
     scale.explain()  # call-arg
     abs(scale(1))  # arg-type
     configured.autotune(1, effort="much")  # arg-type
+    double(1, 2, BLOCK=64)  # operator
+    double["x"](1)  # index
+    double.precompiled()  # attr-defined
+    tzero.helion.install("all")  # call-arg
+    tzero.helion.wrap(helion_add)("1", 2.0)  # arg-type
+    tzero.events.observe()  # call-arg
 
 
 def annotated(one: tzero.Kernel[[int], str], other: tzero.Kernel[..., Any]) -> str:

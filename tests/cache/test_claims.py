@@ -412,3 +412,64 @@ def test_without_links_marks_are_created_exclusively(
     assert not other.swap("name", "", second, 60)
     assert other.swap("name", first, second, 60) and one.read("name") == second
     assert other.swap("name", second, "", 60) and one.read("name") == ""
+
+
+# -- a process that is silent ----------------------------------------------------------------------
+
+
+def marked(claims: Claims, name: str, holder: str, beat: int = 0, seen: str = "") -> str:
+    """Write the mark of another process."""
+    text = Mark(name, holder, beat).text
+    assert claims.board.swap(claims._prefix + digest_of(name), seen, text, LEASE)
+    return text
+
+
+def test_all_that_a_stopped_process_holds_is_taken_over_at_once(
+    make: Callable[..., Claims], clock: Clock
+) -> None:
+    claims = make()
+    marked(claims, "one", "elsewhere/7/99")
+    marked(claims, "two", "elsewhere/7/99")
+    marked(claims, "three", "elsewhere/8/99")
+    assert claims.claim(digest_of("one")) is None
+    clock.now += LEASE
+    assert held(claims.claim(digest_of("one")))
+    assert held(claims.claim(digest_of("two")))  # which is seen for the first time
+    assert claims.claim(digest_of("three")) is None  # another process's
+
+
+def test_a_process_that_was_stopped_for_a_while_is_waited_for_again(
+    make: Callable[..., Claims], clock: Clock
+) -> None:
+    claims = make()
+    for name in ("one", "two", "three", "four"):
+        seen = marked(claims, name, "elsewhere/7/99")
+        assert name in ("two", "three") or claims.claim(digest_of(name)) is None
+    clock.now += LEASE - 1
+    marked(claims, "four", "elsewhere/7/99", 1, seen)
+    assert claims.claim(digest_of("four")) is None
+    clock.now += 1
+    assert held(claims.claim(digest_of("one")))  # this lease ended
+    marked(claims, "four", "elsewhere/7/99", 2, Mark("four", "elsewhere/7/99", 1).text)
+    assert claims.claim(digest_of("four")) is None  # and this is a sign of life
+    assert claims.claim(digest_of("two")) is None
+    clock.now += LEASE
+    assert held(claims.claim(digest_of("two")))
+    clock.now += LEASE  # long ago
+    assert claims.claim(digest_of("three")) is None
+
+
+def test_after_a_takeover_the_next_look_is_soon(make: Callable[..., Claims], clock: Clock) -> None:
+    claims, other = make(), make()
+    seen = marked(claims, "one", "elsewhere/7/99")
+    assert claims.claim(digest_of("one")) is None
+    clock.now += LEASE - 5
+    assert claims.claim(digest_of("one")) is None
+    late = claims.pause(digest_of("one"))
+    renewed = marked(other, "one", "elsewhere/7/99", 1, seen)
+    assert claims.claim(digest_of("one")) is None
+    assert claims.pause(digest_of("one")) == late  # the same owner
+    taken = Mark("another", "elsewhere/8/99").text
+    assert other.board.swap(other._prefix + digest_of("one"), renewed, taken, LEASE)
+    assert claims.claim(digest_of("one")) is None
+    assert claims.pause(digest_of("one")) < late / 2

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from tests import warm
-from tzero import cli
 from tzero.api.bench import Measured
 from tzero.calls.compare import Row
+from tzero.cli import programs
 
 PROGRAM = """
 import sys
@@ -227,7 +227,7 @@ def test_rows_that_were_not_timed_and_one_run_are_in_the_table(
             "a_kernel_with_a_long_name_forward[grid]", 7, None, None, "a call fails: ValueError: x"
         ),
     ]
-    cli._show_bench(Measured(rows, [0.5, 0.6, 0.7], [0.4, 0.3, 0.2]))
+    programs.show_bench(Measured(rows, [0.5, 0.6, 0.7], [0.4, 0.3, 0.2]))
     shown = capsys.readouterr().out
     first = next(line for line in shown.splitlines() if "add" in line)
     assert first.split() == ["add", "12,000", "20.0", "2.0", "10.0", "40%", "replayed", "natively"]

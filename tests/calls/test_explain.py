@@ -353,4 +353,5 @@ def test_a_call_without_a_key_is_neither_a_hit_nor_a_miss(tier: int) -> None:
     assert str(kernel.explain(X, {1})).splitlines() == [
         f"of_option: no key, the host function runs (tier {tier})",
         "  not replayed: argument 'option' is or holds a set",
+        "  what to do: pass what the function reads of it; a dataclass of plain values works",
     ]

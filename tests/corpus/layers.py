@@ -1,12 +1,13 @@
 """A program that trains layers of flash-linear-attention and Liger Kernel for a few steps.
 
 It knows nothing of tzero: `test_programs.py` runs it as it is, and under ``python -m tzero run``.
-Enters: names of layers, or none for all. Leaves: for each, a line with the digest of its outputs
-and gradients.
+Enters: names of layers, or none for all, and ``--device cuda`` for a GPU. Leaves: for each, a line
+with the digest of its outputs and gradients.
 """
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import itertools
 import sys
@@ -76,7 +77,9 @@ def liger(name: str) -> nn.Module:
     whole = HEADS * WIDTH
 
     def loss(x: torch.Tensor) -> torch.Tensor:
-        return LigerCrossEntropyLoss()(x.flatten(0, 1), torch.arange(TOKENS) % whole)
+        return LigerCrossEntropyLoss()(
+            x.flatten(0, 1), torch.arange(TOKENS, device=x.device) % whole
+        )
 
     def diverging(inside: nn.Module) -> Callable[[torch.Tensor], torch.Tensor]:
         def divergence(x: torch.Tensor) -> torch.Tensor:
@@ -113,18 +116,18 @@ LAYERS: dict[str, Callable[[str], nn.Module]] = {
 }
 
 
-def train(name: str) -> str:
+def train(name: str, device: str) -> str:
     """Train a layer, and return the digest of what it computed."""
     torch.manual_seed(0)
-    layer = LAYERS[name](name)
+    layer = LAYERS[name](name).to(device)
     seen = hashlib.sha256()
     for _ in range(STEPS):
-        x = torch.randn(BATCH, TOKENS, HEADS * WIDTH, requires_grad=True)
+        x = torch.randn(BATCH, TOKENS, HEADS * WIDTH).to(device).requires_grad_()
         out = layer(x)
         out.square().sum().backward()
         for each in (out, x.grad, *(parameter.grad for parameter in layer.parameters())):
             if each is not None:
-                seen.update(each.detach().double().numpy().tobytes())
+                seen.update(each.detach().double().cpu().numpy().tobytes())
         with torch.no_grad():
             for parameter in layer.parameters():
                 if parameter.grad is not None:
@@ -133,14 +136,18 @@ def train(name: str) -> str:
     return seen.hexdigest()
 
 
-def main(names: list[str]) -> None:
+def main(given: list[str]) -> None:
     """Train layers. Autotuners take their first config: the fastest may differ from run to run."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--device", default="cpu")
+    options = parser.parse_args(given)
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     numbers = itertools.count()
     Autotuner._bench = lambda self, *args, config, **meta: [float(next(numbers))] * 3
-    for name in names or LAYERS:
-        print(f"{name}: {train(name)}")
+    for name in options.names or LAYERS:
+        print(f"{name}: {train(name, options.device)}")
 
 
 if __name__ == "__main__":

@@ -43,6 +43,7 @@ class Format:
     min_exponent: int = 0  # exponent of the smallest normal number
     largest: float = 0.0
     has_inf: bool = True
+    has_negative_zero: bool = True
 
     @property
     def numpy(self) -> np.dtype[Any]:
@@ -56,6 +57,8 @@ class Format:
         return {
             "fp8e4nv": "tl.float8e4nv",
             "fp8e5": "tl.float8e5",
+            "fp8e4b8": "tl.float8e4b8",
+            "fp8e5b16": "tl.float8e5b16",
             "fp16": "tl.float16",
             "bf16": "tl.bfloat16",
             "fp32": "tl.float32",
@@ -76,6 +79,16 @@ def _formats() -> dict[str, Format]:
     found += [
         Format("fp8e4nv", torch.float8_e4m3fn, tl.float8e4nv, "float", 8, 4, -6, 448.0, False),
         Format("fp8e5", torch.float8_e5m2, tl.float8e5, "float", 8, 3, -14, 57344.0),
+        Format(
+            *("fp8e4b8", torch.float8_e4m3fnuz, tl.float8e4b8, "float", 8, 4, -7, 240.0),
+            has_inf=False,
+            has_negative_zero=False,
+        ),
+        Format(
+            *("fp8e5b16", torch.float8_e5m2fnuz, tl.float8e5b16, "float", 8, 3, -15, 57344.0),
+            has_inf=False,
+            has_negative_zero=False,
+        ),
         Format("fp16", torch.float16, tl.float16, "float", 16, 11, -14, 65504.0),
         Format("bf16", torch.bfloat16, tl.bfloat16, "float", 16, 8, -126, 255 * 2.0**120),
         Format("fp32", torch.float32, tl.float32, "float", 32, 24, -126, float(np.finfo("f4").max)),
@@ -89,7 +102,7 @@ SIGNED = ("int8", "int16", "int32", "int64")
 UNSIGNED = ("uint8", "uint16", "uint32", "uint64")
 INTEGERS = SIGNED + UNSIGNED
 FLOATS = ("fp16", "bf16", "fp32", "fp64")
-FP8 = ("fp8e4nv", "fp8e5")
+FP8 = ("fp8e4nv", "fp8e5", "fp8e4b8", "fp8e5b16")
 NUMBERS = INTEGERS + FLOATS
 COLUMNS = tuple(FORMATS)
 
@@ -214,7 +227,8 @@ def round_to(values: Any, name: str, mode: str = "rtne", overflow: str = "ieee")
             np.isfinite(values), np.clip(rounded, -fmt.largest, fmt.largest), rounded
         )
     limit = fmt.largest if overflow == "saturate" else (np.inf if fmt.has_inf else np.nan)
-    return np.where(above, np.copysign(limit, values), rounded)
+    found = np.where(above, np.copysign(limit, values), rounded)
+    return found if fmt.has_negative_zero else np.where(found == 0, 0.0, found)
 
 
 def round_fraction(value: Fraction, name: str, mode: str = "rn") -> float:

@@ -19,13 +19,15 @@ Array = npt.NDArray[Any]
 
 class Format(NamedTuple):
     """A small binary float: mantissa and exponent bits, and the bits of its largest finite value,
-    of the result of overflow, and of a converted infinity."""
+    of the result of overflow, and of a converted infinity. In `fnuz` formats the bias is one higher
+    and there is no negative zero."""
 
     mantissa: int
     exponent: int
     largest: int
     overflow: int
     infinity: int
+    fnuz: bool = False
 
     @property
     def sign_bit(self) -> int:
@@ -33,7 +35,7 @@ class Format(NamedTuple):
 
     def magnitudes(self) -> npt.NDArray[np.float64]:
         """All finite values from 0 up, in the order of their bits, and one step beyond."""
-        bias = (1 << (self.exponent - 1)) - 1
+        bias = (1 << (self.exponent - 1)) - (not self.fnuz)
         bits = np.arange(self.largest + 2)
         field = bits >> self.mantissa
         fraction = (bits & ((1 << self.mantissa) - 1)) / (1 << self.mantissa)
@@ -45,6 +47,8 @@ F16 = Format(10, 5, 0x7BFF, 0x7C00, 0x7C00)
 BF16 = Format(7, 8, 0x7F7F, 0x7F80, 0x7F80)
 E4M3 = Format(3, 4, 0x7E, 0x7E, 0x7E)
 E5M2 = Format(2, 5, 0x7B, 0x7B, 0x7B)
+E4M3FNUZ = Format(3, 4, 0x7F, 0x7F, 0x7F, fnuz=True)
+E5M2FNUZ = Format(2, 5, 0x7F, 0x7F, 0x7F, fnuz=True)
 
 
 def encode(values: Array, to: Format, toward_zero: bool = False) -> npt.NDArray[np.int64]:
@@ -61,7 +65,8 @@ def encode(values: Array, to: Format, toward_zero: bool = False) -> npt.NDArray[
         up = (x > middle) | ((x == middle) & (low % 2 == 1))
         bits = np.where(low + up > to.largest, to.overflow, low + up)
     bits = np.where(np.isinf(x), to.infinity, bits)
-    bits = bits | np.where(np.signbit(values), to.sign_bit, 0)
+    signed = np.signbit(values) & ((bits != 0) | (not to.fnuz))
+    bits = bits | np.where(signed, to.sign_bit, 0)
     return np.where(np.isnan(values), -1, bits).astype(np.int64)
 
 

@@ -312,6 +312,18 @@ if hasattr(tl, "atomic_load"):
             late = tl.atomic_poll(flag_ptr, 5, timeout_ns=1000)
             tl.store(out_ptr + 2, late.to(tl.int32))
 
+    @triton.jit
+    def poll_block_kernel(flags_ptr, out_ptr, BLOCK: tl.constexpr):
+        at = tl.arange(0, BLOCK)
+        if tl.program_id(0) == 0:
+            tl.atomic_xchg(flags_ptr + at, at + 7, sem="release")
+        else:
+            seen = tl.atomic_poll(flags_ptr + at, at + 7)
+            late = tl.atomic_poll(
+                flags_ptr + at, tl.where(at % 2 == 0, at + 7, -1), timeout_ns=1000
+            )
+            tl.store(out_ptr + at, seen.to(tl.int32) * 2 + late.to(tl.int32))
+
 
 @pytest.mark.parametrize(
     "name",
@@ -337,3 +349,11 @@ def test_atomic_poll_waits_for_a_value_or_for_the_time() -> None:
     out = torch.full((3,), -1, dtype=torch.int32)
     poll_kernel[(2,)](flag, data, out)
     assert out.tolist() == [42, 1, 0]
+
+
+@pytest.mark.covers("tl.atomic_poll of a block", "int32")
+@pytest.mark.needs_triton("3.9")
+def test_atomic_poll_of_a_block_answers_for_each_element() -> None:
+    flags, out = torch.zeros(BLOCK, dtype=torch.int32), torch.zeros(BLOCK, dtype=torch.int32)
+    poll_block_kernel[(2,)](flags, out, BLOCK=BLOCK)
+    assert out.tolist() == [3, 2] * (BLOCK // 2)

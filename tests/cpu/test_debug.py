@@ -86,6 +86,17 @@ def test_device_print_of_a_matrix_shows_both_indices(capfd: pytest.CaptureFixtur
             assert re.search(rf"idx \( ?{i}, ?{j}\) cell ?: {4 * i + j}\.?0*$", out, re.MULTILINE)
 
 
+@triton.jit
+def print_range_kernel(BLOCK: tl.constexpr):
+    tl.device_print("i", tl.arange(0, BLOCK)[None, :])
+
+
+def test_device_print_aligns_indices(capfd: pytest.CaptureFixture[str]) -> None:
+    print_range_kernel[(1,)](BLOCK=128)
+    lines = capfd.readouterr().out.splitlines()
+    assert lines == [f"pid (0, 0, 0) idx (0, {i:3}) i: {i}" for i in range(128)]
+
+
 @triton.jit(debug=True)
 def assert_kernel(x_ptr, out_ptr, limit, BLOCK: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -206,6 +217,65 @@ def test_messages_may_hold_any_text_or_none() -> None:
     with pytest.raises(KernelAssertion) as caught:
         two_asserts_kernel[(1,)](5, -7)
     assert caught.value.message == ""
+
+
+@triton.jit
+def arithmetic_kernel(x_ptr, y_ptr, out_ptr, HOW: tl.constexpr):
+    x, y = tl.load(x_ptr), tl.load(y_ptr)
+    if HOW == "add":
+        z = x + y  # the checked sum
+    elif HOW == "sub":
+        z = x - y
+    else:
+        z = x * y
+    tl.store(out_ptr, z)
+
+
+@pytest.mark.parametrize(
+    ("how", "x", "y", "dtype"),
+    [
+        ("add", 2**31 - 1, 1, torch.int32),
+        ("add", -(2**15), -1, torch.int16),
+        ("add", 255, 1, torch.uint8),
+        ("sub", -(2**31), 1, torch.int32),
+        ("sub", 0, 1, torch.uint32),
+        ("mul", 2**16, -(2**16), torch.int32),
+    ],
+)
+def test_overflow_raises_when_debugging_and_wraps_otherwise(
+    how: str, x: int, y: int, dtype: torch.dtype
+) -> None:
+    args = [torch.tensor([each], dtype=dtype) for each in (x, y, 0)]
+    exact = {"add": x + y, "sub": x - y, "mul": x * y}[how]
+    with pytest.raises(RuntimeError, match=f"overflow detected for operation {how}") as caught:
+        arithmetic_kernel[(1,)](*args, HOW=how, debug=True)
+    assert isinstance(caught.value, KernelAssertion)
+    if how == "add":
+        assert caught.value.line == line_of(__file__, "the checked sum")
+    for options in ({}, {"debug": True, "sanitize_overflow": False}):
+        arithmetic_kernel[(1,)](*args, HOW=how, **options)
+        bits = 8 * dtype.itemsize
+        assert (args[2].item() - exact) % 2**bits == 0
+
+
+@triton.jit(debug=True)
+def sums_kernel(x_ptr, out_ptr, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + at)
+    tl.store(out_ptr + at, tl.cumsum(x))
+    tl.store(out_ptr + BLOCK, tl.sum(x))
+    tl.store(out_ptr + BLOCK + 1 + at, tl.sort(x))
+
+
+def test_overflow_is_checked_inside_reductions() -> None:
+    x, out = torch.arange(BLOCK, 0, -1, dtype=torch.int32), torch.zeros(2 * BLOCK + 1).int()
+    sums_kernel[(1,)](x, out, BLOCK=BLOCK)
+    assert torch.equal(out[:BLOCK], x.cumsum(0).int())
+    assert out[BLOCK] == x.sum()
+    assert torch.equal(out[BLOCK + 1 :], x.flip(0))
+    x[5] = 2**31 - 3
+    with pytest.raises(KernelAssertion, match="int32 overflow detected for operation add"):
+        sums_kernel[(1,)](x, out, BLOCK=BLOCK)
 
 
 @triton.jit

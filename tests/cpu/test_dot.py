@@ -140,7 +140,9 @@ def test_products_of_many_shapes(m: int, n: int, k: int) -> None:
     assert_same(product(a, b, "fp32"), a @ b)
 
 
-@pytest.mark.parametrize("pair", [covered("tl.dot (two fp8 formats)", *FP8, args=(FP8,))])
+@pytest.mark.parametrize(
+    "pair", [covered("tl.dot (two fp8 formats)", *p, args=(p,)) for p in (FP8[:2], FP8[2:])]
+)
 def test_operands_of_two_fp8_formats(pair: tuple[str, str]) -> None:
     a, b = small((16, 32), 103), small((32, 16), 104)
     c = empty((16, 16), "fp32")

@@ -13,7 +13,7 @@ BLOCK = 64
 DTYPES = [
     torch.bool, torch.int8, torch.uint8, torch.int16, torch.uint16, torch.int32, torch.uint32,
     torch.int64, torch.uint64, torch.float16, torch.bfloat16, torch.float32, torch.float64,
-    torch.float8_e4m3fn, torch.float8_e5m2,
+    torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz,
 ]  # fmt: skip
 
 
@@ -32,6 +32,18 @@ def random_bytes(n: int, dtype: torch.dtype) -> torch.Tensor:
 
 def same_bytes(a: torch.Tensor, b: torch.Tensor) -> bool:
     return torch.equal(a.contiguous().view(torch.uint8), b.contiguous().view(torch.uint8))
+
+
+@triton.jit
+def constant_kernel(x_ptr: tl.const, out_ptr, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    tl.store(out_ptr + at, tl.load(x_ptr + at) + tl.load(x_ptr))
+
+
+def test_pointers_may_be_constant() -> None:
+    x, out = torch.arange(BLOCK) + 1.5, torch.zeros(BLOCK)
+    constant_kernel[(1,)](x, out, BLOCK=BLOCK)
+    assert torch.equal(out, x + 1.5)
 
 
 @triton.jit

@@ -16,7 +16,18 @@ import pytest
 import torch
 
 from tests.cpu.cloops import RUNTIME, Array, Loop, Loops, loop, source
-from tests.cpu.exact import BF16, E4M3, E5M2, F16, Format, boundaries, encode, ulps
+from tests.cpu.exact import (
+    BF16,
+    E4M3,
+    E4M3FNUZ,
+    E5M2,
+    E5M2FNUZ,
+    F16,
+    Format,
+    boundaries,
+    encode,
+    ulps,
+)
 from tzero.cpu import toolchain
 
 WIDTHS = (8, 16, 32, 64)
@@ -25,6 +36,8 @@ NARROW: dict[str, tuple[Format, str, torch.dtype]] = {
     "bf16": (BF16, "u16", torch.bfloat16),
     "e4m3": (E4M3, "u8", torch.float8_e4m3fn),
     "e5m2": (E5M2, "u8", torch.float8_e5m2),
+    "e4m3fnuz": (E4M3FNUZ, "u8", torch.float8_e4m3fnuz),
+    "e5m2fnuz": (E5M2FNUZ, "u8", torch.float8_e5m2fnuz),
 }
 FUNCTIONS = ("exp", "exp2", "log", "log2", "sin", "cos", "tanh", "erf", "sqrt", "rsqrt")
 MATH = (*FUNCTIONS, "floor", "ceil", "abs", "tan")
@@ -148,7 +161,9 @@ def test_narrowing_is_exact_at_every_boundary(
     number = want >= 0
     differ = np.flatnonzero(number & (got != want))
     assert differ.size == 0, [(values[i], hex(got[i]), hex(want[i])) for i in differ[:5]]
-    if narrow in ("e4m3", "e5m2"):
+    if to.fnuz:
+        assert (got[~number] == 0x80).all()
+    elif narrow in ("e4m3", "e5m2"):
         assert (got[~number] == 0x7F).all()
     else:
         assert ((got[~number] & (to.sign_bit - 1)) > to.infinity).all()

@@ -168,6 +168,25 @@ def test_a_sum_is_taken_in_the_dtype_asked_for(dtype: str, wide: str) -> None:
     assert array(y)[0] == x.sum()
 
 
+@triton.jit
+def plane_kernel(x_ptr, y_ptr, A: tl.constexpr, B: tl.constexpr, AXIS: tl.constexpr):
+    x = tl.load(x_ptr + tl.arange(0, A)[:, None] * B + tl.arange(0, B)[None, :])
+    tl.store(y_ptr + tl.arange(0, A * B // x.shape[AXIS]), tl.sum(x, AXIS))
+
+
+@pytest.mark.parametrize("shape", [(1024, 4), (4, 1024), (64, 64), (1024, 1)])
+@pytest.mark.parametrize(
+    ("dtype", "axis"),
+    [covered("sums rounded once", d, args=(d, a)) for d in ("fp16", "bf16") for a in (0, 1)],
+)
+def test_narrow_sums_are_rounded_once(dtype: str, axis: int, shape: tuple[int, int]) -> None:
+    """Sums of integers, exact in fp32. One that is rounded in every step stops growing."""
+    x = np.random.default_rng(49).integers(1, 8, shape).astype(np.float64)
+    y = empty(x.size // shape[axis], dtype)
+    plane_kernel[(1,)](tensor(x, dtype), y, A=shape[0], B=shape[1], AXIS=axis)
+    assert_same(array(y), round_to(x.sum(axis), dtype))
+
+
 # -- NaNs and ties --------------------------------------------------------------------------------
 
 

@@ -56,6 +56,24 @@ def scan(function: np.ufunc, x: Array, axis: int, reverse: bool, dtype: object =
     return np.flip(found, axis) if reverse else found
 
 
+@triton.jit
+def cumsum_kernel(x_ptr, y_ptr, A: tl.constexpr, B: tl.constexpr, AXIS: tl.constexpr):
+    at = tl.arange(0, A)[:, None] * B + tl.arange(0, B)[None, :]
+    tl.store(y_ptr + at, tl.cumsum(tl.load(x_ptr + at), AXIS))
+
+
+@pytest.mark.parametrize("shape", [(1024, 2), (2, 1024)])
+@pytest.mark.parametrize(
+    ("dtype", "axis"),
+    [covered("scans rounded once", d, args=(d, a)) for d in ("fp16", "bf16") for a in (0, 1)],
+)
+def test_narrow_scans_are_rounded_once(dtype: str, axis: int, shape: tuple[int, int]) -> None:
+    x = np.random.default_rng(60).integers(1, 8, shape).astype(np.float64)
+    y = empty(shape, dtype)
+    cumsum_kernel[(1,)](tensor(x, dtype), y, A=shape[0], B=shape[1], AXIS=axis)
+    assert_same(array(y), round_to(x.cumsum(axis), dtype))
+
+
 SCANS = ("tl.cumsum", "tl.cumprod")
 # Each dtype along one axis and in one direction, in rotation; fp32 in all of them.
 TURNS = [(d, i % 3, bool(i & 1)) for i, d in enumerate(NUMBERS)]

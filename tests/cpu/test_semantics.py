@@ -158,13 +158,17 @@ def test_a_product_and_a_sum_in_fp32_round_once_or_twice_and_no_other_way() -> N
 
 
 def fp8_decode(code: int, dtype: str) -> float:
-    """One byte by the definition of the format (OCP 8-bit floating point)."""
-    mantissa_bits = 3 if dtype == "fp8e4nv" else 2
-    bias = 7 if dtype == "fp8e4nv" else 15
+    """One byte by the definition of the format (OCP 8-bit floating point, and the formats without
+    infinities and negative zero, whose exponent bias is one higher)."""
+    mantissa_bits = 3 if "e4" in dtype else 2
+    bias = {"fp8e4nv": 7, "fp8e5": 15, "fp8e4b8": 8, "fp8e5b16": 16}[dtype]
     sign = -1.0 if code & 0x80 else 1.0
     exponent, mantissa = (code & 0x7F) >> mantissa_bits, code & ((1 << mantissa_bits) - 1)
     if dtype == "fp8e4nv":
         if code & 0x7F == 0x7F:
+            return np.nan
+    elif dtype in ("fp8e4b8", "fp8e5b16"):
+        if code == 0x80:
             return np.nan
     elif exponent == 31:
         return sign * np.inf if mantissa == 0 else np.nan
@@ -223,6 +227,30 @@ def test_fp8_saturates_above_its_largest_number(dtype: str) -> None:
     )
     want = np.where(np.isnan(x), np.nan, round_to(np.clip(x, -largest, largest), dtype))
     assert_same(array(result(found, "fp8")), want)
+
+
+FP8_ARITHMETIC = {
+    "x + y": np.add,
+    "x - y": np.subtract,
+    "x * y": np.multiply,
+    "x / y": np.divide,
+    "-x": lambda x, y: -x,
+    "tl.abs(x)": lambda x, y: np.abs(x),
+    "tl.maximum(x, y)": np.maximum,
+    "tl.where(x < y, x, y)": np.minimum,
+}
+
+
+@pytest.mark.parametrize("dtype", [covered("fp8 arithmetic", d, args=(d,)) for d in FP8])
+def test_fp8_arithmetic_is_exact_but_for_one_rounding(dtype: str) -> None:
+    numbers = np.array([fp8_decode(code, dtype) for code in range(256)])
+    numbers = numbers[np.isfinite(numbers) & (numbers != 0)]
+    x, y = np.random.default_rng(61).choice(numbers, (2, 1024))
+    inputs = {"x": tensor(x, dtype), "y": tensor(y, dtype)}
+    found = evaluate(inputs, {text: Row(text, dtype) for text in FP8_ARITHMETIC})
+    for text, exact in FP8_ARITHMETIC.items():
+        want = round_to(round_to(exact(x, y), "fp32"), dtype, overflow="saturate")
+        assert_same(array(result(found, text)), want, text)
 
 
 # -- integers -------------------------------------------------------------------------------------

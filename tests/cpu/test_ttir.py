@@ -140,6 +140,7 @@ def test_text_that_is_not_generic_is_refused() -> None:
         ("!tt.ptr<f16>", (), "ptr", "f16"),
         ("!tt.ptr<f16, 1>", (), "ptr", "f16"),
         ("tensor<8x!tt.ptr<f8E4M3FN>>", (8,), "ptr", "f8E4M3FN"),
+        ('tensor<8x!tt.ptr<f32, "constant">>', (8,), "ptr", "f32"),
         ("!tt.ptr<!tt.ptr<i32>>", (), "ptr", "ptr"),
     ],
 )

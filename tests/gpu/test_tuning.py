@@ -127,3 +127,27 @@ def test_what_is_shipped_names_the_class_of_the_device(tmp_path: Path) -> None:
     major, minor = torch.cuda.get_device_capability()
     (entry,) = tzero.ship(tmp_path / "pretuned.json", [made]).entries
     assert entry.hardware == f"cuda:sm_{major}{minor}"
+
+
+def test_a_new_shape_is_tuned_in_the_background_while_graphs_are_captured() -> None:
+    with settings.override(tune_when="background"):
+        made = tzero.kernel(configs=[SMALL, LARGE])(product)
+        check(made, *inputs(1024))
+        a, b = inputs(768)
+        with tzero.pause_tuning():
+            check(made, a, b)
+            bound = made.bind(a, b)
+            assert bound.choice is not None and bound.choice.how == "nearest"
+        x = torch.zeros(1000, device="cuda")
+        captured = 0
+        while not tzero.wait_for_tuning(0.02):
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):  # a copy to the host meanwhile would be an error
+                x.add_(1)
+            graph.replay()
+            captured += 1
+        torch.cuda.synchronize()
+        assert captured and x[0].item() == captured
+        assert bound.choice.how == "tuned" and "in the background" in bound.choice.why
+        assert bound.config == LARGE
+        check(made, a, b)

@@ -206,7 +206,7 @@ WRONG: list[tuple[Path, Any, str]] = [
     (
         ("steps", 4, "details", "binary", "moves", 0, "type"),
         len(native.PARAMETER_TYPES),
-        r"MoveDescription\.type must be from 0 to 13, not 14",
+        r"MoveDescription\.type must be from 0 to 14, not 15",
     ),
     (("steps", 6, "details", "keywords"), ("a", "b", "c"), "the names of the last of args"),
     (("result", "kind"), -1, r"ValueDescription\.kind must be from 0 to 8, not -1"),

@@ -1,8 +1,9 @@
-"""Generates the reference pages of the docs from the source: settings, errors and public names.
+"""Generates the reference pages of the docs from the source: settings, errors, public names, the
+command line, and what to change in fallbacks.
 
-Enters: the fields of `Settings`, the classes of `tzero.errors`, and the names that `tzero` offers.
-Leaves: docs/settings.md, docs/errors.md and docs/api.md. It must not know what any of them means:
-that is said in the source.
+Enters: the fields of `Settings`, the classes of `tzero.errors`, the names that `tzero` offers, the
+commands, and the table of `tzero.cures`. Leaves: pages in docs/, and a table in docs/fallbacks.md.
+It must not know what any of them means: that is said in the source.
 
     python -m tests.unit.reference            rewrite the pages
 """
@@ -14,11 +15,16 @@ import doctest
 import inspect
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+import typer
 
 import tzero
-from tzero import errors, settings
+from bench.pages import with_tables
+from tzero import cli, errors, settings
+from tzero.cures import CURES
 
-__all__ = ["PAGES", "ROOT", "main"]
+__all__ = ["FALLBACKS", "PAGES", "ROOT", "fallbacks_page", "main"]
 
 ROOT = Path(__file__).parents[2]
 _WRITTEN = "<!-- Written by `make docs` from the source. -->"
@@ -58,13 +64,13 @@ def settings_page() -> Iterator[str]:
     yield "# Settings"
     yield _WRITTEN
     yield _SETTINGS.strip()
-    rows = ["| variable | field | values | not set |  |", "|---|---|---|---|---|"]
+    rows = ["| variable, field | what it does | values | not set |", "|---|---|---|---|"]
     said = meanings()
     for each in settings._VARIABLES:
         names = ", else ".join(f"`{name}`" for name in each.names)
         values = "; ".join(each.kind.texts)
         meaning = said[each.field].replace("``", "`")
-        rows.append(f"| {names} | `{each.field}` | {values} | {each.empty} | {meaning} |")
+        rows.append(f"| {names}<br>`{each.field}` | {meaning} | {values} | {each.empty} |")
     yield "\n".join(rows)
 
 
@@ -115,7 +121,7 @@ _MODULES = (
     "backends",
 )
 _GROUPS = {
-    "Kernels": ("kernel", "jit", "multi_kernel", "Kernel", "BoundKernel"),
+    "Kernels": ("kernel", "jit", "multi_kernel", "Kernel", "BoundKernel", "JitKernel"),
     "Whole programs": ("install", "uninstall", "installed"),
     "What counts in a key": ("ConstExpr", "specialize", "constant"),
     "Configs and tuning": ("Config", "Space", "ship", "pretuned"),
@@ -144,9 +150,102 @@ def api_page() -> Iterator[str]:
         yield f"::: {getattr(tzero, name).__name__}\n{_PART}"
 
 
+# -- the command line ------------------------------------------------------------------------------
+
+_COMMANDS = """
+`tzero`, or `python -m tzero`. `-h` says what a command takes, `--version` which tzero it is. Every
+command prints JSON with `--json`. Colours are left out where `NO_COLOR` is set, and where stdout is
+no terminal. `tzero --install-completion` teaches your shell to complete commands and options.
+"""
+_EXIT = """
+| code | meaning |
+|---|---|
+"""
+
+
+def command_line_page() -> Iterator[str]:
+    yield "# Command line"
+    yield _WRITTEN
+    yield _COMMANDS.strip()
+    yield "## Exit codes"
+    yield _EXIT.strip() + "\n" + "\n".join(_exit_codes())
+    for path, command in _commands(typer.main.get_command(cli.app)):
+        yield f"## {path}"
+        yield (command.help or "").replace("``", "`")
+        arguments = [each for each in command.params if each.param_type_name == "argument"]
+        words = [_argument(each) for each in arguments]
+        yield f"    {' '.join([path, '[options]', *words])}"
+        rows = [
+            f"| `{name}` | {_help(each)} |" for each, name in zip(arguments, words, strict=True)
+        ]
+        rows += [
+            f"| {_names(each)} | {_help(each)} |" for each in command.params if _is_shown(each)
+        ]
+        yield "\n".join(["| | |", "|---|---|", *rows])
+
+
+def _exit_codes() -> Iterator[str]:
+    """The rows of the table in the docstring."""
+    table = (cli.__doc__ or "").split(f"{'=' * 4}  {'=' * 77}\n")[2]
+    rows: list[list[str]] = []
+    for line in table.splitlines():
+        if line[:1].strip():
+            rows.append(line.split(None, 1))
+        else:
+            rows[-1][1] += f" {line.strip()}"
+    yield from (f"| {code} | {words.replace('``', '`')} |" for code, words in rows)
+
+
+def _commands(group: Any, path: str = "tzero") -> Iterator[tuple[str, Any]]:
+    for name, each in getattr(group, "commands", {}).items():
+        if hasattr(each, "commands"):
+            yield from _commands(each, f"{path} {name}")
+        else:
+            yield f"{path} {name}", each
+
+
+def _argument(argument: Any) -> str:
+    return f"{(argument.name or '').upper()}{'...' if argument.nargs == -1 else ''}"
+
+
+def _names(option: Any) -> str:
+    return ", ".join(f"`{each}`" for each in option.opts)
+
+
+def _help(parameter: Any) -> str:
+    words = (parameter.help or "").replace("|", "\\|")
+    default = parameter.default
+    if default is None or default is False or callable(default) or parameter.required:
+        return words
+    return f"{words} Default: `{default}`."
+
+
+def _is_shown(option: Any) -> bool:
+    return option.param_type_name == "option" and "--help" not in option.opts
+
+
+# -- fallbacks -------------------------------------------------------------------------------------
+
+FALLBACKS = ROOT / "docs" / "fallbacks.md"
+
+
+def fallbacks_page() -> str:
+    """The page with its table of reasons."""
+    rows = ["| what falls back | why | what to change |", "|---|---|---|"]
+    for each in CURES:
+        passes = " (it passes)" if each.passes else ""
+        rows.append(f"| {each.kind}{passes} | {each.why} | {each.change} |")
+    return with_tables(FALLBACKS.read_text(), "tests.unit.reference", "\n".join(rows))
+
+
 # -- writing ---------------------------------------------------------------------------------------
 
-PAGES = {"settings": settings_page, "errors": errors_page, "api": api_page}
+PAGES = {
+    "settings": settings_page,
+    "errors": errors_page,
+    "api": api_page,
+    "command-line": command_line_page,
+}
 
 
 def text_of(name: str) -> str:
@@ -160,6 +259,7 @@ def path_of(name: str) -> Path:
 def main() -> None:
     for each in PAGES:
         path_of(each).write_text(text_of(each))
+    FALLBACKS.write_text(fallbacks_page())
 
 
 if __name__ == "__main__":

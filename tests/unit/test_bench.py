@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import fleet, record, serving, simulation, table, text
+from bench import fleet, record, serving, shipped, simulation, table, text
 from bench.__main__ import options
 from bench.headline import HEADLINES, chosen
 from bench.measure import Effort, Loop, Spread, compare, spread
@@ -309,6 +309,9 @@ def test_ids_are_the_ones_that_were_published() -> None:
         *("install.heuristics.19", "install.heuristics.58", "install.three.58"),
         *(f"install.compiled.{count}" for count in (0, 19, 58)),
         *("install.tuples", "install.descriptors"),
+        *("cuda.install.tuples", "cuda.install.descriptors"),
+        *(f"cuda.install.compiled.{count}" for count in (0, 19, 58)),
+        *("cuda.install.fla.chunk_gla", "cuda.install.fla.fused_recurrent_gla"),
         *(f"cuda.install.{how}.{count}" for how in ("plain", "tuned") for count in (0, 19, 58)),
         *("cuda.install.heuristics.19", "cuda.install.heuristics.58"),
         "plan.torch.2",
@@ -320,6 +323,9 @@ def test_ids_are_the_ones_that_were_published() -> None:
         *(f"cuda.plan.{count}" for count in (2, 8, 16)),
         *(f"cuda.plan.{what}.{n}" for what in ("pooled", "cycling") for n in (2, 8, 16)),
         "cuda.plan.launches.5",
+        *(f"cuda.graphs.{which}" for which in ("pooled.1", "fresh.1", "jit.1")),
+        *(f"cuda.graphs.{which}" for which in ("fresh.5", "fresh.20")),
+        *(f"cuda.graphs.{which}" for which in ("cycling.1", "cycling.5", "mixed.5")),
         *(
             f"{device}sizes.{what}.{count}{five}"
             for what in ("new", "same")
@@ -355,6 +361,7 @@ def test_ids_are_the_ones_that_were_published() -> None:
         *[0.5] * 3,
         *(1.25, 1.5, 1.8),
         *(*[0.06] * 3, *[0.12] * 3, *[0.15] * 3, *[0.3] * 3, *[0.1] * 2),
+        *(*[0.1] * 2, *[0.3] * 3, *[1 / 1.8] * 2),
         *(1.25, 1.4, 1.7, *[0.6e-6] * 3, *[0.5e-6] * 2),
         0.75,
         *[1 / 6] * 3,
@@ -365,13 +372,14 @@ def test_ids_are_the_ones_that_were_published() -> None:
         *(1.15, 1.5, 1.8),
         *(1.6, 2.2, 2.6),
         1.25,
+        *(0.9, 1.15, 0.95, 0.45, 0.35, 0.95, 0.5, 1.0),
         *[1.3] * 12,
         *[1.1] * 12,
         *(1e-3, 1e-3, 20e6, 20e6),
         *(0.3e-6, 1.0, *[0.3e-6] * 3),
         *[1 / 4] * 8,
         *[0.15] * 3,
-        *(0.3, 0.2, 0.15),
+        *(0.18, 0.13, 0.1),
         *(1 / 1.8, 1 / 1.5, 200e-6, 1.5e-3, 150e-3, 1.2, 400e6, 1.25),
         *(2e-6, 2.0),
         *[*[1 / 0.95, 1 / 0.85] * 3, 1 / 1.6] * 2,
@@ -421,6 +429,15 @@ def test_a_simulated_fleet_compiles_each_kernel_once_and_sends_it_to_each_node()
     assert slow["warm"] > found["warm"]
 
 
-def test_the_page_on_serving_has_the_recorded_table() -> None:
+def test_the_page_on_serving_has_the_recorded_tables() -> None:
     page = serving.PAGE.read_text(encoding="utf-8")
     assert serving.page(page) == page, "run `python -m bench.serving --table`"
+    assert shipped.page(page) == page, "run `python -m bench.shipped --table`"
+
+
+def test_a_bundle_that_was_built_without_a_gpu_compiles_nothing_on_one() -> None:
+    found = json.loads(shipped.RECORD.read_text(encoding="utf-8"))
+    bundle = found["rows"]["bundle"]
+    assert (bundle["compiled"], bundle["requests"]) == (0, 0)
+    assert not {"gcc", "clang", "cc", "ptxas"}.intersection(bundle["started"])
+    assert found["built"]["python"] != found["versions"]["python"]

@@ -14,6 +14,9 @@ from tests.briefly import tune_briefly
 ROOT = Path(__file__).parents[2]
 PAGES = [
     "docs/quickstart.md",
+    "docs/tutorial.md",
+    "docs/reports.md",
+    "docs/performance.md",
     "docs/troubleshooting.md",
     "docs/how-a-call-works.md",
     "docs/sizes.md",

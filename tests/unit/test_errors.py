@@ -190,6 +190,7 @@ def test_a_copy_shares_no_mutable_state() -> None:
 
 def test_errors_are_also_the_built_in_exceptions_that_fit() -> None:
     assert issubclass(errors.KernelAssertion, AssertionError)
+    assert issubclass(errors.KernelAssertion, RuntimeError)
     assert issubclass(errors.OutOfBounds, IndexError)
     assert issubclass(errors.InvalidSetting, ValueError)
     assert all(isinstance(error, TzeroError) for error in ERRORS)

@@ -138,3 +138,17 @@ def test_a_name_cannot_forge_lines_of_the_log(
     (record,) = caplog.records
     assert record.getMessage() == f"{logged}: compile: as {logged}"
     assert seen[0].kernel == kernel  # observers get the name as it is
+
+
+def test_an_observer_without_calls_leaves_them_native_and_gets_the_rest() -> None:
+    told: list[Event] = []
+    with observe(told.append, calls=False):
+        assert not watched()
+        emit(Event("hit", "add"))
+        emit(MISS)
+        with observe(lambda _: None):
+            assert watched()
+            emit(Event("launch", "add"))
+        assert not watched()
+    emit(MISS)
+    assert told == [MISS]

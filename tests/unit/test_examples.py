@@ -17,10 +17,13 @@ SHOWN = {
     "softmax": "replayed natively",
     "layer_norm": "3 replayed natively",
     "attention": "sizes: any q.size(1)",
+    "decode": "the same logits",
     "tuning": "BLOCK",
     "cpp_kernel": "launch clamp",
     "cuda_kernel": "launch saxpy",
     "helion_kernel": "replayed natively",
+    "serving": "5 requests answered while sealed",
+    "reported": "scaled: [3.0, 3.0, 3.0]; 1000 calls as written",
     "whole_program": "after 100 steps: [-7.7935, -7.7935, -7.7935]",
 }
 

@@ -19,9 +19,9 @@ SOURCE = Path(tzero.__file__).parent
 
 # Bottom to top: a package or root module may import those in the lines above its own.
 LAYERS = """
-errors  locks  setting_kinds
+errors  locks  setting_kinds  shown
 settings  events  measure  config  moved  versions  ownership  _native
-counts  fallbacks  logs  sealed
+counts  cures  fallbacks  logs  sealed
 processes  scratch
 cpu  cache
 compile

@@ -43,7 +43,7 @@ def test_warnings_are_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_all_kinds_can_be_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert len(told(capsys, "all")) == len(logs.KINDS) == 8
+    assert len(told(capsys, "all")) == len(logs.KINDS) == 9
 
 
 def test_calls_are_not_watched_unless_hits_or_launches_are_asked_for(

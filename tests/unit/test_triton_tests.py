@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import math
 from pathlib import Path
 
-from tools.triton_tests import Outcome, Summary, _outcomes, is_chosen, without_numbers
+from tools.triton_tests import (
+    Outcome,
+    Part,
+    Summary,
+    _outcomes,
+    compare,
+    is_chosen,
+    without_numbers,
+)
 
 TESTS = """
 import os, time
@@ -60,7 +69,7 @@ def test_every_way_for_a_test_to_end_is_an_outcome(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     (folder.parent / "conftest.py").write_text(CONFTEST)
     (folder / "test_some.py").write_text(TESTS)
-    found = _outcomes(given(tmp_path), tmp_path, folder / "test_some.py", False)
+    found = _outcomes(given(tmp_path), tmp_path, Part(folder / "test_some.py"), False)
     words = {test.rpartition("::test_")[2]: str(outcome) for test, outcome in found.items()}
     assert words == {
         **{f"that_passes[{n}]": "passed" for n in range(3)},
@@ -72,9 +81,23 @@ def test_every_way_for_a_test_to_end_is_an_outcome(tmp_path: Path) -> None:
         "that_cannot_start": "setup, failed: OSError: broken",
     }
     (folder / "test_other.py").write_text("import nowhere_to_be_found")
-    (found,) = _outcomes(given(tmp_path), tmp_path, folder / "test_other.py", False).values()
+    (found,) = _outcomes(given(tmp_path), tmp_path, Part(folder / "test_other.py"), False).values()
     assert found.word == "not collected"
     assert "nowhere_to_be_found" in found.error
+
+
+def test_parts_of_a_file_run_at_once_and_stop_in_time(tmp_path: Path) -> None:
+    folder = tmp_path / "python" / "test" / "unit" / "language"
+    folder.mkdir(parents=True)
+    (folder.parents[1] / "conftest.py").write_text(CONFTEST)
+    (folder / "test_some.py").write_text(TESTS)
+    options = {"jobs": 2, "file": None, "most": math.inf}
+    whole = compare(given(tmp_path, **options), tmp_path)
+    assert (sum(whole.words.values()), whole.words["passed"], whole.differing) == (9, 3, {})
+    # A process begins at least one test: what takes long is in one of the two parts.
+    early = compare(given(tmp_path, **{**options, "most": 0.5}), tmp_path)
+    assert 0 < sum(early.words.values()) < 9 and not early.differing
+    assert not compare(given(tmp_path, **{**options, "most": -1.0}), tmp_path).words
 
 
 def test_a_share_is_the_same_each_time_and_has_its_size() -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch._C import _autograd, _profiler
 
-__all__ = ["configure"]
+__all__ = ["configure", "switches"]
 
 
 def configure(native: ModuleType) -> str:
@@ -34,6 +34,13 @@ def configure(native: ModuleType) -> str:
         return "native code reads wrongly whether a profiler looks at a thread"
     native.configure_profilers(_profiler._RecordFunctionFast)
     return ""
+
+
+def switches() -> dict[str, Any] | None:
+    """The names of the module that says, by `_is_profiler_enabled`, whether a profiler is on in any
+    thread; None in a torch that does not say. A profiler of the GPU alone has no callbacks."""
+    names = vars(torch.autograd.profiler)
+    return names if names.get("_is_profiler_enabled") is False else None
 
 
 def _agree(native: ModuleType) -> bool:

@@ -31,6 +31,7 @@ __all__ = [
     "CompiledKernel",
     "Config",
     "all_kwargs",
+    "around_subscripts",
     "compiled_is_known",
     "configs_are_known",
     "every_config",
@@ -188,18 +189,38 @@ def subscripted(
         with subscripted(lambda kernel, grid, args, kwargs: print(kernel.__name__)):
             add_kernel[(1,)](x, y, out, 64)
     """
-    kind, name = ENTRIES["subscript"]
-    with _lock:
-        inner = vars(kind)[name]
 
-    def subscript(self: Any, grid: Any) -> Any:
-        launch = inner.__get__(self, type(self))(grid)
-
+    def around(kernel: Any, grid: Any, launch: Any) -> Any:
         def noted(*args: Any, **kwargs: Any) -> Any:
-            note(self, grid, args, kwargs)
+            note(kernel, grid, args, kwargs)
             return launch(*args, **kwargs)
 
         return noted
+
+    with around_subscripts(around):
+        yield
+
+
+Around = Callable[[Any, Any, Callable[..., Any]], Callable[..., Any]]
+"""Takes a kernel, a grid and the function that ``kernel[grid]`` returns; returns another one."""
+
+
+@contextmanager
+def around_subscripts(around: Around, kind: type = KernelInterface) -> Iterator[None]:
+    """Let ``kernel[grid]`` return what `around` makes of it, until the block ends, for kernels
+    whose class has its ``[]`` from `kind`.
+
+    ::
+
+        with around_subscripts(lambda kernel, grid, launch: functools.partial(timed, launch)):
+            add_kernel[(1,)](x, y, out, 64)
+    """
+    name = ENTRIES["subscript"][1]
+    with _lock:
+        own, inner = vars(kind).get(name), getattr(kind, name)
+
+    def subscript(self: Any, grid: Any) -> Any:
+        return around(self, grid, inner.__get__(self, type(self))(grid))
 
     with _lock:
         setattr(kind, name, subscript)
@@ -208,7 +229,10 @@ def subscripted(
     finally:
         with _lock:
             if vars(kind)[name] is subscript:
-                setattr(kind, name, inner)
+                if own is None:
+                    delattr(kind, name)
+                else:
+                    setattr(kind, name, own)
                 _put()
 
 

@@ -460,8 +460,6 @@ def cuda_launch(kernel: Any, launcher: Any) -> tuple[int, int, int, bool, bool] 
     metadata = kernel.metadata
     if metadata.target.backend != "cuda" or getattr(launcher, "gsan_enabled", False):
         return None
-    if launcher.global_scratch_size > 0 or launcher.profile_scratch_size > 0:
-        return None
     if launcher.num_ctas == 16:  # needs a function attribute set before each launch
         return None
     # Blocks of Triton kernels have one dimension; those of CUDA C++ may have three.

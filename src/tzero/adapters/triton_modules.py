@@ -13,17 +13,20 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import shutil
 import subprocess
 import sysconfig
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from triton.backends.nvidia import driver as nvidia
 from triton.runtime import build as building
 
-from tzero import scratch
+from tzero import scratch, settings
+from tzero.adapters import triton_driver
 from tzero.events import Event, emit
 
 __all__ = ["FAILURES", "build", "needed", "replace", "sources", "suffix"]
@@ -38,6 +41,11 @@ Find = Callable[[str, str], bytes | None]
 
 Made = Callable[[str, str, bytes], None]
 """Told of the name, the source text and the object of a module that was compiled."""
+
+Spare = Callable[[], str]
+"""Why a module that is not ready shall not be compiled; empty if it shall."""
+
+_FUNCTIONS = "cuda_utils"
 
 
 def needed() -> bool:
@@ -63,7 +71,7 @@ def sources(types: Sequence[Any], descriptors: Any = None) -> list[tuple[str, st
     `descriptors` is what its metadata says about tensor descriptors."""
     functions = Path(nvidia.dirname, "driver.c").read_text()
     launcher = nvidia.make_launcher({}, dict(enumerate(types)), descriptors)
-    return [("cuda_utils", functions), ("__triton_launcher", launcher)]
+    return [(_FUNCTIONS, functions), ("__triton_launcher", launcher)]
 
 
 def build(name: str, source: str) -> bytes:
@@ -85,26 +93,83 @@ def build(name: str, source: str) -> bytes:
         return Path(so).read_bytes()
 
 
-def replace(find: Find, made: Made) -> None:
+def replace(find: Find, made: Made, spare: Spare) -> None:
     """Use modules that are ready, if `find` has them, instead of compiling; tell `made` of those
-    that were compiled. Does nothing if this Triton compiles none."""
+    that were compiled. Where `spare` says so, or no C compiler is found, functions in Python serve
+    instead (`triton_driver`), with an event. Does nothing if this Triton compiles none."""
     if not needed():
         return
+    make_launcher = nvidia.make_launcher
 
-    def compile_module(src: str, name: str, *args: Any, **kwargs: Any) -> ModuleType:
+    def make(constants: Any, signature: Any, descriptors: Any) -> str:
+        source: str = make_launcher(constants, signature, descriptors)
+        _latest.launcher = _Launcher(source, tuple(signature.values()), descriptors)
+        return source
+
+    def compile_module(src: str, name: str, *args: Any, **kwargs: Any) -> Any:
+        def in_python(reason: str) -> Any:
+            emit(Event("cache", name, f"Python calls CUDA's driver in its place: {reason}"))
+            return triton_driver.driver_functions() if launcher is None else launcher.in_python()
+
+        launcher = _launcher_of(src)
+        is_known = launcher is not None or name == _FUNCTIONS
+        if launcher is not None and launcher.descriptors:
+            # Its descriptors are those that the other module makes.
+            is_known = nvidia.PyCUtensorMap is triton_driver.TensorMap
+            if is_known:
+                return in_python("so it makes tensor descriptors")
         found = find(name, src)
         if found is not None:
             try:
                 return _loaded(name, found)
             except ImportError as error:
-                emit(Event("cache", name, f"it is compiled, because it cannot be loaded: {error}"))
+                emit(Event("cache", name, f"its module cannot be loaded: {error}"))
+        reason = spare() if is_known else ""
+        if reason:
+            return in_python(reason)
         assert _compile is not None
-        module = _compile(src, name, *args, **kwargs)
+        try:
+            module = _compile(src, name, *args, **kwargs)
+        except RuntimeError:
+            if not is_known or _has_compiler():
+                raise
+            return in_python("there is no C compiler here")
         if module.__file__ is not None:
             made(name, src, Path(module.__file__).read_bytes())
         return module
 
+    nvidia.make_launcher = make
     nvidia.compile_module_from_src = compile_module
+
+
+class _Launcher(NamedTuple):
+    """The text of a launcher, and what it was made from."""
+
+    source: str
+    types: tuple[Any, ...]
+    descriptors: Any
+
+    def in_python(self) -> Any:
+        return triton_driver.launcher(self.types, self.descriptors)
+
+
+class _Latest(threading.local):
+    """The launcher whose text this thread has made last: it compiles it next."""
+
+    launcher: _Launcher | None = None
+
+
+_latest = _Latest()
+
+
+def _launcher_of(source: str) -> _Launcher | None:
+    latest = _latest.launcher
+    return latest if latest is not None and latest.source == source else None
+
+
+def _has_compiler() -> bool:
+    """Whether Triton finds a C compiler."""
+    return any(map(shutil.which, filter(None, (settings.variables().get("CC"), "gcc", "clang"))))
 
 
 def _loaded(name: str, binary: bytes) -> ModuleType:

@@ -57,6 +57,7 @@ def kernel(
     lookup: Mapping[str, Config] | None = None,
     tolerance: float | None = None,
     check: Callable[[Any, Any], object] | None = None,
+    graph: bool | None = None,
 ) -> Callable[[Callable[P, R]], Kernel[P, R]]: ...
 @overload  # tzero passes `config`, and a type cannot say that a parameter is left out
 def kernel(
@@ -71,6 +72,7 @@ def kernel(
     lookup: Mapping[str, Config] | None = None,
     tolerance: float | None = None,
     check: Callable[[Any, Any], object] | None = None,
+    graph: bool | None = None,
 ) -> Callable[[Callable[..., R]], Kernel[..., R]]: ...
 def kernel(
     function: Callable[..., R] | None = None,
@@ -86,6 +88,7 @@ def kernel(
     lookup: Mapping[str, Config] | None = None,
     tolerance: float | None = None,
     check: Callable[[Any, Any], object] | None = None,
+    graph: bool | None = None,
 ) -> Kernel[..., R] | Callable[[Callable[..., R]], Kernel[..., R]]:
     """Put a dispatcher in front of a host function, which launches Triton kernels.
 
@@ -118,9 +121,13 @@ def kernel(
     ``pool=True`` replayed calls reuse output tensors that nobody holds (see `tzero.pool`);
     ``TZERO_OUTPUT_POOL=1`` makes that the default. The tier is the one in force now (see
     `tzero.launches.tiers`).
+
+    With ``graph=True`` the function may be a whole step of a model, such as the `forward` of a
+    module: the work that it gives to a GPU is captured into a CUDA graph, which later calls launch
+    behind the same guards, with their own inputs (`docs/steps.md`).
     """
     shapes = (static_shapes, index_dtype)
-    given = Given(config, configs, key, *shapes, pool, size_hints, lookup, tolerance, check)
+    given = Given(config, configs, key, *shapes, pool, size_hints, lookup, tolerance, check, graph)
     if function is None:
         return functools.partial(_kernel_of, given=given)
     return _kernel_of(function, given)
@@ -149,9 +156,9 @@ def _kernel_of(function: Callable[..., R], given: Given) -> Kernel[..., R]:
         check_helion(name, given)
         return helion.wrap(function, pool=given.pool)
     config, space = checked_configs(name, given.config, given.configs)
-    chosen, why_not = tier(), _native_missing()
+    chosen, why_not, current = tier(), _native_missing(), settings.current()
     make = functools.partial(AsWritten, reason=why_not) if why_not else _class_of(chosen)
-    return make(
+    found = make(
         function,
         config=config,
         space=space,
@@ -160,11 +167,15 @@ def _kernel_of(function: Callable[..., R], given: Given) -> Kernel[..., R]:
         judge=checked_judge(name, given),
         key=given.key,
         options=Options(given.static_shapes is not False, given.index_dtype),
-        free=_FREE[given.static_shapes],
+        free="nothing" if given.graph else _FREE[given.static_shapes],
         plans=chosen > 0 and not why_not,
-        pool=settings.current().output_pool if given.pool is None else given.pool,
+        pool=not given.graph and (current.output_pool if given.pool is None else given.pool),
+        graph=bool(given.graph),
         replayed=replayed,
     )
+    if given.graph:
+        found.remade = functools.partial(_kernel_of, given=given)
+    return found
 
 
 _FREE: Mapping[bool | None, Free] = {

@@ -17,13 +17,13 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from tzero import events, locks
 from tzero.errors import InvalidArgument, NativeMissing, UnsupportedVersion
 from tzero.launches.tiers import tier
+from tzero.shown import drawn, first_line, in_cells
 
 __all__ = ["Installed", "KernelLaunches", "install", "installed", "uninstall"]
 
@@ -140,14 +140,12 @@ class Installed:
             mean = "" if each.microseconds is None else f"{each.microseconds:.1f}"
             name = Text(f"{each.module}.{each.kernel}", overflow="fold")
             table.add_row(name, f"{each.launches:,}", f"{each.native:,}", mean, Text(reasons))
-        console = Console(width=100, no_color=True, highlight=False)
-        with console.capture() as captured:
-            console.print(table)
         share = f"{self.native / self.launches:.0%}" if self.launches else "none"
         whole = f"{self.launches:,} launches of {len(self.kernels)} kernels, {share} native"
-        return f"{whole}\n{captured.get().rstrip()}" if self.kernels else whole
+        return f"{whole}\n{drawn(table, 100)}" if self.kernels else whole
 
-    __repr__ = __str__
+    __repr__ = first_line
+    _repr_pretty_ = in_cells
 
 
 def installed() -> Installed:

@@ -9,14 +9,70 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol, overload
 
 from tzero.launches import traced
 from tzero.launches.tiers import made
 
-__all__ = ["jit"]
+if TYPE_CHECKING:
+    from tzero.launches.ahead import Precompiled
+
+__all__ = ["JitKernel", "jit"]
+
+Grid = tuple[int, ...] | list[int] | Callable[[dict[str, Any]], tuple[int, ...]]
+"""One to three sizes, or a function of the arguments by name that returns them."""
 
 
+class JitKernel(Protocol):
+    """What a type checker knows of a kernel that `tzero.jit` makes. It is a `triton.JITFunction`,
+    and has everything else that one has.
+
+    ::
+
+        def scaled(kernel: tzero.JitKernel, x: torch.Tensor) -> None:
+            kernel[(1,)](x, BLOCK=64, num_warps=4)
+    """
+
+    fn: Callable[..., Any]
+    """The Python function."""
+
+    def __getitem__(self, grid: Grid, /) -> Callable[..., Any]:
+        """The launch over a grid, which takes the kernel's arguments and Triton's options."""
+
+    def run(self, *args: Any, grid: Grid, warmup: bool, **kwargs: Any) -> Any:
+        """Triton's entry point, which autotuners and heuristics use."""
+
+    def precompile(self, /, *args: Any, **kwargs: Any) -> Precompiled:
+        """Compile in the background what a launch with these arguments needs; tensors may be
+        `tzero.Spec`s."""
+
+    def warmup(self, *args: Any, grid: Grid, **kwargs: Any) -> Any:
+        """Compile and load what a launch with these arguments needs, without launching."""
+
+
+@overload
+def jit(
+    *,
+    version: Any = None,
+    repr: Callable[..., str] | None = None,
+    launch_metadata: Callable[..., Any] | None = None,
+    do_not_specialize: Iterable[int | str] | None = None,
+    do_not_specialize_on_alignment: Iterable[int | str] | None = None,
+    debug: bool | None = None,
+    noinline: bool | None = None,
+) -> Callable[[Any], JitKernel]: ...
+@overload
+def jit(
+    fn: Any,
+    *,
+    version: Any = None,
+    repr: Callable[..., str] | None = None,
+    launch_metadata: Callable[..., Any] | None = None,
+    do_not_specialize: Iterable[int | str] | None = None,
+    do_not_specialize_on_alignment: Iterable[int | str] | None = None,
+    debug: bool | None = None,
+    noinline: bool | None = None,
+) -> JitKernel: ...
 def jit(
     fn: Any = None,
     *,

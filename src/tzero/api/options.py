@@ -42,12 +42,23 @@ class Given(NamedTuple):
     lookup: Any
     tolerance: Any
     check: Any
+    graph: Any = None
 
 
 def check_options(name: str, given: Given) -> None:
     """Check the types of the plain options."""
     if given.pool not in (None, False, True):
         raise InvalidKernel(kernel=name, problem=f"pool= is {given.pool!r}", advice="Pass a bool.")
+    if given.graph not in (None, False, True):
+        raise InvalidKernel(
+            kernel=name, problem=f"graph= is {given.graph!r}", advice="Pass a bool."
+        )
+    if given.graph and (given.pool or given.static_shapes is False or given.configs is not None):
+        raise InvalidKernel(
+            kernel=name,
+            problem="it has graph=True beside pool=True, static_shapes=False or configs=",
+            advice="Give these to the kernels that it calls; a graph is for one size.",
+        )
     if given.static_shapes is not None and not isinstance(given.static_shapes, bool):
         raise InvalidKernel(
             kernel=name,

@@ -15,28 +15,22 @@ import ctypes
 import dataclasses
 import functools
 import importlib.util
-import math
 import re
 import shutil
-import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal
 
-from tzero import locks, settings
-from tzero.backends import c_source, nvrtc, source_kernel
+from tzero import settings
+from tzero.backends import c_source, gpu_source, nvrtc
 from tzero.compile.request import Artifact, Request
 from tzero.errors import (
-    InvalidArgument,
     InvalidKernel,
-    LaunchFailed,
     ToolchainMissing,
 )
 
 __all__ = ["Cuda", "CudaKernel", "backend", "kernel"]
-
-_WHAT = 'the kernel as `extern "C" __global__ void name(...) { ... }`'
 
 # NVRTC has no standard headers. The types are those that CUDA's own headers declare for it.
 _PRELUDE = """\
@@ -90,7 +84,7 @@ def kernel(
 
     Launch it as ``k[(4,)](x, out, x.numel(), 2.0)``, or with ``block=128`` added.
     """
-    function = c_source.choose(source, entry, _is_kernel, _WHAT)
+    function = c_source.choose(source, entry, gpu_source.is_kernel, gpu_source.WHAT)
     program = c_source.Program(source, headers or {}, tuple(flags))
     if arch is not None and not re.fullmatch(r"sm_\d+[af]?", arch):
         raise InvalidKernel(
@@ -98,32 +92,11 @@ def kernel(
             problem=f"arch is {arch!r}",
             advice="An architecture is written as 'sm_90' or 'sm_90a'.",
         )
-    defaults: dict[str, Any] = {"shared": shared} if block is None else {}
-    if block is not None:
-        defaults = {"block": _block(function.name, block), "shared": shared}
+    defaults = gpu_source.defaults(function.name, block, shared)
     return CudaKernel(function, program, defaults, arch, compiler)
 
 
-def _is_kernel(function: c_source.Function) -> bool:
-    words = function.head.split()
-    return "__global__" in words and words[:2] == ["extern", '"C"']
-
-
-def _block(name: str, block: Any) -> tuple[int, int, int]:
-    try:
-        sizes = source_kernel.grid_of(name, block)
-    except InvalidArgument:
-        sizes = (0, 0, 0)
-    if 0 in sizes:
-        raise InvalidArgument(
-            kernel=name,
-            problem=f"the block is {block!r}",
-            advice="A block is one to three numbers of threads, each at least 1.",
-        )
-    return sizes
-
-
-class CudaKernel(source_kernel.Kernel):
+class CudaKernel(gpu_source.GpuKernel):
     """A kernel in CUDA C++; `kernel` makes it.
 
     ::
@@ -131,7 +104,7 @@ class CudaKernel(source_kernel.Kernel):
         k[(4,)](x, out, x.numel(), 2.0, block=256)
     """
 
-    place = "cuda"
+    language = "cu"
     kinds = ("cubin", "ptx", "fatbin", "o")
 
     def __init__(
@@ -142,38 +115,20 @@ class CudaKernel(source_kernel.Kernel):
         arch: str | None,
         compiler: Compiler | None,
     ) -> None:
-        super().__init__(function, source_kernel.checked_parameters(function, source_kernel.RULE))
         own = f"{function.name}.cu"
-        self._headers = c_source.beside(program.headers, own, program.text)
+        super().__init__(function, c_source.beside(program.headers, own, program.text), defaults)
         self._text = f'{_PRELUDE}\n#include "{own}"\n'
         self._flags = program.flags
-        self._defaults = dict(defaults)
         self._arch = arch
         self._compiler = compiler
-        self._modules: dict[
-            int, _Module
-        ] = {}  # by device; one each, so that all launches share its globals
 
-    def options(self, given: dict[str, Any]) -> dict[str, Any]:
-        """The threads of a block and the bytes of shared memory, checked."""
-        found = self._defaults | given
-        unknown = set(found) - {"block", "shared"}
-        super().options({name: given[name] for name in unknown})
-        if "block" not in found:
-            raise InvalidArgument(
-                kernel=self.__name__,
-                problem="the threads of a block are not given",
-                advice="Launch it with block=256, or make the kernel with it.",
-            )
-        if "block" in given:
-            found["block"] = _block(self.__name__, given["block"])
-        if type(found["shared"]) is not int or found["shared"] < 0:
-            raise InvalidArgument(
-                kernel=self.__name__,
-                problem=f"shared is {found['shared']!r}",
-                advice="It is a number of bytes.",
-            )
-        return found
+    def driver(self) -> gpu_source.Driver:
+        """libcuda."""
+        return _driver()
+
+    def target(self, artifact: Artifact) -> SimpleNamespace:
+        """What it was compiled for."""
+        return SimpleNamespace(backend="cuda", arch=artifact.facts["arch"], warp_size=32)
 
     def request(self, kind: str = "cubin") -> Request:
         """The request that compiles it, for `arch` or the architecture of the current device."""
@@ -204,145 +159,20 @@ class CudaKernel(source_kernel.Kernel):
         major, minor = torch.cuda.get_device_capability()
         return f"sm_{major}{minor}"
 
-    def device(self) -> tuple[int, int]:
-        """torch's current device and stream."""
-        import torch
 
-        from tzero.adapters.torch_internals import current_cuda_stream
-
-        device = torch.cuda.current_device()
-        return device, current_cuda_stream(device)
-
-    def load(
-        self, artifact: Artifact, device: Any, options: Mapping[str, Any]
-    ) -> source_kernel.Loaded:
-        """Load the cubin through the driver, once per device."""
-        module = self._modules.get(device)
-        if module is None:
-            cubin = artifact.files["kernel.cubin"]
-            module = self._modules[device] = _Module(self.__name__, cubin, device)
-        module.allow(options["shared"])
-        signature = {each.name: each.declared.type for each in self.params}
-        src = SimpleNamespace(signature=signature, attrs={}, fn=self)
-        threads = math.prod(options["block"])
-        metadata = SimpleNamespace(
-            name=self.__name__,
-            target=SimpleNamespace(backend="cuda", arch=artifact.facts["arch"], warp_size=32),
-            block=options["block"],
-            num_warps=-(-threads // 32),
-            shared=options["shared"],
-        )
-        run = Launcher(self.__name__, list(signature.values()), device, metadata)
-        asm = {"cu": self._headers[f"{self.__name__}.cu"], "cubin": artifact.files["kernel.cubin"]}
-        return source_kernel.Loaded(self.__name__, src, metadata, run, module.function, asm, module)
+# -- the driver ------------------------------------------------------------------------------------
 
 
-# -- launching ------------------------------------------------------------------------------------
-
-_C_TYPES: dict[str, Any] = {
-    "i1": ctypes.c_bool,
-    "i8": ctypes.c_int8,
-    "u8": ctypes.c_uint8,
-    "i16": ctypes.c_int16,
-    "u16": ctypes.c_uint16,
-    "i32": ctypes.c_int32,
-    "u32": ctypes.c_uint32,
-    "i64": ctypes.c_int64,
-    "u64": ctypes.c_uint64,
-    "fp32": ctypes.c_float,
-    "fp64": ctypes.c_double,
-}
-
-
-class Launcher:
-    """Launches one kernel on one device; has the attributes of Triton's launchers."""
-
-    global_scratch_size = 0
-    profile_scratch_size = 0
-    num_ctas = 1
-    launch_cooperative_grid = False
-    launch_pdl = False
-
-    def __init__(self, name: str, types: Sequence[str], device: int, metadata: Any) -> None:
-        self._name = name
-        self._makers = [_maker(type_) for type_ in types]
-        self._device = device
-        self._block: tuple[int, int, int] = metadata.block
-        self._shared: int = metadata.shared
-        self._driver = _driver()
-
-    def __call__(
-        self,
-        grid_x: int,
-        grid_y: int,
-        grid_z: int,
-        stream: int,
-        function: int,
-        packed_metadata: object,
-        launch_metadata: object,
-        enter_hook: Callable[[Any], Any] | None,
-        exit_hook: Callable[[Any], Any] | None,
-        *args: Any,
-    ) -> None:
-        if enter_hook is not None:
-            enter_hook(launch_metadata)
-        self._launch((grid_x, grid_y, grid_z), stream, function, args)
-        if exit_hook is not None:
-            exit_hook(launch_metadata)
-
-    def _launch(
-        self, grid: tuple[int, int, int], stream: int, function: int, args: tuple[Any, ...]
-    ) -> None:
-        for value in args:
-            where = getattr(value, "device", None)
-            if where is not None and where.index != self._device:
-                raise InvalidArgument(
-                    kernel=self._name,
-                    problem=f"it is given a tensor on {where}, and is launched on "
-                    f"cuda:{self._device}, the current device",
-                    advice="Pass tensors of one device, inside `with torch.cuda.device(...)`.",
-                )
-        if 0 in grid:
-            return
-        values = [make(value) for make, value in zip(self._makers, args, strict=True)]
-        params = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
-        self._driver.enter(self._device)
-        result = self._driver.library.cuLaunchKernel(
-            ctypes.c_void_p(function),
-            *map(ctypes.c_uint, (*grid, *self._block, self._shared)),
-            ctypes.c_void_p(stream),
-            params,
-            None,
-        )
-        if result != 0:
-            name, text = self._driver.words(result)
-            raise LaunchFailed(
-                kernel=self._name,
-                name=name,
-                text=text,
-                grid=grid,
-                block=math.prod(self._block),
-                shared=self._shared,
-            )
-
-
-def _maker(type_: str) -> Callable[[Any], Any]:
-    """A function that converts an argument to the C value of a parameter."""
-    if type_[0] == "*":
-        return lambda value: ctypes.c_void_p(0 if value is None else value.data_ptr())
-    if type_ == "fp16":
-        return lambda value: ctypes.c_uint16(struct.unpack("<H", struct.pack("<e", value))[0])
-    if type_ == "bf16":  # the upper half of a float32, as Triton passes it
-        return lambda value: ctypes.c_uint16(struct.unpack("<I", struct.pack("<f", value))[0] >> 16)
-    made: Callable[[Any], Any] = _C_TYPES[type_]
-    return made
-
-
-class _Driver:
+class _Driver(gpu_source.Driver):
     """libcuda, loaded and initialized."""
 
+    name = "CUDA's driver"
+    launch, load, find = "cuLaunchKernel", "cuModuleLoadData", "cuModuleGetFunction"
+    allow = "cuFuncSetAttribute"
+    needs = "by a CUDA that the driver knows"
+
     def __init__(self, library: ctypes.CDLL) -> None:
-        self.library = library
+        super().__init__(library)
         self.check("cuInit", library.cuInit(0))
 
     def enter(self, device: int) -> None:
@@ -365,12 +195,6 @@ class _Driver:
             found.append(text.value.decode() if known and text.value else f"result {result}")
         return found[0], found[1]
 
-    def check(self, what: str, result: int) -> None:
-        """Raise if a result is an error."""
-        if result != 0:
-            name, text = self.words(result)
-            raise RuntimeError(f"CUDA's driver failed in {what}: {name} ({text}).")
-
 
 @functools.cache
 def _driver() -> _Driver:
@@ -382,46 +206,6 @@ def _driver() -> _Driver:
             searched=["libcuda.so.1"],
             advice="It is compiled, but running it takes NVIDIA's driver and a GPU.",
         ) from error
-
-
-_MOST_PLAIN_SHARED = 48 * 1024
-_MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-
-
-class _Module:
-    """A cubin loaded on a device. Never unloaded: its kernels may be running at any time."""
-
-    def __init__(self, name: str, cubin: bytes, device: int) -> None:
-        self._name = name
-        self._driver = _driver()
-        self._shared = _MOST_PLAIN_SHARED
-        self._growing = locks.lock()  # protects `_shared`
-        self._driver.enter(device)
-        module, function = ctypes.c_void_p(), ctypes.c_void_p()
-        library = self._driver.library
-        self._check(library.cuModuleLoadData(ctypes.byref(module), cubin))
-        self._check(library.cuModuleGetFunction(ctypes.byref(function), module, name.encode()))
-        assert function.value is not None
-        self.function = function.value
-
-    def allow(self, shared: int) -> None:
-        """Raise the limit of dynamic shared memory to at least `shared` bytes."""
-        with self._growing:
-            if shared > self._shared:
-                handle = ctypes.c_void_p(self.function)
-                limit = ctypes.c_int(shared)
-                set_ = self._driver.library.cuFuncSetAttribute
-                self._check(set_(handle, _MAX_DYNAMIC_SHARED, limit))
-                self._shared = shared
-
-    def _check(self, result: int) -> None:
-        if result != 0:
-            name, text = self._driver.words(result)
-            raise RuntimeError(
-                f"{self._name}: CUDA's driver does not load it: {name} ({text}). It must be "
-                "compiled for this device's architecture, by a CUDA that the driver knows, and ask "
-                "for no more shared memory than there is."
-            )
 
 
 # -- compiling ------------------------------------------------------------------------------------

@@ -175,11 +175,18 @@ FOUND: Final = "found"
 
 
 class _Watched(NamedTuple):
-    """A mark that a waiter sees, since when, and since when it waits."""
+    """A mark that a waiter sees, since when, since when its owner has it, and since when it
+    waits."""
 
     text: str
     since: float
+    owned: float
     begun: float
+
+    @property
+    def token(self) -> str:
+        """Distinguishes the owners."""
+        return self.text.partition(" ")[0]
 
 
 class Claims:
@@ -215,8 +222,9 @@ class Claims:
         self._prefix = prefix
         self._reaching = reaching
         self._why = why
-        self._lock = locks.lock()  # protects the two below
+        self._lock = locks.lock()  # protects the three below
         self._watched: dict[str, _Watched] = {}  # by digest
+        self._silent: dict[str, float] = {}  # processes whose lease ended, and when
         self._reported = False
 
     @property
@@ -272,10 +280,11 @@ class Claims:
 
     def pause(self, digest: str) -> float:
         """Seconds after which a caller that waits for a digest asks again."""
-        usual = paused(self.waited(digest), len(self._watched), self.is_local)
         watched = self._watched.get(digest)
         if watched is None:
-            return usual
+            return paused(0.0, len(self._watched), self.is_local)
+        # What another takes over may soon be there, however long this process has waited before.
+        usual = paused(self.clock() - watched.owned, len(self._watched), self.is_local)
         left = watched.since + self.seconds - self.clock()  # look again when the lease ends
         return min(usual, max(left, POLLS[not self.is_local][0]))
 
@@ -304,16 +313,31 @@ class Claims:
             reason = f"not waited for any longer: another process has it for {limit:g} s and more"
             self._emit(digest, reason)
             return "alone"
-        if now - watched.since >= self.seconds or (mark is not None and _is_gone(mark.holder)):
+        if now - watched.since >= self.seconds:
+            if mark is not None and mark.holder != "-":
+                self._silent[mark.holder] = now
+            return "take"
+        if mark is not None and (_is_gone(mark.holder) or self._is_silent(mark.holder)):
             return "take"
         return "wait"
+
+    def _is_silent(self, holder: str) -> bool:
+        """Whether a lease of a process has ended within a lease from now, and it has renewed none
+        since: then it renews no other one either."""
+        return self.clock() - self._silent.get(holder, -self.seconds) < self.seconds
 
     def _see(self, digest: str, text: str) -> _Watched:
         with self._lock:
             before, now = self._watched.get(digest), self.clock()
-            if before is None or before.text != text:
-                begun = now if before is None else before.begun
-                before = self._watched[digest] = _Watched(text, now, begun)
+            if before is None:
+                before = self._watched[digest] = _Watched(text, now, now, now)
+            elif before.text != text:
+                after = _Watched(text, now, now, before.begun)
+                mark = Mark.parse(text)
+                if mark is not None and mark.token == before.token:  # it was renewed
+                    after = after._replace(owned=before.owned)
+                    self._silent.pop(mark.holder, None)
+                before = self._watched[digest] = after
             return before
 
     def _swapped(self, digest: str, seen: str, mark: str) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Mapping
 from types import FunctionType, MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, Protocol, TypeVar, cast
 
-from tzero import locks, settings
+from tzero import locks, sealed, settings
 from tzero.adapters.torch_modes import untraced
 from tzero.arguments.host import Host, underlying
 from tzero.arguments.key import Key
@@ -34,7 +34,8 @@ R = TypeVar("R")
 
 _NO_FACTS: Mapping[Hashable, Hashable] = MappingProxyType({})
 
-_swapping = locks.lock()  # so that what is replaced is ended, and once: plans and variants
+_swapping = locks.lock()
+"""Held while a config is replaced, so that what is replaced is ended, and once: plans, variants."""
 
 Site = tuple[str, int, int]
 """A call of `specialize`: file, line, and bytecode offset."""
@@ -153,20 +154,34 @@ class BoundKernel(Generic[R]):
 
     def choose(self, choice: Choice[Config], *, settled: bool = True) -> None:
         """Use the config of a choice in later calls; not `settled`: only until one is tuned."""
-        was_chosen, by_size = self._was_chosen(), self.by_size
-        others = self._decided_by(None)
-        self.choice, self.undecided = choice, not settled
-        if choice.variant != self._config or by_size is not None:
-            self._set(choice.variant)
-            self._owner.chosen_apart()
-        self._end(others, was_chosen)
+        with _swapping:
+            was_chosen, by_size = self._was_chosen(), self.by_size
+            others = self._decided_by(None)
+            self.choice, self.undecided = choice, not settled
+            if choice.variant != self._config or by_size is not None:
+                self._set(choice.variant)
+                self._owner.chosen_apart()
+            self._end(others, was_chosen)
+
+    def improve(self, choice: Choice[Config], instead_of: Choice[Config]) -> bool:
+        """Use the config of a choice in place of an earlier choice; False, and nothing changes,
+        where another was made meanwhile, or the process is sealed: a recording would follow."""
+        with sealed.unsealed() as is_open, _swapping:
+            if not is_open or self.choice is not instead_of:
+                return False
+            if choice.variant == self._config:
+                self.choice = choice  # its plans stay
+            else:
+                self.choose(choice)
+            return True
 
     def choose_by_size(self, by_size: BySize) -> None:
         """In later calls, choose the config by the sizes of their tensors."""
-        was_chosen, others = self._was_chosen(), self._decided_by(by_size)
-        self.choice, self.undecided = None, False
-        self._set(self._config)
-        self._end(others, was_chosen)
+        with _swapping:
+            was_chosen, others = self._was_chosen(), self._decided_by(by_size)
+            self.choice, self.undecided = None, False
+            self._set(self._config)
+            self._end(others, was_chosen)
 
     def _decided_by(self, by_size: BySize | None) -> list[BoundKernel[R]]:
         """Let this choose configs from now on; returns the variants until now."""

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -25,6 +24,7 @@ from tzero.backends.triton import carried
 from tzero.backends.triton.write_request import Written
 from tzero.cache.digest import parse
 from tzero.errors import InvalidArgument, PretunedDamaged
+from tzero.shown import drawn, first_line, in_cells
 from tzero.tune import bundled
 from tzero.tune.records import Entry, Pretuned
 
@@ -109,13 +109,11 @@ class Coverage:
         for entry in self.configs:
             cells = (entry.hardware, entry.arguments, repr(entry.config))
             table.add_row(Text(entry.kernel), *map(Text, cells))
-        console = Console(width=200, no_color=True, highlight=False)
-        with console.capture() as captured:
-            console.print(table)
         whole = f"{len(self.kernels)} compiled kernels, {len(self.configs)} chosen configs"
-        return f"{whole}\n{captured.get().rstrip()}"
+        return f"{whole}\n{drawn(table, 200)}"
 
-    __repr__ = __str__
+    __repr__ = first_line
+    _repr_pretty_ = in_cells
 
 
 def coverage() -> Coverage:

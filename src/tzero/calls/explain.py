@@ -69,6 +69,7 @@ def explanation(kernel: Kernel[..., Any], args: tuple[Any, ...]) -> Explanation:
         stages=kernel.stages(args, here),
         choice=_choice(kernel, here, given),
         replay=replay,
+        graphs=kernel.graphs(plan),
     )
 
 

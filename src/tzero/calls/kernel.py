@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType, MethodType
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast, overload
 
 import torch
 
@@ -21,6 +21,7 @@ from tzero.calls import explain
 from tzero.calls.bound import BoundKernel
 from tzero.calls.by_name import ByName
 from tzero.calls.given import AS_SET, as_in_call, given_options
+from tzero.calls.of_instance import OfInstance
 from tzero.calls.reports import Explanation, Made, Replay, Stats
 from tzero.calls.stages import Stages
 from tzero.calls.warming import Warmable
@@ -58,6 +59,9 @@ class Kernel(ByName, Warmable, Stages[R], Generic[P, R]):
     call does: ``add.bind(x, y=y)``. ``Kernel[P, R]`` has the parameters and the result of the host
     function, for type checkers.
     """
+
+    remade: Callable[[Any], Any] | None = None
+    """With ``graph=True``, makes a kernel with the same options of another function."""
 
     of_class = False
     """Whether it is a class method: its first argument is the class."""
@@ -106,6 +110,9 @@ class Kernel(ByName, Warmable, Stages[R], Generic[P, R]):
         if self.of_class:
             return MethodType(self, type(instance) if owner is None else owner)
         method = instance is not None and isinstance(self.function, FunctionType)
+        if method and self.remade is not None:
+            own = OfInstance.of(instance, self, self.remade, cast("FunctionType", self.function))
+            return MethodType(self, instance) if own is None else own
         return MethodType(self, instance) if method else self
 
     def plain(self, /, *args: P.args, **kwargs: P.kwargs) -> Callable[[], R]:
@@ -294,6 +301,10 @@ class Kernel(ByName, Warmable, Stages[R], Generic[P, R]):
     def stages(self, args: tuple[Any, ...], bound: BoundKernel[R] | None) -> dict[str, float]:
         """The cost of each stage of a hit, in nanoseconds, measured now."""
         return explain.stages(self, args, bound)
+
+    def graphs(self, plan: Plan | None) -> tuple[str, ...]:
+        """Which way each input of a plan's CUDA graphs takes, as far as they are captured."""
+        return ()
 
     def replaying(self, plan: Plan, args: tuple[Any, ...]) -> Replay:
         """How a plan would be replayed for a call with these arguments, in order."""

@@ -31,13 +31,14 @@ from tzero.calls import explain
 from tzero.calls.bound import BoundKernel
 from tzero.calls.bound_table import Raw
 from tzero.calls.kernel import Kernel
-from tzero.calls.reports import Made, Replay
+from tzero.calls.reports import Made, Replay, Run
 from tzero.calls.specialize import by_value_in, close_sites, found_by_words
 from tzero.counts import Count
 from tzero.launches import beside
 from tzero.launches import native as native_launch
 from tzero.launches.native import NotNative, ParameterDescription
 from tzero.plans import outputs
+from tzero.plans.captures import Capturing
 from tzero.plans.describe import describe, python_functions
 from tzero.plans.plan import Call, Plan, View
 from tzero.plans.planner import drifted
@@ -84,12 +85,17 @@ class NativeCalls(Kernel[..., Any]):
         _made: Callable[[], tuple[int, int]]
         _generation: Callable[[], int]
         _used: Callable[[], list[tuple[BoundKernel[Any], int]]]
-        _look: Callable[..., bool]
+        _look: Callable[..., Any]
 
     def __init__(self, function: Callable[..., Any], **options: Any) -> None:
         self._resumed = Count()  # replays that native code began and Python ended
         super().__init__(function, **options)
         self.__dict__.pop("_tick", None)  # the native one counts native hits too
+        self.capturing: Capturing | None = None
+        if self.graph and self.planner is not None:
+            self.capturing = Capturing(
+                self.native, self.fallbacks, self.planner.odd, self._end_plan, drifted
+            )
         self._always_in_python = self.unavailable
         if self.unavailable or self.planner is None:
             return
@@ -151,7 +157,8 @@ class NativeCalls(Kernel[..., Any]):
         names = {plan.leaves[leaf] for leaf in plan.by_value}
         by_value = tuple(name in names for name in self.host.parameters)
         try:
-            description = describe(self.native, plan, self._ring, planned.variants)
+            captures = None if self.capturing is None else self.capturing.of
+            description = describe(self.native, plan, self._ring, planned.variants, captures)
         except NotNative as reason:
             self.fallbacks.lasting(f"replayed in Python: {reason}")
             return planned.bound, None, None, by_value, generation
@@ -222,13 +229,17 @@ class NativeCalls(Kernel[..., Any]):
             call = step.call if isinstance(step, View) else step
             assert isinstance(call, Call)
             said = drift_in(plan, call, result)
+        self._end_plan(plan)
+        drifted(plan, said)
+
+    def _end_plan(self, plan: Plan) -> None:
+        """End a plan in whichever table it is."""
         self._forget(None)  # native code may have plans that the tables have evicted
         every = [each for one in self.table.bound_kernels() for each in one.members()]
         for bound in every:
             for found in bound.plans.plans():
                 if found.plan is plan:
                     bound.plans.forget(found)
-        drifted(plan, said)
 
     # -- calls into native code --------------------------------------------------------------------
 
@@ -241,6 +252,12 @@ class NativeCalls(Kernel[..., Any]):
         """How calls can be replayed."""
         return super().tier if self.unavailable or self.planner is None else 2
 
+    def graphs(self, plan: Plan | None) -> tuple[str, ...]:
+        """Which way each input of a plan's CUDA graphs takes, as far as they are captured."""
+        if plan is None or self.capturing is None:
+            return ()
+        return tuple(self.capturing.ways(plan))
+
     def replaying(self, plan: Plan, args: tuple[Any, ...]) -> Replay:
         """How a plan would be replayed, as far as is known without running it."""
         given, named = self.ordered.spread(args)
@@ -251,7 +268,14 @@ class NativeCalls(Kernel[..., Any]):
         description = describe(self.native, plan)
         steps = () if description is None else python_functions(description)
         ran = tuple(dict.fromkeys((*explain.frames(look), *steps)))
-        return Replay("partly in Python", ", ".join(ran)) if ran else Replay("natively")
+        runs = self._runs(given, named)
+        return Replay("partly in Python" if ran else "natively", ", ".join(ran), runs)
+
+    def _runs(self, given: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Run, ...]:
+        """The runs of the plan of a call."""
+        why_not = self.native.graphs()[4]
+        runs = (Run(*each) for each in self._look(None, *given, **named) or ())
+        return tuple(run._replace(ended=run.ended or why_not) for run in runs)
 
     def _why_in_python(self, plan: Plan, given: tuple[Any, ...], named: Mapping[str, Any]) -> str:
         """Why native code would leave the replay of a plan to Python; empty if it would not."""

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from tzero.arguments.key import Key
 from tzero.config import Config
+from tzero.cures import cure
 from tzero.plans.plan import Plan
 from tzero.plans.planner import UNRECORDED
+from tzero.shown import first_line, in_cells
 
-__all__ = ["Explanation", "Made", "Replay", "Stats"]
+__all__ = ["Explanation", "Made", "Replay", "Run", "Stats"]
 
 
 class Stats(NamedTuple):
@@ -49,6 +51,9 @@ class Stats(NamedTuple):
         """Calls that found their bound kernel."""
         return self.calls - self.unkeyed - (self.misses - self.bound_ahead)
 
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        in_cells(self, printer, cycle)
+
     def __str__(self) -> str:
         missed = self.misses - self.bound_ahead
         unkeyed = f", {self.unkeyed} without a key" if self.unkeyed else ""
@@ -77,10 +82,50 @@ class Made(NamedTuple):
     unkeyed: int
 
 
+class Run(NamedTuple):
+    """Launches and fills on CUDA that a plan makes one after another, and the CUDA graphs they
+    became. `work` is how many there are. `calls` were made without a graph since there was one;
+    `ended` is why there is none, or empty. `graphs`, one for each stream, take `bytes` of device
+    memory as far as that is known. They were launched `launches` times, and in all of these
+    together the parameters of `settings` launches and fills were set, the others being unchanged.
+    `plainly` is how often launches were made one by one in spite of a graph, by reason.
+
+    >>> print(Run("add", 5, 0, "", 1, 123_392, 100, 200, {"capturing": 1}))
+    a CUDA graph of 5: launched 100 times, 2.0 of 5 set each time, 120 KiB; plain 1 time (capturing)
+    """
+
+    kernel: str
+    work: int
+    calls: int
+    ended: str
+    graphs: int
+    bytes: int
+    launches: int
+    settings: int
+    plainly: Mapping[str, int]
+
+    def __str__(self) -> str:
+        if self.launches:
+            each = self.settings / self.launches
+            streams = f" on {self.graphs} streams" if self.graphs > 1 else ""
+            text = (
+                f"a CUDA graph of {self.work}{streams}: launched "
+                f"{_counted(self.launches, 'time')}, {each:.1f} of {self.work} set each time, "
+                f"{self.bytes / 1024:.0f} KiB"
+            )
+        else:
+            text = f"no CUDA graph of {self.work} yet: {_counted(self.calls, 'call')}"
+        if self.ended:
+            text = f"no CUDA graph of {self.work}: {self.ended}"
+        plainly = [f"{_counted(n, 'time')} ({why})" for why, n in self.plainly.items() if n]
+        return f"{text}; plain {', '.join(plainly)}" if plainly else text
+
+
 class Replay(NamedTuple):
     """How a plan would be replayed. ``natively`` means that no Python code runs at all; ``partly in
     Python`` that native code calls the Python functions that `why` names; ``in Python`` that Python
-    replays the plan, because of `why`.
+    replays the plan, because of `why`. `runs` are its launches on CUDA, and the CUDA graphs that
+    these became.
 
     >>> Replay("in Python", "an observer is on").how
     'in Python'
@@ -88,6 +133,7 @@ class Replay(NamedTuple):
 
     how: Literal["natively", "partly in Python", "in Python"]
     why: str = ""
+    runs: tuple[Run, ...] = ()
 
 
 class Explanation(NamedTuple):
@@ -97,7 +143,8 @@ class Explanation(NamedTuple):
     why it would not be replayed, such as a guard that fails. `since` is the first difference from
     the last call that hit. `stages` are nanoseconds, measured by `explain`. `choice` is why the
     call has its config: pinned, cached, pretuned, nearest or tuned. `replay` says how the plan
-    would be replayed; None if the call would not be.
+    would be replayed; None if the call would not be. `graphs` says which way each input of its
+    CUDA graphs takes.
 
     >>> print(Explanation("add", Key((int,)), True, None, "", tier=0))
     add: hit, the host function runs (tier 0)
@@ -116,6 +163,29 @@ class Explanation(NamedTuple):
     stages: Mapping[str, float] = MappingProxyType({})
     choice: str = ""
     replay: Replay | None = None
+    graphs: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return first_line(self)
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        in_cells(self, printer, cycle)
+
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        """The launches on CUDA of a plan, and the CUDA graphs that these became."""
+        return () if self.replay is None else self.replay.runs
+
+    @property
+    def change(self) -> str:
+        """What to change so that the call is replayed, if that is known.
+
+        >>> why = "it reads the value of a tensor (Tensor.item)"
+        >>> Explanation("add", Key(()), True, None, "", tier=2, refusal=why).change[:21]
+        'compute on the device'
+        """
+        found = cure(self.refusal) if self.refusal and self.refusal != UNRECORDED else None
+        return "" if found is None else found.advice
 
     def __str__(self) -> str:
         served = "the host function runs"
@@ -132,10 +202,13 @@ class Explanation(NamedTuple):
             lines.append(f"  config: {self.config!r}{why}")
         if self.refusal:
             lines.append(f"  not replayed: {self.refusal}")
+            lines += [f"  what to do: {self.change}"] if self.change else []
         if self.replay is not None and self.replay.why:
             lines.append(f"  {self.replay.how}: {self.replay.why}")
+        lines += [f"  {run}" for run in self.runs]
         if self.plan is not None:
             lines += [f"  {line}" for line in str(self.plan).splitlines()]
+        lines += [f"  in the graph, {line}" for line in self.graphs]
         if self.since:
             lines.append(f"  unlike the last call that hit: {self.since}")
         if self.difference:

@@ -89,6 +89,7 @@ class Stages(Generic[R]):
         plans: bool = True,
         pool: bool = False,
         free: Free = "nothing",
+        graph: bool = False,
         replayed: Callable[[Host[R], Config], Callable[..., R]] | None = None,
     ) -> None:
         # Without the function's own attributes, whose names may be in use here.
@@ -96,7 +97,7 @@ class Stages(Generic[R]):
         self.host = host = read_host(function, config, self._takes_config)
         self.function, self.name, self.signature = function, host.name, host.signature
         self.tuning: Tuning[R] = Tuning(host, space, lookup, size_hints, replayed, judge)
-        self.options, self.pool = options, pool
+        self.options, self.pool, self.graph = options, pool, graph
         self.fallbacks = Fallbacks(host.name)
         check_key(host.name, key, host.parameters)
         self.ordered = Ordering(host)
@@ -116,6 +117,7 @@ class Stages(Generic[R]):
                 "nothing" if why_not else free,
                 why_not,
                 options if self.has_choice else None,
+                graph,
             )
             # An integer that chooses the config must select the plan too.
             self.planner.by_value = size_hints.integers(host.parameters)

@@ -38,6 +38,7 @@ from tzero.launches.ahead import Precompiled, Spec, precompile_host
 from tzero.launches.current_call import current
 from tzero.launches.python import PythonJit
 from tzero.launches.ranges import classes
+from tzero.shown import in_cells
 from tzero.tune.by_size import NotResizable, check_memory
 from tzero.tune.copying import copies
 from tzero.tune.shipping import use
@@ -69,6 +70,8 @@ class Warmed:
     seconds: float
     left: dict[str, str] = field(default_factory=dict)
     """Classes that were compiled and not called, with the reason."""
+
+    _repr_pretty_ = in_cells
 
     def __str__(self) -> str:
         counts = ((self.classes, "class", "es"), (self.compiled, "compile", "s"))
@@ -115,8 +118,12 @@ def warmup(items: Iterable[tuple[Any, ...]] | str) -> tuple[Warmed, ...]:
     if isinstance(items, str):
         return (_from_coverage(items),)
     planned = [_planned(*item) for item in items]
-    with _bar(sum(len(each) for _, each in planned)) as advance:
-        return tuple(_warmed(kernel, each, advance) for kernel, each in planned)
+    current.is_asked, outer = True, current.is_asked
+    try:
+        with _bar(sum(len(each) for _, each in planned)) as advance:
+            return tuple(_warmed(kernel, each, advance) for kernel, each in planned)
+    finally:
+        current.is_asked = outer
 
 
 def _planned(kernel: Any, *given: Any) -> tuple[Any, list[Any]]:

@@ -20,7 +20,7 @@ from typing import Any
 from triton.backends.compiler import BaseBackend, GPUTarget
 
 from tzero import locks, settings
-from tzero.cpu import sealing, toolchain, triton_compat, ttir
+from tzero.cpu import e4b15, sealing, toolchain, triton_compat, ttir
 from tzero.cpu.lower import lower
 
 _HERE = Path(__file__).parent
@@ -42,7 +42,13 @@ class CPUOptions:
     enable_fp_fusion: bool = True
     launch_cooperative_grid: bool = False
     launch_pdl: bool = False
-    supported_fp8_dtypes: tuple[str, ...] = ("fp8e4nv", "fp8e5")
+    supported_fp8_dtypes: tuple[str, ...] = (
+        "fp8e4nv",
+        "fp8e5",
+        "fp8e4b8",
+        "fp8e5b16",
+        "fp8e4b15",
+    )
     deprecated_fp8_dot_operand_dtypes: tuple[str, ...] = ()
     default_dot_input_precision: str = "ieee"
     allowed_dot_input_precisions: tuple[str, ...] = ("ieee", "tf32", "tf32x3", "bf16x3", "bf16x6")
@@ -50,7 +56,7 @@ class CPUOptions:
     extern_libs: tuple[tuple[str, str], ...] = ()
     debug: bool = False
     backend_name: str = "cpu"
-    sanitize_overflow: bool = False
+    sanitize_overflow: bool = True
     arch: str = ""
     instrumentation_mode: str = ""
     fpsan_homomorphic_casts: bool = False
@@ -104,7 +110,9 @@ class CPUBackend(BaseBackend):
         known = {f.name for f in fields(CPUOptions)}
         given = {k: v for k, v in options.items() if k in known and v is not None}
         check = bool(given.get("cpu_check")) or settings.current().cpu_check
-        made = CPUOptions(**{**given, "cpu_check": check})
+        # The checks of overflow are assertions: without those, Triton would build them in vain.
+        overflow = bool(given.get("sanitize_overflow", True) and given.get("debug"))
+        made = CPUOptions(**{**given, "cpu_check": check, "sanitize_overflow": overflow})
         vars(made).update(dict.fromkeys(triton_compat.gpu_options() - known))
         return made
 
@@ -113,8 +121,11 @@ class CPUBackend(BaseBackend):
         return (metadata.num_warps, metadata.num_ctas, metadata.shared)
 
     def get_codegen_implementation(self, options: CPUOptions) -> dict[str, Callable[..., Any]]:
-        """Hooks of Triton's front end: `tl.dot` accepts any size."""
-        return {"min_dot_size": lambda lhs, rhs: (1, 1, 1)}
+        """Hooks of Triton's front end: `tl.dot` accepts any size; conversions that it lacks."""
+        return {
+            "min_dot_size": lambda lhs, rhs: (1, 1, 1),
+            "convert_custom_types": e4b15.convert,
+        }
 
     def get_module_map(self) -> dict[str, ModuleType]:
         """Resolve `tl.extra.libdevice` to NVIDIA's functions; `libdevice.py` maps them to C."""

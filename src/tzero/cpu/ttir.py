@@ -189,7 +189,7 @@ def parse_type(text: str) -> Type:
         dims = tuple(int(d) for d in match[1].split("x") if d)
         inner = parse_type(match[2])
         return Type(dims, inner.elem, inner.pointee)
-    match = re.match(r"!tt\.ptr<(.*?)(?:, \d+)?>$", text)
+    match = re.match(r'!tt\.ptr<(.*?)(?:, (?:\d+|"[^"]*"))?>$', text)  # an address space may follow
     if match:
         return Type((), "ptr", "ptr" if match[1].startswith("!tt.ptr") else match[1])
     return Type((), text)

@@ -19,7 +19,13 @@ import pytest
 
 from tzero import settings
 
-__all__ = ["pytest_addoption", "pytest_collection_modifyitems", "pytest_configure", "triton_device"]
+__all__ = [
+    "pytest_addoption",
+    "pytest_collection_modifyitems",
+    "pytest_configure",
+    "pytest_report_header",
+    "triton_device",
+]
 
 MARKER = "triton_gpu: the test needs a GPU; it is skipped where Triton kernels run on the CPU"
 
@@ -47,6 +53,15 @@ def pytest_configure(config: pytest.Config) -> None:
         applied.enter_context(
             settings.applied({"TZERO_CPU": "1", **({"TZERO_CPU_CHECK": "1"} if check else {})})
         )
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """Say where kernels run, if an option does."""
+    if config.getoption("--triton-check"):
+        return ["triton: kernels run on the CPU, and every access is checked"]
+    if config.getoption("--triton-cpu"):
+        return ["triton: kernels run on the CPU"]
+    return []
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -110,6 +110,11 @@ class Precompiled(Mapping[str, "Future[Any]"]):
     def __len__(self) -> int:
         return len(self._futures)
 
+    def __repr__(self) -> str:
+        done = sum(each.done() for each in self._futures.values())
+        refused = f", {len(self.refused)} left to this process" if self.refused else ""
+        return f"<Precompiled {done} of {len(self)} kernels{refused}>"
+
     def wait(self) -> None:
         """Wait for all futures; raises if a kernel failed to compile."""
         compiling.service().wait(self._futures)

@@ -28,6 +28,9 @@ class Current(threading.local):
     """Whether the host function is run only to find its launches, or to time it in another process:
     then its values are not specialized on, and kernels in it are not tuned."""
 
+    is_asked = False
+    """Whether calls are made to tune what they need, by `warmup` or a search: they wait for it."""
+
     is_check = False
     """Whether a search runs the host function as written, to check its results: that it is not
     replayed then is no event."""

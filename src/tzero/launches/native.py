@@ -22,7 +22,7 @@ import torch
 
 import tzero._native as _native  # raises ModuleNotFoundError, with this name, if it is not built
 from tzero import events, settings
-from tzero.adapters import torch_profilers, triton_launch
+from tzero.adapters import torch_profilers, triton_cuda, triton_launch
 from tzero.adapters.torch_layout import handle_offset, in_a_new_thread
 from tzero.adapters.torch_modes import untraced
 from tzero.adapters.triton_launch import driver
@@ -30,8 +30,10 @@ from tzero.arguments.extract import ConstExpr
 from tzero.cpu.launcher import Launcher
 from tzero.cpu.triton_compat import parameters
 from tzero.errors import LaunchFailed
+from tzero.launches import graphs
 from tzero.launches.current_call import current
 from tzero.launches.python import Launching, PythonJit, finish
+from tzero.launches.subscripts import subscripts
 
 __all__ = [
     "BinaryDescription",
@@ -102,6 +104,26 @@ class CpuDescription(NamedTuple):
     work: int
 
 
+class MapDescription(NamedTuple):
+    """A tensor map that is made of a descriptor, whose parts are arguments one after the other: the
+    base, sizes, strides, and two flags."""
+
+    move: int  # of the base: where the map goes
+    rank: int
+    swizzle: int
+    element_bytes: int
+    dtype: int  # of the driver
+    box: tuple[int, ...]
+
+
+class ScratchDescription(NamedTuple):
+    """Memory that each block of a launch needs; `allocators` has `get`, as Triton's do."""
+
+    bytes: int
+    alignment: int
+    allocators: Any
+
+
 class CudaDescription(NamedTuple):
     """How CUDA launches a binary. A launch attribute has a field here, which native/binary.cpp
     (`read_cuda`) reads and native/cuda.cpp (`Driver::launch`) packs."""
@@ -112,6 +134,8 @@ class CudaDescription(NamedTuple):
     cooperative: bool
     dependent: bool  # programmatic dependent launch
     device: int
+    maps: tuple[MapDescription, ...] = ()
+    scratch: tuple[ScratchDescription, ...] = ()  # global, and of a profiler
 
 
 class BinaryDescription(NamedTuple):
@@ -158,8 +182,11 @@ def configure(native: ModuleType) -> None:
         callable=triton_launch.JITCallable,
         descriptor=triton_launch.plain_descriptor(),
         size=torch.Size,
+        subscripts=subscripts,
+        partial=functools.partial,
         handle=handle_offset(),
     )
+    graphs.configure(native)
 
 
 def make(native: ModuleType) -> type[PythonJit]:
@@ -248,7 +275,8 @@ def described(
 ) -> BinaryDescription | None:
     """Describe a binary; None if Triton does not keep it, `NotNative` if only Python can launch it.
     `found_by` are the parameters that native code finds the binary by, if it does. With
-    `takes_nested` its arguments may hold others, and are numbered as `_leaves` does."""
+    `takes_nested` its arguments may hold others, and are numbered as `_leaves` does; it may also
+    need scratch memory."""
     if not triton_launch.is_plain_driver(driver.active):
         raise NotNative("the active driver has been changed, or is not Triton's or tzero's")
     device = _device(function)
@@ -261,13 +289,7 @@ def described(
         raise NotNative("its parameters are not those that Triton binds arguments to")
     if not triton_launch.plain_alignment(triton_launch.backend_of(caches)):
         raise NotNative("this backend specializes on more of a tensor than its alignment")
-    cpu = cuda = None
-    if isinstance(launcher, Launcher):
-        cpu = _on_cpu(kernel, launcher)
-    else:
-        cuda = _on_cuda(native, kernel, launcher, device)
-    head = native.HEAD_BYTES if cpu else 0
-    moves, size = _moves(native, kernel, head, takes_nested and cpu is not None)
+    laid, cpu, cuda = _launched(native, kernel, launcher, device, takes_nested)
     return BinaryDescription(
         kernel=kernel,
         caches=caches,
@@ -277,8 +299,8 @@ def described(
         name=kernel.name,
         launcher=launcher,
         function=kernel.function,
-        moves=moves,
-        block_bytes=size,
+        moves=laid.moves,
+        block_bytes=laid.bytes,
         cpu=cpu,
         cuda=cuda,
     )
@@ -289,24 +311,37 @@ def alone(native: ModuleType, kernel: Any) -> BinaryDescription:
     only Triton can launch it."""
     if not triton_launch.is_plain_driver(driver.active):
         raise NotNative("the active driver has been changed, or is not Triton's or tzero's")
-    if not isinstance(kernel.run, Launcher):
-        raise NotNative("compiled kernels by themselves are native on the CPU only")
-    cpu = _on_cpu(kernel, kernel.run)
-    moves, size = _moves(native, kernel, native.HEAD_BYTES, False)
+    device = None if isinstance(kernel.run, Launcher) else driver.active.get_current_device()
+    laid, cpu, cuda = _launched(native, kernel, kernel.run, device, False)
     return BinaryDescription(
         kernel=kernel,
         caches=None,
         table={},
         key=None,
-        device=None,
+        device=device,
         name=kernel.name,
         launcher=kernel.run,
         function=kernel.function,
-        moves=moves,
-        block_bytes=size,
+        moves=laid.moves,
+        block_bytes=laid.bytes,
         cpu=cpu,
-        cuda=None,
+        cuda=cuda,
     )
+
+
+def _launched(
+    native: ModuleType, kernel: Any, launcher: Any, device: Any, takes_nested: bool
+) -> tuple[_Laid, CpuDescription | None, CudaDescription | None]:
+    """Where the arguments of a binary go, and how the CPU backend or CUDA launches it."""
+    on_cpu = isinstance(launcher, Launcher)
+    cpu = _on_cpu(kernel, launcher) if on_cpu else None
+    cuda = None if on_cpu else _on_cuda(native, kernel, launcher, device)
+    laid = _moves(native, kernel, native.HEAD_BYTES if on_cpu else 0, on_cpu, takes_nested)
+    if cuda is not None:
+        cuda = cuda._replace(maps=laid.maps)
+        if cuda.scratch and not takes_nested:
+            raise NotNative("the binary needs scratch memory")
+    return laid, cpu, cuda
 
 
 def _on_cpu(kernel: Any, launcher: Launcher) -> CpuDescription:
@@ -319,11 +354,13 @@ def _on_cpu(kernel: Any, launcher: Launcher) -> CpuDescription:
 def _on_cuda(native: ModuleType, kernel: Any, launcher: Any, device: int) -> CudaDescription:
     launch = triton_launch.cuda_launch(kernel, launcher)
     if launch is None:
-        raise NotNative("the binary needs scratch memory, or is not for CUDA")
+        raise NotNative("the binary needs a launch attribute that is not known, or is not for CUDA")
     if not native.open_cuda():
         raise NotNative("CUDA's driver library cannot be opened")
-    threads, shared, cluster, cooperative, dependent = launch
-    return CudaDescription(threads, shared, cluster, cooperative, dependent, device)
+    needs = triton_cuda.scratch(launcher)
+    if needs is None:
+        raise NotNative("it is not known how this Triton allocates a profiler's scratch memory")
+    return CudaDescription(*launch, device, scratch=tuple(ScratchDescription(*x) for x in needs))
 
 
 def _device(function: Any) -> Any:
@@ -372,19 +409,24 @@ def _types(kernel: Any) -> Iterator[tuple[int, str]]:
         yield index, type_
 
 
-def _nested_types(kernel: Any) -> Iterator[tuple[int, str]]:
-    """The same of a binary for the CPU whose arguments may hold others."""
+def _nested_types(kernel: Any, on_cpu: bool) -> Iterator[tuple[int, Any]]:
+    """The same of a binary whose arguments may hold others."""
     first: dict[tuple[int, ...], tuple[int, int]] = {}  # the number, and the rank of a descriptor
     count = 0
     for index, type_ in enumerate(kernel.src.signature.values()):
         for path, rank in _leaves(type_, (index,)):
             first[path] = (count, rank)
             count += 2 * rank + 3 if rank else 1
-    for parameter in parameters(kernel.src):
+    try:
+        found = parameters(kernel.src) if on_cpu else triton_cuda.parameters(kernel)
+    except triton_cuda.Unknown as reason:
+        raise NotNative(str(reason)) from None
+    for parameter in found:
         number, rank = first[parameter.path]
         field, axis = parameter.part or ("base", 0)
         within = {
             "base": 0,
+            "map": 0,
             "shape": 1 + axis,
             "strides": 1 + rank + axis,
             "padding": 1 + 2 * rank,
@@ -406,24 +448,39 @@ def _leaves(type_: Any, path: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...]
         yield path, 0
 
 
-_Laid = tuple[tuple[MoveDescription, ...], int]
-_How = tuple[ModuleType, int, bool]
+class _Laid(NamedTuple):
+    """The parameters of a binary in a block of bytes."""
+
+    moves: tuple[MoveDescription, ...]
+    bytes: int
+    maps: tuple[MapDescription, ...] = ()
+
+
+_How = tuple[ModuleType, int, bool, bool]
 _laid: weakref.WeakKeyDictionary[Any, tuple[_How, _Laid]] = weakref.WeakKeyDictionary()
 
 
-def _moves(native: ModuleType, kernel: Any, head: int, takes_nested: bool) -> _Laid:
-    """Lay the parameters out as a C struct behind `head` bytes; the moves, and the block's size."""
-    how = (native, head, takes_nested)
+def _moves(native: ModuleType, kernel: Any, head: int, on_cpu: bool, takes_nested: bool) -> _Laid:
+    """Lay the parameters out as a C struct behind `head` bytes."""
+    how = (native, head, on_cpu, takes_nested)
     found = _laid.get(kernel)
     if found is None or found[0] != how:
-        types = _nested_types(kernel) if takes_nested else _types(kernel)
+        types = _nested_types(kernel, on_cpu) if takes_nested else _types(kernel)
         found = _laid[kernel] = how, _lay_out(native, types, head)
     return found[1]
 
 
-def _lay_out(native: ModuleType, types: Iterable[tuple[int, str]], head: int) -> _Laid:
-    moves, layout = [], f"@{head}x"
+def _lay_out(native: ModuleType, types: Iterable[tuple[int, Any]], head: int) -> _Laid:
+    moves: list[MoveDescription] = []
+    maps, layout = [], f"@{head}x"
     for index, type_ in types:
+        if isinstance(type_, triton_cuda.TensorMap):
+            size, alignment = native.MAP_BYTES, native.MAP_ALIGNMENT
+            offset = -(-struct.calcsize(layout) // alignment) * alignment
+            layout += f"{offset - struct.calcsize(layout) + size}x"
+            maps.append(MapDescription(len(moves), *type_))
+            moves.append(MoveDescription(index, native.PARAMETER_TYPES["tensor_map"], offset))
+            continue
         if type_[0] != "*" and type_ not in _TYPES:
             raise NotNative(f"argument {index} has the type {type_}")
         name, code = _POINTER if type_[0] == "*" else _TYPES[type_]
@@ -432,5 +489,7 @@ def _lay_out(native: ModuleType, types: Iterable[tuple[int, str]], head: int) ->
         moves.append(MoveDescription(index, native.PARAMETER_TYPES[name], offset))
     if len(moves) > native.MOST_PARAMETERS:
         raise NotNative(f"it has {len(moves)} parameters, more than {native.MOST_PARAMETERS}")
+    if len(maps) > native.MOST_MAPS:
+        raise NotNative(f"it has {len(maps)} tensor descriptors, more than {native.MOST_MAPS}")
     # Native code may write the last one, too, with as many bytes as the widest type has.
-    return tuple(moves), struct.calcsize(layout) + int(native.PARAMETER_BYTES)
+    return _Laid(tuple(moves), struct.calcsize(layout) + int(native.PARAMETER_BYTES), tuple(maps))

@@ -38,6 +38,7 @@ from tzero.plans.plan import (
     Formula,
     Launch,
     Nest,
+    Part,
     Plan,
     Read,
     Scalar,
@@ -62,6 +63,7 @@ from tzero.reading.guards import (
     OfClass,
     Result,
     Same,
+    Setting,
 )
 
 __all__ = ["PlanDescription", "describe", "python_functions"]
@@ -82,6 +84,7 @@ _GUARD_KINDS: dict[type, str] = {
     Result: "result",
     Kept: "kept",
     Files: "files",
+    Setting: "setting",
 }
 
 
@@ -202,8 +205,27 @@ class LaunchDescription(NamedTuple):
     grid: tuple[int, ...]
 
 
+class PartDescription(NamedTuple):
+    """Make the steps up to `after` as a CUDA graph. `captures` launches the graphs; or, in tests,
+    is a function that makes the steps. `inputs` and `writes` are slots; `after` and `again` count
+    the steps of the description."""
+
+    captures: Any
+    cuda_device: int | None
+    inputs: tuple[int, ...]
+    outputs: tuple[AllocateDescription, ...]
+    after: int
+    again: tuple[int, ...]
+    writes: tuple[int, ...]
+
+
 Details = (
-    AllocateDescription | FillDescription | ViewDescription | CallDescription | LaunchDescription
+    AllocateDescription
+    | FillDescription
+    | ViewDescription
+    | CallDescription
+    | LaunchDescription
+    | PartDescription
 )
 
 
@@ -236,13 +258,15 @@ def describe(
     plan: Plan,
     ring: Callable[[], Any] = lambda: None,
     variants: Sequence[Plan] = (),
+    captures: Callable[[Plan, Part], Any] | None = None,
 ) -> PlanDescription | None:
     """Describe a plan. None if Triton has dropped one of its binaries; `NotNative` if only Python
     can replay it. `ring` makes the pool of an allocation's tensors, or None for no pool. `variants`
-    are plans over sizes that do the same with other binaries."""
+    are plans over sizes that do the same with other binaries. `captures` makes what launches the
+    graphs of a part; without it all steps are made one by one."""
     if len(plan.slots) > native.MOST_SLOTS:
         raise NotNative(f"its plan has {len(plan.slots)} tensors, more than {native.MOST_SLOTS}")
-    return _Describer(native, plan, ring, variants).description()
+    return _Describer(native, plan, ring, variants, captures).description()
 
 
 def python_functions(description: PlanDescription) -> tuple[str, ...]:
@@ -267,7 +291,9 @@ class _Describer:
         plan: Plan,
         ring: Callable[[], Any],
         variants: Sequence[Plan],
+        captures: Callable[[Plan, Part], Any] | None,
     ) -> None:
+        self.captures = captures
         self.native = native
         self.plan = plan
         self.ring = ring
@@ -290,8 +316,14 @@ class _Describer:
         plan = self.plan
         guards = tuple(self._guard(each) for each in plan.guards)
         slots = tuple(map(self._slot, plan.slots))
-        steps = []
+        steps: list[StepDescription] = []
+        parts = {part.first: part for part in plan.parts if self.captures is not None}
+        # The number of a part in the description; those of a plan's steps, with the parts before.
+        before = [sum(first < k for first in parts) for k in range(len(plan.steps) + 1)]
         for number, step in enumerate(plan.steps):
+            if number in parts:
+                made = self._part(parts[number], before)
+                steps.append(StepDescription(self.native.STEP_KINDS["part"], number, made))
             kind, details = self._step(step)
             if details is None:
                 return None
@@ -300,6 +332,21 @@ class _Describer:
         functions = tuple(self.functions)
         result = self._value(plan.result)
         return PlanDescription(plan, guards, slots, functions, tuple(steps), result, sizes)
+
+    def _part(self, part: Part, before: Sequence[int]) -> PartDescription:
+        """A part; `before` says how many parts come before each step of the plan."""
+        assert self.captures is not None
+        outputs = (Allocate(slot, 0) for slot in part.outputs)
+        some = self.plan.slots[(*part.inputs, *part.outputs)[0]]
+        return PartDescription(
+            self.captures(self.plan, part),
+            _cuda_device(some),
+            part.inputs,
+            tuple(map(self._allocate, outputs)),
+            part.after + before[part.after],
+            tuple(k + before[k] + (k == part.first) for k in part.again),
+            part.writes if self.counts else (),
+        )
 
     def _guard(self, guard: Guard) -> GuardDescription:
         where = guard.where

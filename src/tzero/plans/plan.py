@@ -23,15 +23,18 @@ import torch
 
 from tzero.plans.sizing import Sizing
 from tzero.reading.guards import Guard, same_value
+from tzero.shown import first_line, in_cells
 
 __all__ = [
     "Allocate",
     "Call",
     "Constant",
+    "Cut",
     "Fill",
     "Formula",
     "Launch",
     "Nest",
+    "Part",
     "Plan",
     "Read",
     "Refusal",
@@ -204,7 +207,8 @@ class Slot:
 @dataclass(frozen=True, slots=True)
 class Call:
     """Call a torch function; `result` names the slots that it makes. `line` is the host
-    function's."""
+    function's. `cut` says why no CUDA graph can hold it, if so; `writes` are the slots that it
+    changes in place, each as often as torch counts a change."""
 
     function: Callable[..., Any]
     name: str
@@ -212,6 +216,8 @@ class Call:
     kwargs: tuple[tuple[str, Value], ...]
     result: Value
     line: int
+    cut: str = ""
+    writes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,13 +296,43 @@ Step = Allocate | Fill | View | Call | Read | Launch
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """Steps that can be made as one CUDA graph: those from `first` up to `after`.
+
+    `inputs` are the slots of tensors that were there before, `outputs` of those that are needed
+    later; of these, `copied` are made by the steps and copied from the graph's memory. `again` are
+    the numbers of steps that make views of them, once the graph was launched; `writes` are inputs
+    that torch functions change in place, as in `Call`. `read` are inputs that are only read, each
+    with the number of steps that do.
+    """
+
+    first: int
+    after: int
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    copied: tuple[int, ...]
+    again: tuple[int, ...]
+    writes: tuple[int, ...]
+    read: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A step that no CUDA graph holds, and why."""
+
+    number: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """What one call of a host function did.
 
     `leaves` are the names of the arguments' leaves; `by_value` are the numbers of the leaves whose
     values the host function used: the plan is for one value of each. With a `sizing` it is for
     other sizes too; what its slots and views say of their geometry is that of the recorded call.
-    `unsized` says why a call that was followed for that has none.
+    `unsized` says why a call that was followed for that has none. `parts` are made as CUDA graphs
+    where native code replays the plan; `cuts` are the steps between them.
     """
 
     kernel: str
@@ -309,6 +345,11 @@ class Plan:
     file: str = ""
     sizing: Sizing | None = None
     unsized: str = ""
+    parts: tuple[Part, ...] = ()
+    cuts: tuple[Cut, ...] = ()
+
+    __repr__ = first_line
+    _repr_pretty_ = in_cells
 
     def __str__(self) -> str:
         return "\n".join(page(self))
@@ -353,9 +394,15 @@ def page(plan: Plan) -> Iterator[str]:
     for guard in plan.guards:
         if not isinstance(guard.value, torch.Tensor):
             yield f"  assumes {guard.text}: {short(guard.value)}"
-    for step in plan.steps:
-        place = f"  # line {step.line}" if step.line else ""
-        yield f"  {said(plan, step)}{place}"
+    parts = {part.first: part for part in plan.parts}
+    cuts = {cut.number: cut.reason for cut in plan.cuts}
+    for k, step in enumerate(plan.steps):
+        if k in parts:
+            yield f"  one CUDA graph of the next {parts[k].after - k} steps:"
+        notes = [f"line {step.line}"] if step.line else []
+        notes += [f"not in a graph: {cuts[k]}"] if k in cuts else []
+        indent = "    " if any(part.first <= k < part.after for part in plan.parts) else "  "
+        yield f"{indent}{said(plan, step)}{'  # ' + ', '.join(notes) if notes else ''}"
     yield f"  return {shown(plan, plan.result)}"
     yield from _sizes(plan)
 

@@ -24,7 +24,7 @@ from tzero.adapters import intercept, torch_modes, triton_launch
 from tzero.adapters.python_frames import is_supported
 from tzero.arguments.host import Host
 from tzero.arguments.key import Options
-from tzero.arguments.situation import leaves, situation
+from tzero.arguments.situation import NUMBERS, leaves, situation
 from tzero.counts import Count
 from tzero.errors import InvalidArgument, PlanDrift, UnsupportedType
 from tzero.fallbacks import Fallbacks
@@ -128,6 +128,9 @@ def _prevents_following(made: Plan | Refusal, again: bool) -> bool:
 class Planner(Generic[R]):
     """Replays and records the calls of one kernel."""
 
+    graphed_on = "cuda"
+    """The type of the device whose work becomes graphs."""
+
     def __init__(
         self,
         host: Host[R],
@@ -137,8 +140,12 @@ class Planner(Generic[R]):
         free: Free = "nothing",
         why_not: str = "",
         tuned: Options | None = None,
+        graph: bool = False,
     ) -> None:
         self._host = host
+        self._graph = graph
+        self.odd: dict[str, str] = {}
+        """Names of functions that no CUDA graph of the plans should hold, and why."""
         self.varied = Varied(free, host.parameters, why_not)
         self.tuned = tuned
         """How keys are made, if configs are chosen for each key: then a plan over sizes is for one
@@ -247,6 +254,8 @@ class Planner(Generic[R]):
                 return self._refused(bound, args, Refusal(error.reason, error.file, error.line))
             self._follows = True
             subject = self._subject(bound, args, before, free)
+        if self._graph:
+            subject = self._of_graph(subject, args)
         followed = subject.host is not None
         result, made = capture(subject, args)
         if isinstance(made, Refusal) and made.reason == BUSY:
@@ -368,6 +377,13 @@ class Planner(Generic[R]):
         own = getattr(function, "__code__", None)
         assert dependencies is not None
         return record.Subject(bound.name, bound.call, names, own, self._passing, dependencies)
+
+    def _of_graph(self, subject: record.Subject, args: tuple[Any, ...]) -> record.Subject:
+        """A call to record whose work becomes CUDA graphs, in which numbers do not vary."""
+        every = enumerate(leaves(args, subject.parameters))
+        numbers = frozenset(k for k, (_, value) in every if type(value) in NUMBERS)
+        graphed = record.Graphed(self.graphed_on, self.odd)
+        return subject._replace(by_value=subject.by_value | numbers, graphed=graphed)
 
     def _apart(self, bound: Bound[R]) -> Hashable:
         """What calls have in common besides if one plan serves them."""

@@ -25,6 +25,7 @@ instead. (Callbacks in C have no frames, and are attributed to the host function
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,7 +37,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from tzero import settings
-from tzero.adapters import triton_launch
+from tzero.adapters import torch_graphs, triton_launch
 from tzero.adapters.python_frames import untraced
 from tzero.adapters.torch_internals import (
     DisableTorchFunction,
@@ -50,6 +51,7 @@ from tzero.plans import torch_ops
 from tzero.plans.call_sizes import LaunchSizes
 from tzero.plans.frames import Stack, is_timed
 from tzero.plans.grids import Meta
+from tzero.plans.parts import parted
 from tzero.plans.plan import (
     Constant,
     Launch,
@@ -70,13 +72,30 @@ from tzero.plans.values import NotAStep, NotYet, constant_of, containers_in, sha
 from tzero.reading.bytecode import span_of, uses_low_bits
 from tzero.reading.dependencies import Dependencies
 from tzero.reading.forwarded import Passing
-from tzero.reading.guards import Equal, Guard
+from tzero.reading.guards import Equal, Guard, Setting
 from tzero.reading.path import Path
 from tzero.reading.special import Callee
 from tzero.reading.world import World
 from tzero.symbolic.formulas import Source
 
-__all__ = ["HELD", "NO_LAUNCH", "SHARED", "Recorder", "Subject", "failure", "unfollowed"]
+__all__ = [
+    "HELD",
+    "NO_LAUNCH",
+    "SHARED",
+    "Graphed",
+    "Recorder",
+    "Subject",
+    "failure",
+    "unfollowed",
+]
+
+
+class Graphed(NamedTuple):
+    """Which work becomes CUDA graphs: that of a type of device, except for some functions, by name,
+    each with the reason."""
+
+    kind: str
+    odd: Mapping[str, str]
 
 
 class Subject(NamedTuple):
@@ -101,6 +120,8 @@ class Subject(NamedTuple):
     by_value: frozenset[int] = frozenset()
     """The leaves that are numbers of which plans must have the value, whatever is done with
     them."""
+    graphed: Graphed | None = None
+    """Set if the work of the call becomes CUDA graphs: then it need not launch a kernel."""
 
 
 def failure(error: Exception) -> Refusal:
@@ -476,6 +497,10 @@ class Recorder:
             value,
             self.subject.code.co_filename,
         )
+        if self.subject.graphed is not None:
+            chosen = Setting.of(_CHOSEN, torch_graphs.setting, torch_graphs.setting())
+            plan = dataclasses.replace(plan, guards=(*plan.guards, chosen))
+            return parted(plan, self.slots.tensors, *self.subject.graphed)
         return plan if self.sizes is None else sized(plan, self.sizes)
 
     def _result(self, result: Any) -> Value:
@@ -503,7 +528,7 @@ class Recorder:
         return any(guard.value is function for guard in self.guards)
 
     def _settled(self) -> None:
-        if not any(isinstance(step, Launch) for step in self.steps):
+        if self.subject.graphed is None and not any(isinstance(s, Launch) for s in self.steps):
             raise NotAStep(NO_LAUNCH)
         for slot, tensor in zip(self.slots.all, self.slots.tensors, strict=True):
             geometry = (slot.dtype, slot.size, slot.stride)
@@ -544,6 +569,7 @@ class Recorder:
 
 
 NO_LAUNCH = "it launches no kernel"
+_CHOSEN = "torch's settings, by which it chooses kernels"
 HELD = "an argument is a tensor that a global or a closure holds too"
 SHARED = "an argument is or holds a list, tuple or dict that a global or a closure holds too"
 

@@ -35,6 +35,8 @@ __all__ = [
     "Ran",
     "allocates",
     "always_makes_new",
+    "changed",
+    "cut",
     "fills",
     "is_custom",
     "is_geometry",
@@ -285,6 +287,45 @@ def acts(ran: Ran) -> bool:
     return (
         traits.is_mutable or torch.Tag.nondeterministic_seeded in traits.tags or not traits.is_own
     )
+
+
+def cut(ran: Sequence[Ran]) -> str:
+    """Why no CUDA graph can hold the operators of a function; usually empty. A replay of a graph
+    would not run the code of a custom operator, and would draw the same random numbers again.
+
+    >>> cut([])
+    ''
+    """
+    for each in ran:
+        traits = _traits(each.operator)
+        if not traits.is_own:
+            return f"{traits.name} is a custom operator, whose code runs on each call"
+        if torch.Tag.nondeterministic_seeded in traits.tags and not _never_draws(each):
+            return f"{traits.name} draws random numbers"
+    return ""
+
+
+def _never_draws(ran: Ran) -> bool:
+    """Whether an operator that may draw random numbers does not with these arguments: attention
+    without dropout."""
+    traits = _traits(ran.operator)
+    return "dropout_p" in traits.arguments and ran.arguments.get("dropout_p", 0.0) == 0.0
+
+
+def changed(ran: Sequence[Ran]) -> list[torch.Tensor]:
+    """The tensors that operators change in place, once for each change."""
+    found: list[torch.Tensor] = []
+    for each in ran:
+        if not _traits(each.operator).is_mutable:
+            continue
+        written = {a.name for a in schema_of(each.operator).arguments if _is_written(a)}
+        given = [value for name, value in each.arguments.items() if name in written]
+        found += [value for value in tree_leaves(given) if isinstance(value, torch.Tensor)]
+    return found
+
+
+def _is_written(argument: Any) -> bool:
+    return argument.alias_info is not None and bool(argument.alias_info.is_write)
 
 
 class _Traits(NamedTuple):

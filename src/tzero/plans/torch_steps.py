@@ -120,7 +120,33 @@ class TorchSteps:
         if sizes is not None:
             sizes.called(slots, ran)
         made = self.slots.value(result, f"the result of {name}")
-        self.steps.append(dataclasses.replace(call, result=made))
+        self.steps.append(self._completed(call, made, ran, args, kwargs))
+
+    def _completed(
+        self,
+        call: Call,
+        result: Value,
+        ran: Sequence[torch_ops.Ran],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+    ) -> Call:
+        """A call with its result, and with what a CUDA graph of it has to know."""
+        cut = torch_ops.cut(ran)
+        if torch.is_grad_enabled():
+            given = tensors_of((tuple(args), dict(kwargs)))
+            if any(tensor.requires_grad for tensor in given):
+                cut = cut or f"autograd records {call.name}"
+        slots = [self._root(tensor) for tensor in torch_ops.changed(ran)]
+        writes = tuple(slot for slot in slots if slot is not None)
+        return dataclasses.replace(call, result=result, cut=cut, writes=writes)
+
+    def _root(self, tensor: torch.Tensor) -> int | None:
+        """The slot of a tensor, or of that which it is a view of."""
+        slot = self.slots.of(tensor)
+        views = {step.slot: step.base for step in self.steps if isinstance(step, View)}
+        while slot in views:
+            slot = views[slot]
+        return slot
 
     def _read(
         self, func: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
@@ -189,7 +215,8 @@ class TorchSteps:
                 slot = self.slots.add(tensor, f"t{len(self.slots.all)}")
                 if inner is not None:
                     inner.called([slot], [each])
-                self.steps.append(dataclasses.replace(call, result=Tensor(slot)))
+                made_by = self._completed(call, Tensor(slot), [each], each.args, each.kwargs)
+                self.steps.append(made_by)
         return True
 
     def _call(

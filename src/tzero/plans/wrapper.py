@@ -58,7 +58,19 @@ from tzero.plans.torch_ops import Picked
 from tzero.reading.guards import Absent, Check
 from tzero.symbolic.formulas import OPERATIONS
 
-__all__ = ["Drifted", "OtherValue", "Wrapper", "drift_in", "filling", "resume", "wanted", "write"]
+__all__ = [
+    "Drifted",
+    "OtherValue",
+    "Wrapper",
+    "built",
+    "drift_in",
+    "filling",
+    "fits",
+    "made_as",
+    "resume",
+    "wanted",
+    "write",
+]
 
 Drifted = Callable[[Plan, Drift], NoReturn]
 """Called, to raise, if a step does not do what it did when the plan was recorded."""
@@ -399,16 +411,19 @@ class _Checked:
         self.drifted = drifted
 
     def __call__(self, result: Any, *given: torch.Tensor) -> Any:
-        if not _fits(
-            self.plan, self.call.result, result, dict(zip(self.slots, given, strict=True))
-        ):
+        if not fits(self.plan, self.call.result, result, dict(zip(self.slots, given, strict=True))):
             self.drifted(self.plan, drift_in(self.plan, self.call, result))
         return result
 
 
-def _fits(plan: Plan, value: Value, result: Any, known: dict[int, Any]) -> bool:
+def fits(plan: Plan, value: Value, result: Any, known: dict[int, Any]) -> bool:
     """Whether a result is as recorded. `known` has the existing tensors by slot; new tensors are
-    added to it."""
+    added to it.
+
+    >>> plan = Plan("f", (), frozenset(), (), (), (), Constant(None))
+    >>> fits(plan, Constant(1), 1, {}), fits(plan, Constant(1), 2, {})
+    (True, False)
+    """
     if isinstance(value, Tensor):
         before = known.get(value.slot)
         if before is not None:
@@ -430,7 +445,7 @@ def _fits(plan: Plan, value: Value, result: Any, known: dict[int, Any]) -> bool:
         if len(items) != len(value.items) or value.kind is dict:
             return False
         pairs = zip(value.items, items, strict=True)
-        return all(_fits(plan, item, each, known) for item, each in pairs)
+        return all(fits(plan, item, each, known) for item, each in pairs)
     return value == Constant(result)
 
 
@@ -526,23 +541,12 @@ def resume(
         return slots[slot]
 
     def value(of: Value) -> Any:
-        if isinstance(of, Tensor):
-            return tensor(of.slot)
-        if isinstance(of, Scalar):
-            return given[of.leaf]
-        if isinstance(of, Constant):
-            return of.value
-        assert isinstance(of, Nest), "a plan over sizes is made concrete first"
-        items = [value(item) for item in of.items]
-        if of.kind is dict:
-            return dict(zip(of.names, items, strict=True))
-        whole = of.kind in (list, tuple) or is_sequence_type(of.kind)
-        return of.kind(items) if whole else tuple.__new__(of.kind, items)
+        return built(of, tensor, given)
 
     def done(call: Call) -> None:
         result = call.function(*map(value, call.args), **_named(call, value))
         known = {k: each for k, each in enumerate(slots) if each is not None}
-        if not _fits(plan, call.result, result, known):
+        if not fits(plan, call.result, result, known):
             drifted(plan, drift_in(plan, call, result))
         for k, each in known.items():
             slots[k] = each
@@ -559,6 +563,27 @@ def resume(
             args, kwargs = step.spelled(names, value)
             step.function[step.grid](*args, **kwargs)
     return value(plan.result)
+
+
+def built(of: Value, tensor: Callable[[int], Any], given: Sequence[Any]) -> Any:
+    """What a value stands for: `tensor` has the tensors of the slots, `given` are the leaves of the
+    arguments.
+
+    >>> built(Nest(list, (Constant(1), Scalar(0))), lambda slot: None, (2,))
+    [1, 2]
+    """
+    if isinstance(of, Tensor):
+        return tensor(of.slot)
+    if isinstance(of, Scalar):
+        return given[of.leaf]
+    if isinstance(of, Constant):
+        return of.value
+    assert isinstance(of, Nest), "a plan over sizes is made concrete first"
+    items = [built(item, tensor, given) for item in of.items]
+    if of.kind is dict:
+        return dict(zip(of.names, items, strict=True))
+    whole = of.kind in (list, tuple) or is_sequence_type(of.kind)
+    return of.kind(items) if whole else tuple.__new__(of.kind, items)
 
 
 def _named(call: Call, value: Callable[[Value], Any]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ Enters: a callable and its arguments, before it is called, and its result. Leave
 
 from __future__ import annotations
 
+import collections
 import enum
 import functools
 import gc
@@ -27,9 +28,9 @@ import torch
 
 from tzero.adapters import triton_launch, triton_wrappers
 from tzero.arguments.host import Host
-from tzero.reading.contents import CONTAINERS, STEADY, has_state
+from tzero.reading.contents import CONTAINERS, MODULES, STEADY, has_state
 from tzero.reading.findings import Unreplayable
-from tzero.reading.guards import Check, Kept, Same
+from tzero.reading.guards import Absent, Check, Items, Kept, Same
 from tzero.reading.kinds import CACHED, KERNELS, is_plain
 from tzero.reading.known import is_a, is_program_class
 from tzero.reading.probes import ConstantFunction
@@ -52,6 +53,9 @@ _READING = frozenset(
 _TYPE_ONLY = (isinstance, issubclass, type, callable, super, id)
 """Functions that read only the type or identity of what they are given."""
 
+_ITERATING = ("zip", "enumerate", "reversed", "iter", "list", "tuple", "len")
+"""Builtins that read no more of a list of modules than which modules it holds."""
+
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
 _HOLD_NOTHING = frozenset(
     [*_TENSORS, int, float, bool, str, bytes, complex, type(None), torch.dtype, torch.device]
@@ -69,6 +73,7 @@ class Judge:
 
     def __init__(self, world: World) -> None:
         self._world = world
+        self._unhooked_before: set[tuple[int, str]] = set()
         self._given: dict[int, Any] = {}  # arguments of the recorded call that can be changed
         self.codes: set[CodeType] = set()
         """Code that a call may run besides the functions of the world."""
@@ -368,6 +373,8 @@ class Judge:
                 self._check_pure(value)
             elif is_a(value, CONTAINERS) or not self._world.has(value):
                 self._world.contents(value, deep=True, state=state)
+            elif type(value) in MODULES and name in _ITERATING:  # their own methods do no more
+                self._world.contents(value)
             elif self._world.has(value) and has_state(value):
                 of = self._world.name(value)
                 raise Unreplayable(
@@ -385,9 +392,8 @@ class Judge:
         """A call of a module runs its hooks and its `forward`."""
         if _is_hooked(module):
             raise Unreplayable(f"{self._world.name(module)} has hooks", "", 0)
-        text = f"no hooks on {self._world.name(module)}"
-        hooked: Callable[[Any], bool] = lambda now: not _is_hooked(now)  # noqa: E731
-        self._world.add(Check(text, {"of": module}, "of", module, hooked))
+        self._unhooked(f"no hooks on {self._world.name(module)}", vars(module), _HOOKS)
+        self._unhooked("no hooks on all modules", vars(torch.nn.modules.module), _GLOBAL_HOOKS)
         for name in ("__call__", "_call_impl", "_wrapped_call_impl"):
             self._world.of_classes(type(module), name)
         self._world.attribute(module, "_compiled_call_impl")
@@ -396,6 +402,24 @@ class Judge:
         if is_a(forward, FunctionType) and _module_of(forward).startswith("torch.nn."):
             self._world.enter(forward, f"{self._world.name(module)}.forward")
             self.followed.add(forward.__code__)
+
+    def _unhooked(self, text: str, own: dict[str, Any], names: Sequence[str]) -> None:
+        """Guard dicts of hooks, which are empty."""
+        for name in names:
+            if (id(own), name) in self._unhooked_before:
+                continue
+            self._unhooked_before.add((id(own), name))
+            if name not in own:
+                self._world.add(Absent(f"{text} ({name})", own, name))
+                continue
+            hooks = own[name]
+            self._world.add(Same(f"{text} ({name})", own, name, hooks))
+            if type(hooks) in (dict, collections.OrderedDict):
+                self._world.add(Items.of(f"{text} ({name} is empty)", hooks))
+            else:
+                empty: Callable[[Any], bool] = lambda now: not now  # noqa: E731
+                where = {"of": hooks}
+                self._world.add(Check(f"{text} ({name} is empty)", where, "of", hooks, empty))
 
     def _cached(self, function: Any, callee: Callee, result: Any) -> None:
         """A cached function has returned: guard its cache entry. An entry that is evicted, or

@@ -32,7 +32,7 @@ from tzero.reading.kinds import KERNELS, is_plain
 from tzero.reading.known import Known, is_a, is_program_class
 from tzero.reading.purity import is_library
 
-__all__ = ["CONTAINERS", "STEADY", "Contents", "has_state", "own_dict"]
+__all__ = ["CONTAINERS", "MODULES", "STEADY", "Contents", "has_state", "own_dict"]
 
 CONTAINERS = (
     *(list, tuple, dict, set, frozenset, collections.OrderedDict, collections.defaultdict),
@@ -45,7 +45,9 @@ _KEYS = (str, int, bool, type(None), torch.dtype, torch.device)
 STEADY = (str, bytes, int, float, complex, range, slice, tuple, frozenset, torch.Size, torch.device)
 """Types whose values do not change; what they hold may."""
 
-_MODULES = (torch.nn.Sequential, torch.nn.ModuleList, torch.nn.ModuleDict)
+MODULES = (torch.nn.Sequential, torch.nn.ModuleList, torch.nn.ModuleDict)
+"""Modules that hold others, in a dict of modules."""
+
 _OPERATORS = (
     *(
         "__eq__",
@@ -142,7 +144,7 @@ class Contents(Known):
                 self._items_of_world(value)
             for each in _items(value) if deep else ():
                 self.contents(each, True, state, seen)
-        elif is_a(value, _MODULES) and self.has(value):
+        elif is_a(value, MODULES) and self.has(value):
             modules = self.own(f"the modules of {self.name(value)}", vars(value), "_modules")
             self._items_of_world(modules)
         elif is_program_class(type(value)):

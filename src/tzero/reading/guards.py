@@ -16,6 +16,7 @@ Some checks are so frequent that native code does them itself, without calling t
     Items    a container holds the same items
     Item     a list holds the same item at some place
     Result   a function without arguments returns the same object, or an equal number or string
+    Setting  the same, of a function of tzero's that only reads
     Files    files and directories have not been changed
     Kept     a cache has not evicted an entry
 
@@ -32,7 +33,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import CellType, FunctionType
-from typing import Any
+from typing import Any, Self
 
 __all__ = [
     "Absent",
@@ -48,6 +49,7 @@ __all__ = [
     "OfClass",
     "Result",
     "Same",
+    "Setting",
     "result_guard",
     "same_value",
 ]
@@ -299,10 +301,19 @@ class Result(Check):
     """
 
     @classmethod
-    def of(cls, text: str, function: Callable[[], Any], result: Any) -> Result:
+    def of(cls, text: str, function: Callable[[], Any], result: Any) -> Self:
         """The guard for a function that has just returned something."""
         same: Callable[[Any], bool] = lambda now: is_same_item(now(), result)  # noqa: E731
         return cls(text, {"of": function}, "of", result, same)
+
+
+class Setting(Result):
+    """A `Result` of a function of tzero's own that only reads, so that nothing that was checked
+    before it has to be checked again.
+
+    >>> Setting.of("a setting", lambda: 1, 1).holds()
+    True
+    """
 
 
 def result_guard(function: Callable[[], Any]) -> Check:

@@ -20,6 +20,7 @@
 decide                              chooses the config of a bound kernel
 facts, source                       the keys of a choice: source digest, arguments, hardware
 turn, notices                       when timing is possible; events and warnings
+background, later                   searches that no call waits for, and how they replace a config
 shipping, records                   files that ship, and the local cache
 hints, by_size, resize, select      size hints: resized arguments, and the nearest hint of a call
 kernel_search                       one search of one kernel: compiles, times, remembers

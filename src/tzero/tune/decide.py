@@ -6,13 +6,15 @@
                ├─ in a lookup table, or in a file of `tzero.pretuned` ───► pretuned
                ├─ an earlier search on this machine found it ────────────► cached
                ├─ size_hints, or effort "none": the nearest tuned shape ─► nearest
+               ├─ a shape near a tuned one: that one's, a search later ──► nearest
                └─ a search: compiled, compared, timed ───────────────────► tuned
 
 Enters: a bound kernel and the arguments of its first call. Leaves: a `Choice` on the bound kernel,
 which says why it was made. It must not know how calls are made or where bound kernels are kept.
 
-One search runs at a time in a process. Where nothing can be timed, as during a CUDA graph capture
-or with meta tensors, the call uses what is known, and a later call decides.
+One search of a call runs at a time in a process, and one in the background (see `later`). Where
+nothing can be timed, as during a CUDA graph capture or with meta tensors, the call uses what is
+known, and a later call decides.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ from tzero.errors import InvalidArgument, TuningFailed
 from tzero.launches import ahead
 from tzero.launches.current_call import current
 from tzero.tune import bundled, records, source
+from tzero.tune.background import background
 from tzero.tune.by_size import (
     BySize,
     NotFollowed,
@@ -49,6 +52,7 @@ from tzero.tune.facts import Facts, hardware_of
 from tzero.tune.hints import NO_HINTS, Sized, SizeHints, closeness
 from tzero.tune.judge import DEFAULT, Check, Judge, unfit_option
 from tzero.tune.kernel_search import AGAIN, AGAIN_ISOLATED, KernelSearch, from_cache
+from tzero.tune.later import Found, Later
 from tzero.tune.notices import Notices
 from tzero.tune.records import Entry, Outcome
 from tzero.tune.search import Effort
@@ -80,6 +84,9 @@ class Bound(Protocol):
 
     def choose_by_size(self, by_size: BySize) -> None:
         """Make later calls with the config that is chosen for the sizes of their tensors."""
+
+    def improve(self, choice: Choice[Config], instead_of: Choice[Config]) -> bool:
+        """Replace a choice by a better one; whether it was in use."""
 
 
 class Tuning(Generic[R]):
@@ -275,13 +282,16 @@ class Tuning(Generic[R]):
         if known is not None:
             return known
         if effort == "none":
-            return (
-                _take_first(self._space.first, untimed) if untimed else self._nearest(facts, shapes)
-            )
+            near = None if untimed else self._nearest(facts, shapes)
+            return near or _take_first(self._space.first, untimed)
 
         def has_found() -> bool:
             return searching.best(searching.known(facts)) is not None
 
+        for_now = None if sized else self._for_now(searching, bound, args, facts, effort)
+        if for_now is not None:
+            return for_now
+        background.drop(facts.strict)
         with turn(facts.strict, has_found) as waited:
             known = self._decided(searching, facts, effort, final=waited)
             if known is not None:
@@ -337,6 +347,36 @@ class Tuning(Generic[R]):
             self._timed[facts.arguments] = known
             return self._keep(facts, facts.shapes, from_cache(best, known))
 
+    def _for_now(
+        self,
+        searching: KernelSearch,
+        bound: Bound,
+        args: tuple[Any, ...],
+        facts: Facts,
+        effort: Effort,
+    ) -> Choice[Config] | None:
+        """The nearest config, for a call that does not wait for a search; None if it waits. The
+        search runs in the background, or once someone asks for it."""
+        when = settings.now().tune_when
+        if when == "call" or current.is_asked or sealed.is_sealed():
+            return None
+        near = self._nearest(facts, facts.shapes)
+        if when == "asked":
+            why = "the first config, because TZERO_TUNE_WHEN is 'asked'"
+            return near or Choice(self._space.first, "pinned", why)
+        if near is None:
+            return None
+        later = Later(searching, facts, effort, self._notices, self._found_later)
+        return later.begin(bound, args, near)
+
+    def _found_later(self, found: Found) -> tuple[Choice[Config], Mapping[Config, Outcome]]:
+        """Take what a search in the background has found; the choice, and what it follows from."""
+        with TURN:
+            if found.search is not None:
+                self.searches[found.facts.arguments] = found.search
+            self._timed[found.facts.arguments] = found.outcomes
+            return self._keep(found.facts, found.facts.shapes, found.choice), found.outcomes
+
     def _shipped(self, bound: Bound, facts: Facts) -> Choice[Config] | None:
         """The config that the lookup table or a file has for this call. The table may also name the
         arguments without their sizes."""
@@ -354,7 +394,7 @@ class Tuning(Generic[R]):
                 self._notices.once(answer.reason, warn=answer.verdict == "other source")
         return None
 
-    def _nearest(self, facts: Facts, shapes: Sequence[Sequence[int]]) -> Choice[Config]:
+    def _nearest(self, facts: Facts, shapes: Sequence[Sequence[int]]) -> Choice[Config] | None:
         """Without timing: the config of the nearest shapes for which one is known."""
         entries = {
             each.place: each
@@ -369,19 +409,24 @@ class Tuning(Generic[R]):
             if 0 < sum(map(len, each.shapes)) <= MOST_DIMS and each.config in self._space
         ]
         if not usable:
-            return _take_first(self._space.first, untimed=False)
+            return None
         hints = [Hint(each.config, each.shapes) for each in usable[: records.MOST_NEAR]]
         return Selector(hints, kernel=facts.kernel).nearest(tuple(map(tuple, shapes)))
 
     def _keep(
-        self, facts: Facts, shapes: Sequence[Sequence[int]], choice: Choice[Config]
+        self,
+        facts: Facts,
+        shapes: Sequence[Sequence[int]],
+        choice: Choice[Config],
+        found: Search | None = None,
     ) -> Choice[Config]:
         self._note(facts, choice.variant, shapes)
         if choice.provisional:
             self._provisional.add(facts.arguments)
         else:
             self._provisional.discard(facts.arguments)
-        self._notices.each_time(str(choice))
+        about = {"arguments": facts.arguments, "choice": choice, "search": found}
+        self._notices.each_time(str(choice), about)
         return choice
 
     def _note(self, facts: Facts, config: Config, shapes: Sequence[Sequence[int]]) -> None:
@@ -414,6 +459,7 @@ class Tuning(Generic[R]):
 
         def tuned(given: tuple[Any, ...], sized: Sized | None = None) -> Choice[Config]:
             facts = replace(self._facts(bound, given, sized), judged=judge.text)
+            background.drop(facts.strict)
             with nullcontext() if force else turn(facts.strict, lambda: searching.is_agreed(facts)):
                 known = {} if force else searching.known(facts)
                 choice, found = self._search(
@@ -479,10 +525,15 @@ class Tuning(Generic[R]):
         isolate: bool,
     ) -> tuple[Choice[Config], Search]:
         sealed.check("tuning", self.host.name, lambda: self.difference(bound))
-        choice, found = searching.run(bound.function, args, facts, effort, known, budget, isolate)
+        current.is_asked, outer = True, current.is_asked  # kernels that it calls are tuned first
+        try:
+            given = (args, facts, effort, known, budget, isolate)
+            choice, found = searching.run(bound.function, *given)
+        finally:
+            current.is_asked = outer
         self.searches[facts.arguments] = found
         self._timed[facts.arguments] = found.outcomes
-        return self._keep(facts, facts.shapes, choice), found
+        return self._keep(facts, facts.shapes, choice, found), found
 
     # -- what is decided about -------------------------------------------------------------------
 

@@ -52,6 +52,9 @@ FIRST_LIMIT = 10.0
 LEAST_LIMIT = 2.0
 """Seconds that it gets after that."""
 
+NICE = 10
+"""The priority of a process in the background."""
+
 _POLL = 0.5  # seconds between checks whether a silent child is still alive
 _GRACE = 2.0  # seconds that a child gets to exit by itself
 
@@ -68,7 +71,9 @@ class Isolated:
 
     The contents of the arguments are those at construction, which raises `InvalidArgument` where
     the arguments or the function cannot be sent. `limit` is what a candidate may take in addition
-    to its timing budget; `until` is when the search should end, by `time.monotonic`.
+    to its timing budget; `until` is when the search should end, by `time.monotonic`. In the
+    background, for calls made in this state of the process, the arguments are not held, and other
+    processes go first.
     """
 
     def __init__(
@@ -81,8 +86,11 @@ class Isolated:
         judge: Judge = DEFAULT,
         limit: float = LIMIT,
         until: float = math.inf,
+        background: ProcessState | None = None,
     ) -> None:
-        self._name, self._limit, self._args = host.name, limit, args
+        self._name, self._limit = host.name, limit
+        self._args = args if background is None else None
+        self._background = background
         self._until, self._one_worked = until, False
         self._parcel = packed(host, args, called, judge)
         self._child: _Child | None = None
@@ -107,7 +115,7 @@ class Isolated:
         self._reference_ran = False  # whether the present child has run it
 
     def spare(self) -> Any:
-        """Copies of the arguments."""
+        """Copies of the arguments; there are none in the background."""
         return copies(self._args)
 
     def reference_problem(self) -> str:
@@ -179,8 +187,11 @@ class Isolated:
         if not self._closed.alive:
             raise ValueError(f"{self._name}: this Isolated is closed; make another one")
         self._child = child = _Child.start(self._parcel)
+        if self._background is not None:
+            with contextlib.suppress(ProcessLookupError):  # it has ended, which `_started` tells
+                os.setpriority(os.PRIO_PROCESS, child.process.pid, NICE)
         self._end = weakref.finalize(self, _end, child, os.getpid())
-        self._state, self._reference_ran = process_state(), False
+        self._state, self._reference_ran = self._background or process_state(), False
 
     def _started(self) -> _Child:
         """The child, when it has read the parcel and the state of this process."""

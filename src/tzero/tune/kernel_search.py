@@ -24,12 +24,14 @@ import torch
 from tzero import compile as compiling
 from tzero import events, settings
 from tzero.adapters import triton_launch
+from tzero.adapters.torch_captures import between_captures
 from tzero.arguments.host import Host
 from tzero.config import Config
 from tzero.errors import InvalidArgument, TuningFailed
 from tzero.launches.ahead import Precompiled, precompile_host
 from tzero.launches.current_call import current
 from tzero.tune import source
+from tzero.tune.child import ProcessState
 from tzero.tune.elsewhere import search_elsewhere
 from tzero.tune.facts import Facts
 from tzero.tune.isolated import Isolated
@@ -134,12 +136,76 @@ class KernelSearch:
             *(effort, known, budget, isolate, self._notices),
         ) or self.search_here(function, args, effort, known, end, isolate)
         _timed_here.add(facts.strict)
-        has_reference = best_of(known) is not None
-        if has_reference and _is_wrong(found.outcomes.get(self._first)):
-            self._notices.once("its first config disagrees with those timed earlier: all are timed")
+        if self._disagrees(found, known):
             anew = _without_verdicts(known)
             left = max(end - time.monotonic(), 0.0)
             return self.run(function, args, facts, effort, anew, left, isolate)
+        return self._concluded(found, facts, known, budget)
+
+    def run_apart(
+        self,
+        take: Callable[[], tuple[Any, ...]],
+        facts: Facts,
+        effort: Effort,
+        known: Mapping[Config, Outcome],
+        budget: float,
+        state: ProcessState,
+        ready: Callable[[], None],
+    ) -> tuple[Choice[Config], Search]:
+        """Search in a process of its own, in the state of the one that asks, and remember the
+        outcomes. `take` returns the arguments, which are not held; `ready` is called before each
+        config, and raises to end the search."""
+        end = time.monotonic() + budget
+        with between_captures():
+            bench = Isolated(
+                self._host,
+                take(),
+                reference=self._first,
+                called=self._called,
+                judge=self._judge,
+                until=end,
+                background=state,
+            )
+        with bench:
+            found = self._search_apart(bench, effort, known, end, ready)
+            _timed_here.add(facts.strict)
+            if self._disagrees(found, known):
+                known = _without_verdicts(known)
+                found = self._search_apart(bench, effort, known, end, ready)
+        return self._concluded(found, facts, known, budget)
+
+    def _search_apart(
+        self,
+        bench: Isolated,
+        effort: Effort,
+        known: Mapping[Config, Outcome],
+        end: float,
+        ready: Callable[[], None],
+    ) -> Search:
+        plan = self.strategy(effort, known)
+        return search(
+            plan,
+            lambda configs: dict.fromkeys(configs, ()),  # its process compiles each
+            _Polite(bench, ready),
+            known=known,
+            first=self._first,
+            budget=end - time.monotonic(),
+            batch=LEARNING if isinstance(plan, Tpe) else BATCH,
+            title=None,
+        )
+
+    def _disagrees(self, found: Search, known: Mapping[Config, Outcome]) -> bool:
+        """Whether the first config is wrong by a reference that was timed earlier."""
+        wrong = best_of(known) is not None and _is_wrong(found.outcomes.get(self._first))
+        if wrong:
+            self._notices.once("its first config disagrees with those timed earlier: all are timed")
+        return wrong
+
+    def _concluded(
+        self, found: Search, facts: Facts, known: Mapping[Config, Outcome], budget: float
+    ) -> tuple[Choice[Config], Search]:
+        """Remember the outcomes of a search; the choice that follows from them."""
+        has_reference = best_of(known) is not None
         failed = {repr(c): o.problem for c, o in found.outcomes.items() if not o.usable}
         best = found.best
         if best is None:
@@ -283,6 +349,23 @@ class KernelSearch:
             problem=f"{config!r} has no {name!r}, which its host function reads",
             advice="Correct the name, or add it to this config.",
         )
+
+
+class _Polite:
+    """A bench that asks before each config."""
+
+    def __init__(self, bench: Isolated, ready: Callable[[], None]) -> None:
+        self._bench, self._ready = bench, ready
+
+    def set_reference(self, config: Config) -> None:
+        self._bench.set_reference(config)
+
+    def spare(self) -> Any:
+        return self._bench.spare()
+
+    def outcome(self, config: Config, *, budget: float, best: float | None) -> Outcome:
+        self._ready()
+        return self._bench.outcome(config, budget=budget, best=best)
 
 
 def from_cache(best: Config, known: Mapping[Config, Outcome]) -> Choice[Config]:

@@ -7,6 +7,9 @@ into tzero. It must not know what the reason is about.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
 
 from tzero import events
 from tzero.arguments.host import outside
@@ -38,6 +41,6 @@ class Notices:
             warnings.warn(one_line(f"{self._kernel}: {reason}."), stacklevel=outside()[1] + 1)
         self.each_time(reason)
 
-    def each_time(self, reason: str) -> None:
+    def each_time(self, reason: str, facts: Mapping[str, Any] = MappingProxyType({})) -> None:
         """Emit an event."""
-        events.emit(events.Event("tune", self._kernel, reason))
+        events.emit(events.Event("tune", self._kernel, reason, facts))

@@ -33,6 +33,7 @@ from math import floor, log2, prod
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, get_args
 
 from tzero.errors import InvalidArgument
+from tzero.shown import in_cells
 
 if TYPE_CHECKING:
     from tzero._native import Nearest
@@ -112,6 +113,8 @@ class Choice(Generic[V]):
                 problem=f"is {self.how!r}",
                 advice=f"Use one of {', '.join(get_args(How))}.",
             )
+
+    _repr_pretty_ = in_cells
 
     def __str__(self) -> str:
         return f"{self.variant!r} ({self.how}: {self.why})"

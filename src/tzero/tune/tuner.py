@@ -21,12 +21,14 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, Protocol
 
 from tzero.config import Config
+from tzero.shown import first_line, in_cells
 from tzero.tune.failures import passes
 from tzero.tune.outcome import Outcome, best_of
 from tzero.tune.plot import svg
@@ -158,6 +160,9 @@ class Search:
         """
         Path(path).write_text(svg(title, self.steps, self.best, self.outcomes), encoding="utf-8")
 
+    __repr__ = first_line
+    _repr_pretty_ = in_cells
+
     def __str__(self) -> str:
         usable = sorted(
             ((o.median, k, c) for k, (c, o) in enumerate(self.outcomes.items()) if o.usable),
@@ -190,7 +195,7 @@ def search(
     budget: float = math.inf,
     together: bool = False,
     batch: int = BATCH,
-    title: str = "tuning",
+    title: str | None = "tuning",
     clock: Callable[[], float] = time.monotonic,
     stop: Callable[[Sequence[Future[Any]]], object] = lambda futures: None,
 ) -> Search:
@@ -201,13 +206,14 @@ def search(
 
     The budget counts compiling too. When it is used up, `stop` is given the compiles that have not
     ended, and their configs are left out. It does not end the search before one config works.
+    Without a `title`, no progress is shown.
 
     ::
 
         search(strategy(space, "quick"), compile_all, bench, budget=60).best
     """
     run = _Run(strategy, prepare, bench, first, budget, together, batch, clock, stop)
-    with Bar(title, strategy.most) as bar:
+    with nullcontext() if title is None else Bar(title, strategy.most) as bar:
         run.bar = bar
         try:
             run.recall(known)

@@ -50,7 +50,7 @@ def project(tmp_path: Path) -> Path:
 def run(project: Path, *options: str) -> str:
     """pytest in a process of its own: its options must come before Triton is imported."""
     plugin = () if _is_installed() else ("-p", "tzero.integrations.pytest_plugin")
-    command = [sys.executable, "-m", "pytest", "-q", "-rs", "--strict-markers", *plugin, *options]
+    command = [sys.executable, "-m", "pytest", "-rs", "--strict-markers", *plugin, *options]
     variables = {name: text for name, text in os.environ.items() if not name.startswith("TZERO_")}
     done = subprocess.run(
         command, cwd=project, env=variables, capture_output=True, text=True, timeout=300
@@ -74,6 +74,13 @@ def test_checked_kernels_fail_at_an_access_outside_of_a_tensor(project: Path) ->
     said = run(project, "--triton-check")
     assert "1 failed, 1 passed, 1 skipped" in said, said
     assert "OutOfBounds" in said and "'x'" in said
+
+
+def test_the_head_of_a_run_says_where_kernels_run(project: Path) -> None:
+    assert "triton: kernels run on the CPU\n" in run(project, "-v", "--triton-cpu", "--co")
+    head = run(project, "-v", "--triton-check", "--co")
+    assert "triton: kernels run on the CPU, and every access is checked" in head
+    assert "triton: kernels" not in run(project, "-v", "--co")
 
 
 def test_a_project_without_kernels_imports_neither_torch_nor_triton(tmp_path: Path) -> None:

@@ -8,10 +8,12 @@
 Enters: kernels that were written down, and what they compiled to. Leaves: artifacts from bundles.
 It must not know how a bundle is stored.
 
-A key is made of content only: source, constants, types, options and target, the versions of tzero,
-Triton and Python, and for the CPU its features, its C library and the sources of the backend. No
-compiler is looked for, and no path is part of it: another installation has the same keys. Which
-compiler made an artifact is not part of it either: who loads a bundle wants what is in it.
+A key is made of content only: source, constants, types, options and target, the versions of tzero
+and Triton, and for the CPU its features, its C library and the sources of the backend. The version
+of Python is part of it where Python runs a function while the kernel compiles; of all other source
+Python has only the syntax tree, and that is Triton's to read. No compiler is looked for, and no
+path is part of a key: another installation has the same ones. Which compiler made an artifact is
+not part of it either: who loads a bundle wants what is in it.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from typing import Any
 
 from tzero import locks, settings
 from tzero.adapters import triton_compile, triton_modules
-from tzero.adapters.triton_launch import CompiledKernel, GPUTarget
+from tzero.adapters.triton_launch import CompiledKernel
 from tzero.backends.triton.write_request import NAME, Written, written
 from tzero.cache.bundle import Bundle, Item, write
 from tzero.cache.digest import SCHEMA, canonical, cpu_features, parse
@@ -69,19 +71,25 @@ _noting = locks.lock()  # protects `_by_triton`
 _with_pool: weakref.WeakSet[Bundle] = weakref.WeakSet()  # bundles whose thread pool was offered
 
 
-def facts_of(target: GPUTarget) -> dict[str, str]:
+def facts_of(made: Written) -> dict[str, str]:
     """The part of a key that is not in the program: versions, and for the CPU what its code needs.
 
-    >>> facts_of(GPUTarget("cuda", 90, 32))["target"]
-    'cuda:90'
+    ::
+
+        facts_of(made)["target"]  # 'cuda:90'
     """
     facts = {
-        "target": f"{target.backend}:{target.arch}",
+        "target": f"{made.target.backend}:{made.target.arch}",
         "triton": triton_compile.compiler_version(),
-        "python": f"{sys.version_info[0]}.{sys.version_info[1]}",
         "tzero": f"{TZERO} {SCHEMA}",
     }
-    return facts if target.backend != "cpu" else {**facts, **_cpu_facts()}
+    if _RUN_BY_PYTHON in made.parts["tables"]:
+        facts["python"] = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    return facts if made.target.backend != "cpu" else {**facts, **_cpu_facts()}
+
+
+_RUN_BY_PYTHON = '"kind":"constexpr"'
+"""In tables with a function that runs while a kernel compiles; no text in them has plain quotes."""
 
 
 @functools.cache
@@ -109,7 +117,7 @@ def content(made: Written) -> str:
         bundle.get("kernel", content(made))
     """
     program = ",".join(f'"{key}":{text}' for key, text in sorted(made.parts.items()))
-    versions = canonical(facts_of(made.target))
+    versions = canonical(facts_of(made))
     return Request(NAME, made.name, f"{{{program}}}", versions).digest
 
 
@@ -171,7 +179,7 @@ def _why_not(bundle: Bundle, made: Written) -> str:
     mine = [each for each in bundle if each.kind == KERNEL and each.name == made.name]
     if not mine:
         return f"{bundle.path} has no {made.name!r}"
-    ours = facts_of(made.target)
+    ours = facts_of(made)
     for fact, here in ours.items():
         there = sorted({each.facts.get(fact, "unknown") for each in mine})
         if here not in there:
@@ -303,7 +311,7 @@ def items(made: Written, artifact: Artifact) -> list[Item]:
 
         bundle.write("app.tzb", items(made, artifact))
     """
-    facts = facts_of(made.target)
+    facts = facts_of(made)
     found = [Item(KERNEL, content(made), made.name, facts, artifact.encode())]
     if made.target.backend == "cpu":
         from tzero.cpu import pool
@@ -371,7 +379,11 @@ def _made_module(name: str, source: str, binary: bytes) -> None:
         _collect(folder, item.digest, [item])
 
 
-triton_modules.replace(_found_module, _made_module)
+def _no_compiling() -> str:
+    return "no bundle in use has its module for this Python" if bundles() else ""
+
+
+triton_modules.replace(_found_module, _made_module, _no_compiling)
 
 
 def _collect(folder: str, digest: str, found: list[Item]) -> None:

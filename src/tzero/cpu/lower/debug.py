@@ -50,7 +50,8 @@ def print_(lowering: Lowering, op: Op) -> None:
             tile.type.elem, body.at(tile, index).text, op.flag("hex"), bool(signed)
         )
         note = f"(operand {k}) " if len(op.operands) > 1 else ""
-        places = ", ".join(["%lld"] * len(index))
+        # As wide as the largest index, as on a GPU, so that lines align and sort.
+        places = ", ".join(f"%{len(str(n - 1))}lld" for n in tile.type.shape)
         parts: list[object] = [f'tz_print({where} idx ({places})%s{note}{form}\\n"']
         parts.append(", pid[0], pid[1], pid[2]")
         for at in index:

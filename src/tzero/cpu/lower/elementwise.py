@@ -118,6 +118,8 @@ def elementwise(op: Op) -> Elementwise | None:
     """How one element of the result is computed."""
     if len(op.results) != 1 or not op.operands:
         return None
+    if op.operands[0].type.elem in FP8 and op.name in _FP8_ARITHMETIC:
+        return _fp8(op)
     family = op.name.split(".")[0]
     if family == "math" or op.name in _FLOAT_BINARY or op.name in _FLOAT_FUNCTION:
         return _floats(op)
@@ -126,6 +128,24 @@ def elementwise(op: Op) -> Elementwise | None:
         if found is not None:
             return found
     return None
+
+
+_FP8_ARITHMETIC = {*_FLOAT_BINARY, *_FLOAT_CALL, "arith.negf", "arith.remf", "arith.cmpf"}
+_FP8_ARITHMETIC |= {"math.absf", "math.fma", "tt.clampf"}
+
+
+def _fp8(op: Op) -> Elementwise | None:
+    """Arithmetic of fp8, which is carried as bits: in f32, with one rounding."""
+    name = FP8[op.operands[0].type.elem]
+    made = _comparisons(op) or _floats(op)
+    if made is None:
+        return None
+
+    def text(*operands: str) -> str:
+        value = made.text(*(f"tz_{name}_to_f32({a})" for a in operands))
+        return value if op.result.type.elem == "i1" else f"tz_f32_to_{name}({value})"
+
+    return Elementwise(text, made.cost + 2 * len(op.operands))
 
 
 def _floats(op: Op) -> Elementwise | None:

@@ -6,6 +6,7 @@ and only rounds in between. fp8 is carried as its bits, because no operation com
 
 from __future__ import annotations
 
+import math
 import struct
 from dataclasses import dataclass
 
@@ -60,11 +61,19 @@ ELEMS = {
         Elem("f64", "double", "double", 8),
         Elem("f8E4M3FN", "uint8_t", "uint8_t", 1),
         Elem("f8E5M2", "uint8_t", "uint8_t", 1),
+        Elem("f8E4M3FNUZ", "uint8_t", "uint8_t", 1),
+        Elem("f8E5M2FNUZ", "uint8_t", "uint8_t", 1),
         Elem("ptr", "char *", "char *", 8),
     )
 }
 
-FP8 = {"f8E4M3FN": "e4m3", "f8E5M2": "e5m2"}
+FP8 = {
+    "f8E4M3FN": "e4m3",
+    "f8E5M2": "e5m2",
+    "f8E4M3FNUZ": "e4m3fnuz",
+    "f8E5M2FNUZ": "e5m2fnuz",
+}
+"""The names of their conversions in `runtime/tz_number.h`."""
 
 BITS = {"i1": 1, "i8": 8, "i16": 16, "i32": 32, "i64": 64, "index": 64}
 
@@ -118,20 +127,24 @@ def _float(text: str, name: str) -> float:
 def _fp8(value: float, name: str) -> int:
     """Bits of a value that fp8 represents exactly, found by trying all."""
     for bits in range(256):
-        if _fp8_value(bits, name) == value and (bits < 128 or value != 0 or str(value)[0] == "-"):
+        found = _fp8_value(bits, name)
+        if found == value and math.copysign(1, found) == math.copysign(1, value):
             return bits
     raise ValueError(f"{value} is not a {name}")
 
 
+_BIASES = {"f8E4M3FN": 7, "f8E5M2": 15, "f8E4M3FNUZ": 8, "f8E5M2FNUZ": 16}
+
+
 def _fp8_value(bits: int, name: str) -> float:
-    exponent_bits, mantissa_bits, bias = (4, 3, 7) if name == "f8E4M3FN" else (5, 2, 15)
-    sign = -1.0 if bits & 128 else 1.0
+    exponent_bits, mantissa_bits = (4, 3) if name.startswith("f8E4M3") else (5, 2)
+    bias, sign = _BIASES[name], -1.0 if bits & 128 else 1.0
     mantissa = bits & ((1 << mantissa_bits) - 1)
     exponent = (bits >> mantissa_bits) & ((1 << exponent_bits) - 1)
     top = (1 << exponent_bits) - 1
     if name == "f8E5M2" and exponent == top:
         return sign * float("inf") if mantissa == 0 else float("nan")
-    if name == "f8E4M3FN" and exponent == top and mantissa == 7:
+    if (name == "f8E4M3FN" and bits & 127 == 127) or (name.endswith("FNUZ") and bits == 128):
         return float("nan")
     fraction = mantissa / (1 << mantissa_bits)
     if exponent == 0:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from tzero.cpu.lower import code, control, debug, dot, memory, reduce, shape
 from tzero.cpu.lower.code import Buffer, Line, Scope, Stmt
 from tzero.cpu.lower.elementwise import elementwise
-from tzero.cpu.lower.elems import ELEMS, literal
+from tzero.cpu.lower.elems import ELEMS, FP8, literal
 from tzero.cpu.lower.poly import ZERO, Loop, Poly, flat
 from tzero.cpu.lower.schedule import DIVISIONS, can_defer_to, first_reader, schedule
 from tzero.cpu.lower.tiles import Body, Deferred, Index, Names, Ref, Stored, Tile, Uniform, nest
@@ -310,7 +310,7 @@ def _constant(lowering: Lowering, op: Op) -> Uniform:
     return Uniform(type_, literal(value, type_.elem))
 
 
-_PARAM_TAGS = {"f8E4M3FN": "i8", "f8E5M2": "i8", "index": "i64"}
+_PARAM_TAGS = {**dict.fromkeys(FP8, "i8"), "index": "i64"}
 
 _SOURCE = """\
 /* {name}: generated from TTIR by tzero.cpu */

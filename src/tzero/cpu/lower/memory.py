@@ -485,18 +485,16 @@ def atomic_store(lowering: Lowering, op: Op) -> None:
 
 
 def atomic_poll(lowering: Lowering, op: Op) -> None:
-    """Wait until memory has a value, or until a timeout in nanoseconds."""
-    access = Access(lowering, op, op.operands[0], "atomic")
+    """Wait until memory has a value, or until a timeout in nanoseconds, which all lanes share."""
+    wanted, order = lowering.tile(op.operands[1]), _ORDERS[op.integer("sem")]
     lowering.include("atomics.h")
-    body = lowering.body()
-    wanted = body.raw(lowering.tile(op.operands[1]), ())
     limit = lowering.scalar(op.operands[2]) if len(op.operands) > 2 else "-1"
-    name = lowering.variable("_Bool")
-    order = _ORDERS[op.integer("sem")]
-    target = access.element(body, ())
-    body.do(f"TZ_ATOMIC_POLL({name}, &", *target, f", {wanted.text}, {limit}, {order});")
-    lowering.add_nest([], body)
-    lowering.env[op.result] = Uniform(op.result.type, name)
+    until = lowering.declare("int64_t", f"tz_deadline({limit})")
+
+    def lane(body: Body, index: Index) -> tuple[str, str]:
+        return "TZ_ATOMIC_POLL(", f", {body.raw(wanted, index).text}, {until}, {order})"
+
+    _atomic(lowering, op, None, lane)
 
 
 HANDLERS = {

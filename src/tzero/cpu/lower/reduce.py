@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tzero.cpu.lower import control
 from tzero.cpu.lower.code import Buffer, Nest, Stmt, full
-from tzero.cpu.lower.elementwise import elementwise
-from tzero.cpu.lower.elems import ELEMS, literal
+from tzero.cpu.lower.elems import ELEMS
 from tzero.cpu.lower.poly import ZERO, Loop, Poly, flat
+from tzero.cpu.lower.regions import apply_region, unrounded
 from tzero.cpu.lower.schedule import EXPENSIVE, UNROLLED
 from tzero.cpu.lower.tiles import (
     Body,
@@ -27,7 +26,7 @@ from tzero.cpu.lower.tiles import (
     interval,
     nest,
 )
-from tzero.cpu.ttir import Block, Op, Type, Value
+from tzero.cpu.ttir import Op, Type
 
 if TYPE_CHECKING:
     from tzero.cpu.lower.lowering import Lowering
@@ -38,48 +37,6 @@ MANY_ROWS = 8
 """From this many rows on, the lanes of all rows are combined together, not row by row."""
 ROW_LANES = 16
 """Lanes per row in that case."""
-
-
-def apply_region(
-    lowering: Lowering, blocks: list[Block], args: Sequence[Ref], body: Body
-) -> list[Ref]:
-    """Add the statements of a region of scalar operations; returns what it yields."""
-    if len(blocks) > 1 or not all(_is_straight_line(op) for op in blocks[0].ops[:-1]):
-        return _apply_control_flow(lowering, blocks, args, body)
-    values: dict[Value, Ref] = dict(zip(blocks[0].args, args, strict=True))
-
-    def read(value: Value) -> Ref:
-        return values[value] if value in values else Ref(lowering.scalar(value))
-
-    for op in blocks[0].ops[:-1]:
-        found = elementwise(op)
-        if found is None:
-            text = op.attrs["value"].rpartition(" : ")[0] or op.attrs["value"]
-            values[op.result] = Ref(literal(text, op.result.type.elem))
-            continue
-        lowering.include(found.header)
-        refs = [read(v) for v in op.operands]
-        deps = frozenset[Loop]().union(*(r.deps for r in refs))
-        carried = ELEMS[op.result.type.elem].carried
-        values[op.result] = body.let(carried, found.text(*(r.text for r in refs)), deps=deps)
-    return [read(v) for v in blocks[0].ops[-1].operands]
-
-
-def _is_straight_line(op: Op) -> bool:
-    return op.name == "arith.constant" or elementwise(op) is not None
-
-
-def _apply_control_flow(
-    lowering: Lowering, blocks: list[Block], args: Sequence[Ref], body: Body
-) -> list[Ref]:
-    """The same for regions with calls, branches or loops, whose statements stay together."""
-    stmts: list[Stmt] = []
-    tiles = [Uniform(v.type, r.text) for v, r in zip(blocks[0].args, args, strict=True)]
-    with lowering.into(stmts):
-        results = control.inline_blocks(lowering, blocks, tiles)
-    body.items += [(stmt, None) for stmt in stmts]
-    deps = frozenset[Loop]().union(*(r.deps for r in args))
-    return [Ref(t.text, deps) for t in results if isinstance(t, Uniform)]
 
 
 class _Combined(Tile):
@@ -199,7 +156,7 @@ def _fold_into_lanes(
 ) -> list[Stmt]:
     """Reduce a row into its lanes; short rows are unrolled, long ones use a loop."""
     lanes, length = partials[0].type.shape[-1], tiles[0].type.shape[-1]
-    block = op.regions[0]
+    block = unrounded(op.regions[0])
     lane = Loop(lowering.names.fresh("l"), lanes)
     at = Poly.of(lane) if lanes > 1 else ZERO
     loops = [lane] if lanes > 1 else []
@@ -278,6 +235,7 @@ def _store_partials(
 def _fold_lanes(lowering: Lowering, op: Op, partials: Sequence[Stored]) -> list[Stmt]:
     """Reduce the lanes of one row: the upper half into the lower, until one is left."""
     stmts: list[Stmt] = []
+    block = unrounded(op.regions[0])
     outer = (ZERO,) * (len(partials[0].type.shape) - 1)
     half = partials[0].type.shape[-1] // 2
     while half:
@@ -286,7 +244,7 @@ def _fold_lanes(lowering: Lowering, op: Op, partials: Sequence[Stored]) -> list[
         body = lowering.body()
         left = [body.raw(p, (*outer, at)) for p in partials]
         right = [body.raw(p, (*outer, at + Poly.of(half))) for p in partials]
-        refs = apply_region(lowering, op.regions[0], left + right, body)
+        refs = apply_region(lowering, block, left + right, body)
         _store_partials(body, partials, (*outer, at), refs)
         stmts += nest([lane] if half > 1 else [], body)
         half //= 2
@@ -310,7 +268,7 @@ def _reduce_columns(
     lowering: Lowering, op: Op, tiles: Sequence[Tile], outs: Sequence[Buffer], axis: int
 ) -> None:
     """Reduce along another axis: combine whole rows."""
-    block, shape = op.regions[0], tiles[0].type.shape
+    block, shape = unrounded(op.regions[0]), tiles[0].type.shape
     rest = shape[:axis] + shape[axis + 1 :]
     totals = _partials(lowering, tiles, rest)
     loops, index = lowering.index(rest)
@@ -338,32 +296,42 @@ def _reduce_columns(
 
 def scan(lowering: Lowering, op: Op) -> None:
     """Running combination along an axis; the other axes are inner loops, which vectorise."""
-    axis, block = op.integer("axis"), op.regions[0]
+    axis, block = op.integer("axis"), unrounded(op.regions[0])
     tiles = [lowering.tile(v) for v in op.operands]
     shape = tiles[0].type.shape
     outs = [Stored(r.type, lowering.buffer(r.type)) for r in op.results]
-    loops, index = lowering.index(shape[:axis] + shape[axis + 1 :])
+    rest = shape[:axis] + shape[axis + 1 :]
+    loops, index = lowering.index(rest)
     outer = loops[: sum(n > 1 for n in shape[:axis])]
     inner = loops[len(outer) :]
     backward = op.flag("reverse")
+    # The results so far: what is stored, or, where that is rounded, an f32 beside it.
+    totals = _partials(lowering, outs, rest) if any(o.elem.narrow for o in outs) else None
 
     def at(position: Poly) -> Index:
         here = Poly.of(shape[axis] - 1) - position if backward else position
         return (*index[:axis], here, *index[axis:])
 
+    def step(body: Body, position: Poly, values: Sequence[Ref]) -> None:
+        if totals is not None:
+            _store_partials(body, totals, index, values)
+        for out, value in zip(outs, values, strict=True):
+            body.do(
+                out.buffer, "[", flat(shape, at(position)), "] = ", out.elem.store(value.text), ";"
+            )
+
     first = lowering.body()
-    for tile, out in zip(tiles, outs, strict=True):
-        value = first.raw(tile, at(ZERO))
-        first.do(out.buffer, "[", flat(shape, at(ZERO)), "] = ", value, ";")
+    step(first, ZERO, [first.at(tile, at(ZERO)) for tile in tiles])
     stmts = nest(inner, first)
     if shape[axis] > 1:
         turn = Loop(lowering.names.fresh("c"), shape[axis] - 1, ordered=True)
-        body = lowering.body()
-        old = [body.at(o, at(Poly.of(turn))) for o in outs]
-        new = [body.at(t, at(Poly.of(turn) + Poly.of(1))) for t in tiles]
-        for out, ref in zip(outs, apply_region(lowering, block, old + new, body), strict=True):
-            place = flat(shape, at(Poly.of(turn) + Poly.of(1)))
-            body.do(out.buffer, "[", place, "] = ", out.elem.store(ref.text), ";")
+        body, after = lowering.body(), Poly.of(turn) + Poly.of(1)
+        if totals is None:
+            old = [body.at(o, at(Poly.of(turn))) for o in outs]
+        else:
+            old = [t.element(t.offset(index), body, frozenset({turn})) for t in totals]
+        new = [body.at(t, at(after)) for t in tiles]
+        step(body, after, apply_region(lowering, block, old + new, body))
         stmts += nest([turn, *inner], body)
     lowering.stmts += _in_loops(outer, stmts)
     lowering.env.update(zip(op.results, outs, strict=True))

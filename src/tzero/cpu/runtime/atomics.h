@@ -57,19 +57,27 @@ static inline __attribute__((unused)) int64_t tz_nanoseconds(void)
     return now.seconds * 1000000000ll + now.nanoseconds;
 }
 
-/* A waiting program yields its core between polls: the one it waits for may need it. A negative
- * limit waits without a timeout, until another program fails. */
-#define TZ_ATOMIC_POLL(result, p, wanted, limit, order)                                        \
-    do {                                                                                       \
-        const int64_t tz_limit = (limit), tz_start = tz_limit < 0 ? 0 : tz_nanoseconds();      \
-        (result) = 0;                                                                          \
-        while (!((result) = __atomic_load_n((p), __ATOMIC_RELAXED) == (wanted))) {             \
-            if (tz_stopped(launch) || (tz_limit >= 0 && tz_nanoseconds() - tz_start >= tz_limit)) \
+/* When a timeout in nanoseconds ends; a negative one (or 292 years) never does. */
+static inline __attribute__((unused)) int64_t tz_deadline(int64_t timeout)
+{
+    const int64_t now = timeout < 0 ? 0 : tz_nanoseconds();
+    return timeout < 0 || timeout > INT64_MAX - now ? INT64_MAX : now + timeout;
+}
+
+/* A waiting program yields its core between polls: the one it waits for may need it. Without a
+ * deadline it waits until another program fails. */
+#define TZ_ATOMIC_POLL(p, wanted, deadline, order)                                             \
+    ({                                                                                         \
+        _Bool tz_seen;                                                                         \
+        while (!(tz_seen = __atomic_load_n((p), __ATOMIC_RELAXED) == (wanted))) {              \
+            if (tz_stopped(launch) ||                                                          \
+                ((deadline) != INT64_MAX && tz_nanoseconds() >= (deadline)))                   \
                 break;                                                                         \
             sched_yield();                                                                     \
         }                                                                                      \
-        if (result)                                                                            \
+        if (tz_seen)                                                                           \
             __atomic_thread_fence(order);                                                      \
-    } while (0)
+        tz_seen;                                                                               \
+    })
 
 #endif

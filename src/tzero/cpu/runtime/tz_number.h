@@ -11,6 +11,7 @@
  *   f16, bf16    stored as uint16_t; in expressions they are floats that the narrow type can
  *                represent exactly (tz_round_f16, tz_round_bf16 bring a result back there)
  *   e4m3, e5m2   stored as uint8_t (MLIR f8E4M3FN and f8E5M2)
+ *   e4m3fnuz, e5m2fnuz   the same with a bias one higher, without infinities and -0: 0x80 is NaN
  *   e8m0, e2m1   scale bytes and 4-bit values of dot_scaled
  *   suffix _rtz  rounds toward zero; without it to nearest, ties to even
  */
@@ -114,6 +115,20 @@ TZ_FN float tz_e4m3_to_f32(uint8_t v)
     uint32_t finite = mag < 8u ? tiny : normal;
     return tz_from_bits_f32((mag == 0x7fu ? 0x7fc00000u : finite) | sign);
 }
+
+/* Formats without infinities, whose only NaN takes the place of -0. */
+TZ_FN float tz_fnuz_to_f32(uint8_t v, uint32_t man, uint32_t bias)
+{
+    uint32_t sign = ((uint32_t)v & 0x80u) << 24;
+    uint32_t mag = (uint32_t)v & 0x7fu;
+    uint32_t normal = (mag << (23u - man)) + ((127u - bias) << 23);
+    uint32_t tiny = tz_bits_f32((float)(int32_t)mag * tz_from_bits_f32((128u - bias - man) << 23));
+    uint32_t finite = mag < (1u << man) ? tiny : normal;
+    return tz_from_bits_f32(v == 0x80u ? 0x7fc00000u : finite | sign);
+}
+
+TZ_FN float tz_e4m3fnuz_to_f32(uint8_t v) { return tz_fnuz_to_f32(v, 3, 8); }
+TZ_FN float tz_e5m2fnuz_to_f32(uint8_t v) { return tz_fnuz_to_f32(v, 2, 16); }
 
 /* 2^(v-127); 2^-127 is subnormal in f32; 255 is NaN. */
 TZ_FN float tz_e8m0_to_f32(uint8_t v)
@@ -238,6 +253,28 @@ TZ_FN uint8_t tz_f32_to_e5m2_rtz(float x)
     return (uint8_t)(mag > TZ_INF_BITS ? 0x7fu : r);
 }
 
+/* Beyond the range, infinities included, becomes the largest finite value (240; 57344). What
+ * rounds to zero loses its sign. */
+TZ_FN uint8_t tz_fnuz_(float x, uint32_t rounded)
+{
+    uint32_t u = tz_bits_f32(x);
+    uint32_t r = tz_min_u32_(rounded, 0x7fu);
+    r |= r ? (u >> 24) & 0x80u : 0u;
+    return (uint8_t)((u & 0x7fffffffu) > TZ_INF_BITS ? 0x80u : r);
+}
+
+#define TZ_FNUZ(NAME, MAN, BIAS)                                                          \
+    TZ_FN uint8_t tz_f32_to_##NAME(float x)                                               \
+    {                                                                                     \
+        return tz_fnuz_(x, tz_narrow_rn(tz_bits_f32(x) & 0x7fffffffu, MAN, BIAS));        \
+    }                                                                                     \
+    TZ_FN uint8_t tz_f32_to_##NAME##_rtz(float x)                                         \
+    {                                                                                     \
+        return tz_fnuz_(x, tz_narrow_rz(tz_bits_f32(x) & 0x7fffffffu, MAN, BIAS));        \
+    }
+TZ_FNUZ(e4m3fnuz, 3, 8)
+TZ_FNUZ(e5m2fnuz, 2, 16)
+
 TZ_FN float tz_round_bf16(float x)
 {
     uint32_t u = tz_bits_f32(x);
@@ -293,10 +330,20 @@ TZ_FN uint16_t tz_f64_to_f16(double x) { return tz_f32_to_f16(tz_f64_to_f32_odd(
 TZ_FN uint16_t tz_f64_to_bf16(double x) { return tz_f32_to_bf16(tz_f64_to_f32_odd(x)); }
 TZ_FN uint8_t tz_f64_to_e4m3(double x) { return tz_f32_to_e4m3(tz_f64_to_f32_odd(x)); }
 TZ_FN uint8_t tz_f64_to_e5m2(double x) { return tz_f32_to_e5m2(tz_f64_to_f32_odd(x)); }
+TZ_FN uint8_t tz_f64_to_e4m3fnuz(double x) { return tz_f32_to_e4m3fnuz(tz_f64_to_f32_odd(x)); }
+TZ_FN uint8_t tz_f64_to_e5m2fnuz(double x) { return tz_f32_to_e5m2fnuz(tz_f64_to_f32_odd(x)); }
 TZ_FN uint16_t tz_f64_to_f16_rtz(double x) { return tz_f32_to_f16_rtz(tz_f64_to_f32_rtz(x)); }
 TZ_FN uint16_t tz_f64_to_bf16_rtz(double x) { return tz_f32_to_bf16_rtz(tz_f64_to_f32_rtz(x)); }
 TZ_FN uint8_t tz_f64_to_e4m3_rtz(double x) { return tz_f32_to_e4m3_rtz(tz_f64_to_f32_rtz(x)); }
 TZ_FN uint8_t tz_f64_to_e5m2_rtz(double x) { return tz_f32_to_e5m2_rtz(tz_f64_to_f32_rtz(x)); }
+TZ_FN uint8_t tz_f64_to_e4m3fnuz_rtz(double x)
+{
+    return tz_f32_to_e4m3fnuz_rtz(tz_f64_to_f32_rtz(x));
+}
+TZ_FN uint8_t tz_f64_to_e5m2fnuz_rtz(double x)
+{
+    return tz_f32_to_e5m2fnuz_rtz(tz_f64_to_f32_rtz(x));
+}
 
 /* Integers beyond 24 bits would round twice on the way to bf16 through f32. (On the way to
  * f16 they cannot: what f32 rounds is infinite there.) Above 53 bits the low bits are

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import functools
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ParamSpec, TypeVar, cast
 
 import torch
 
@@ -48,6 +49,10 @@ _known: weakref.WeakSet[Any] = weakref.WeakSet()
 _change = locks.lock()  # protects `_original` and `_known`
 
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
 def is_kernel(value: object) -> bool:
     """Whether a value is a Helion kernel; does not import Helion.
 
@@ -57,7 +62,7 @@ def is_kernel(value: object) -> bool:
     return compat.is_kernel(value)
 
 
-def wrap(kernel: Any, *, pool: bool | None = None) -> Kernel[..., Any]:
+def wrap(kernel: Callable[P, R], *, pool: bool | None = None) -> Kernel[P, R]:
     """Wrap a Helion kernel in a tzero kernel; `tzero.kernel` calls this.
 
     ::
@@ -78,7 +83,8 @@ def wrap(kernel: Any, *, pool: bool | None = None) -> Kernel[..., Any]:
     """
     require("helion")
     pooled = settings.current().output_pool if pool is None else pool
-    return calls.make(kernel, functools.partial(_call_plainly, kernel), pooled)
+    made: Any = calls.make(kernel, functools.partial(_call_plainly, kernel), pooled)
+    return cast("Kernel[P, R]", made)
 
 
 def _call_plainly(kernel: Any, /, *args: Any, **kwargs: Any) -> Any:

@@ -1,0 +1,200 @@
+"""A whole decode step of a Llama-shaped model, as a guarded graph and in other ways.
+
+The model is that of examples/decode.py: 16 layers, in which 64 launches of Triton kernels are among
+torch's own operators. `graph=True` is the decorator on the model's `forward`; `by hand` is a CUDA
+graph with static inputs, into which each call copies its token and position, and whose logits it
+copies out. In `cuda.step.moved` each call has tokens, positions and caches at other addresses.
+Samples of `installed` begin with `tzero.install()` and end with `tzero.uninstall()`.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+import tzero
+from bench.measure import Call, Loop
+from bench.record import Target
+from bench.rows.row import Case, Row
+
+__all__ = ["ROWS"]
+
+LAYERS, WIDTH, HEADS, WORDS, LENGTH = 16, 1024, 16, 32_000, 512
+SETS = 4
+
+
+def _models(count: int = 2) -> list[Any]:
+    """The model, and others with the same parameters whose step is a graph."""
+    decode: Any = importlib.import_module("examples.decode")
+    torch.manual_seed(0)
+    with torch.device("cuda"):
+        made = [kind(LAYERS, WIDTH, HEADS, WORDS, LENGTH) for kind in (decode.Model, decode.Step)]
+    for each in made:
+        each.to(torch.bfloat16).requires_grad_(False)
+    made[1].load_state_dict(made[0].state_dict())
+    return [*made, *(copy.deepcopy(made[1]) for _ in range(count - 2))]
+
+
+def _inputs(model: Any) -> tuple[Any, ...]:
+    token = torch.zeros(1, 1, dtype=torch.long, device="cuda")
+    position = torch.full((1,), 7, device="cuda")
+    return token, position, model.caches(), model.caches()
+
+
+def _without_gradients(call: Callable[[], Any]) -> Loop:
+    def run(times: int) -> None:
+        with torch.no_grad():
+            for _ in range(times):
+                call()
+
+    return Loop(run)
+
+
+def _step(only: tuple[str, ...], sets: int = 1) -> Case:
+    decode: Any = importlib.import_module("examples.decode")
+    model, step = _models()
+    given = [_inputs(model) for _ in range(sets)]
+    hand = decode.by_hand(model)
+    turn = [0]
+
+    def cycled(function: Callable[..., Any]) -> Loop:
+        def call() -> Any:
+            turn[0] = (turn[0] + 1) % sets
+            return function(*given[turn[0]])
+
+        return _without_gradients(call)
+
+    contenders: dict[str, Call] = {
+        "graph=True": cycled(step),
+        "plain": cycled(model),
+        "by hand": _without_gradients(lambda: hand(*given[0])),
+        "installed": _installed(model, given[0]),
+    }
+
+    def check() -> None:
+        with torch.no_grad():
+            for each in given:
+                for _ in range(3):
+                    wanted = model(*each)
+                    assert torch.equal(step(*each), wanted)
+            assert torch.equal(hand(*given[0]), model(*given[0]))
+
+    made = {name: contenders[name] for name in only}
+    return Case(made, check, settle=torch.cuda.synchronize)
+
+
+def _installed(model: Any, given: tuple[Any, ...]) -> Loop:
+    def run(times: int) -> None:
+        tzero.install()
+        try:
+            with torch.no_grad():
+                for _ in range(times):
+                    model(*given)
+        finally:
+            tzero.uninstall()
+
+    return Loop(run)
+
+
+def _guards() -> Case:
+    """What a call costs the host besides the launch of the graph: its guards, and the setting of
+    parameters. A graph made by hand, replayed without copies, is what remains."""
+    decode: Any = importlib.import_module("examples.decode")
+    model, step = _models()
+    given = _inputs(model)
+    with torch.no_grad():
+        for _ in range(3):
+            step(*given)
+        decode.by_hand(model)(*given)
+    kernel = step.forward
+    guards = kernel.native.STAGES["guards"]
+
+    def check() -> None:
+        with torch.no_grad():
+            assert kernel._look(guards, *given)
+
+    def run(times: int) -> None:
+        with torch.no_grad():
+            for _ in range(times):
+                kernel._look(guards, *given)
+
+    return Case({"guards": Loop(run)}, check)
+
+
+def _first() -> Case:
+    """The two calls that record a step and capture it, for a model that has run before."""
+    model, *steps = _models(24)
+    given = _inputs(model)
+
+    def first() -> None:
+        step = steps.pop()
+        with torch.no_grad():
+            step(*given)
+            step(*given)
+        torch.cuda.synchronize()
+
+    def check() -> None:
+        with torch.no_grad():
+            model(*given)
+        first()
+
+    return Case({"first": first}, check, calls=1, rounds=5)
+
+
+def _row(name: str, title: str, case: Callable[[], Case], **facts: Any) -> Row:
+    facts = {"subject": "graph=True", "interpreted": False, "device": "cuda", **facts}
+    return Row(name, title, case, **facts)
+
+
+ROWS = (
+    _row(
+        "cuda.step.plain",
+        "Decode step as one guarded graph",
+        lambda: _step(("graph=True", "plain", "by hand")),
+        baseline="plain",
+        target=Target("ratio", 1 / 6),
+    ),
+    _row(
+        "cuda.step.hand",
+        "Decode step, guarded graph and graph by hand",
+        lambda: _step(("graph=True", "by hand")),
+        baseline="by hand",
+        target=Target("ratio", 1.15),
+    ),
+    _row(
+        "cuda.step.moved",
+        "Decode step, all inputs at new addresses",
+        lambda: _step(("graph=True", "by hand"), SETS),
+        baseline="by hand",
+        target=Target("ratio", 1.25),
+    ),
+    _row(
+        "cuda.step.installed",
+        "Decode step with tzero.install() alone",
+        lambda: _step(("installed", "plain")),
+        subject="installed",
+        baseline="plain",
+        target=Target("ratio", 1 / 1.8),
+    ),
+    _row(
+        "cuda.step.guards",
+        "Guards of a decode step",
+        _guards,
+        subject="guards",
+        baseline=None,
+        unit="us",
+        target=Target("value", 15e-6),
+    ),
+    _row(
+        "cuda.step.first",
+        "Recording and capturing a decode step",
+        _first,
+        subject="first",
+        baseline=None,
+        target=Target("value", 0.118),
+    ),
+)

@@ -1,0 +1,121 @@
+// Launches and fills as one CUDA graph, whose parameters are set before each launch of it.
+//
+//     a call ─► `block`, `grid`, `fill` of each piece of work ─► `launch`: sets what differs from the
+//     graph's latest launch, and launches it
+//
+// A graph is made by capturing the driver's own launches on a stream that nothing else uses, so that
+// it has all their attributes. It must not know Python, plans or settings.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cuda.h"
+#include "spec.h"
+
+namespace tzero::graph {
+
+// A launch of a binary; or a fill, which has a pattern and no binary.
+struct Work {
+    const Spec *spec = nullptr;
+    const std::string *pattern = nullptr;
+
+    bool operator==(const Work &other) const {
+        return spec == other.spec && pattern == other.pattern;
+    }
+};
+
+// What CUDA said, and of which function.
+struct Outcome {
+    cuda::Result result = 0;
+    const char *of = "";
+    explicit operator bool() const { return result == 0; }
+};
+
+// Where a process has its CUDA context. What was made in another one is gone.
+struct Home {
+    int process = 0;
+    int device = -1;
+    unsigned long long context = 0;
+
+    static Home now(const cuda::Driver &driver, int device);
+    bool is_here(const cuda::Driver &driver) const;
+};
+
+class Graph {
+  public:
+    // The work must stay where it is as long as the graph exists.
+    Graph(const cuda::Driver &driver, std::vector<Work> work);
+    Graph(const Graph &) = delete;
+    Graph &operator=(const Graph &) = delete;
+    ~Graph();
+
+    size_t size() const { return nodes_.size(); }
+    bool is_made() const { return executable_ != nullptr; }
+    uint64_t device_bytes() const;
+
+    // -- the work of one call, staged: it is kept until the next call ---------------------------
+
+    // Where the parameters of a launch are written; `spec_bytes` of them.
+    char *block(size_t at) { return nodes_[at].now.data() + sizeof(Head); }
+    void grid(size_t at, const int32_t grid[3]);
+    void fill(size_t at, void *address, size_t bytes);
+
+    // Whether a launch has no programs, or a fill no bytes: a graph cannot hold that.
+    bool is_nothing(size_t at) const;
+
+    // Does one piece of work without the graph.
+    cuda::Result do_plainly(size_t at, cuda::Stream stream) const;
+    const Work &work(size_t at) const { return nodes_[at].work; }
+    const int32_t *grid_of(size_t at) const;
+
+    // -- the graph ------------------------------------------------------------------------------
+
+    // Makes the graph of the work that is staged, on a private stream of the current device.
+    Outcome make(int device, cuda::Stream capturing, cuda::Stream stream);
+
+    // Sets what differs, and launches. `*is_queued` is whether the failure may have come after the
+    // launch was queued. Call it without the GIL, and never twice at a time.
+    Outcome launch(cuda::Stream stream, bool *is_queued);
+
+    uint64_t launches() const { return launches_; }
+    uint64_t settings() const { return settings_; }  // of nodes, in all launches
+
+  private:
+    // What comes before the parameters of a launch, or all of a fill.
+    struct alignas(16) Head {
+        int32_t grid[3];
+        uint64_t address;
+        uint64_t bytes;
+    };
+
+    struct Node {
+        Work work;
+        std::vector<char> now, held;  // staged, and what the graph has
+        std::vector<void *> params;   // of a launch, in `now`
+        cuda::Node handle = nullptr;
+        cuda::KernelNode kernel = {};
+        cuda::FillNode fill = {};
+
+        Head &head() { return *reinterpret_cast<Head *>(now.data()); }
+        const Head &head() const { return *reinterpret_cast<const Head *>(now.data()); }
+    };
+
+    Outcome capture(cuda::Stream capturing);
+    Outcome read_back();
+    Outcome set(Node &node);
+    void give_up();
+
+    const cuda::Driver &driver_;
+    std::vector<Node> nodes_;
+    cuda::Graph graph_ = nullptr;
+    cuda::Executable executable_ = nullptr;
+    cuda::Context context_ = nullptr;
+    Home home_;
+    uint64_t launches_ = 0, settings_ = 0;
+};
+
+}  // namespace tzero::graph

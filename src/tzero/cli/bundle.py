@@ -1,0 +1,121 @@
+"""`tzero bundle`: builds and checks bundles of compiled kernels and tuned configs.
+
+Enters: a program, a coverage or a bundle. Leaves: a bundle, text or JSON, and an exit code. It must
+not do the work.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from tzero import settings
+from tzero.cache.bundle import Bundle
+from tzero.cache.entry import Damaged
+from tzero.cli.printing import (
+    AsJson,
+    Facts,
+    amount,
+    exit_on_errors,
+    fail,
+    pairs,
+    plain,
+    print_facts,
+)
+from tzero.errors import BundleRefused, TzeroError
+
+__all__ = ["app"]
+
+app = typer.Typer(help="Build and check bundles of compiled kernels.", no_args_is_help=True)
+
+BundlePath = Annotated[str, typer.Argument(help="A bundle.")]
+
+
+# Everything after -- belongs to the program.
+@app.command()
+def build(
+    out: Annotated[str, typer.Option("-o", "--out", help="The bundle to write.")],
+    command: Annotated[
+        list[str] | None, typer.Argument(help="A program to run, after --, such as python app.py.")
+    ] = None,
+    coverage: Annotated[
+        str | None, typer.Option(help="A file of tzero.coverage().save, in place of a program.")
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option(help="With --coverage: compile for this, such as cuda:90.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run a program and bundle the kernels and configs that it uses, or bundle a coverage."""
+    if (coverage is None) == (not command) or (target is not None and coverage is None):
+        fail("give a program after --, or --coverage FILE, with or without --target.", 2)
+    # Imported here: this command alone needs torch.
+    from tzero.api import bundles
+    from tzero.calls.coverage import Coverage
+
+    with exit_on_errors():
+        try:
+            if coverage is not None:
+                chosen = None if target is None else bundles.target_of(target)
+                made = bundles.build_from_coverage(out, Coverage.read(coverage), chosen)
+            else:
+                made = bundles.build_from_program(out, command or [])
+        except subprocess.CalledProcessError as error:
+            fail(f"no bundle is written: the program ended with code {error.returncode}.", 2)
+        except TzeroError as error:
+            fail(error, 3 if isinstance(error, BundleRefused) else 2)
+    print_facts(asdict(made), as_json, _built_table)
+    raise typer.Exit(0 if made.kernels else 1)
+
+
+@app.command()
+def inspect(path: BundlePath, as_json: AsJson = False) -> None:
+    """List the entries of a bundle: for which target, hardware and versions each is."""
+    with exit_on_errors(), Bundle(path, settings.now().cache_key) as opened:
+        rows = [
+            {"kind": each.kind, "name": each.name, "bytes": each.size, "digest": each.digest}
+            | {"facts": dict(each.facts)}
+            for each in opened
+        ]
+        facts = {"path": opened.path, "authenticated": opened.authenticated, "entries": rows}
+    print_facts(facts, as_json, _inspect_table)
+
+
+@app.command("verify")
+def verify_bundle(path: BundlePath, as_json: AsJson = False) -> None:
+    """Verify every entry of a bundle, and list the damaged ones."""
+    damaged = []
+    with exit_on_errors(), Bundle(path, settings.now().cache_key) as opened:
+        for each in opened:
+            try:
+                opened.read(each)
+            except Damaged as damage:
+                damaged.append({"name": each.name, "digest": each.digest, "problem": str(damage)})
+        facts = {"path": opened.path, "entries": len(opened), "damaged": damaged}
+    print_facts(facts, as_json, _verify_bundle_table)
+    raise typer.Exit(1 if damaged else 0)
+
+
+def _built_table(facts: Facts) -> Table:
+    rows = [("bundle", facts["path"]), ("kernels", f"{facts['kernels']:,}")]
+    rows.append(("configs", f"{facts['configs']:,}"))
+    return pairs(rows + [("left out", f"{k}: {why}") for k, why in facts["refused"].items()])
+
+
+def _inspect_table(facts: Facts) -> Table:
+    table = Table("kind", "name", "size", "for", title=Text(facts["path"]), title_justify="left")
+    for each in facts["entries"]:
+        words = ", ".join(f"{name} {value}" for name, value in each["facts"].items())
+        table.add_row(each["kind"], plain(each["name"]), amount(each["bytes"]), plain(words))
+    return table
+
+
+def _verify_bundle_table(facts: Facts) -> Table:
+    rows = [("bundle", facts["path"]), ("entries", f"{facts['entries']:,}")]
+    rows.append(("damaged", f"{len(facts['damaged']):,}"))
+    return pairs(rows + [(each["name"], each["problem"]) for each in facts["damaged"]])

@@ -1,0 +1,73 @@
+"""`tzero doctor` and `tzero explain`: what works here, and how a function is called.
+
+Enters: arguments. Leaves: text or JSON, and an exit code. It must not do the work.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from tzero.cli.printing import AsJson, console, exit_on_errors
+
+__all__ = ["doctor", "explain"]
+
+
+def doctor(as_json: AsJson = False) -> None:
+    """Say whether tzero works here, and what would make it faster."""
+    from tzero.commands.doctor import examine
+
+    findings = list(examine())
+    if as_json:
+        print(json.dumps([asdict(each) for each in findings]))
+    else:
+        table = Table(box=None, show_header=False, pad_edge=False)
+        for each in findings:
+            sign, style = _SIGNS[each.state]
+            table.add_row(Text(sign, style), Text(each.subject, "bold"), Text(each.found))
+            if each.cure:
+                table.add_row("", "", Text(f"→ {each.cure}", style))
+        console().print(table)
+        console().print(_diagnosis([each.state for each in findings]))
+    raise typer.Exit(1 if any(each.state == "broken" for each in findings) else 0)
+
+
+_SIGNS = {
+    "ok": ("✓", "green"),
+    "note": ("·", "dim"),
+    "slow": ("!", "yellow"),
+    "broken": ("✗", "red"),
+}
+
+
+def _diagnosis(states: list[str]) -> str:
+    broken, slow = states.count("broken"), states.count("slow")
+    if broken:
+        return f"tzero does not work here: {broken} of {len(states)} findings must be mended."
+    if slow:
+        return f"tzero works, and could be faster: see {slow} of the {len(states)} findings."
+    return "tzero works, at full speed."
+
+
+def explain(
+    place: Annotated[str, typer.Argument(help="module:function, or file.py:function.")],
+    call: Annotated[str, typer.Option("--call", help="The arguments of a call, as Python code.")],
+    as_json: AsJson = False,
+) -> None:
+    """Call a function that launches kernels, and explain how tzero makes its calls."""
+    from tzero.commands.explaining import explain as explained
+
+    with exit_on_errors():
+        found = explained(place, call)
+    if as_json:
+        how, why = found.replay or ("", found.refusal)
+        facts = {"kernel": found.kernel, "hit": found.hit, "tier": found.tier, "replayed": how}
+        facts |= {"why": why, "change": found.change, "stages": dict(found.stages)}
+        print(json.dumps(facts))
+    else:
+        print(found)

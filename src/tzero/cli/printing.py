@@ -1,0 +1,107 @@
+"""How commands print: JSON or tables, and errors without a traceback.
+
+Enters: facts. Leaves: text. It must not know any command. rich leaves colours out where
+``NO_COLOR`` is set, or stdout is no terminal.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Annotated, Any, NoReturn
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from tzero.errors import BundleRefused, CacheRefused, InvalidArgument, InvalidSetting
+
+__all__ = [
+    "AsJson",
+    "Facts",
+    "amount",
+    "console",
+    "day",
+    "exit_on_errors",
+    "fail",
+    "pairs",
+    "plain",
+    "print_facts",
+]
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Facts = dict[str, Any]
+
+
+def console() -> Console:
+    """Where people read. Without a terminal, rows are not wrapped, so that they can be searched."""
+    return Console(width=None if sys.stdout.isatty() else 10_000, highlight=False)
+
+
+@contextmanager
+def exit_on_errors() -> Iterator[None]:
+    """Print expected errors without a traceback, and exit."""
+    try:
+        yield
+    except (InvalidSetting, InvalidArgument) as error:
+        fail(error, 2)
+    except (BundleRefused, CacheRefused, OSError) as error:
+        fail(error, 3)
+
+
+def fail(error: Exception | str, code: int) -> NoReturn:
+    """Print an error, and exit."""
+    print(f"tzero: {error}", file=sys.stderr)
+    raise typer.Exit(code) from (error if isinstance(error, Exception) else None)
+
+
+def print_facts(facts: Facts, as_json: bool, show: Callable[[Facts], Table]) -> None:
+    """Print facts as JSON, or as a table."""
+    if as_json:
+        print(json.dumps(facts, sort_keys=True))
+    else:
+        console().print(show(facts))
+
+
+def pairs(rows: list[tuple[str, str]]) -> Table:
+    """A table of names and values."""
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in rows:
+        table.add_row(name, plain(value))
+    return table
+
+
+def plain(text: str) -> Text:
+    """A text as it is: a path may contain what rich would read as markup."""
+    return Text(text)
+
+
+def amount(count: int) -> str:
+    """A number of bytes, in words.
+
+    >>> amount(2048)
+    '2.0 KiB'
+    """
+    left = float(count)
+    for unit in ("bytes", "KiB", "MiB"):
+        if left < 1024:
+            return f"{left:.0f} {unit}" if unit == "bytes" else f"{left:.1f} {unit}"
+        left /= 1024
+    return f"{left:.1f} GiB"
+
+
+def day(seconds: float | None) -> str:
+    """A time, in words.
+
+    >>> day(None)
+    'never'
+    """
+    if seconds is None:
+        return "never"
+    return datetime.fromtimestamp(seconds, UTC).astimezone().strftime("%Y-%m-%d %H:%M")

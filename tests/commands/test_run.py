@@ -1,0 +1,82 @@
+"""`tzero run`: a program as it is, with native launches, and what is said about them; and the cache
+commands on what it has compiled."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import warm
+
+PROGRAM = """
+import sys
+import torch, triton, triton.language as tl
+import tzero
+
+@triton.jit
+def double_kernel(x, out, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + at, 2 * tl.load(x + at, mask=at < n), mask=at < n)
+
+x = torch.ones(100)
+out = torch.empty_like(x)
+for _ in range(10):
+    double_kernel[(2,)](x, out, 100, BLOCK=64)
+tzero.jit(double_kernel)[(2,)](x, out, 100, BLOCK=64)
+print(out.sum().item())
+sys.exit(int(sys.argv[1]))
+"""
+
+COMMAND = [sys.executable, "-c", "from tzero.cli import main; main()"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    return tmp_path
+
+
+def tzero(folder: Path, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
+    environment = {name: each for name, each in os.environ.items() if name[:6] != "TZERO_"}
+    environment |= {"TZERO_CPU": "1", "TZERO_CACHE_DIR": str(folder / "cache"), **more}
+    return warm.run([*COMMAND, *words], cwd=folder, env=environment)
+
+
+def test_a_program_runs_with_native_launches_and_says_so(folder: Path) -> None:
+    done = tzero(folder, "run", "program.py", "3")
+    assert (done.returncode, done.stdout) == (3, "200.0\n"), done.stderr
+    assert re.search(r"10 launches of 1 kernels, [89]0% native", done.stderr)
+    assert "double_kernel" in done.stderr
+
+
+def test_it_says_so_in_json(folder: Path) -> None:
+    done = tzero(folder, "run", "--json", "program.py", "0")
+    assert done.returncode == 0
+    (kernel,) = json.loads(done.stderr.splitlines()[-1])["kernels"]
+    assert (kernel["kernel"], kernel["launches"]) == ("double_kernel", 10)
+    assert kernel["native"] >= 8  # the first launches look for their binary
+
+
+def test_it_is_silent_when_asked_for(folder: Path) -> None:
+    assert tzero(folder, "run", "program.py", "0", TZERO_QUIET="1").stderr == ""
+
+
+def test_a_program_that_is_not_there_has_exit_code_2(folder: Path) -> None:
+    assert tzero(folder, "run", "nothing.py").returncode == 2
+
+
+def test_what_it_has_compiled_is_listed_verified_and_cleared(folder: Path) -> None:
+    assert tzero(folder, "run", "program.py", "0").returncode == 0
+    kernels = json.loads(tzero(folder, "cache", "ls", "--json").stdout)
+    assert "double_kernel" in {each["kernel"] for each in kernels}
+    verified = json.loads(tzero(folder, "cache", "verify", "--json").stdout)
+    assert (verified["entries"], verified["damaged"]) == (len(kernels), [])
+    cleared = json.loads(tzero(folder, "cache", "clear", "--json").stdout)
+    assert cleared["entries"] == len(kernels)
+    assert json.loads(tzero(folder, "cache", "stats", "--json").stdout)["entries"] == 0

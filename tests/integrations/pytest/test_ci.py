@@ -1,0 +1,96 @@
+"""What a project needs to test kernels without a GPU: the workflow, the image, the tests and the
+notebook are those of the docs, and work."""
+
+from __future__ import annotations
+
+import json
+import linecache
+import os
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.integrations.pytest.test_plugin import run
+
+ROOT = Path(__file__).parents[3]
+EXAMPLES = ROOT / "examples"
+PAGE = (ROOT / "docs" / "testing.md").read_text()
+NOTEBOOK = EXAMPLES / "kernels.ipynb"
+
+
+def block(language: str) -> str:
+    (found,) = re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.S | re.M)
+    return str(found)
+
+
+def test_the_page_has_the_files_of_the_examples() -> None:
+    assert block("yaml") == (EXAMPLES / "ci" / "kernels.yml").read_text()
+    assert block("dockerfile") == (EXAMPLES / "ci" / "Dockerfile").read_text()
+    assert block("python") in (EXAMPLES / "ci" / "test_kernels.py").read_text()
+
+
+def test_the_commands_of_the_workflow_and_the_image_are_right() -> None:
+    """Their last steps are run here; no runner and no Docker is there for the others."""
+    workflow = yaml.safe_load((EXAMPLES / "ci" / "kernels.yml").read_text())
+    steps = workflow["jobs"]["test"]["steps"]
+    commands = [each["run"] for each in steps if "run" in each]
+    assert any("tzero-runtime" in each for each in commands)
+    image = (EXAMPLES / "ci" / "Dockerfile").read_text()
+    (last,) = re.findall(r"^CMD (.*)$", image, re.M)
+    assert commands[-1].split()[:2] == json.loads(last) == ["pytest", "--triton-check"]
+    said = run(EXAMPLES / "ci", "--triton-check", "-p", "no:cacheprovider")
+    assert "3 passed, 1 skipped" in said, said
+
+
+# -- the notebook ----------------------------------------------------------------------------------
+
+
+def cells() -> list[dict[str, Any]]:
+    """The cells of the notebook that are code."""
+    found = json.loads(NOTEBOOK.read_text())
+    assert (found["nbformat"], found["metadata"]["kernelspec"]["language"]) == (4, "python")
+    return [each for each in found["cells"] if each["cell_type"] == "code"]
+
+
+def test_the_notebook_holds_no_results() -> None:
+    assert all(not each["outputs"] and each["execution_count"] is None for each in cells())
+
+
+def test_the_cells_of_the_notebook_run(capsys: pytest.CaptureFixture[str]) -> None:
+    """As code, each with a source that Triton can read, and its last line shown as in a cell."""
+    names: dict[str, Any] = {"__name__": "__main__"}
+    shown: list[str] = []
+    for number, cell in enumerate(cells()):
+        source = "".join(cell["source"])
+        name = f"<cell {number}>"
+        linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+        exec(compile(source, name, "exec"), names)
+        last = source.rstrip().splitlines()[-1]
+        if re.fullmatch(r"[\w.]+(\(\w*\))?", last):
+            shown.append(str(eval(last, names)))
+    assert "OutOfBounds" not in capsys.readouterr().err
+    assert shown[0] in ("cpu", "cuda:0")
+    assert "replayed natively" in shown[-2] and "launches of 1 kernels" in shown[-1]
+
+
+@pytest.mark.skipif(
+    find_spec("nbclient") is None or find_spec("ipykernel") is None,
+    reason="nbclient and ipykernel are not installed: the cells run as code",
+)
+def test_the_notebook_runs_in_jupyter(tmp_path: Path) -> None:
+    code = (
+        "import nbformat, nbclient, sys\n"
+        "book = nbformat.read(sys.argv[1], 4)\n"
+        "nbclient.NotebookClient(book, kernel_name='python3').execute()\n"
+        "print(book.cells[-1].outputs[-1]['data']['text/plain'])\n"
+    )
+    command = [sys.executable, "-c", code, str(NOTEBOOK)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=os.environ)
+    assert done.returncode == 0, done.stderr
+    assert "launches of 1 kernels" in done.stdout

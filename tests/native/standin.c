@@ -1,0 +1,341 @@
+/* A libcuda for tests without a GPU: it records the calls it gets, and does the work on the CPU.
+ *
+ * A function is a C function that takes its parameters as CUDA passes them. Streams and contexts are
+ * numbers. While a stream captures, work on it becomes a node; launching a graph does the work of its
+ * nodes in order, with the parameters that were set last. A function can be told to fail.
+ */
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST = 512, MOST_PARAMETERS = 16 };
+
+typedef void (*work_fn)(void **params, const uint32_t *grid);
+
+typedef struct {
+    uint32_t grid[3], block[3], shared;
+    void *stream, *attributes;
+    uint32_t count;
+} config;
+
+typedef struct {
+    work_fn function;
+    uint32_t grid[3], block[3], shared;
+    void **params, **extra;
+    void *kernel, *context;
+} kernel_node;
+
+typedef struct {
+    uint64_t at;
+    size_t pitch;
+    uint32_t value, element_size;
+    size_t width, height;
+} fill_node;
+
+typedef struct {
+    int is_fill;
+    kernel_node kernel;
+    fill_node fill;
+    uint64_t values[MOST_PARAMETERS]; /* copies of the parameters, as a graph keeps them */
+} node;
+
+typedef struct {
+    node *nodes[MOST];
+    size_t count;
+} graph;
+
+typedef struct {
+    graph *of;
+    node now[MOST]; /* what the next launch does */
+} executable;
+
+static char calls[1 << 20];
+static char failing[64];
+static int failure, times_before;
+static int capturing_status;
+static uintptr_t current = 0, streams = 100;
+static unsigned long long context = 1;
+static int is_active = 1, alive;
+static graph *captured;
+static uintptr_t capturing;
+
+static int said(const char *name, const char *more)
+{
+    size_t used = strlen(calls);
+    snprintf(calls + used, sizeof calls - used, "%s%s%s\n", name, *more ? " " : "", more);
+    if (failing[0] && strcmp(failing, name) == 0 && times_before-- <= 0) {
+        failing[0] = 0;
+        return failure;
+    }
+    return 0;
+}
+
+/* ---- for tests -------------------------------------------------------------------------------- */
+
+const char *standin_calls(void) { return calls; }
+void standin_forget(void) { calls[0] = 0; }
+int standin_alive(void) { return alive; } /* graphs and executables that were not destroyed */
+void standin_stream(uintptr_t stream) { current = stream; }
+void standin_capturing(int status) { capturing_status = status; }
+
+/* All graphs are gone, without a call that says so. */
+void standin_reset(void)
+{
+    ++context;
+    alive = 0;
+}
+
+void standin_fail(const char *name, int result, int after)
+{
+    snprintf(failing, sizeof failing, "%s", name);
+    failure = result;
+    times_before = after;
+}
+
+int standin_current_stream(int32_t type, int32_t device, void **out)
+{
+    (void)type, (void)device;
+    *out = (void *)current;
+    return 0;
+}
+
+/* ---- functions on the "device" ---------------------------------------------------------------- */
+
+#define TO(type, k) (*(type *)params[k])
+
+void standin_add(void **params, const uint32_t *grid)
+{
+    float *x = TO(float *, 0), *y = TO(float *, 1), *out = TO(float *, 2);
+    int n = TO(int, 3);
+    for (int k = 0; k < n && k < (int)(grid[0] * 128); ++k)
+        out[k] = x[k] + y[k];
+}
+
+void standin_scale(void **params, const uint32_t *grid)
+{
+    float *x = TO(float *, 0), *out = TO(float *, 1), by = TO(float, 3);
+    int n = TO(int, 2);
+    for (int k = 0; k < n && k < (int)(grid[0] * 128); ++k)
+        out[k] = x[k] * by;
+}
+
+static void fill_with(const fill_node *f)
+{
+    for (size_t k = 0; k < f->width; ++k)
+        memcpy((char *)f->at + k * f->element_size, &f->value, f->element_size);
+}
+
+/* ---- the driver ------------------------------------------------------------------------------- */
+
+int cuCtxGetDevice(int *device) { *device = 0; return 0; }
+int cuGetErrorName(int result, const char **out)
+{
+    *out = result == 2 ? "CUDA_ERROR_OUT_OF_MEMORY" : "CUDA_ERROR_STANDIN";
+    return 0;
+}
+int cuGetErrorString(int result, const char **out)
+{
+    *out = result == 2 ? "out of memory" : "told to fail";
+    return 0;
+}
+int cuStreamIsCapturing(void *stream, int *status)
+{
+    *status = (uintptr_t)stream == current ? capturing_status : 0;
+    return 0;
+}
+
+static void keep(node *n, const kernel_node *k)
+{
+    n->kernel = *k;
+    /* Both functions have four parameters and Triton's two; the block has room for eight bytes each. */
+    for (int p = 0; p < 6; ++p)
+        memcpy(&n->values[p], k->params[p], 8);
+}
+
+static void capture(node made)
+{
+    node *n = malloc(sizeof *n);
+    *n = made;
+    captured->nodes[captured->count++] = n;
+}
+
+int cuLaunchKernelEx(const config *c, work_fn function, void **params, void **extra)
+{
+    char text[64];
+    (void)extra;
+    snprintf(text, sizeof text, "stream %lu grid %u", (unsigned long)c->stream, c->grid[0]);
+    int failed = said("cuLaunchKernelEx", text);
+    if (failed)
+        return failed;
+    kernel_node k = {.function = function, .params = params};
+    memcpy(k.grid, c->grid, sizeof k.grid);
+    memcpy(k.block, c->block, sizeof k.block);
+    if (captured && (uintptr_t)c->stream == capturing) {
+        node n = {0};
+        keep(&n, &k);
+        capture(n);
+        return 0;
+    }
+    function(params, c->grid);
+    return 0;
+}
+
+static int fill(uint64_t at, uint32_t value, uint32_t size, size_t count, void *stream)
+{
+    int failed = said("cuMemsetAsync", "");
+    if (failed)
+        return failed;
+    fill_node f = {at, 0, value, size, count, 1};
+    if (captured && (uintptr_t)stream == capturing) {
+        node n = {.is_fill = 1, .fill = f};
+        capture(n);
+    } else {
+        fill_with(&f);
+    }
+    return 0;
+}
+
+int cuMemsetD8Async(uint64_t at, unsigned char v, size_t n, void *s) { return fill(at, v, 1, n, s); }
+int cuMemsetD16Async(uint64_t at, unsigned short v, size_t n, void *s)
+{
+    return fill(at, v, 2, n, s);
+}
+int cuMemsetD32Async(uint64_t at, unsigned v, size_t n, void *s) { return fill(at, v, 4, n, s); }
+
+int cuStreamCreate(void **stream, unsigned flags)
+{
+    (void)flags;
+    *stream = (void *)++streams;
+    return said("cuStreamCreate", "");
+}
+int cuStreamDestroy_v2(void *stream) { (void)stream; return 0; }
+int cuStreamBeginCapture_v2(void *stream, int mode)
+{
+    int failed = said("cuStreamBeginCapture", mode == 1 ? "" : "in another mode");
+    if (failed)
+        return failed;
+    captured = calloc(1, sizeof *captured);
+    ++alive;
+    capturing = (uintptr_t)stream;
+    return 0;
+}
+int cuStreamEndCapture(void *stream, graph **out)
+{
+    (void)stream;
+    *out = captured;
+    captured = NULL;
+    return said("cuStreamEndCapture", "");
+}
+int cuStreamGetCaptureInfo_v3(void *stream, int *status, uint64_t *id, graph **of, node ***latest,
+                              const void **edges, size_t *count)
+{
+    (void)stream, (void)edges;
+    *status = 1;
+    *id = 1;
+    *of = captured;
+    *latest = &captured->nodes[captured->count - 1];
+    *count = captured->count > 0;
+    return 0;
+}
+int cuThreadExchangeStreamCaptureMode(int *mode)
+{
+    static int now;
+    int before = now;
+    now = *mode;
+    *mode = before;
+    return 0;
+}
+int cuGraphKernelNodeGetParams_v2(node *n, kernel_node *out) { *out = n->kernel; return 0; }
+int cuGraphMemsetNodeGetParams(node *n, fill_node *out) { *out = n->fill; return 0; }
+int cuGraphInstantiateWithFlags(executable **out, graph *of, unsigned long long flags)
+{
+    (void)flags;
+    int failed = said("cuGraphInstantiate", "");
+    if (failed)
+        return failed;
+    executable *e = calloc(1, sizeof *e);
+    e->of = of;
+    for (size_t k = 0; k < of->count; ++k)
+        e->now[k] = *of->nodes[k];
+    ++alive;
+    *out = e;
+    return 0;
+}
+int cuGraphUpload(executable *e, void *stream) { (void)e, (void)stream; return said("cuGraphUpload", ""); }
+
+static void run(const node *n)
+{
+    void *params[MOST_PARAMETERS];
+    if (n->is_fill) {
+        fill_with(&n->fill);
+        return;
+    }
+    for (int p = 0; p < MOST_PARAMETERS; ++p)
+        params[p] = (void *)&n->values[p];
+    n->kernel.function(params, n->kernel.grid);
+}
+
+int cuGraphLaunch(executable *e, void *stream)
+{
+    char text[64];
+    snprintf(text, sizeof text, "stream %lu", (unsigned long)stream);
+    int failed = said("cuGraphLaunch", text);
+    if (failed)
+        return failed;
+    for (size_t k = 0; k < e->of->count; ++k)
+        run(&e->now[k]);
+    return 0;
+}
+
+static size_t place(const executable *e, const node *n)
+{
+    size_t k = 0;
+    while (e->of->nodes[k] != n)
+        ++k;
+    return k;
+}
+int cuGraphExecKernelNodeSetParams_v2(executable *e, node *n, const kernel_node *k)
+{
+    char text[32];
+    snprintf(text, sizeof text, "%zu", place(e, n));
+    int failed = said("cuGraphExecKernelNodeSetParams", text);
+    if (!failed)
+        keep(&e->now[place(e, n)], k);
+    return failed;
+}
+int cuGraphExecMemsetNodeSetParams(executable *e, node *n, const fill_node *f, void *where)
+{
+    char text[32];
+    (void)where;
+    snprintf(text, sizeof text, "%zu", place(e, n));
+    int failed = said("cuGraphExecMemsetNodeSetParams", text);
+    if (!failed)
+        e->now[place(e, n)].fill = *f;
+    return failed;
+}
+int cuGraphExecDestroy(executable *e)
+{
+    --alive;
+    free(e);
+    return said("cuGraphExecDestroy", "");
+}
+int cuGraphDestroy(graph *g)
+{
+    --alive;
+    for (size_t k = 0; k < g->count; ++k)
+        free(g->nodes[k]);
+    free(g);
+    return said("cuGraphDestroy", "");
+}
+int cuCtxGetCurrent(void **out) { *out = &context; return 0; }
+int cuCtxGetId(void *of, unsigned long long *out) { (void)of; *out = context; return 0; }
+int cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *active)
+{
+    (void)device;
+    *flags = 0;
+    *active = is_active;
+    return 0;
+}
+int cuDevicePrimaryCtxRetain(void **out, int device) { (void)device; *out = &context; return 0; }
+int cuDevicePrimaryCtxRelease_v2(int device) { (void)device; return 0; }
