@@ -7,6 +7,7 @@
 #include "fields.h"
 #include "guards.h"
 #include "library.h"
+#include "names.h"
 #include "reading.h"
 
 namespace tzero {
@@ -73,9 +74,7 @@ bool same_names(PyObject *one, PyObject *other) {
     if (one == nullptr || other == nullptr) return false;
     if (PyTuple_GET_SIZE(one) != PyTuple_GET_SIZE(other)) return false;
     for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(one); ++k) {
-        if (PyUnicode_Compare(PyTuple_GET_ITEM(one, k), PyTuple_GET_ITEM(other, k)) != 0) {
-            return false;
-        }
+        if (!same_name(PyTuple_GET_ITEM(one, k), PyTuple_GET_ITEM(other, k))) return false;
     }
     return true;
 }

@@ -89,7 +89,7 @@ struct Apart {
     size_t other;
     uint64_t size_of_other;
 
-    bool holds(const std::vector<uint64_t> &addresses) const {
+    bool holds(const uint64_t *addresses) const {
         return addresses[copied] + size <= addresses[other] ||
                addresses[other] + size_of_other <= addresses[copied];
     }
@@ -143,7 +143,7 @@ struct Graph {
     }
 
     // Sets the parameters that have changed, and launches. Without the GIL, under the lock.
-    Result launch(const std::vector<uint64_t> &addresses, void *stream) {
+    Result launch(const uint64_t *addresses, void *stream) {
         void *context = nullptr;
         Result result = driver.context(&context);
         for (Node &node : nodes) {
@@ -156,7 +156,7 @@ struct Graph {
             }
             if (is_other && result == 0) result = set(node, context);
         }
-        latest = addresses;
+        std::copy_n(addresses, latest.size(), latest.begin());
         if (result == 0 && order->event == nullptr) {
             result = driver.create_event(&order->event, without_timing);
         } else if (result == 0) {
@@ -192,7 +192,7 @@ struct Captures {
 
 Captures *captures_of(PyObject *object) { return reinterpret_cast<Captures *>(object); }
 
-bool fits(const Graph &graph, const std::vector<uint64_t> &addresses) {
+bool fits(const Graph &graph, const uint64_t *addresses) {
     for (const auto &[input, address] : graph.fixed) {
         if (addresses[input] != address) return false;
     }
@@ -464,12 +464,9 @@ bool is_captures(const State &state, PyObject *object) {
     return reinterpret_cast<PyObject *>(Py_TYPE(object)) == state.captures.get();
 }
 
-Captured launch_captured(PyObject *object, const void *const *given, void *stream) {
+Captured launch_captured(PyObject *object, const uint64_t *addresses, void *stream) {
     Captures &captures = *captures_of(object);
     if (captures.is_off) return Captured::refused;
-    std::vector<uint64_t> addresses(captures.count);
-    std::transform(given, given + captures.count, addresses.begin(),
-                   [](const void *each) { return reinterpret_cast<uint64_t>(each); });
     auto &graphs = *captures.graphs;
     const auto found = std::find_if(graphs.begin(), graphs.end(), [&](const auto &each) {
         return fits(*each, addresses);

@@ -10,6 +10,8 @@
 
 #include "python.h"
 
+#include <cstdint>
+
 #include "state.h"
 
 namespace tzero {
@@ -25,7 +27,7 @@ enum class Captured {
 };
 
 // Launches a graph with these addresses of inputs and outputs, as many as the object was made for.
-Captured launch_captured(PyObject *captures, const void *const *addresses, void *stream);
+Captured launch_captured(PyObject *captures, const uint64_t *addresses, void *stream);
 
 // Captures a graph in Python for some tensors, a tuple: `missing` if there is one now.
 Captured capture(PyObject *captures, PyObject *tensors);

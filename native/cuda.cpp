@@ -26,7 +26,6 @@ void find_graphs(const Library &library, GraphFunctions *out) {
             return found.missing == nullptr;
         };
         return find("cuStreamCreate", found.create_stream) &&
-               find("cuStreamDestroy_v2", found.destroy_stream) &&
                find("cuStreamBeginCapture_v2", found.begin_capture) &&
                find("cuStreamEndCapture", found.end_capture) &&
                find("cuStreamGetCaptureInfo_v3", found.capture_info) &&

@@ -50,7 +50,6 @@ struct GraphFunctions {
     const char *missing = "CUDA's driver";  // the first function it lacks, or null
 
     Result (*create_stream)(Stream *, unsigned) = nullptr;
-    Result (*destroy_stream)(Stream) = nullptr;
     Result (*begin_capture)(Stream, int mode) = nullptr;
     Result (*end_capture)(Stream, Graph *) = nullptr;
     // status, id, graph, nodes that the next one depends on, their edges, how many

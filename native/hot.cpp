@@ -1,5 +1,7 @@
 #include "hot.h"
 
+#include <fstream>
+
 #include "binary.h"
 #include "state.h"
 
@@ -20,6 +22,25 @@ std::string in_words(const State &state, const Outcome &outcome) {
 long integer_of(PyObject *settings, const Ref &name) {
     const Ref value = Ref::steal(PyObject_GetAttr(settings, name.get()));
     return value ? PyLong_AsLong(value.get()) : -1;
+}
+
+// The tool of CUDA's that has put a library into this process, which it does at the latest when CUDA
+// starts; empty for none.
+std::string attached_tool() {
+    constexpr std::pair<const char *, const char *> tools[] = {
+        {"libcudadebugger", "cuda-gdb"},
+        {"libsanitizer-", "compute-sanitizer"},
+        {"InjectionTarget", "a tool of CUDA's"},
+        {"TargetInjection", "a tool of CUDA's"},
+        {"ToolsInjection", "a tool of CUDA's"},
+    };
+    std::ifstream mapped("/proc/self/maps");
+    for (std::string line; std::getline(mapped, line);) {
+        for (const auto &[library, tool] : tools) {
+            if (line.find(library) != std::string::npos) return tool;
+        }
+    }
+    return {};
 }
 
 // Reports the failure of a graph as that of its first launch.
@@ -152,7 +173,8 @@ std::string Keeper::reason(State &state) {
     if (limits_.level == 0) return "TZERO_GRAPHS is 0";
     if (limits_.most == 0) return "TZERO_GRAPHS_KEPT is 0";
     if (limits_.most_bytes == 0) return "TZERO_GRAPHS_MEMORY is 0";
-    if (limits_.level == 1 && *watch != 0) return watch;
+    if (limits_.level == 1 && *watch != 0) return std::string(watch) + " is set";
+    if (limits_.level == 1 && !tool_.empty()) return tool_ + " is attached";
     if (state.cuda.graphs.missing != nullptr) {
         return std::string("the driver has no ") + state.cuda.graphs.missing;
     }
@@ -293,8 +315,16 @@ cuda::Stream Keeper::capturing_on(State &state, int device) {
     return made;
 }
 
+// Whether a tool watches launches. CUDA has started when this is first asked.
+bool Keeper::is_watched(State &state) {
+    if (!has_looked_for_tools_) tool_ = attached_tool();
+    has_looked_for_tools_ = true;
+    is_on_ = reason(state).empty();
+    return !is_on_;
+}
+
 void Keeper::make(State &state, Kept &kept) {
-    if (is_making_) return;
+    if (is_making_ || is_watched(state)) return;
     is_making_ = true;
     const cuda::Stream capturing = capturing_on(state, kept.device);
     Outcome outcome{cuda::out_of_memory, "cuStreamCreate"};

@@ -101,8 +101,8 @@ class Keeper {
     Keeper &operator=(const Keeper &) = delete;
     ~Keeper();
 
-    // Set by configure_graphs(): the dict with the settings in force; why launches are watched, or
-    // ""; what is told of graphs; sys.modules; the dict of torch's profilers, or None.
+    // Set by configure_graphs(): the dict with the settings in force; which variable says that
+    // launches are watched, or ""; what is told of graphs; sys.modules; the dict of torch's profilers, or None.
     Ref settings, watched, tell, modules, profilers;
 
     // Whether the site may have a graph now. Counts the call if it has none.
@@ -178,6 +178,7 @@ class Keeper {
     std::string reason(State &state);
     bool torch_profiles(State &state);
     bool proton_profiles(State &state);
+    bool is_watched(State &state);
     void make(State &state, Kept &kept);
     void make_room(const Kept *but);
     void drop(Kept &kept, const std::string &why);
@@ -195,6 +196,8 @@ class Keeper {
     Limits limits_;
     bool is_on_ = false;
     bool is_making_ = false;
+    bool has_looked_for_tools_ = false;
+    std::string tool_;  // that watches launches, of those that put a library into the process
     uint64_t clock_ = 0, bytes_ = 0, made_ = 0, dropped_ = 0;
     std::vector<Kept *> kept_;
     std::vector<Capturing> capturing_;

@@ -486,6 +486,7 @@ int clear(PyObject *module) {
     state->torch.ready = state->profilers.ready = false;
     state->leaf_types = {};
     forget_versions(*state);
+    state->graphs.forget_settings();
     return each_reference(*state, [](Ref &each) {
         each.clear();
         return 0;

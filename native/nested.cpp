@@ -79,7 +79,8 @@ class Reader {
 
     Reading value(PyObject *value, const Parameter &parameter, int depth) {
         PyTypeObject *type = Py_TYPE(value);
-        if (parameter.constant) return one(value, parameter);
+        const bool is_common = is_tensor(value) || type == &PyLong_Type || type == &PyFloat_Type;
+        if (parameter.constant || is_common) return one(value, parameter);
         if (is_plain_tuple(state_, type)) return tuple(value, depth);
         const auto *kind = reinterpret_cast<PyObject *>(type);
         if (kind == state_.descriptor.get()) return descriptor(value);

@@ -436,20 +436,24 @@ class Maker {
         made.captures = fields.any("captures");
         made.is_native = is_captures(state_, made.captures.get());
         made.device = device(fields);
-        fields.for_each("inputs", [&](PyObject *each) { made.inputs.push_back(below(fields, "inputs", each, plan_->slots.size())); });
-        fields.for_each("writes", [&](PyObject *each) { made.writes.push_back(below(fields, "writes", each, plan_->slots.size())); });
+        made.inputs = numbers(fields, "inputs", plan_->slots.size());
+        made.writes = numbers(fields, "writes", plan_->slots.size());
         fields.for_each("outputs", [&](PyObject *each) {
             made.outputs.push_back(kept(plan_->allocates, allocate(Fields(each))));
         });
-        fields.for_each("again", [&](PyObject *each) { made.again.push_back(below(fields, "again", each, INT32_MAX)); });
+        made.again = numbers(fields, "again", INT32_MAX);
         made.after = fields.index("after", INT32_MAX);
         return made;
     }
 
-    static size_t below(const Fields &fields, const char *name, PyObject *item, size_t count) {
-        const auto found = static_cast<size_t>(integer_from(item));
-        if (found >= count) fields.wrong(name, "smaller numbers");
-        return found;
+    // Numbers below `count`.
+    static std::vector<size_t> numbers(const Fields &fields, const char *name, size_t count) {
+        std::vector<size_t> made;
+        fields.for_each(name, [&](PyObject *each) {
+            made.push_back(static_cast<size_t>(integer_from(each)));
+            if (made.back() >= count) fields.wrong(name, "smaller numbers");
+        });
+        return made;
     }
 
     Launch launch(const Fields &fields) {

@@ -82,8 +82,6 @@ int intern_all(Names &names) {
         {&names.enter, "__enter__"},
         {&names.exit, "__exit__"},
         {&names.timestamps, "timestamps"},
-        {&names.func, "func"},
-        {&names.args, "args"},
         {&names.graphs, "graphs"},
         {&names.graphs_after, "graphs_after"},
         {&names.graphs_kept, "graphs_kept"},
@@ -93,6 +91,8 @@ int intern_all(Names &names) {
         {&names.flags, "flags"},
         {&names.profiling_on, "profiling_on"},
         {&names.profiler_enabled, "_is_profiler_enabled"},
+        {&names.func, "func"},
+        {&names.args, "args"},
     };
     for (const auto &[name, text] : all) {
         if (intern(*name, text) < 0) return -1;

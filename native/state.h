@@ -30,9 +30,9 @@ struct Names {
     Ref kwargs, pre_hook, all_kwargs;
     Ref base, shape, strides, block_shape, padding, round_f32_to_tf32;
     Ref bound_run, function, launch_metadata, module, packed_metadata, get, data_ptr;
-    Ref name, function_name, enter, exit, timestamps, func, args;
     Ref graphs, graphs_after, graphs_kept, graphs_memory, kernel;
     Ref proton_flags, flags, profiling_on, profiler_enabled;
+    Ref name, function_name, enter, exit, timestamps, func, args;
 };
 
 // The attributes of `triton.knobs.runtime`. Valid for this object, while its own dict is empty and

@@ -370,12 +370,13 @@ Replay::Done Replay::captured(const Part &part, void *queue, Answer *answer) {
         if (said.get() == Py_True) *answer = Answer::yes;
         return Done::yes;
     }
-    const void *addresses[most_slots];
+    uint64_t addresses[most_slots];
+    auto address_of = [&](size_t slot) { return reinterpret_cast<uint64_t>(frame_.addresses[slot]); };
     for (int attempt = 0; attempt < 2; ++attempt) {
         size_t count = 0;
-        for (const size_t slot : part.inputs) addresses[count++] = frame_.addresses[slot];
+        for (const size_t slot : part.inputs) addresses[count++] = address_of(slot);
         for (const size_t output : part.outputs) {
-            addresses[count++] = frame_.addresses[plan_.allocates[output].slot];
+            addresses[count++] = address_of(plan_.allocates[output].slot);
         }
         Captured found = launch_captured(part.captures.get(), addresses, queue);
         if (found == Captured::missing && attempt == 0) {

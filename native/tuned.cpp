@@ -12,7 +12,7 @@
 #include <alloca.h>
 
 #include <cstdint>
-#include <optional>
+#include <cstring>
 
 #include "reading.h"
 
@@ -55,11 +55,10 @@ Ref dtype_text(State &state, PyObject *value) {
 }
 
 bool same_items(const std::vector<Ref> &kept, PyObject *list) {
-    if (kept.size() != static_cast<size_t>(PyList_GET_SIZE(list))) return false;
-    for (size_t k = 0; k < kept.size(); ++k) {
-        if (kept[k].get() != PyList_GET_ITEM(list, static_cast<Py_ssize_t>(k))) return false;
-    }
-    return true;
+    static_assert(sizeof(Ref) == sizeof(PyObject *), "references are compared as an array");
+    return kept.size() == static_cast<size_t>(PyList_GET_SIZE(list)) &&
+           (kept.empty() || std::memcmp(kept.data(), reinterpret_cast<PyListObject *>(list)->ob_item,
+                                        kept.size() * sizeof(PyObject *)) == 0);
 }
 
 std::vector<Ref> items_of(PyObject *list) {
@@ -149,24 +148,25 @@ Ref tuned_key(State &state, const Passed &passed, const TunedForm &form) {
 
 // ---- launches whose config is known --------------------------------------------------------------
 
-bool is_scalar(PyObject *value) {
+inline bool is_scalar(PyObject *value) {
     PyTypeObject *type = Py_TYPE(value);
     return type == &PyLong_Type || type == &PyFloat_Type || type == &PyBool_Type ||
            type == &PyUnicode_Type || value == Py_None;
 }
 
-// A number for the dtype of an argument: torch's, or -1 for what has none; nothing if unknown.
-std::optional<int32_t> dtype_of(const Tensors &tensors, PyObject *value) {
+constexpr int32_t no_dtype = -1, unknown_dtype = -2;
+
+// torch's number for the dtype of an argument.
+inline int32_t dtype_of(const Tensors &tensors, PyObject *value) {
     PyTypeObject *type = Py_TYPE(value);
     if (type == tensors.tensor || type == tensors.parameter) {
-        int32_t number = -1;
-        if (tensors.handle < 0) return {};
+        int32_t number = unknown_dtype;
+        if (tensors.handle < 0) return unknown_dtype;
         const void *handle = reinterpret_cast<const char *>(value) + tensors.handle;
-        if (tensors.shim.dtype(handle, &number) != 0 || number < 0) return {};
-        return number;
+        const bool is_known = tensors.shim.dtype(handle, &number) == 0 && number >= 0;
+        return is_known ? number : unknown_dtype;
     }
-    if (is_scalar(value)) return -1;
-    return {};
+    return is_scalar(value) ? no_dtype : unknown_dtype;
 }
 
 // Whether a value is the same number or text; "no" means "maybe not".
@@ -182,8 +182,10 @@ bool is_key(const Tensors &tensors, const TunedKey &known, const Passed &passed,
     for (size_t k = 0; k < form.keyed.size(); ++k) {
         if (!is_same_scalar(known.values[k].get(), passed.at(form.keyed[k]))) return false;
     }
-    for (size_t k = 0; k < form.typed.size(); ++k) {
-        if (dtype_of(tensors, passed.at(form.typed[k])) != known.dtypes[k]) return false;
+    const size_t *places = form.typed.data();
+    const int32_t *dtypes = known.dtypes.data();
+    for (size_t k = 0, count = form.typed.size(); k < count; ++k) {
+        if (dtype_of(tensors, passed.at(places[k])) != dtypes[k]) return false;
     }
     return true;
 }
@@ -209,9 +211,8 @@ void keep_config(const Tensors &tensors, const Passed &passed, const TunedForm &
         made.values.push_back(Ref::borrow(passed.at(place)));
     }
     for (const size_t place : form.typed) {
-        const auto dtype = dtype_of(tensors, passed.at(place));
-        if (!dtype) return;
-        made.dtypes.push_back(*dtype);
+        made.dtypes.push_back(dtype_of(tensors, passed.at(place)));
+        if (made.dtypes.back() == unknown_dtype) return;
     }
     made.cache.set(version);
     made.config = config;
@@ -308,14 +309,39 @@ struct Tuner {
     Ref configs, arg_names, keys, cache;
 };
 
+constexpr size_t most_tuners = 64;
+
+// Where the dict of an autotuner, as it was last read, is kept.
+KnownTuner &known_at(Wrapper *self, PyObject *dict) {
+    if (self->tuners->empty()) self->tuners->resize(most_tuners);
+    const auto mixed = reinterpret_cast<uintptr_t>(dict) * 0x9e3779b97f4a7c15u;
+    return (*self->tuners)[mixed >> 32 & (most_tuners - 1)];
+}
+
 // Whether it looks as expected; false with the Python error set for an error.
-bool read_tuner(const Names &names, PyObject *dict, Tuner *out) {
+bool read_tuner(Wrapper *self, PyObject *dict, Tuner *out) {
+    KnownTuner &known = known_at(self, dict);
+    if (known.dict.is(dict)) {
+        *out = {Ref::borrow(known.configs), Ref::borrow(known.arg_names), Ref::borrow(known.keys),
+                Ref::borrow(known.cache)};
+        return PyList_GET_SIZE(known.configs) > 0;
+    }
+    const Names &names = self->state->names;
     *out = {Ref::borrow(entry(dict, names.configs, &PyList_Type)),
             Ref::borrow(entry(dict, names.arg_names, &PyList_Type)),
             Ref::borrow(entry(dict, names.keys, &PyList_Type)),
             Ref::borrow(entry(dict, names.cache, &PyDict_Type))};
-    return !PyErr_Occurred() && out->configs && out->arg_names && out->keys && out->cache &&
-           entry(dict, names.fn, nullptr) != nullptr && PyList_GET_SIZE(out->configs.get()) > 0;
+    const bool is_whole = !PyErr_Occurred() && out->configs && out->arg_names && out->keys &&
+                          out->cache && entry(dict, names.fn, nullptr) != nullptr;
+    if (!is_whole) return false;
+    known.dict.set(version_of(dict));
+    known.configs = out->configs.get();
+    known.arg_names = out->arg_names.get();
+    known.keys = out->keys.get();
+    known.cache = out->cache.get();
+    known.nargs = PyDict_GetItemWithError(dict, names.nargs.get());
+    known.best_config = PyDict_GetItemWithError(dict, names.best_config.get());
+    return !PyErr_Occurred() && PyList_GET_SIZE(known.configs) > 0;
 }
 
 // The config of a launch; empty if it is not tuned, or with the Python error set.
@@ -343,8 +369,10 @@ PyObject *grid_in(const Passed &passed, const Names &names) {
     return nullptr;
 }
 
-// Sets an attribute unless it has this value.
-int set_to(PyObject *object, PyObject *dict, const Ref &name, PyObject *value) {
+// Sets an attribute unless it has this value. `known` has it while the dict has the same version.
+int set_to(PyObject *object, PyObject *dict, const Ref &name, PyObject *value,
+           const KnownTuner &tuner, PyObject *KnownTuner::*known) {
+    if (tuner.dict.is(dict) && tuner.*known == value) return 0;
     PyObject *now = PyDict_GetItemWithError(dict, name.get());
     if (now == value) return 0;
     if (now == nullptr && PyErr_Occurred()) return -1;
@@ -388,15 +416,20 @@ PyObject *launch_tuned(Wrapper *self, PyObject *tuner, PyObject *dict, const Tun
                        PyObject *config, Ref names, Passed *passed, Ref *keep) {
     const State &state = *self->state;
     Ref hook = Ref::borrow(PyDict_GetItemWithError(keep->get(), state.names.pre_hook.get()));
-    if (!hook || set_to(tuner, dict, state.names.best_config, config) < 0) return nullptr;
+    const KnownTuner &known = known_at(self, dict);
+    if (!hook || set_to(tuner, dict, state.names.best_config, config, known,
+                        &KnownTuner::best_config) < 0) {
+        return nullptr;
+    }
     if (tell_tuner(state, tuner, hook.get(), *passed, read.arg_names.get()) < 0) return nullptr;
     if (hook.get() != Py_None) {
         names = after_hook(self, config, hook.get(), read.arg_names.get(), passed, keep);
         if (!names && PyErr_Occurred()) return nullptr;
     }
     Ref result = Ref::steal(run_inside(self, tuner, dict, config, names, passed));
-    if (!result || set_to(tuner, dict, state.names.nargs, Py_None) < 0) return nullptr;
-    return result.release();
+    const bool is_left = result && set_to(tuner, dict, state.names.nargs, Py_None, known,
+                                          &KnownTuner::nargs) == 0;
+    return is_left ? result.release() : nullptr;
 }
 
 }  // namespace
@@ -408,7 +441,7 @@ PyObject *tuned_call(PyObject *object, PyObject *const *args, size_t nargsf, PyO
     Ref dict = plain_dict(self, args[0]), config, keep, all;
     Passed passed(TZ_SPACE(given(count, names)), args, count, names);
     Tuner read;
-    if (dict && read_tuner(self->state->names, dict.get(), &read)) {
+    if (dict && read_tuner(self, dict.get(), &read)) {
         config = config_of(self, passed, names, read);
         // Triton tunes, or raises what is wrong with the key.
         if (!config) PyErr_Clear();

@@ -318,8 +318,10 @@ PyObject *wrapper_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     self->names = new (std::nothrow) JoinedNames();
     self->forms = new (std::nothrow) std::vector<std::shared_ptr<const TunedForm>>();
     self->expanded = new (std::nothrow) std::vector<Expanded>();
+    self->tuners = new (std::nothrow) std::vector<KnownTuner>();
     self->state = state_of(PyType_GetModule(type));
-    if (self->names == nullptr || self->forms == nullptr || self->expanded == nullptr) {
+    if (self->names == nullptr || self->forms == nullptr || self->expanded == nullptr ||
+        self->tuners == nullptr) {
         Py_DECREF(self);
         return PyErr_NoMemory();
     }
@@ -374,6 +376,7 @@ void wrapper_dealloc(PyObject *object) {
     delete std::exchange(self->names, nullptr);
     delete std::exchange(self->forms, nullptr);
     delete std::exchange(self->expanded, nullptr);
+    delete std::exchange(self->tuners, nullptr);
     type->tp_free(object);
     Py_DECREF(type);
 }

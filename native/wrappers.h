@@ -24,6 +24,13 @@ struct TunedKey {
     PyObject *config = nullptr;  // borrowed from the cache
 };
 
+// What a launch reads of an autotuner, borrowed from its dict while that has this version.
+struct KnownTuner {
+    Seen dict;
+    PyObject *configs = nullptr, *arg_names = nullptr, *keys = nullptr, *cache = nullptr;
+    PyObject *best_config = nullptr, *nargs = nullptr;
+};
+
 // What a config adds to the arguments, borrowed from its dict and from the one of its arguments,
 // while both have these versions.
 struct Expanded {
@@ -62,6 +69,7 @@ struct Wrapper {
     JoinedNames *names;
     std::vector<std::shared_ptr<const TunedForm>> *forms;
     std::vector<Expanded> *expanded;  // of the latest configs, by their address
+    std::vector<KnownTuner> *tuners;  // the latest, likewise
     State *state;  // of the module, which the type keeps alive
 };
 

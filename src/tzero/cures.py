@@ -266,6 +266,10 @@ CURES = (
         (
             r"has the type",
             r"scratch memory",
+            r"launch attribute that is not known",
+            r"tensor descriptor",
+            r"tensor map",
+            r"another device than the binary",
             r"more than ",
             r"is (in|on) ",
             r"is filled with",

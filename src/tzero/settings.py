@@ -389,7 +389,7 @@ def launches_watched_by() -> str:
     ''
     """
     there = (name for name in _LAUNCH_WATCHERS if os.environ.get(name, "0") not in ("", "0"))
-    return next((f"{name} is set" for name in there), "")
+    return next(there, "")
 
 
 def names() -> tuple[str, ...]:

@@ -105,21 +105,27 @@ def test_a_program_with_a_bundle_compiles_nothing_and_looks_for_no_compiler(
     }
 
 
-def test_a_bundle_of_another_version_is_missed_with_the_reason(built: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("fact", ["triton", "tzero"])
+def test_a_bundle_of_another_version_is_missed_with_the_reason(
+    fact: str, built: Path, tmp_path: Path
+) -> None:
     other = tmp_path / "other.tzb"
     with Bundle(built) as opened:
         rows = [
-            bundle.Item(each.kind, each.digest[::-1], each.name, facts(each), opened.read(each))
+            bundle.Item(
+                each.kind, each.digest[::-1], each.name, facts(each, fact), opened.read(each)
+            )
             for each in opened
         ]
     bundle.write(other, rows)
     said = run(tmp_path, other, PATH=os.environ["PATH"])
     assert said["compiled"] == 2  # the config of the bundle is used: it has no version
-    assert f"has it for triton 9.9, and here it is {triton.__version__}" in said["misses"][0]
+    here = carried.facts_of(written())[fact]
+    assert f"has it for {fact} 9.9, and here it is {here}" in said["misses"][0]
 
 
-def facts(listed: bundle.Listed) -> dict[str, str]:
-    return {**listed.facts, "triton": "9.9"} if listed.kind == carried.KERNEL else {**listed.facts}
+def facts(listed: bundle.Listed, other: str) -> dict[str, str]:
+    return {**listed.facts, other: "9.9"} if listed.kind == carried.KERNEL else {**listed.facts}
 
 
 def test_a_bundle_from_coverage_is_that_of_the_program(built: Path, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -303,3 +304,13 @@ def test_a_page_that_cannot_be_written_is_told(tzero_command: Command, tmp_path:
     there = str(tmp_path / "nowhere" / "page.html")
     done = tzero_command("report", "-o", there, str(tmp_path / "run.json"), code=3)
     assert there in done.stderr
+
+
+@pytest.mark.skipif(find_spec("helion") is None, reason="Helion is not installed")
+def test_kernels_of_helion_are_told_as_such(tmp_path: Path) -> None:
+    example = Path(__file__).parents[2] / "examples" / "helion_kernel.py"
+    done = tzero(tmp_path, "report", "--json", str(example))
+    assert done.returncode == 0, done.stderr
+    run = Run.from_facts(json.loads(done.stdout))
+    (found,) = (each for each in run.kernels if each.kind == "Helion kernel")
+    assert found.native > 0 and "helion_kernel.py:" in found.place

@@ -80,3 +80,27 @@ def test_what_it_has_compiled_is_listed_verified_and_cleared(folder: Path) -> No
     cleared = json.loads(tzero(folder, "cache", "clear", "--json").stdout)
     assert cleared["entries"] == len(kernels)
     assert json.loads(tzero(folder, "cache", "stats", "--json").stdout)["entries"] == 0
+
+
+def test_what_it_gains_is_measured(folder: Path) -> None:
+    done = tzero(folder, "bench", "--json", "--runs", "1", "program.py", "0")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert {"double_kernel[grid]"} <= {each["kernel"] for each in found["kernels"]}
+    assert found["program"]["times"] > 0 and "200.0" in done.stderr
+
+
+def test_what_it_uses_is_bundled_and_used_from_the_bundle(folder: Path) -> None:
+    command = ("-o", "app.tzb", "--json", "--", sys.executable, "program.py", "0")
+    built = tzero(folder, "bundle", "build", *command)
+    assert built.returncode == 0, built.stderr
+    assert json.loads(built.stdout.splitlines()[-1])["kernels"] == 1
+    listed = json.loads(tzero(folder, "bundle", "inspect", "--json", "app.tzb").stdout)
+    assert "double_kernel" in {each["name"] for each in listed["entries"]}
+    assert (
+        json.loads(tzero(folder, "bundle", "verify", "--json", "app.tzb").stdout)["damaged"] == []
+    )
+    assert json.loads(tzero(folder, "cache", "clear", "--json").stdout)["entries"] > 0
+    used = tzero(folder, "run", "program.py", "0", TZERO_BUNDLE="app.tzb")
+    assert used.returncode == 0, used.stderr
+    assert json.loads(tzero(folder, "cache", "stats", "--json").stdout)["entries"] == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -114,6 +115,12 @@ def test_a_worker_compiles_into_the_shared_cache_and_ends_when_nothing_comes(
     kept = Remote(redis.url, KEY).get(request("echo", "b").digest)
     assert kept is not None and Artifact.decode(kept).files["out"] == b"b"
     assert client.xlen(Queue(redis.url, KEY, 1)._redis.stream(COMPILE)) == 0
+
+
+def test_a_worker_says_in_json_what_it_has_done(redis: Server, start: Start) -> None:
+    worker = start("--compile", "--once", "--json")
+    assert json.loads(worker.communicate(timeout=HANG)[0]) == {"compiled": 0, "tuned": 0}
+    assert worker.returncode == 0
 
 
 def test_a_request_of_a_killed_worker_goes_to_another(

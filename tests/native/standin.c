@@ -209,7 +209,6 @@ int cuStreamCreate(void **stream, unsigned flags)
     *stream = (void *)++streams;
     return said("cuStreamCreate", "");
 }
-int cuStreamDestroy_v2(void *stream) { (void)stream; return 0; }
 int cuStreamBeginCapture_v2(void *stream, int mode)
 {
     int failed = said("cuStreamBeginCapture", mode == 1 ? "" : "in another mode");

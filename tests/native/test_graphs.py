@@ -7,8 +7,11 @@ tests/gpu/test_graphs.py has the real driver.
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +22,7 @@ from torch import Tensor
 
 from tests.native.standin import Driver, driver, kernel_of, on_cuda
 from tzero import events, settings
+from tzero.cpu import toolchain
 from tzero.errors import LaunchFailed
 
 N = 200
@@ -277,7 +281,7 @@ def test_a_tool_that_watches_launches_turns_graphs_off(cuda: Driver, xy: Any) ->
     from tzero.launches import graphs
 
     module: Any = on_cuda().module
-    watched = "compute-sanitizer is attached"
+    watched = "CUDA_LAUNCH_BLOCKING"
     facts = {"settings": vars(settings._held), "tell": graphs._tell, "modules": {}}
     facts["profilers"] = None
     try:
@@ -285,7 +289,7 @@ def test_a_tool_that_watches_launches_turns_graphs_off(cuda: Driver, xy: Any) ->
         kernel = kernel_of(three)
         warm(kernel, *xy, calls=4 * HOT)
         assert cuda.alive() == 0
-        assert watched in str(kernel.explain(*xy))
+        assert "CUDA_LAUNCH_BLOCKING is set" in str(kernel.explain(*xy))
         with settings.override(graphs=2):
             warm(kernel, *xy)
             assert cuda.alive() == 2
@@ -305,11 +309,38 @@ def test_a_tool_that_watches_launches_turns_graphs_off(cuda: Driver, xy: Any) ->
 def test_the_environment_says_what_watches(
     monkeypatch: pytest.MonkeyPatch, variable: str, value: str, watches: bool
 ) -> None:
-    from tzero.launches.graphs import watched_by
-
-    before = watched_by()
+    before = settings.launches_watched_by()
     monkeypatch.setenv(variable, value)
-    assert (variable in watched_by()) == watches or before
+    assert (settings.launches_watched_by() == variable) == watches or before
+
+
+def test_a_tool_that_is_in_the_process_turns_graphs_off(tmp_path: Path) -> None:
+    """In a process of its own: it has a library of the sanitizer's name."""
+    library = tmp_path / "libsanitizer-collection.so"
+    library.write_bytes(toolchain.find().build("int nothing;", "nothing", [], (), 0))
+    program = f"""
+import ctypes, torch
+ctypes.CDLL({str(library)!r})
+from tests.native.standin import driver, kernel_of
+from tests.native.test_graphs import three
+from tzero import settings
+x, y = torch.rand(200), torch.rand(200)
+driver()
+with settings.override(tier=2, graphs=1, graphs_after=1):
+    kernel = kernel_of(three)
+    for _ in range(5):
+        assert torch.equal(kernel(x, y), three(x, y))
+    print(kernel.explain(x, y).runs[0].ended)
+"""
+    environment = {**os.environ, "TZERO_CPU": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+    )
+    assert done.stdout.strip() == "compute-sanitizer is attached", done.stderr
 
 
 def test_work_without_programs_is_launched_plainly(cuda: Driver) -> None:
@@ -529,7 +560,7 @@ def test_a_failed_plain_launch_ends_the_call(cuda: Driver, xy: Any, after: int) 
 
 def test_events_tell_of_graphs(cuda: Driver, xy: Any) -> None:
     seen: list[str] = []
-    with events.observe(lambda event: seen.append(str(event))), events.hushed():
+    with events.observe(lambda event: seen.append(str(event)), calls=False):
         kernel = kernel_of(three)
         warm(kernel, *xy)
         with settings.override(graphs_kept=1):

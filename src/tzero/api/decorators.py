@@ -13,6 +13,7 @@ from typing import Any, ParamSpec, TypeVar, overload
 
 import torch
 
+import tzero.api.seal  # noqa: F401 - importing it right before traffic slows the first call
 from tzero import settings
 from tzero.adapters import triton_launch
 from tzero.api.jit import jit

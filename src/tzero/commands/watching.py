@@ -261,8 +261,8 @@ def _counted(counted: KernelLaunches, microseconds: float | None, place: str) ->
 
 
 def _median(nanoseconds: Sequence[int]) -> float | None:
-    """Of the first and the others: a first call compiles."""
-    return statistics.median(nanoseconds) / 1e3 if nanoseconds else None
+    """The middle one, of two the lower: a first call compiles."""
+    return statistics.median_low(nanoseconds) / 1e3 if nanoseconds else None
 
 
 def _host(host: Host[..., Any], microseconds: float | None) -> Kernel:
@@ -272,11 +272,14 @@ def _host(host: Host[..., Any], microseconds: float | None) -> Kernel:
     lasting = [why for why in host.fallbacks.reasons if why.startswith("not replayed")]
     if left:  # which of several reasons each call had is not counted
         others[lasting[0] if len(lasting) == 1 else "run as written"] = left
+    wrapped = getattr(host, "helion", None)
+    function = host.host.function if wrapped is None else wrapped.fn
+    kind = "host function" if wrapped is None else "Helion kernel"
     return Kernel(
-        *(host.name, host.host.function.__module__, "host function", stats.calls),
+        *(host.name, function.__module__, kind, stats.calls),
         native=stats.native_replays,
         microseconds=microseconds,
-        place=_lines_of(host.host.function),
+        place=_lines_of(function),
         others={why: count for why, count in others.items() if count},
     )
 

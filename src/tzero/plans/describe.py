@@ -29,6 +29,7 @@ from tzero.adapters.torch_internals import quick_empty_strided
 from tzero.adapters.torch_layout import dtype_in
 from tzero.launches import native as native_launch
 from tzero.launches.native import BinaryDescription, NotNative
+from tzero.plans.describe_parts import PartDescription, described_part
 from tzero.plans.describe_sizes import describe_sizes
 from tzero.plans.plan import (
     Allocate,
@@ -205,20 +206,6 @@ class LaunchDescription(NamedTuple):
     grid: tuple[int, ...]
 
 
-class PartDescription(NamedTuple):
-    """Make the steps up to `after` as a CUDA graph. `captures` launches the graphs; or, in tests,
-    is a function that makes the steps. `inputs` and `writes` are slots; `after` and `again` count
-    the steps of the description."""
-
-    captures: Any
-    cuda_device: int | None
-    inputs: tuple[int, ...]
-    outputs: tuple[AllocateDescription, ...]
-    after: int
-    again: tuple[int, ...]
-    writes: tuple[int, ...]
-
-
 Details = (
     AllocateDescription
     | FillDescription
@@ -336,17 +323,11 @@ class _Describer:
     def _part(self, part: Part, before: Sequence[int]) -> PartDescription:
         """A part; `before` says how many parts come before each step of the plan."""
         assert self.captures is not None
-        outputs = (Allocate(slot, 0) for slot in part.outputs)
+        outputs = (self._allocate(Allocate(slot, 0)) for slot in part.outputs)
         some = self.plan.slots[(*part.inputs, *part.outputs)[0]]
-        return PartDescription(
-            self.captures(self.plan, part),
-            _cuda_device(some),
-            part.inputs,
-            tuple(map(self._allocate, outputs)),
-            part.after + before[part.after],
-            tuple(k + before[k] + (k == part.first) for k in part.again),
-            part.writes if self.counts else (),
-        )
+        made = self.captures(self.plan, part)
+        where = _cuda_device(some)
+        return described_part(part, before, made, where, tuple(outputs), self.counts)
 
     def _guard(self, guard: Guard) -> GuardDescription:
         where = guard.where

@@ -1,6 +1,6 @@
 """Makes the steps of one part of a plan, one after the other, as the host function does.
 
-Enters: a part, and the tensors that it is given. Leaves: its outputs, in tensors that are given too;
+Enters: a part, and the tensors that it is given. Leaves: its outputs, in tensors given too,
 or `Stopped`, which says at which step. It must not know whether the work runs or is captured.
 
 What no later step needs is let go of at once, as the host function does, so that its memory is used

@@ -448,8 +448,8 @@ class Tuning(Generic[R]):
         check: Check | None = None,
     ) -> Search:
         """Search now, and use the best config."""
-        self._check_autotune(args, budget)
-        judge = self._judge_of(tolerance, check)
+        _check_autotune(self.host.name, self.space, args, budget)
+        judge = _judge_of(self.host.name, self.judge, tolerance, check)
         searching = self._searching(judge)
         now = settings.now()
         effort = cast("Effort", now.tune if effort is None else effort)
@@ -477,41 +477,6 @@ class Tuning(Generic[R]):
             hints = by_size.selector.hints  # several may have the same config
             numbered = [Hint(k, hint.inputs, hint.outputs) for k, hint in enumerate(hints)]
             return searches[Selector(numbered).nearest(by_size.shapes(args)).variant]
-
-    def _judge_of(self, tolerance: float | None, check: Check | None) -> Judge:
-        """The kernel's judge, with what is given in place of its options."""
-        unfit = unfit_option(tolerance, check)
-        if unfit is not None:
-            option, problem, advice = unfit
-            raise InvalidArgument(
-                kernel=self.host.name, argument=option, problem=problem, advice=advice
-            )
-        return Judge(
-            self.judge.tolerance if tolerance is None else tolerance,
-            self.judge.check if check is None else check,
-        )
-
-    def _check_autotune(self, args: tuple[Any, ...], budget: float | None) -> None:
-        if self.space is None:
-            raise InvalidArgument(
-                kernel=self.host.name,
-                problem="autotune has nothing to choose from",
-                advice="Give it configs: tzero.kernel(configs=[...]).",
-            )
-        if budget is not None and not (type(budget) in (int, float) and budget > 0):
-            raise InvalidArgument(
-                kernel=self.host.name,
-                argument="budget",
-                problem=f"is {budget!r}",
-                advice="Give it seconds, more than 0.",
-            )
-        why_not = why_not_now(args)
-        if why_not:
-            raise InvalidArgument(
-                kernel=self.host.name,
-                problem=f"its configs cannot be timed now: {why_not}",
-                advice="Call autotune elsewhere, with plain tensors.",
-            )
 
     def _search(
         self,
@@ -565,3 +530,40 @@ class Tuning(Generic[R]):
 def _take_first(first: Config, untimed: bool) -> Choice[Config]:
     why = "nothing can be timed now" if untimed else "effort 'none' times nothing"
     return Choice(first, "pinned", f"the first config, because {why}")
+
+
+def _judge_of(kernel: str, judge: Judge, tolerance: float | None, check: Check | None) -> Judge:
+    """The kernel's judge, with what is given in place of its options."""
+    unfit = unfit_option(tolerance, check)
+    if unfit is not None:
+        option, problem, advice = unfit
+        raise InvalidArgument(kernel=kernel, argument=option, problem=problem, advice=advice)
+    return Judge(
+        judge.tolerance if tolerance is None else tolerance,
+        judge.check if check is None else check,
+    )
+
+
+def _check_autotune(
+    kernel: str, space: Space | None, args: tuple[Any, ...], budget: float | None
+) -> None:
+    if space is None:
+        raise InvalidArgument(
+            kernel=kernel,
+            problem="autotune has nothing to choose from",
+            advice="Give it configs: tzero.kernel(configs=[...]).",
+        )
+    if budget is not None and not (type(budget) in (int, float) and budget > 0):
+        raise InvalidArgument(
+            kernel=kernel,
+            argument="budget",
+            problem=f"is {budget!r}",
+            advice="Give it seconds, more than 0.",
+        )
+    why_not = why_not_now(args)
+    if why_not:
+        raise InvalidArgument(
+            kernel=kernel,
+            problem=f"its configs cannot be timed now: {why_not}",
+            advice="Call autotune elsewhere, with plain tensors.",
+        )
