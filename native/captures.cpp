@@ -433,7 +433,8 @@ PyMemberDef captures_members[] = {
 };
 
 PyType_Slot captures_slots[] = {
-    {Py_tp_doc, const_cast<char *>("The CUDA graphs of one part of a plan.")},
+    {Py_tp_doc, const_cast<char *>("Captures(device, count, make, failed)\n--\n\n"
+                                   "The CUDA graphs of one part of a plan.")},
     {Py_tp_new, reinterpret_cast<void *>(captures_new)},
     {Py_tp_traverse, reinterpret_cast<void *>(captures_traverse)},
     {Py_tp_clear, reinterpret_cast<void *>(captures_clear)},
