@@ -343,6 +343,10 @@ PyObject *captures_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     }
     PyObject *module = PyType_GetModule(type);
     if (module == nullptr) return nullptr;
+    if (!state_of(module)->cuda.open()) {  // no launch may have needed it so far
+        PyErr_SetString(PyExc_RuntimeError, "CUDA's driver is missing, or lacks a function");
+        return nullptr;
+    }
     PyObject *object = type->tp_alloc(type, 0);
     if (object == nullptr) return nullptr;
     Captures &made = *captures_of(object);
