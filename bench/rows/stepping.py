@@ -4,8 +4,8 @@ The model is that of examples/decode.py: 16 layers, in which 64 launches of Trit
 torch's own operators. `graph=True` is the decorator on the model's `forward`; `by hand` is a CUDA
 graph with static inputs, into which each call copies its token and position, and whose logits it
 copies out. A sample is some steps and the wait for the last of them; that of `cuda.step.host` is
-what the host does alone. In `cuda.step.moved` each call has tokens, positions and caches at other addresses.
-Samples of `installed` begin with `tzero.install()` and end with `tzero.uninstall()`.
+what the host does alone. In `cuda.step.moved` each call has tokens, positions and caches at other
+addresses. Samples of `installed` begin with `tzero.install()` and end with `tzero.uninstall()`.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ def capture(device: torch.device, work: Callable[[], object]) -> Captured:
 
 class Scattered:
     """Takes the memory that C++ code would be given next, so that it gets other memory in each
-    capture: what it leaves unset in the parameters of kernels are often addresses of its own objects.
+    capture: what it leaves unset in the parameters of kernels are often addresses of its objects.
 
     >>> with Scattered() as some:
     ...     some.scatter()

@@ -26,6 +26,7 @@ import torch
 from tzero.adapters import torch_graphs
 from tzero.adapters.cuda_graphs import COPY, FILL, KERNEL, CannotRead, Node, nodes
 from tzero.fallbacks import Fallbacks
+from tzero.launches.native import NotNative
 from tzero.plans.in_order import InOrder, Stopped
 from tzero.plans.plan import Part, Plan
 from tzero.plans.words import Odd, Words
@@ -114,7 +115,10 @@ class Capturing:
         self._parts[id(plan), part.first] = graphs
         device = next(plan.slots[k].device for k in (*part.inputs, *part.outputs))
         count = len(part.inputs) + len(part.outputs)
-        made = self._native.Captures(device.index or 0, count, graphs.make, graphs.failed)
+        try:
+            made = self._native.Captures(device.index or 0, count, graphs.make, graphs.failed)
+        except RuntimeError as error:
+            raise NotNative(f"not as a CUDA graph: {error}") from error
         self._made.append(weakref.ref(made))
         return made
 

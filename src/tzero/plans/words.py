@@ -91,7 +91,9 @@ class Words:
         now = [each.get(place, (0, 0))[1] for each, _ in self._moved]
         values = ", ".join(hex(value) for value in (self._word(place), *now) if value >= 0)
         size = len(self._nodes[node].blocks[block])
-        return f"node {node} of {len(self._nodes)}, parameter {block}, byte {at} of {size}: {values}"
+        return (
+            f"node {node} of {len(self._nodes)}, parameter {block}, byte {at} of {size}: {values}"
+        )
 
     def places(self) -> dict[int, tuple[tuple[int, int, int, int], ...]]:
         """Where each node holds addresses: the input, the block, the offset there, and how far the
