@@ -19,7 +19,14 @@ from typing import Literal
 from tzero import settings, versions
 from tzero.cache import stores
 from tzero.cache.store import location
-from tzero.errors import CacheRefused, CompilerMissing, InvalidSetting, NativeMissing, TzeroError
+from tzero.errors import (
+    CacheRefused,
+    CompilerMissing,
+    InvalidSetting,
+    NativeMissing,
+    TzeroError,
+    UnsupportedVersion,
+)
 
 __all__ = ["Finding", "State", "examine"]
 
@@ -100,6 +107,9 @@ def _versions() -> Iterator[Finding]:
             optional = row.package == "helion"
             cure = "" if optional else versions.how_to_get(row)
             yield Finding(row.title, "note" if optional else "broken", "not installed", cure)
+        elif row.package == "python" and versions.is_free_threaded():
+            cure = f"Use the ordinary build of Python {row.oldest} to {row.newest}."
+            yield Finding(row.title, "broken", f"{found}, built without the GIL", cure)
         elif versions.is_too_old(row, found):
             yield Finding(row.title, "broken", f"{found}, too old", versions.how_to_get(row))
         elif versions.is_newer_than_tested(row, found):
@@ -113,6 +123,10 @@ def _extension() -> Iterator[Finding]:
         import tzero._native as native
     except ModuleNotFoundError:
         yield Finding("extension", "slow", "not built: calls run as written", str(NativeMissing()))
+        return
+    except UnsupportedVersion as error:
+        cure = "Reinstall tzero-runtime: this one was left behind by another version."
+        yield Finding("extension", "broken", str(error), cure)
         return
     from tzero.calls.native import available
 
