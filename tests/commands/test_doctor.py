@@ -44,6 +44,20 @@ def test_an_extension_of_another_version_is_broken(monkeypatch: pytest.MonkeyPat
     assert told.cure.startswith("Reinstall tzero-runtime")
 
 
+def test_another_cpu_backend_of_triton_is_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert [*doctor._backends()] == []
+    info = tmp_path / "triton_cpu-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: triton-cpu\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[triton.backends]\ncpu = triton_cpu.backend\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    (told,) = doctor._backends()
+    assert told.state == "slow" and told.found.startswith("triton-cpu has a Triton backend")
+    assert "Uninstall triton-cpu" in told.cure
+
+
 def test_a_misspelt_variable_is_told_with_the_right_one(
     tzero_command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:

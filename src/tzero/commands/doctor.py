@@ -93,6 +93,7 @@ _SLOWER = {
     "TZERO_TIER": "calls are not made in the fastest way",
     "TZERO_VERIFY": "every call is recorded again",
     "TZERO_CPU_CHECK": "every access of CPU kernels is checked",
+    "TRITON_BACKENDS_IN_TREE": "Triton does not look for tzero's CPU backend",
     "TRITON_INTERPRET": "Triton interprets kernels",
     "CUDA_LAUNCH_BLOCKING": "every launch waits for its kernel",
 }
@@ -136,6 +137,18 @@ def _extension() -> Iterator[Finding]:
         yield Finding("extension", "slow", f"plans are not replayed natively: {why}", cure)
     else:
         yield Finding("extension", "ok", os.path.basename(native.__file__))
+
+
+def _backends() -> Iterator[Finding]:
+    """Triton takes the last backend of a name that it finds, whatever the order is."""
+    import importlib.metadata as metadata  # it is slow to import
+
+    for point in metadata.entry_points(group="triton.backends", name="cpu"):
+        if point.value != "tzero.cpu":
+            owner = "a package" if point.dist is None else point.dist.name
+            cure = f"Uninstall {owner}, or tzero-runtime, where kernels are to run on the CPU."
+            text = f"{owner} has a Triton backend called 'cpu' too; Triton takes either"
+            yield Finding("CPU backend", "slow", text, cure)
 
 
 def _device() -> Iterator[Finding]:
@@ -238,6 +251,7 @@ _LOOKS: tuple[tuple[str, Callable[[], Iterator[Finding]]], ...] = (
     ("versions", _versions),
     ("settings", _settings),
     ("extension", _extension),
+    ("CPU backend", _backends),
     ("GPU", _device),
     ("C compiler", _compiler),
     ("disk cache", _cache),
