@@ -226,14 +226,17 @@ test-gpu: $(READY_DEV)
 	$(PY) -m pytest -m 'not soak' tests/launches $(TEST_ARGS)
 	@$(MAKE) --no-print-directory test-graphs
 
-# Those of launches and plans once more, with CUDA graphs from the first replay on. The plans' own
-# tests make their tensors on the GPU then; without `--cuda` they are about the CPU.
+# Those of launches and plans once more, with CUDA graphs from the first replay on. Those of plans are
+# about the CPU without `--cuda`; the other files of tests/plans read memory or count what only is so
+# there.
 GRAPHS := TZERO_GRAPHS=2 TZERO_GRAPHS_AFTER=1
+ON_CUDA := $(patsubst %,tests/plans/test_%.py,aliasing arguments replay torch_ops views world_classes)
+
 test-graphs: $(READY_DEV)
 	$(GRAPHS) $(PY) -m pytest -m 'not soak' tests/gpu/test_plans.py tests/gpu/test_launching.py \
 		tests/gpu/test_cuda_plans.py tests/gpu/test_cuda_kernels.py tests/gpu/test_dispatch.py \
-		tests/gpu/test_installed.py tests/launches/test_rows.py tests/hostile $(TEST_ARGS)
-	$(GRAPHS) $(PY) -m pytest -m 'not soak' $(BY_FILE) --cuda tests/plans $(TEST_ARGS)
+		tests/gpu/test_installed.py tests/launches/test_rows.py $(TEST_ARGS)
+	$(GRAPHS) $(PY) -m pytest -m 'not soak' --cuda $(ON_CUDA) tests/hostile/test_rows.py $(TEST_ARGS)
 
 # Under the sanitizer launches wait for one another, so what is about two streams at once is left out.
 # What the driver refuses is what some tests are about; it is the kernels' memory that is checked. A

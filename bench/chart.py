@@ -1,6 +1,6 @@
 """The picture in the README: what a whole call costs on the H200, made from committed records.
 
-Enters: two rows of a record. Leaves: docs/call.svg, which reads in light and in dark. It must not
+Enters: rows of two records. Leaves: docs/call.svg, which reads in light and in dark. It must not
 know how anything is measured. A bar is the median of the ratios to the bare launch within a row, so
 that contenders of one row are compared in one process.
 
@@ -12,12 +12,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from bench.record import Record, read
+from bench.record import read
 
 __all__ = ["PICTURE", "bars", "main", "svg"]
 
 ROOT = Path(__file__).parents[1]
 RECORD = ROOT / "bench" / "results" / "h200-2026-11-15.json"
+GRAPHS = ROOT / "bench" / "results" / "h200-graphs-2026-11-18.json"
 PICTURE = ROOT / "docs" / "call.svg"
 
 WIDTH, LEFT, RIGHT, TOP, ROW = 760, 250, 60, 74, 30
@@ -32,25 +33,27 @@ class Bar(NamedTuple):
     ours: bool = False
 
 
-# Row, contender, words.
+# Record, row, contender, words.
 _SHOWN = (
-    ("cuda.plan.2", "torch.compile", "torch.compile"),
-    ("cuda.plan.2", "helion", "Helion"),
-    ("cuda.plan.2", "triton", "Triton, host function as written"),
-    ("cuda.plan.2", "native", "tzero.kernel"),
-    ("cuda.plan.pooled.2", "pooled", "tzero.kernel(pool=True)"),
-    ("cuda.plan.2", "graph", "a CUDA graph made by hand"),
+    (RECORD, "cuda.plan.2", "helion", "Helion"),
+    (GRAPHS, "cuda.graphs.fresh.1", "torch.compile", "torch.compile, reduce-overhead"),
+    (GRAPHS, "cuda.graphs.fresh.1", "triton", "Triton, host function as written"),
+    (GRAPHS, "cuda.graphs.fresh.1", "no graph", "tzero.kernel, first 32 calls"),
+    (GRAPHS, "cuda.graphs.fresh.1", "graph", "tzero.kernel"),
+    (GRAPHS, "cuda.graphs.pooled.1", "graph", "tzero.kernel(pool=True)"),
+    (GRAPHS, "cuda.graphs.fresh.1", "by hand", "a CUDA graph made by hand"),
 )
 
 
-def bars(record: Record) -> list[Bar]:
-    """The bars of a record, the longest first, and the bare launch."""
-    rows = {each.id: each for each in record.rows}
+def bars() -> list[Bar]:
+    """The bars of the records, the longest first, and the bare launch."""
+    rows = {path: {row.id: row for row in read(path).rows} for path in (RECORD, GRAPHS)}
     found = [
-        Bar(words, rows[row].ratios[name].median, words.startswith("tzero"))
-        for row, name, words in _SHOWN
+        Bar(words, rows[path][row].ratios[name].median, words.startswith("tzero"))
+        for path, row, name, words in _SHOWN
     ]
-    return [*sorted(found, key=lambda bar: -bar.ratio), Bar("the driver's launch, from C", 1.0)]
+    launch = Bar("the driver's launch, from C", 1.0)
+    return sorted([*found, launch], key=lambda bar: -bar.ratio)
 
 
 _STYLE = """
@@ -91,10 +94,10 @@ def svg(shown: list[Bar], source: str) -> str:
 
 def picture() -> str:
     """The picture of the committed record."""
-    record = read(RECORD)
+    record = read(GRAPHS)
     device = str(record.machine["gpu"]) if "gpu" in record.machine else "H200"
-    source = f"2 tensors of 4,096 fp32, a new output; {device}; {RECORD.relative_to(ROOT)}"
-    return svg(bars(record), source)
+    source = f"2 tensors of 4,096 fp32, a new output; {device}; {GRAPHS.relative_to(ROOT)}"
+    return svg(bars(), f"{source} (Helion: {RECORD.name})")
 
 
 def main() -> None:

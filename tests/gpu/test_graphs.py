@@ -462,17 +462,22 @@ def calls_without_growth(count: int) -> None:
     for given in sets:
         warm(kernel, *given)
         warm(pooled, *given)
-    for part in (count // 20, count // 2):  # the driver's own queues grow in the first
-        for k in range(part):
+
+    def calls(times: int) -> tuple[int, int, tuple[int, ...]]:
+        """Call each of them; the device's free memory, torch's, and what is kept."""
+        for k in range(times):
             kernel(*sets[k & 7])
             pooled(*sets[k & 7])
         torch.cuda.synchronize()
-        if part != count // 2:
-            free = torch.cuda.mem_get_info()[0]
-            before = free, torch.cuda.memory_allocated(), native.graphs()[:3]
-    after = torch.cuda.mem_get_info()[0], torch.cuda.memory_allocated(), native.graphs()[:3]
-    assert after[1:] == before[1:]
-    assert before[0] - after[0] < 8 << 20
+        return torch.cuda.mem_get_info()[0], torch.cuda.memory_allocated(), native.graphs()[:3]
+
+    before, lost = calls(count // 20), []  # the driver's own queues grow in the first calls
+    for _ in range(4):  # other processes may take memory of the device meanwhile
+        after = calls(count // 8)
+        assert after[1:] == before[1:]
+        lost.append(before[0] - after[0])
+        before = after
+    assert min(lost) < 1 << 20, lost
     same(kernel(*sets[0]), five(*sets[0]))
 
 

@@ -19,7 +19,7 @@ def test_the_table_of_fallbacks_is_up_to_date() -> None:
 
 def test_the_picture_of_a_call_is_that_of_its_record() -> None:
     assert chart.PICTURE.read_text() == chart.picture(), "run `make docs`"
-    assert [bar.words for bar in chart.bars(chart.read(chart.RECORD)) if bar.ours]
+    assert [bar.words for bar in chart.bars() if bar.ours]
 
 
 def test_the_picture_of_the_parts_of_a_call_is_that_of_its_record() -> None:
