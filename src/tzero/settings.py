@@ -166,14 +166,9 @@ class Settings:
     graphs: int = _setting(
         "TZERO_GRAPHS",
         default=1,
-        kind=one_of(
-            ("0", 0, "never"),
-            ("1", 1, "unless a tool or a profiler watches launches"),
-            ("2", 2, "always"),
-        ),
+        kind=one_of(("0", 0, "never"), ("1", 1, "unless launches are watched"), ("2", 2, "always")),
     )
-    """Whether hot launches on CUDA become CUDA graphs: 0 never, 1 unless a debugger, a sanitizer or
-    a profiler watches launches, 2 always."""
+    """Whether hot launches on CUDA become CUDA graphs: 0 never, 1 unless watched, 2 always."""
 
     graphs_after: int = _setting("TZERO_GRAPHS_AFTER", default=32, kind=number(1))
     """After how many replays of a plan, or launches of a kernel, they are hot."""
@@ -388,8 +383,7 @@ def launches_watched_by() -> str:
     >>> launches_watched_by()
     ''
     """
-    there = (name for name in _LAUNCH_WATCHERS if os.environ.get(name, "0") not in ("", "0"))
-    return next(there, "")
+    return next((n for n in _LAUNCH_WATCHERS if os.environ.get(n, "0") not in ("", "0")), "")
 
 
 def names() -> tuple[str, ...]:
