@@ -247,7 +247,8 @@ sanitize-gpu: $(READY_DEV)
 	$(CHECKED) $(PY) -m pytest -q -m gpu tests/gpu/test_launching.py \
 		-k 'native and not stream_of_the_moment and not before_it_on_its_stream'
 	$(CHECKED) $(PY) -m pytest -q -k 'native and not stream_of_the_moment' tests/launches/test_rows.py
-	$(CHECKED) $(PY) -m pytest -q tests/gpu/test_graphs.py -k 'results or numbers or sizes or in_order or reset'
+	$(CHECKED) $(PY) -m pytest -q tests/gpu/test_graphs.py \
+		-k '(results_are and pooled) or numbers or reset_drops'
 
 soak: $(READY_DEV)
 	TZERO_CPU=1 $(PY) -m pytest -m 'soak and not gpu' $(TEST_ARGS)
