@@ -343,6 +343,10 @@ PyObject *captures_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     }
     PyObject *module = PyType_GetModule(type);
     if (module == nullptr) return nullptr;
+    if (!state_of(module)->cuda.open()) {  // no launch may have needed it so far
+        PyErr_SetString(PyExc_RuntimeError, "CUDA's driver is missing, or lacks a function");
+        return nullptr;
+    }
     PyObject *object = type->tp_alloc(type, 0);
     if (object == nullptr) return nullptr;
     Captures &made = *captures_of(object);
@@ -433,7 +437,8 @@ PyMemberDef captures_members[] = {
 };
 
 PyType_Slot captures_slots[] = {
-    {Py_tp_doc, const_cast<char *>("The CUDA graphs of one part of a plan.")},
+    {Py_tp_doc, const_cast<char *>("Captures(device, count, make, failed)\n--\n\n"
+                                   "The CUDA graphs of one part of a plan.")},
     {Py_tp_new, reinterpret_cast<void *>(captures_new)},
     {Py_tp_traverse, reinterpret_cast<void *>(captures_traverse)},
     {Py_tp_clear, reinterpret_cast<void *>(captures_clear)},

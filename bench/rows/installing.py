@@ -203,108 +203,92 @@ def _made(kind: str, count: int, device: str, beside: bool) -> Callable[[], Case
     return functools.partial(_case, kind, count, device, beside)
 
 
+def _row(
+    name: str,
+    title: str,
+    make: Callable[[], Case],
+    target: Target,
+    *,
+    baseline: str = "triton",
+    floor: str | None = "floor",
+    needs: str | None = None,
+) -> Row:
+    return Row(
+        name,
+        title,
+        make,
+        subject="installed",
+        baseline=baseline,
+        floor=floor,
+        unit="us",
+        target=target,
+        interpreted=False,
+        needs=needs,
+        device="cuda" if name.startswith("cuda.") else "cpu",
+    )
+
+
 ROWS = (
     *(
-        Row(
+        _row(
             f"install.{kind}.{count}",
             f"Launch with {count} arguments{TITLES[kind]}, tzero.install()",
             _made(kind, count, "cpu", False),
-            subject="installed",
-            baseline="triton",
-            floor="floor",
-            unit="us",
-            target=Target("ratio", ON_CPU[kind]),
-            interpreted=False,
+            Target("ratio", ON_CPU[kind]),
         )
         for kind in ON_CPU
         for count in COUNTS
         if KINDS[count][3] >= CONSTANTS.get(kind, 0)
     ),
     *(
-        Row(
-            f"install.{what}",
-            f"Launch with {what}, tzero.install()",
-            functools.partial(_holding_case, what, "cpu"),
-            subject="installed",
-            baseline="triton",
-            floor="floor",
-            unit="us",
-            target=Target("ratio", HOLDING),
-            interpreted=False,
+        _row(
+            f"{prefix}install.{what}",
+            f"Launch with {what}{' on CUDA' if prefix else ''}, tzero.install()",
+            functools.partial(_holding_case, what, "cuda" if prefix else "cpu"),
+            Target("ratio", HOLDING),
         )
+        for prefix in ("", "cuda.")
         for what in ("tuples", "descriptors")
     ),
     *(
-        Row(
-            f"cuda.install.{what}",
-            f"Launch with {what} on CUDA, tzero.install()",
-            functools.partial(_holding_case, what, "cuda"),
-            subject="installed",
-            baseline="triton",
-            floor="floor",
-            unit="us",
-            target=Target("ratio", HOLDING),
-            interpreted=False,
-            device="cuda",
-        )
-        for what in ("tuples", "descriptors")
-    ),
-    *(
-        Row(
+        _row(
             f"cuda.install.compiled.{count}",
             f"Launch with {count} arguments{TITLES['compiled']} on CUDA, tzero.install()",
             _made("compiled", count, "cuda", False),
-            subject="installed",
-            baseline="triton",
-            floor="floor",
-            unit="us",
-            target=Target("ratio", ON_CPU["compiled"]),
-            interpreted=False,
-            device="cuda",
+            Target("ratio", ON_CPU["compiled"]),
         )
         for count in COUNTS
     ),
     *(
-        Row(
+        _row(
             f"cuda.install.fla.{name}",
             f"{name} of flash-linear-attention, {tokens} tokens, forward, tzero.install()",
             functools.partial(_fla_case, name, tokens),
-            subject="installed",
+            Target("ratio", BY_FLA),
             baseline="eager",
-            unit="us",
-            target=Target("ratio", BY_FLA),
-            interpreted=False,
+            floor=None,
             needs="fla",
-            device="cuda",
         )
         for name, tokens in (("chunk_gla", 128), ("fused_recurrent_gla", 16))
     ),
     *(
-        Row(
+        _row(
             f"cuda.install.plain.{count}",
             f"Launch with {count} arguments on CUDA, tzero.install()",
             _made("plain", count, "cuda", False),
-            subject="installed",
+            Target("ratio", ON_CUDA[count]),
             baseline="floor",
-            unit="us",
-            target=Target("ratio", ON_CUDA[count]),
-            interpreted=False,
-            device="cuda",
+            floor=None,
         )
         for count in COUNTS
     ),
     *(
-        Row(
+        _row(
             f"cuda.install.{kind}.{count}",
             f"The same{TITLES[kind]}, {count} arguments, over a plain one",
             _made(kind, count, "cuda", True),
-            subject="installed",
-            baseline="triton",
+            Target("value", MORE_ON_CUDA[kind]),
             floor="plain",
-            unit="us",
-            target=Target("value", MORE_ON_CUDA[kind]),
-            interpreted=False,
-            device="cuda",
         )
         for kind in MORE_ON_CUDA
         for count in COUNTS

@@ -3,8 +3,9 @@
 The model is that of examples/decode.py: 16 layers, in which 64 launches of Triton kernels are among
 torch's own operators. `graph=True` is the decorator on the model's `forward`; `by hand` is a CUDA
 graph with static inputs, into which each call copies its token and position, and whose logits it
-copies out. In `cuda.step.moved` each call has tokens, positions and caches at other addresses.
-Samples of `installed` begin with `tzero.install()` and end with `tzero.uninstall()`.
+copies out. A sample is some steps and the wait for the last of them; that of `cuda.step.host` is
+what the host does alone. In `cuda.step.moved` each call has tokens, positions and caches at other
+addresses. Samples of `installed` begin with `tzero.install()` and end with `tzero.uninstall()`.
 """
 
 from __future__ import annotations
@@ -45,16 +46,20 @@ def _inputs(model: Any) -> tuple[Any, ...]:
     return token, position, model.caches(), model.caches()
 
 
-def _without_gradients(call: Callable[[], Any]) -> Loop:
+def _without_gradients(call: Callable[[], Any], waits: bool = True) -> Loop:
+    """Calls in a loop. `waits`: until the GPU has made all of them."""
+
     def run(times: int) -> None:
         with torch.no_grad():
             for _ in range(times):
                 call()
+        if waits:
+            torch.cuda.synchronize()
 
     return Loop(run)
 
 
-def _step(only: tuple[str, ...], sets: int = 1) -> Case:
+def _step(only: tuple[str, ...], sets: int = 1, waits: bool = True) -> Case:
     decode: Any = importlib.import_module("examples.decode")
     model, step = _models()
     given = [_inputs(model) for _ in range(sets)]
@@ -66,12 +71,12 @@ def _step(only: tuple[str, ...], sets: int = 1) -> Case:
             turn[0] = (turn[0] + 1) % sets
             return function(*given[turn[0]])
 
-        return _without_gradients(call)
+        return _without_gradients(call, waits)
 
     contenders: dict[str, Call] = {
         "graph=True": cycled(step),
         "plain": cycled(model),
-        "by hand": _without_gradients(lambda: hand(*given[0])),
+        "by hand": _without_gradients(lambda: hand(*given[0]), waits),
         "installed": _installed(model, given[0]),
     }
 
@@ -94,6 +99,7 @@ def _installed(model: Any, given: tuple[Any, ...]) -> Loop:
             with torch.no_grad():
                 for _ in range(times):
                     model(*given)
+            torch.cuda.synchronize()
         finally:
             tzero.uninstall()
 
@@ -171,6 +177,13 @@ ROWS = (
         lambda: _step(("graph=True", "by hand"), SETS),
         baseline="by hand",
         target=Target("ratio", 1.25),
+    ),
+    _row(
+        "cuda.step.host",
+        "Host's part of a decode step",
+        lambda: _step(("graph=True", "by hand"), waits=False),
+        baseline="by hand",
+        unit="us",
     ),
     _row(
         "cuda.step.installed",

@@ -585,8 +585,7 @@ class UnsupportedVersion(TzeroError, ImportError, RuntimeError):
     def __init__(
         self, *, package: str, found: str, oldest: str, advice: str, problem: str = ""
     ) -> None:
-        self.package, self.found, self.oldest = package, found, oldest
-        self.advice = advice
+        self.package, self.found, self.oldest, self.advice = package, found, oldest, advice
         why = problem or f"is too old for tzero, which needs {oldest} or newer"
         super().__init__(f"{package} {found} {why}: {advice}.")
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from tests.commands.conftest import Command, facts
 from tzero import versions
+from tzero.commands import doctor
 from tzero.errors import CompilerMissing
 
 
@@ -23,6 +26,36 @@ def test_a_machine_that_works_is_found_to_work(tzero_command: Command) -> None:
     assert "broken" not in states.values()
     text = tzero_command("doctor").stdout
     assert "replayed natively" in text and "tzero works" in text
+
+
+def test_a_python_without_the_gil_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(versions, "is_free_threaded", lambda: True)
+    (told,) = [each for each in doctor._versions() if each.subject == "Python"]
+    assert told.state == "broken" and told.found.endswith(", built without the GIL")
+    assert told.cure.startswith("Use the ordinary build of Python")
+
+
+@pytest.mark.skipif(find_spec("tzero._native") is None, reason="the extension is not built")
+def test_an_extension_of_another_version_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(versions, "TZERO", "99.0")
+    monkeypatch.delitem(sys.modules, "tzero._native", raising=False)
+    (told,) = doctor._extension()
+    assert told.state == "broken" and "is not of this tzero, 99.0" in told.found
+    assert told.cure.startswith("Reinstall tzero-runtime")
+
+
+def test_another_cpu_backend_of_triton_is_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert [*doctor._backends()] == []
+    info = tmp_path / "triton_cpu-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: triton-cpu\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[triton.backends]\ncpu = triton_cpu.backend\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    (told,) = doctor._backends()
+    assert told.state == "slow" and told.found.startswith("triton-cpu has a Triton backend")
+    assert "Uninstall triton-cpu" in told.cure
 
 
 def test_a_misspelt_variable_is_told_with_the_right_one(

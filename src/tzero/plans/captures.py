@@ -26,6 +26,7 @@ import torch
 from tzero.adapters import torch_graphs
 from tzero.adapters.cuda_graphs import COPY, FILL, KERNEL, CannotRead, Node, nodes
 from tzero.fallbacks import Fallbacks
+from tzero.launches.native import NotNative
 from tzero.plans.in_order import InOrder, Stopped
 from tzero.plans.plan import Part, Plan
 from tzero.plans.words import Odd, Words
@@ -36,7 +37,10 @@ __all__ = ["Capturing", "GraphDescription", "NodeDescription"]
 _MOST_CAPTURES = 16
 """How often a part is captured, for other addresses of what is fixed or other alignments."""
 
-_MOST_SEARCHES = 24
+_MOST_REPEATED = 2
+"""How often all captures are repeated if they differ in something."""
+
+_MOST_SEARCHES = 6
 """How often inputs are moved to find those that must be fixed."""
 
 _MOST_COPIED = 1 << 24
@@ -111,7 +115,10 @@ class Capturing:
         self._parts[id(plan), part.first] = graphs
         device = next(plan.slots[k].device for k in (*part.inputs, *part.outputs))
         count = len(part.inputs) + len(part.outputs)
-        made = self._native.Captures(device.index or 0, count, graphs.make, graphs.failed)
+        try:
+            made = self._native.Captures(device.index or 0, count, graphs.make, graphs.failed)
+        except RuntimeError as error:
+            raise NotNative(f"not as a CUDA graph: {error}") from error
         self._made.append(weakref.ref(made))
         return made
 
@@ -228,19 +235,25 @@ class _Graphs:
         kept: list[Any] = []  # so that no two captures have objects at the same place
 
         def captured(by: Mapping[int, int]) -> tuple[torch_graphs.Captured, list[Node]]:
+            scattered.scatter()
             kept.append(_moved(tensors, by))
             return self._captured(kept[-1])
 
-        first = captured(here)[1]  # it allocates what the others find
-        moved = captured(one)[1]
-        graph, last = captured(here)
-        words = Words(last, spans)
-        words.repeated(first)
-        words.moved(moved, one)
-        words.moved(captured(other)[1], other)
-        if words.odd():  # what nobody has set may differ from capture to capture
-            words.repeated(captured(here)[1])
-            words.repeated_moved(moved, captured(one)[1])
+        with torch_graphs.Scattered() as scattered:
+            first = captured(here)[1]  # it allocates what the others find
+            moved = captured(one)[1]
+            graph, last = captured(here)
+            further = captured(other)[1]
+            words = Words(last, spans)
+            words.repeated(first)
+            words.moved(moved, one)
+            words.moved(further, other)
+            for _ in range(_MOST_REPEATED):  # what nobody has set may differ by chance
+                if not words.odd():
+                    break
+                words.repeated(captured(here)[1])
+                words.repeated_moved(moved, captured(one)[1])
+                words.repeated_moved(further, captured(other)[1])
         if words.odd():
             raise Odd(words.odd())
         return _Compared(graph, last, words.places())

@@ -248,9 +248,8 @@ def describe(
     captures: Callable[[Plan, Part], Any] | None = None,
 ) -> PlanDescription | None:
     """Describe a plan. None if Triton has dropped one of its binaries; `NotNative` if only Python
-    can replay it. `ring` makes the pool of an allocation's tensors, or None for no pool. `variants`
-    are plans over sizes that do the same with other binaries. `captures` makes what launches the
-    graphs of a part; without it all steps are made one by one."""
+    can replay it. `ring` makes an allocation's pool, or None. `variants` are plans over sizes that
+    do the same with others. `captures` makes what launches the graphs of a part."""
     if len(plan.slots) > native.MOST_SLOTS:
         raise NotNative(f"its plan has {len(plan.slots)} tensors, more than {native.MOST_SLOTS}")
     return _Describer(native, plan, ring, variants, captures).description()
@@ -321,13 +320,11 @@ class _Describer:
         return PlanDescription(plan, guards, slots, functions, tuple(steps), result, sizes)
 
     def _part(self, part: Part, before: Sequence[int]) -> PartDescription:
-        """A part; `before` says how many parts come before each step of the plan."""
         assert self.captures is not None
         outputs = (self._allocate(Allocate(slot, 0)) for slot in part.outputs)
         some = self.plan.slots[(*part.inputs, *part.outputs)[0]]
-        made = self.captures(self.plan, part)
-        where = _cuda_device(some)
-        return described_part(part, before, made, where, tuple(outputs), self.counts)
+        of = self.captures(self.plan, part), _cuda_device(some), tuple(outputs)
+        return described_part(part, before, *of, self.counts)
 
     def _guard(self, guard: Guard) -> GuardDescription:
         where = guard.where

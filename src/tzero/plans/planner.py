@@ -125,6 +125,18 @@ def _prevents_following(made: Plan | Refusal, again: bool) -> bool:
     return isinstance(made, Refusal) and (made.lasting or (made.outside and again))
 
 
+def _of_graph(
+    planner: Planner[Any], subject: record.Subject, args: tuple[Any, ...]
+) -> record.Subject:
+    """A call to record: if its work becomes CUDA graphs, numbers do not vary in it."""
+    if not planner.graph:
+        return subject
+    graphed = record.Graphed(planner.graphed_on, planner.odd)
+    every = enumerate(leaves(args, subject.parameters))
+    numbers = frozenset(k for k, (_, value) in every if type(value) in NUMBERS)
+    return subject._replace(by_value=subject.by_value | numbers, graphed=graphed)
+
+
 class Planner(Generic[R]):
     """Replays and records the calls of one kernel."""
 
@@ -143,7 +155,8 @@ class Planner(Generic[R]):
         graph: bool = False,
     ) -> None:
         self._host = host
-        self._graph = graph
+        self.graph = graph
+        """Whether the work of calls becomes CUDA graphs."""
         self.odd: dict[str, str] = {}
         """Names of functions that no CUDA graph of the plans should hold, and why."""
         self.varied = Varied(free, host.parameters, why_not)
@@ -254,10 +267,8 @@ class Planner(Generic[R]):
                 return self._refused(bound, args, Refusal(error.reason, error.file, error.line))
             self._follows = True
             subject = self._subject(bound, args, before, free)
-        if self._graph:
-            subject = self._of_graph(subject, args)
         followed = subject.host is not None
-        result, made = capture(subject, args)
+        result, made = capture(_of_graph(self, subject, args), args)
         if isinstance(made, Refusal) and made.reason == BUSY:
             self.fallbacks.passing(f"not replayed: {BUSY}")
             return result, None
@@ -377,13 +388,6 @@ class Planner(Generic[R]):
         own = getattr(function, "__code__", None)
         assert dependencies is not None
         return record.Subject(bound.name, bound.call, names, own, self._passing, dependencies)
-
-    def _of_graph(self, subject: record.Subject, args: tuple[Any, ...]) -> record.Subject:
-        """A call to record whose work becomes CUDA graphs, in which numbers do not vary."""
-        every = enumerate(leaves(args, subject.parameters))
-        numbers = frozenset(k for k, (_, value) in every if type(value) in NUMBERS)
-        graphed = record.Graphed(self.graphed_on, self.odd)
-        return subject._replace(by_value=subject.by_value | numbers, graphed=graphed)
 
     def _apart(self, bound: Bound[R]) -> Hashable:
         """What calls have in common besides if one plan serves them."""

@@ -24,6 +24,7 @@ class Odd(Exception):
     """
 
 
+_OTHERWISE = "a parameter depends on an address in a way that is not known"
 Place = tuple[int, int, int]
 """A word of a graph: the number of the node, of the block of its parameters, and the offset."""
 
@@ -77,12 +78,22 @@ class Words:
         """What is not explained; usually empty."""
         for place in {place for differences, _ in self._moved for place in differences}:
             if self._input(place) is None and place not in self._noise:
-                return "a parameter depends on an address in a way that is not known"
+                return f"{_OTHERWISE}: {self._told(place)}"
         for place in self._noise:
             word = self._word(place)
             if self._input(place) is None and any(self._is_in(word, k) for k in self._spans):
                 return "a parameter may be an address, and differs from capture to capture"
         return ""
+
+    def _told(self, place: Place) -> str:
+        """A word in all captures, for messages."""
+        node, block, at = place
+        now = [each.get(place, (0, 0))[1] for each, _ in self._moved]
+        values = ", ".join(hex(value) for value in (self._word(place), *now) if value >= 0)
+        size = len(self._nodes[node].blocks[block])
+        return (
+            f"node {node} of {len(self._nodes)}, parameter {block}, byte {at} of {size}: {values}"
+        )
 
     def places(self) -> dict[int, tuple[tuple[int, int, int, int], ...]]:
         """Where each node holds addresses: the input, the block, the offset there, and how far the

@@ -392,8 +392,9 @@ class Judge:
         """A call of a module runs its hooks and its `forward`."""
         if _is_hooked(module):
             raise Unreplayable(f"{self._world.name(module)} has hooks", "", 0)
-        self._unhooked(f"no hooks on {self._world.name(module)}", vars(module), _HOOKS)
-        self._unhooked("no hooks on all modules", vars(torch.nn.modules.module), _GLOBAL_HOOKS)
+        guarded = self._world, self._unhooked_before
+        _unhooked(*guarded, f"no hooks on {self._world.name(module)}", vars(module), _HOOKS)
+        _unhooked(*guarded, "no hooks on all modules", vars(torch.nn.modules.module), _GLOBAL_HOOKS)
         for name in ("__call__", "_call_impl", "_wrapped_call_impl"):
             self._world.of_classes(type(module), name)
         self._world.attribute(module, "_compiled_call_impl")
@@ -402,24 +403,6 @@ class Judge:
         if is_a(forward, FunctionType) and _module_of(forward).startswith("torch.nn."):
             self._world.enter(forward, f"{self._world.name(module)}.forward")
             self.followed.add(forward.__code__)
-
-    def _unhooked(self, text: str, own: dict[str, Any], names: Sequence[str]) -> None:
-        """Guard dicts of hooks, which are empty."""
-        for name in names:
-            if (id(own), name) in self._unhooked_before:
-                continue
-            self._unhooked_before.add((id(own), name))
-            if name not in own:
-                self._world.add(Absent(f"{text} ({name})", own, name))
-                continue
-            hooks = own[name]
-            self._world.add(Same(f"{text} ({name})", own, name, hooks))
-            if type(hooks) in (dict, collections.OrderedDict):
-                self._world.add(Items.of(f"{text} ({name} is empty)", hooks))
-            else:
-                empty: Callable[[Any], bool] = lambda now: not now  # noqa: E731
-                where = {"of": hooks}
-                self._world.add(Check(f"{text} ({name} is empty)", where, "of", hooks, empty))
 
     def _cached(self, function: Any, callee: Callee, result: Any) -> None:
         """A cached function has returned: guard its cache entry. An entry that is evicted, or
@@ -520,6 +503,27 @@ _GLOBAL_HOOKS = (
     *("_global_forward_hooks", "_global_forward_pre_hooks"),
     *("_global_backward_hooks", "_global_backward_pre_hooks"),
 )
+
+
+def _unhooked(
+    world: World, before: set[tuple[int, str]], text: str, own: dict[str, Any], names: Sequence[str]
+) -> None:
+    """Guard dicts of hooks, which are empty; `before` are those that have guards."""
+    for name in names:
+        if (id(own), name) in before:
+            continue
+        before.add((id(own), name))
+        if name not in own:
+            world.add(Absent(f"{text} ({name})", own, name))
+            continue
+        hooks = own[name]
+        world.add(Same(f"{text} ({name})", own, name, hooks))
+        if type(hooks) in (dict, collections.OrderedDict):
+            world.add(Items.of(f"{text} ({name} is empty)", hooks))
+        else:
+            empty: Callable[[Any], bool] = lambda now: not now  # noqa: E731
+            where = {"of": hooks}
+            world.add(Check(f"{text} ({name} is empty)", where, "of", hooks, empty))
 
 
 def _is_hooked(module: torch.nn.Module) -> bool:

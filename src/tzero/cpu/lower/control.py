@@ -264,9 +264,10 @@ def inline_blocks(lowering: Lowering, blocks: list[Block], args: Sequence[Tile])
 def call(lowering: Lowering, op: Op) -> None:
     """A call of a device function, inlined."""
     callee = lowering.module.functions[op.symbol("callee")]
-    blocks = callee.regions[0]
-    lowering.callers.update(zip(blocks[0].args, op.operands, strict=True))
-    results = inline_blocks(lowering, blocks, [lowering.tile(v) for v in op.operands])
+    args = [lowering.tile(v) for v in op.operands]
+    lowering.calls.append(op)
+    results = inline_blocks(lowering, callee.regions[0], args)
+    lowering.calls.pop()
     lowering.env.update(zip(op.results, results, strict=True))
 
 

@@ -78,7 +78,7 @@ class Lowering:
         self.headers = ["kernel.h"]
         self.stored: set[Value] = set()  # values to store when they are defined
         self.exits: list[control.Exit] = []  # of the functions being inlined
-        self.callers: dict[Value, Value] = {}  # parameters of inlined functions: arguments
+        self.calls: list[Op] = []  # that are being inlined, the outermost first
         self.labels: list[dict[str, tuple[str, list[control.Slot]]]] = []  # blocks in scope
         self.blocks: dict[Value, Block] = {}  # block arguments: their block
         self.unchecked: list[Location] = []  # accesses that checked mode cannot check

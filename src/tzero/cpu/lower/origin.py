@@ -27,32 +27,56 @@ _FORWARDING = {
 }
 
 
+Calls = tuple[Op, ...]
+"""The calls that are being inlined where a value is, the outermost first."""
+
+
 def origins(lowering: Lowering, pointer: Value) -> frozenset[int] | None:
     """Indices of the parameters that a pointer may be computed from."""
     params = {value: k for k, value in enumerate(lowering.kernel.regions[0][0].args)}
     found: set[int] = set()
-    seen: set[Value] = set()
-    todo = [pointer]
+    seen: set[tuple[Value, Calls]] = set()
+    todo = [(pointer, tuple(lowering.calls))]
     while todo:
-        value = todo.pop()
-        if value in seen:
+        value, calls = todo.pop()
+        if (value, calls) in seen:
             continue
-        seen.add(value)
+        seen.add((value, calls))
         if value in params:
             found.add(params[value])
             continue
-        sources = list(_sources(lowering, value))
+        sources = list(_sources(lowering, value, calls))
         if not sources:
             return None
         todo += sources
     return frozenset(found)
 
 
-def _sources(lowering: Lowering, value: Value) -> Iterator[Value]:
+def _sources(lowering: Lowering, value: Value, calls: Calls) -> Iterator[tuple[Value, Calls]]:
     """The values that this one may be or be computed from; none if unknown."""
-    if value in lowering.callers:
-        yield lowering.callers[value]
-    elif value.op is None:
+    if value.op is None and calls and value in _parameters(lowering, calls[-1]):
+        k = _parameters(lowering, calls[-1]).index(value)
+        yield calls[-1].operands[k], calls[:-1]
+    elif value.op is not None and value.op.name == "tt.call":
+        k = value.op.results.index(value)
+        for block in _callee(lowering, value.op).regions[0]:
+            if block.ops[-1].name == "tt.return":
+                yield block.ops[-1].operands[k], (*calls, value.op)
+    else:
+        yield from ((source, calls) for source in _local(lowering, value))
+
+
+def _callee(lowering: Lowering, call: Op) -> Op:
+    return lowering.module.functions[call.symbol("callee")]
+
+
+def _parameters(lowering: Lowering, call: Op) -> list[Value]:
+    return _callee(lowering, call).regions[0][0].args
+
+
+def _local(lowering: Lowering, value: Value) -> Iterator[Value]:
+    """The sources in the same function."""
+    if value.op is None:
         yield from _incoming(lowering, value)
     elif value.op.name in _FORWARDING:
         yield value.op.operands[0]
@@ -62,12 +86,6 @@ def _sources(lowering: Lowering, value: Value) -> Iterator[Value]:
         yield value.op.operands[0]
     elif value.op.name in ("scf.if", "scf.for", "scf.while"):
         yield from _results(value.op, value.op.results.index(value))
-    elif value.op.name == "tt.call":
-        callee = lowering.module.functions[value.op.symbol("callee")]
-        k = value.op.results.index(value)
-        for block in callee.regions[0]:
-            if block.ops[-1].name == "tt.return":
-                yield block.ops[-1].operands[k]
 
 
 def _results(op: Op, k: int) -> Iterator[Value]:
