@@ -266,6 +266,7 @@ CURES = (
         (
             r"has the type",
             r"scratch memory",
+            r"launch attribute",
             r"launch attribute that is not known",
             r"tensor descriptor",
             r"tensor map",

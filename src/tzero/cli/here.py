@@ -65,7 +65,8 @@ def explain(
     with exit_on_errors():
         found = explained(place, call)
     if as_json:
-        how, why = found.replay or ("", found.refusal)
+        replay = found.replay
+        how, why = ("", found.refusal) if replay is None else (replay.how, replay.why)
         facts = {"kernel": found.kernel, "hit": found.hit, "tier": found.tier, "replayed": how}
         facts |= {"why": why, "change": found.change, "stages": dict(found.stages)}
         print(json.dumps(facts))
