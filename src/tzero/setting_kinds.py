@@ -99,10 +99,14 @@ def _is_command(value: object) -> bool:
 
 
 def several(*words: str) -> Kind[tuple[str, ...]]:
-    """Some of several words, with commas between; ``all`` for all of them."""
+    """Some of several words, also in the plural, with commas between; ``all`` for all of them."""
+
+    def singular(word: str) -> str:
+        forms = (word, word.removesuffix("s"), word.removesuffix("es"))
+        return next((each for each in forms if each in words), word)
 
     def parse(text: str) -> tuple[str, ...]:
-        found = tuple(word.strip() for word in text.split(",") if word.strip())
+        found = tuple(singular(word.strip()) for word in text.split(",") if word.strip())
         if not accepts(found) and "all" not in found:
             raise Malformed
         return words if "all" in found else found

@@ -69,4 +69,9 @@ def test_nothing_changes_if_it_is_not_set(logger: logging.Logger) -> None:
 
 def test_an_unknown_kind_is_an_error_that_names_them_all() -> None:
     with pytest.raises(InvalidSetting, match="some of hit, miss, fallback"):
-        settings.read({"TZERO_LOGS": "fallback,compiles"})
+        settings.read({"TZERO_LOGS": "fallback,compilers"})
+
+
+def test_kinds_may_be_in_the_plural() -> None:
+    read = settings.read({"TZERO_LOGS": "fallbacks, compile,tune,misses,hits"})
+    assert read.logs == ("fallback", "compile", "tune", "miss", "hit")

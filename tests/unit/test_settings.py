@@ -219,7 +219,8 @@ def test_the_pages_name_every_variable_and_no_other() -> None:
     pages = [*(root / "docs").glob("*.md"), root / "README.md"]
     named = {name for page in pages for name in re.findall(r"\bTZERO_[A-Z_]+", page.read_text())}
     fields = {f"TZERO_{field.name.upper()}" for field in dataclasses.fields(Settings)}
-    assert named == fields
+    building = set(re.findall(r'environ\.get\("(\w+)"', (root / "setup.py").read_text()))
+    assert named - building == fields
 
 
 @pytest.mark.parametrize("field", dataclasses.fields(Settings), ids=lambda field: field.name)
