@@ -121,7 +121,7 @@ bool is_for(const Spec &spec, const Facts &facts) {
     });
     const bool has_descriptors =
         std::all_of(spec.maps.begin(), spec.maps.end(), [&](const cuda::TensorMap &map) {
-            return map.argument + 2 * map.rank + 3 <= facts.count;
+            return map.argument + size_t{2} * map.rank + 3 <= facts.count;
         });
     return has_all && has_descriptors && on_device(spec, facts);
 }
