@@ -12,6 +12,7 @@ Some checks are so frequent that native code does them itself, without calling t
 
     Code     a function has the same code, defaults and name
     OfClass  an object has the same class
+    OwnDict  an object keeps its attributes in the same dict
     Bases    a class has the same bases
     Items    a container holds the same items
     Item     a list holds the same item at some place
@@ -35,6 +36,8 @@ from dataclasses import dataclass
 from types import CellType, FunctionType
 from typing import Any, Self
 
+from tzero.reading.attributes import own_dict
+
 __all__ = [
     "Absent",
     "Bases",
@@ -47,6 +50,7 @@ __all__ = [
     "Items",
     "Kept",
     "OfClass",
+    "OwnDict",
     "Result",
     "Same",
     "Setting",
@@ -237,6 +241,27 @@ class OfClass(Check):
         """The guard for an object as it is now."""
         kind = type(value)
         return cls(text, {"of": value}, "of", kind, lambda now: type(now) is kind)
+
+
+class OwnDict(Check):
+    """An object keeps its attributes in the same dict.
+
+    >>> class Own: pass
+    >>> own = Own()
+    >>> guard = OwnDict.of("own", own)
+    >>> own.by = 2
+    >>> guard.holds()
+    True
+    >>> own.__dict__ = {"by": 3}
+    >>> guard.holds()
+    False
+    """
+
+    @classmethod
+    def of(cls, text: str, value: object) -> OwnDict:
+        """The guard for an object as it is now."""
+        own = own_dict(value)
+        return cls(text, {"of": value}, "of", own, lambda now: own_dict(now) is own)
 
 
 class Bases(Check):

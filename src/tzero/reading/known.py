@@ -18,8 +18,8 @@ from typing import Any
 
 import torch
 
-from tzero.reading.attributes import MISSING, class_dict
-from tzero.reading.guards import Absent, Bases, Check, Equal, Guard, OfClass, Same
+from tzero.reading.attributes import MISSING, class_dict, own_dict
+from tzero.reading.guards import Absent, Bases, Check, Equal, Guard, OfClass, OwnDict, Same
 from tzero.reading.kinds import EQUAL, KERNELS, is_plain
 from tzero.reading.purity import is_library
 
@@ -75,6 +75,7 @@ class Known:
         self._names: dict[int, str] = {}
         self._tensor = tensor
         self._kinds: list[Any] = []  # objects whose class may be replaced
+        self._owners: dict[int, Any] = {}  # objects whose dict of attributes was read
         self._lines: dict[type, None] = {}  # classes whose bases may be
         self._classes: set[tuple[type, str]] = set()
 
@@ -115,6 +116,13 @@ class Known:
         if can_change(kind):
             self._lines[kind] = None
 
+    def attributes_of(self, value: Any) -> dict[str, Any] | None:
+        """The dict of an object's own attributes, which are about to be read."""
+        own = own_dict(value)
+        if own is not None and self.has(value):
+            self._owners[id(value)] = value
+        return own
+
     def of_classes(self, kind: type, name: str, after: type | None = None) -> Any:
         """An attribute of a class and its bases, as found for an object of the class; with `after`,
         as `super` finds it."""
@@ -148,9 +156,12 @@ class Known:
                 self.of_classes(type(inner), method)
 
     def finish(self) -> None:
-        """Guard the classes of objects, and the bases of classes, once the call is over."""
+        """Guard the classes and dicts of objects, and the bases of classes, once the call is
+        over."""
         for value in self._kinds:
             self.add(OfClass.of(f"the class of {self.name(value)}", value))
+        for value in self._owners.values():
+            self.add(OwnDict.of(f"the dict of {self.name(value)}", value))
         for kind in self._lines:
             self.add(Bases.of(f"the bases of {kind.__qualname__}", kind))
 

@@ -110,6 +110,10 @@ class Path:
     def finish(self) -> None:
         """Guard the code of the helpers that ran, once the call is over."""
         self.world.finish()
+        try:
+            self._judge.contexts.finish()
+        except Unreplayable as error:
+            self._refuse(error.reason, "", 0, True)
         if self.integers is not None:
             self.integers.finish()
         for function in self._helpers:

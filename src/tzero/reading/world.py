@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 import torch
 
 from tzero.reading.attributes import MISSING, class_dict, follow
-from tzero.reading.contents import Contents, own_dict
+from tzero.reading.contents import Contents
 from tzero.reading.findings import Unreplayable
 from tzero.reading.guards import Absent, Check, Code, Same
 from tzero.reading.kinds import IDENTICAL, KERNELS
@@ -154,7 +154,8 @@ class World(Contents):
 
     def _of_tensor(self, tensor: torch.Tensor, name: str) -> Any:
         """torch's own attributes are seen by the recorder; the program may replace or add some."""
-        own = vars(tensor)
+        own = self.attributes_of(tensor)
+        assert own is not None
         if name in own:
             if not self.has(tensor):
                 raise Unreplayable(f"it reads {name!r}, an attribute added to a tensor", "", 0)
@@ -197,19 +198,33 @@ class World(Contents):
         return MISSING
 
     def _of_object(self, value: Any, name: str) -> Any:
-        kind, text = type(value), f"{self.name(value)}.{name}"
+        kind = type(value)
         self.member(value)
         if kind is FunctionType and name == "__name__":
             self.add(Code.of(f"the code of {self.name(value)}", value))
             return value.__name__
+        if is_program_class(kind):
+            self.of_classes(kind, "__getattr__")
+            hook = self.of_classes(kind, "__getattribute__")
+            if is_a(hook, FunctionType) and not is_library(hook):
+                return MISSING  # it is followed, and finds the attribute
+            if not is_a(hook, types.WrapperDescriptorType) and self.has(value):
+                raise self.unwatchable(value)
+        return self.plain_attribute(value, name)
+
+    def plain_attribute(self, value: Any, name: str) -> Any:
+        """An attribute as ``object.__getattribute__(value, name)`` finds it, which looks at no
+        `__getattribute__` or `__getattr__` of the class."""
+        kind, text = type(value), f"{self.name(value)}.{name}"
         found = self.of_classes(kind, name)
-        for hook in ("__getattribute__", "__getattr__") if is_program_class(kind) else ():
-            self.of_classes(kind, hook)
         if isinstance(found, property) and isinstance(found.fget, FunctionType):
             return self._computed(value, name, text) if is_library(found.fget) else MISSING
         if not self.has(value):
             return found
-        own = own_dict(value)
+        own = self.attributes_of(value)
+        if own is not None and name == "__dict__":
+            self.enter(own, text)
+            return own
         if own is not None and name in own:
             return self.own(text, own, name)
         if own is not None:
@@ -260,6 +275,7 @@ def _is_harmless(found: Any) -> bool:
 _GUARDED = frozenset(
     [
         *(("os", "environ"), ("sys", "modules"), ("torch.cuda", "device")),
+        ("torch.cuda", "is_current_stream_capturing"),
         *(("torch", each.__name__) for each in AUTOCAST),
     ]
 )
