@@ -18,39 +18,15 @@ import triton.language as tl
 from torch import Tensor, nn
 
 import tzero
-from tests.steps import CHANGES, Both, Change, decode
+from tests.steps import CHANGES, Both, Change, Stand, decode, stand_in
 from tzero.launches.tiers import tier
-from tzero.plans.captures import Capturing
-from tzero.plans.in_order import InOrder
-from tzero.plans.plan import Part, Plan
-from tzero.plans.planner import Planner
 
 pytestmark = pytest.mark.skipif(tier() < 2, reason="parts are made by native code")
 
 
-class Stand:
-    """Counts how often parts were made."""
-
-    count = 0
-
-
 @pytest.fixture(autouse=True)
 def stand(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Graphs of the CPU: the steps of a part, made with its inputs and outputs."""
-    found = Stand()
-
-    def of(self: Capturing, plan: Plan, part: Part) -> Callable[[Any], bool]:
-        in_order = InOrder(plan, part, self.drifted)
-
-        def made(tensors: tuple[Tensor, ...]) -> bool:
-            found.count += 1
-            in_order(tensors)
-            return True
-
-        return made
-
-    monkeypatch.setattr(Capturing, "of", of)
-    monkeypatch.setattr(Planner, "graphed_on", "cpu")
+    found = stand_in(monkeypatch)
     torch.manual_seed(0)
     with torch.no_grad():
         yield found
@@ -85,6 +61,20 @@ def compared(function: Callable[..., Any], *shape: int, count: int = 4) -> Any:
         assert same(kernel(mine), function(given))
         assert same(mine, given)
     return kernel
+
+
+def test_a_setting_by_which_torch_chooses_kernels_needs_another_recording() -> None:
+    kernel = compared(lambda x: F.silu(x) * 2)
+    before = kernel.stats().recordings
+    matmul = torch.backends.cuda.matmul
+    reduced = matmul.allow_bf16_reduced_precision_reduction
+    matmul.allow_bf16_reduced_precision_reduction = not reduced
+    try:
+        for _ in range(2):
+            kernel(torch.randn(4, 8))
+    finally:
+        matmul.allow_bf16_reduced_precision_reduction = reduced
+    assert kernel.stats().recordings == before + 1
 
 
 # -- whole modules ---------------------------------------------------------------------------------
