@@ -172,7 +172,7 @@ class Path:
                 return None
             self._known(function)
         except Unreplayable as error:
-            self._stop(error.reason, frame, True)
+            self._stop(error.reason, frame, error.lasts)
             return None
         return self._follow(frame)
 
@@ -259,7 +259,7 @@ class Path:
             if self.integers is not None:
                 is_awaited |= self.integers.before(frame, at, moved, values)
         except Unreplayable as error:
-            self._stop(error.reason, frame, True, at.line)
+            self._stop(error.reason, frame, error.lasts, at.line)
             return 0
         except Exception as error:
             self._fail(error, frame)
