@@ -22,17 +22,18 @@ import threading
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from types import CodeType, FunctionType, MethodType
+from types import FunctionType, MethodType
 from typing import Any
 
 import torch
 
 from tzero.adapters import triton_launch, triton_wrappers
+from tzero.adapters.python_frames import Codes
 from tzero.arguments.host import Host
 from tzero.reading.contents import CONTAINERS, MODULES, STEADY, has_state
 from tzero.reading.contexts import Contexts
 from tzero.reading.findings import Unreplayable
-from tzero.reading.guards import Absent, Check, Items, Kept, Same
+from tzero.reading.guards import Check, Items, Kept, Same
 from tzero.reading.kinds import CACHED, KERNELS, is_plain
 from tzero.reading.known import is_a, is_program_class
 from tzero.reading.probes import ConstantFunction
@@ -81,12 +82,12 @@ class Judge:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._unhooked_before: set[tuple[int, str]] = set()
+        self._unhooked_before: set[int] = set()  # dicts of modules whose hooks are guarded
         self._given: dict[int, Any] = {}  # arguments of the recorded call that can be changed
         self.contexts = Contexts(world)
-        self.codes: set[CodeType] = set()
+        self.codes = Codes()
         """Code that a call may run besides the functions of the world."""
-        self.followed: set[CodeType] = set()
+        self.followed = Codes()
         """Code of libraries that is followed like that of the program."""
 
     def give(self, args: Sequence[Any]) -> None:
@@ -186,10 +187,10 @@ class Judge:
             self._world.enter(function.__wrapped__, self._world.name(function))
         elif is_a(function, type):
             self._class(function, callee)
-        elif _is_kernel_of_tzero(function):
-            self._kernel_of_tzero(function)
         elif is_a(function, torch.nn.Module):
             self._module(function)
+        elif _is_kernel_of_tzero(function):
+            self._kernel_of_tzero(function)
         elif is_a(function, (types.BuiltinFunctionType, types.MethodWrapperType)):
             self._builtin(function, callee)
         elif is_a(function, (types.MethodDescriptorType, types.WrapperDescriptorType)):
@@ -231,7 +232,7 @@ class Judge:
         if not any(each is method for base in kind.__mro__ for each in vars(base).values()):
             return False
         self._world.enter(method, method.__qualname__)
-        self.followed.add(method.__code__)
+        self.followed.update([method.__code__])
         return True
 
     def returned(
@@ -254,7 +255,7 @@ class Judge:
             is_a(function, FunctionType)
             and is_library(function)
             and not ran_program
-            and (type(result) in CONTAINERS or is_program_class(type(result)))
+            and (type(result) in CONTAINERS or self._world.is_of_program(type(result)))
         ):
             self._world.enter(result, f"the result of {function.__name__}", is_passing=True)
 
@@ -431,7 +432,7 @@ class Judge:
         if not isinstance(function, FunctionType):
             raise Unreplayable(f"{kernel.name} is not a plain Python function", "", 0)
         self._world.enter(function, kernel.name)
-        self.codes.add(function.__code__)
+        self.codes.update([function.__code__])
 
     def _module(self, module: torch.nn.Module) -> None:
         """A call of a module runs its hooks and its `forward`."""
@@ -447,7 +448,7 @@ class Judge:
         self._opened_wrapper(forward)
         if is_a(forward, FunctionType) and _module_of(forward).startswith("torch.nn."):
             self._world.enter(forward, f"{self._world.name(module)}.forward")
-            self.followed.add(forward.__code__)
+            self.followed.update([forward.__code__])
 
     def _cached(self, function: Any, callee: Callee, result: Any) -> None:
         """A cached function has returned: guard its cache entry. An entry that is evicted, or
@@ -557,15 +558,15 @@ _GLOBAL_HOOKS = (
 
 
 def _unhooked(
-    world: World, before: set[tuple[int, str]], text: str, own: dict[str, Any], names: Sequence[str]
+    world: World, before: set[int], text: str, own: dict[str, Any], names: Sequence[str]
 ) -> None:
     """Guard dicts of hooks, which are empty; `before` are those that have guards."""
+    if id(own) in before:
+        return
+    before.add(id(own))
     for name in names:
-        if (id(own), name) in before:
-            continue
-        before.add((id(own), name))
         if name not in own:
-            world.add(Absent(f"{text} ({name})", own, name))
+            world.absent(f"{text} ({name})", own, name)
             continue
         hooks = own[name]
         world.add(Same(f"{text} ({name})", own, name, hooks))

@@ -27,7 +27,7 @@ from tzero.adapters.python_frames import variables_of
 from tzero.errors import UnsupportedType
 from tzero.reading.attributes import MISSING, own_dict
 from tzero.reading.findings import Unreplayable
-from tzero.reading.guards import Absent, Check, Item, Items, items_of
+from tzero.reading.guards import Check, Item, Items, items_of
 from tzero.reading.kinds import KERNELS, is_plain
 from tzero.reading.known import Known, is_a, is_program_class
 from tzero.reading.purity import is_library
@@ -86,7 +86,7 @@ class Contents(Known):
         if kind is dict and type(key) in _KEYS and id(value) not in self._passing:
             if key in value:
                 return self.own(text, value, key)
-            self.add(Absent(f"no {text}", value, key))
+            self.absent(f"no {text}", value, key)
             return MISSING
         if issubclass(kind, tuple):
             return self._of_sequence(value, key, text)
@@ -116,7 +116,7 @@ class Contents(Known):
         if key in held:
             self._read(text, held, key, held[key])
         else:
-            self.add(Absent(f"no {text}", held, key))
+            self.absent(f"no {text}", held, key)
         return MISSING
 
     def _of_sequence(self, value: Any, key: Any, text: str) -> Any:
@@ -154,7 +154,7 @@ class Contents(Known):
             self.attributes_of(value)
             modules = self.own(f"the modules of {self.name(value)}", vars(value), "_modules")
             self._items_of_world(modules)
-        elif is_program_class(type(value)):
+        elif self.is_of_program(type(value)):
             self._object(value, deep, state, seen)
         elif self.has(value) and has_state(value):
             raise self.unwatchable(value)

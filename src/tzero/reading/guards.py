@@ -28,6 +28,7 @@ guard on a new kind of value is a `Check`, unless one of the others says it; fac
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import operator
 import os
@@ -401,9 +402,14 @@ def items_of(value: Any) -> tuple[Any, ...]:
     >>> items_of({"a": 1})
     ('a', 1)
     """
-    if isinstance(value, Mapping):
+    if type(value) in (list, tuple) or (type(value) in _DICTS and not value):
+        return tuple(value)
+    if type(value) in _DICTS or isinstance(value, Mapping):
         return tuple(each for pair in list(value.items()) for each in pair)
     return tuple(value)
+
+
+_DICTS = (dict, collections.OrderedDict)  # a check by type is faster than by `Mapping`
 
 
 def is_same_item(now: Any, before: Any) -> bool:

@@ -177,7 +177,7 @@ class Steps:
         """Guard methods that an instruction looks for in the class of an object. One of a library,
         which the class inherits, reads what the call does not show."""
         kind = type(value)
-        for name in names if is_program_class(kind) else ():
+        for name in names if self.world.is_of_program(kind) else ():
             if self.judge.follows(self.world.of_classes(kind, name), kind):
                 continue
             owner = next((each for each in kind.__mro__ if name in vars(each)), object)
