@@ -7,7 +7,7 @@ from __future__ import annotations
 import copy
 import pickle
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -309,6 +309,46 @@ def test_without_graph_no_plan_has_parts(stand: Stand) -> None:
 def test_a_function_that_launches_nothing_can_be_a_graph(stand: Stand) -> None:
     compared(lambda x: F.layer_norm(x, (8,)).relu() + 1)
     assert stand.count
+
+
+# -- settings of torch -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def precisions() -> Iterator[None]:
+    """Restores how torch computes with 32 bits."""
+    backends: Any = torch.backends
+    places = [backends, backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn]
+    if not hasattr(backends, "fp32_precision"):
+        pytest.skip("this torch has one way of setting precisions")
+    before = [each.fp32_precision for each in places]
+    yield
+    for place, value in zip(places, before, strict=True):
+        place.fp32_precision = value
+
+
+PRECISIONS: list[Callable[[Any], None]] = [
+    lambda backends: setattr(backends.cuda.matmul, "fp32_precision", "tf32"),
+    lambda backends: setattr(backends.cudnn.conv, "fp32_precision", "ieee"),
+    lambda backends: setattr(backends.cudnn.rnn, "fp32_precision", "ieee"),
+    lambda backends: setattr(backends.cuda.matmul, "allow_tf32", True),
+    lambda backends: setattr(backends.cudnn, "allow_tf32", False),
+    lambda _: torch.set_float32_matmul_precision("high"),
+]
+
+
+@pytest.mark.usefixtures("precisions")
+@pytest.mark.parametrize("change", PRECISIONS)
+def test_a_precision_that_is_set_is_seen(change: Callable[[Any], None], stand: Stand) -> None:
+    """In the new way and in the old one, of which torch raises if a program mixes them."""
+    kernel = compared(outputs_of_torch)
+    assert not kernel.explain(x := torch.randn(4, 8)).refusal
+    change(torch.backends)
+    assert kernel.explain(x).refusal
+    made = stand.count
+    for _ in range(3):
+        assert same(kernel(x), outputs_of_torch(x))
+    assert stand.count > made
 
 
 # -- modules ---------------------------------------------------------------------------------------
