@@ -1,6 +1,6 @@
 # mypy: allow-untyped-decorators
-"""What launches the CUDA graphs of parts of plans, on a stand-in for CUDA's driver, and what it does
-when the driver fails.
+"""What launches the CUDA graphs of parts of plans, on a stand-in for CUDA's driver, also when that
+fails.
 
 tests/plans/test_parts.py has the parts, tests/gpu/test_steps.py the real driver.
 """
