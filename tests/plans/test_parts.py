@@ -227,6 +227,27 @@ def test_an_output_that_is_held_is_never_written_again() -> None:
     assert all(map(torch.equal, held, map(outputs_of_torch, given)))
 
 
+@pytest.mark.parametrize("training", [True, False])
+def test_statistics_that_a_batch_norm_changes_are_not_only_read(training: bool) -> None:
+    """Its schema does not say so, and torch does not count it."""
+
+    def normed(x: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+        for _ in range(4):  # so often read that an input is copied into a graph's memory
+            x = F.batch_norm(x, mean, variance, training=training) + 1
+        return x
+
+    kernel: Any = tzero.kernel(graph=True)(normed)
+    given = torch.randn(4, 8), torch.zeros(8), torch.ones(8)
+    mine = copy.deepcopy(given)
+    for _ in range(3):
+        assert same(kernel(*mine), normed(*given))
+        assert same(mine, given)
+    plan = kernel.explain(*mine).plan
+    read = {plan.slots[slot].name for slot, _ in plan.parts[0].read}
+    assert read == ({"x"} if training else {"x", "mean", "variance"})
+    assert plan.parts[0].writes == ()
+
+
 # -- cuts ------------------------------------------------------------------------------------------
 
 

@@ -136,9 +136,11 @@ class TorchSteps:
             given = tensors_of((tuple(args), dict(kwargs)))
             if any(tensor.requires_grad for tensor in given):
                 cut = cut or f"autograd records {call.name}"
-        slots = [self._root(tensor) for tensor in torch_ops.changed(ran)]
-        writes = tuple(slot for slot in slots if slot is not None)
-        return dataclasses.replace(call, result=result, cut=cut, writes=writes)
+        writes, unseen = map(self._roots, (torch_ops.changed(ran), torch_ops.changed_unseen(ran)))
+        return dataclasses.replace(call, result=result, cut=cut, writes=writes, unseen=unseen)
+
+    def _roots(self, tensors: Sequence[torch.Tensor]) -> tuple[int, ...]:
+        return tuple(slot for each in tensors if (slot := self._root(each)) is not None)
 
     def _root(self, tensor: torch.Tensor) -> int | None:
         """The slot of a tensor, or of that which it is a view of."""
