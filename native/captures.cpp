@@ -318,10 +318,7 @@ std::shared_ptr<GraphOrder> order_of(State &state, int device) {
 // A graph that is not instantiated yet.
 std::shared_ptr<Graph> graph_from(const Captures &captures, const Fields &fields) {
     auto made = std::make_shared<Graph>(captures.state->cuda);
-    if (const char *missing = made->driver.open()) {
-        PyErr_Format(PyExc_RuntimeError, "CUDA's driver has no %s", missing);
-        throw Malformed{};
-    }
+    made->driver.open();  // `Captures` was made, so that no function is missing
     made->order = order_of(*captures.state, captures.device);
     made->kept = fields.any("kept");
     made->fixed = pairs(fields, "fixed", captures.count);
@@ -375,8 +372,16 @@ PyObject *captures_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     }
     PyObject *module = PyType_GetModule(type);
     if (module == nullptr) return nullptr;
-    if (!state_of(module)->cuda.open()) {  // no launch may have needed it so far
+    cuda::Driver &cuda = state_of(module)->cuda;
+    if (!cuda.open()) {  // no launch may have needed it so far
         PyErr_SetString(PyExc_RuntimeError, "CUDA's driver is missing, or lacks a function");
+        return nullptr;
+    }
+    GraphDriver driver;
+    const char *missing = driver.open();
+    if (missing == nullptr && cuda.graphs.release == nullptr) missing = cuda.graphs.missing;
+    if (missing != nullptr) {
+        PyErr_Format(PyExc_RuntimeError, "CUDA's driver has no %s", missing);
         return nullptr;
     }
     PyObject *object = type->tp_alloc(type, 0);

@@ -10,10 +10,13 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from ctypes import byref, c_int, c_size_t, c_uint, c_uint64, c_void_p
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +24,7 @@ import torch
 import triton
 from torch import Tensor
 
+from tests.native import standin
 from tests.native.standin import Driver, driver, kernel_of, on_cuda
 from tests.native.test_graphs import N, add
 from tzero import settings
@@ -311,3 +315,30 @@ def test_what_was_made_before_a_reset_of_the_device_is_left_alone(cuda: Driver) 
     warm(kernel, cuda)
     check(kernel)
     assert LAUNCH in cuda.calls()
+
+
+def test_an_old_driver_leaves_plain_launches(tmp_path: Path) -> None:
+    """In a process of its own: its driver lacks a function."""
+    source = tmp_path / "older.c"
+    text = standin.SOURCE.read_text(encoding="utf-8")
+    source.write_text(text.replace("cuStreamWaitEvent(", "not_there("), encoding="utf-8")
+    program = f"""
+import logging, pathlib, torch
+from tests.native import standin
+standin.SOURCE = pathlib.Path({str(source)!r})
+from tests.native.test_captures import captured, check, step
+from tzero import settings
+from tzero.plans.captures import _Graphs
+from tzero.plans.planner import Planner
+Planner.graphed_on = "cpu"
+_Graphs.make = lambda _, tensors: captured(standin.driver(), tensors)
+with settings.override(tier=2), torch.no_grad():
+    kernel = standin.kernel_of(step, graph=True)
+    for _ in range(4):
+        check(kernel)
+"""
+    command = [sys.executable, "-c", program]
+    environment = {**os.environ, "TZERO_CPU": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "not as a CUDA graph: CUDA's driver has no cuStreamWaitEvent" in done.stderr
