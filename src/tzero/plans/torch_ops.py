@@ -7,6 +7,7 @@ or why it cannot be one. It must not know recordings.
 from __future__ import annotations
 
 import functools
+import re
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType
@@ -36,6 +37,7 @@ __all__ = [
     "allocates",
     "always_makes_new",
     "changed",
+    "changed_unseen",
     "cut",
     "fills",
     "is_custom",
@@ -284,9 +286,8 @@ def acts(ran: Ran) -> bool:
     """Whether an operator may do more than make new tensors: it changes one, draws random numbers,
     or is not torch's own."""
     traits = _traits(ran.operator)
-    return (
-        traits.is_mutable or torch.Tag.nondeterministic_seeded in traits.tags or not traits.is_own
-    )
+    is_seeded = torch.Tag.nondeterministic_seeded in traits.tags
+    return traits.is_mutable or is_seeded or not traits.is_own or bool(changed_unseen([ran]))
 
 
 def cut(ran: Sequence[Ran]) -> str:
@@ -322,6 +323,22 @@ def changed(ran: Sequence[Ran]) -> list[torch.Tensor]:
         given = [value for name, value in each.arguments.items() if name in written]
         found += [value for value in tree_leaves(given) if isinstance(value, torch.Tensor)]
     return found
+
+
+def changed_unseen(ran: Sequence[Ran]) -> list[torch.Tensor]:
+    """The tensors that operators change although their schemas do not say so, which torch does not
+    count: statistics of batch norms in training."""
+    found: list[torch.Tensor] = []
+    for each in ran:
+        name, given = _traits(each.operator).name, each.arguments
+        trains = bool(given.get("training", given.get("train", True)))
+        if trains and "norm" in name and not _OTHER_NORMS.search(name):
+            found += [t for t in map(given.get, _STATISTICS) if isinstance(t, torch.Tensor)]
+    return found
+
+
+_STATISTICS = ("running_mean", "running_var")
+_OTHER_NORMS = re.compile("_(backward|functional|no_training|no_update)(?![a-z_])")
 
 
 def _is_written(argument: Any) -> bool:

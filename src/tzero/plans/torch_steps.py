@@ -134,10 +134,12 @@ class TorchSteps:
             given = tensors_of((*args, *kwargs.values()))
             if any(tensor.requires_grad for tensor in given):
                 cut = cut or f"autograd records {call.name}"
-        slots = [self._root(tensor) for tensor in torch_ops.changed(ran)]
-        writes = tuple(slot for slot in slots if slot is not None)
+        writes, unseen = map(self._roots, (torch_ops.changed(ran), torch_ops.changed_unseen(ran)))
         made_by = call.function, call.name, call.args, call.kwargs
-        return Call(*made_by, result, call.line, cut, writes)
+        return Call(*made_by, result, call.line, cut, writes, unseen)
+
+    def _roots(self, tensors: Sequence[torch.Tensor]) -> tuple[int, ...]:
+        return tuple(slot for each in tensors if (slot := self._root(each)) is not None)
 
     def _root(self, tensor: torch.Tensor) -> int | None:
         """The slot of a tensor, or of that which it is a view of."""
