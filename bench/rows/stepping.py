@@ -6,6 +6,7 @@ graph with static inputs, into which each call copies its token and position, an
 copies out. A sample is some steps and the wait for the last of them; that of `cuda.step.host` is
 what the host does alone. In `cuda.step.moved` each call has tokens, positions and caches at other
 addresses. Samples of `installed` begin with `tzero.install()` and end with `tzero.uninstall()`.
+`step.record` is the first call alone, of a small model on the CPU.
 """
 
 from __future__ import annotations
@@ -151,6 +152,35 @@ def _first() -> Case:
     return Case({"first": first}, check, calls=1, rounds=5)
 
 
+def _record() -> Case:
+    """The call that records a step of 16 small layers on the CPU, each time of another copy of the
+    model, and a step of a model that has run before."""
+    rounds = 11
+    decode: Any = importlib.import_module("examples.decode")
+    torch.manual_seed(0)
+    model, step = (kind(LAYERS).requires_grad_(False) for kind in (decode.Model, decode.Step))
+    step.load_state_dict(model.state_dict())
+    steps = [copy.deepcopy(step) for _ in range(rounds + 1)]
+    token, position = torch.zeros(1, 1, dtype=torch.long), torch.full((1,), 7)
+    given = token, position, model.caches(), model.caches()
+
+    def first() -> Any:
+        with torch.no_grad():
+            return steps.pop()(*given)
+
+    def plain() -> Any:
+        with torch.no_grad():
+            return model(*given)
+
+    def check() -> None:
+        recorded = steps[-1]
+        assert torch.equal(first(), plain())
+        with torch.no_grad():
+            assert recorded.forward.explain(*given).plan is not None
+
+    return Case({"first": first, "plain": plain}, check, calls=1, rounds=rounds)
+
+
 def _row(name: str, title: str, case: Callable[[], Case], **facts: Any) -> Row:
     facts = {"subject": "graph=True", "interpreted": False, "device": "cuda", **facts}
     return Row(name, title, case, **facts)
@@ -209,5 +239,15 @@ ROWS = (
         subject="first",
         baseline=None,
         target=Target("value", 0.118),
+    ),
+    _row(
+        "step.record",
+        "Recording a step of 16 small layers, over a plain step",
+        _record,
+        subject="first",
+        baseline="plain",
+        target=Target("ratio", 35),
+        device="cpu",
+        threads=1,
     ),
 )

@@ -355,6 +355,7 @@ def test_ids_are_the_ones_that_were_published() -> None:
             f"cuda.step.{what}"
             for what in ("plain", "hand", "moved", "host", "installed", "guards", "first")
         ),
+        "step.record",
     ]
     targets = {row.id: row.target.at_most for row in ROWS if row.target is not None}
     assert list(targets.values()) == [
@@ -388,6 +389,7 @@ def test_ids_are_the_ones_that_were_published() -> None:
         *(2e-6, 2.0),
         *[*[1 / 0.95, 1 / 0.85] * 3, 1 / 1.6] * 2,
         *(1 / 6, 1.15, 1.25, 1 / 1.8, 15e-6, 0.118),
+        35,
     ]
 
 

@@ -14,7 +14,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FunctionType
+from types import BuiltinFunctionType, FunctionType, MethodDescriptorType
 from typing import Any
 
 import torch
@@ -80,7 +80,12 @@ def is_higher_order(operator: Any) -> bool:
     >>> is_higher_order(torch.ops.aten.add.Tensor)
     False
     """
+    if type(operator) in _ORDINARY:  # `isinstance` asks the class in Python, as it is abstract
+        return False
     return isinstance(operator, HigherOrderOperator)
+
+
+_ORDINARY = (OpOverload, BuiltinFunctionType, MethodDescriptorType, FunctionType)
 
 
 def is_wrapped_launch(operator: Any) -> bool:

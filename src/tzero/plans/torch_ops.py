@@ -451,7 +451,8 @@ def is_custom(operator: Any) -> bool:
     >>> is_custom(torch.ops.aten.add.Tensor)
     False
     """
-    return isinstance(operator, OpOverload) and not _traits(operator).is_own
+    is_operator = type(operator) is OpOverload or isinstance(operator, OpOverload)
+    return is_operator and not _traits(operator).is_own
 
 
 def _is_foreign(operator: OpOverload) -> bool:

@@ -235,6 +235,13 @@ class Judge:
         self.followed.update([method.__code__])
         return True
 
+    def looks_at_result(self, function: Any) -> bool:
+        """Whether `returned` is to be told what a call of a function gave, if it reads no
+        attribute."""
+        if is_a(function, FunctionType):
+            return is_library(function)
+        return function is isinstance or function is issubclass or is_a(function, CACHED)
+
     def returned(
         self, callee: Callee, result: Any, ran_program: bool, pending: Pending | None
     ) -> None:

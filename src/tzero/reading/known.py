@@ -81,6 +81,7 @@ class Known:
         # What was found before in this call: the guards on it see whether that changes meanwhile.
         self._in_classes: dict[tuple[type, str, type | None], Any] = {}
         self._of_program: dict[type, bool] = {}
+        self._entered: set[type] = set()  # types of objects that are no constants
 
     def is_of_program(self, kind: type) -> bool:
         """`is_program_class`, which does not change during a call."""
@@ -104,8 +105,11 @@ class Known:
         if id(value) in self._objects:
             return
         kind = type(value)
-        if kind not in _NOT_PLAIN and is_plain(value):
-            return
+        if kind not in self._entered:
+            if kind not in _NOT_PLAIN and is_plain(value):
+                return
+            if kind is not slice:  # which may hold anything
+                self._entered.add(kind)
         if is_passing:
             self._passing.add(id(value))
         self._objects[id(value)] = value

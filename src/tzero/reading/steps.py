@@ -258,7 +258,8 @@ class Steps:
         pending = self.judge.call(callee)
         if is_a(callee.function, CACHED):
             self.cached = callee.function.__wrapped__
-        self._awaited[id(frame)] = Result(callee, self.frames, pending), self._after
+        if pending is not None or self.judge.looks_at_result(callee.function):
+            self._awaited[id(frame)] = Result(callee, self.frames, pending), self._after
 
     def refused(self, frame: FrameType, at: Instruction, values: Any) -> None:
         """Instructions that are not followed."""
