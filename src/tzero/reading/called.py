@@ -39,7 +39,7 @@ from tzero.reading.purity import impure, is_library
 from tzero.reading.special import Callee, apply, special_read
 from tzero.reading.world import Pending, World
 
-__all__ = ["Judge"]
+__all__ = ["Judge", "looks_at_result"]
 
 
 _READING = frozenset(
@@ -209,13 +209,6 @@ class Judge:
         if is_plain_call:
             self._reads_all(args, function.__name__)
         return is_plain_call
-
-    def looks_at_result(self, function: Any) -> bool:
-        """Whether `returned` is to be told what a call of a function gave, if it reads no
-        attribute."""
-        if is_a(function, FunctionType):
-            return is_library(function)
-        return function is isinstance or function is issubclass or is_a(function, CACHED)
 
     def returned(
         self, callee: Callee, result: Any, ran_program: bool, pending: Pending | None
@@ -434,6 +427,18 @@ class Judge:
         if isinstance(result, torch.Tensor):
             raise Unreplayable(f"{self._world.name(function)} has cached a tensor", "", 0)
         self._world.enter(result, f"the result of {self._world.name(function)}")
+
+
+def looks_at_result(function: Any) -> bool:
+    """Whether `Judge.returned` is to be told what a call of a function gave, if it reads no
+    attribute.
+
+    >>> looks_at_result(isinstance), looks_at_result(len)
+    (True, False)
+    """
+    if is_a(function, FunctionType):
+        return is_library(function)
+    return function is isinstance or function is issubclass or is_a(function, CACHED)
 
 
 def _is_key(key: Any, callee: Callee) -> bool:
