@@ -115,6 +115,7 @@ struct Traced {
     PyObject *function;
     int alone;
     int entered;
+    bool is_monitored;      // by `sys.monitoring`, not by a trace function
     PyThreadState *thread;  // that has entered it
     int untraced;           // how many blocks that are not traced are around it
 };
@@ -146,8 +147,9 @@ PyObject *traced_enter(PyObject *self, PyObject *) {
     }
     if (block->alone != 0 && traced_anywhere > traced_here) Py_RETURN_FALSE;
     const State &state = *state_of(PyType_GetModule(Py_TYPE(self)));
-    if (begin_block(state) < 0) return nullptr;
     const bool follows = is_follower(state, block->function);
+    if (follows && is_monitored()) Py_RETURN_FALSE;  // there is one follower at a time
+    if (begin_block(state) < 0) return nullptr;
     if (!(follows ? follow_frames(block->function) : set_trace(block->function))) {
         PyObject *type = nullptr, *value = nullptr, *trace = nullptr;
         PyErr_Fetch(&type, &value, &trace);
@@ -155,6 +157,7 @@ PyObject *traced_enter(PyObject *self, PyObject *) {
         PyErr_Restore(type, value, trace);
         return nullptr;
     }
+    block->is_monitored = follows && is_monitored();
     block->thread = PyThreadState_Get();
     block->untraced = block->thread->tracing;
     block->entered = 1;
@@ -166,7 +169,7 @@ PyObject *traced_exit(PyObject *self, PyObject *) {
     if (block->entered == 0) Py_RETURN_NONE;
     block->entered = 0;
     while (block->thread->tracing > block->untraced) PyThreadState_LeaveTracing(block->thread);
-    const bool unset = is_monitored() ? end_monitoring() == 0 : set_trace(Py_None);
+    const bool unset = block->is_monitored ? end_monitoring() == 0 : set_trace(Py_None);
     PyObject *type = nullptr, *value = nullptr, *trace = nullptr;
     PyErr_Fetch(&type, &value, &trace);
     const bool ended = end_block(*state_of(PyType_GetModule(Py_TYPE(self)))) == 0;

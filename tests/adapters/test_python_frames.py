@@ -360,6 +360,22 @@ def test_only_the_code_that_is_followed_shows_its_instructions() -> None:
 
 
 @by_monitoring
+def test_blocks_in_one_that_is_followed_leave_it_followed() -> None:
+    block, began = followed(count)
+    inner, nothing = followed(count)
+    with block:
+        with python_frames.traced(lambda *_: None):
+            pass
+        assert sys.gettrace() is None
+        with inner as is_followed:
+            assert not is_followed
+            count()
+        assert "tzero" in tools()
+    assert len(began) == 1 and not nothing
+    assert tools() == [None] * 6
+
+
+@by_monitoring
 def test_a_call_is_followed_although_other_tools_leave_no_number() -> None:
     monitoring: Any = sys.monitoring  # type: ignore[attr-defined, unused-ignore]
     for tool in (3, 4):

@@ -50,23 +50,7 @@ from tzero.plans.plan import (
 )
 from tzero.plans.sized_description import SizesDescription
 from tzero.plans.wrapper import filling, wanted
-from tzero.reading.guards import (
-    Absent,
-    Bases,
-    Check,
-    Code,
-    Equal,
-    Files,
-    Guard,
-    Item,
-    Items,
-    Kept,
-    OfClass,
-    OwnDict,
-    Result,
-    Same,
-    Setting,
-)
+from tzero.reading import guards
 
 __all__ = ["PlanDescription", "describe", "python_functions"]
 
@@ -74,20 +58,20 @@ _IN_C = (BuiltinFunctionType, MethodDescriptorType, MethodWrapperType, WrapperDe
 
 # As in `_native.GUARD_KINDS`.
 _GUARD_KINDS: dict[type, str] = {
-    Same: "same",
-    Equal: "equal",
-    Check: "check",
-    Absent: "absent",
-    Code: "code",
-    OfClass: "of_class",
-    OwnDict: "own_dict",
-    Bases: "bases",
-    Items: "items",
-    Item: "item",
-    Result: "result",
-    Kept: "kept",
-    Files: "files",
-    Setting: "setting",
+    guards.Same: "same",
+    guards.Equal: "equal",
+    guards.Check: "check",
+    guards.Absent: "absent",
+    guards.Code: "code",
+    guards.OfClass: "of_class",
+    guards.OwnDict: "own_dict",
+    guards.Bases: "bases",
+    guards.Items: "items",
+    guards.Item: "item",
+    guards.Result: "result",
+    guards.Kept: "kept",
+    guards.Files: "files",
+    guards.Setting: "setting",
 }
 
 
@@ -302,7 +286,7 @@ class _Describer:
 
     def description(self) -> PlanDescription | None:
         plan = self.plan
-        guards = tuple(self._guard(each) for each in plan.guards)
+        watched = tuple(self._guard(each) for each in plan.guards)
         slots = tuple(map(self._slot, plan.slots))
         steps: list[StepDescription] = []
         parts = {part.first: part for part in plan.parts if self.captures is not None}
@@ -319,7 +303,7 @@ class _Describer:
         sizes = describe_sizes(self.native, (plan, *self.variants), self._launch)
         functions = tuple(self.functions)
         result = self._value(plan.result)
-        return PlanDescription(plan, guards, slots, functions, tuple(steps), result, sizes)
+        return PlanDescription(plan, watched, slots, functions, tuple(steps), result, sizes)
 
     def _part(self, part: Part, before: Sequence[int]) -> PartDescription:
         assert self.captures is not None
@@ -328,12 +312,12 @@ class _Describer:
         of = self.captures(self.plan, part), _cuda_device(some), tuple(outputs)
         return described_part(part, before, *of, self.counts)
 
-    def _guard(self, guard: Guard) -> GuardDescription:
+    def _guard(self, guard: guards.Guard) -> GuardDescription:
         where = guard.where
         if type(where) is not dict and not isinstance(where, CellType):
             raise NotNative(f"{guard.text} is in a {type(where).__name__}")
         kind = self.native.GUARD_KINDS[_GUARD_KINDS[type(guard)]]
-        check = guard.check if isinstance(guard, Check) else None
+        check = guard.check if isinstance(guard, guards.Check) else None
         return GuardDescription(where, guard.name, guard.value, kind, check)
 
     def _slot(self, slot: Slot) -> SlotDescription:

@@ -41,7 +41,7 @@ from tzero.reading.purity import impure, is_library
 from tzero.reading.special import Callee, apply, special_read
 from tzero.reading.world import Pending, World
 
-__all__ = ["Judge"]
+__all__ = ["Judge", "looks_at_result"]
 
 
 _READING = frozenset(
@@ -108,9 +108,9 @@ class Judge:
 
     def entered(self, manager: Any) -> None:
         """A `with` block begins. A lock is as it was when the block ends; the device is the current
-        one (see `_cuda_device`)."""
+        one (see `_check_device`)."""
         if not isinstance(manager, (*_LOCKS, torch.cuda.device)):
-            self._check_pure(type(manager))
+            _check_pure(type(manager))
 
     def subscripted(self, value: Any) -> None:
         """A kernel is given its grid: heuristics and hooks around it run in the launch."""
@@ -235,13 +235,6 @@ class Judge:
         self.followed.update([method.__code__])
         return True
 
-    def looks_at_result(self, function: Any) -> bool:
-        """Whether `returned` is to be told what a call of a function gave, if it reads no
-        attribute."""
-        if is_a(function, FunctionType):
-            return is_library(function)
-        return function is isinstance or function is issubclass or is_a(function, CACHED)
-
     def returned(
         self, callee: Callee, result: Any, ran_program: bool, pending: Pending | None
     ) -> None:
@@ -303,13 +296,6 @@ class Judge:
 
     # -- kinds of callables --------------------------------------------------------------------
 
-    def _check_pure(self, function: Any) -> None:
-        name = impure(function)
-        if name:
-            raise Unreplayable(
-                f"it uses {name}, which has side effects or is nondeterministic", "", 0
-            )
-
     def _class(self, kind: type, callee: Callee) -> None:
         if is_program_class(kind):
             self._methods(kind, "__new__", "__init__", "__post_init__")
@@ -321,21 +307,13 @@ class Judge:
                 self._methods(type(kind), "__call__")
             return
         if kind is torch.cuda.device:
-            self._cuda_device(callee.args[0])
+            _check_device(callee.args[0])
             return
-        self._check_pure(kind)
+        _check_pure(kind)
         if kind in _ITERATING:
             self._iterates(callee.args)
         elif kind not in _TYPE_ONLY:
             self._reads_all(callee.args, kind.__name__)
-
-    def _cuda_device(self, device: Any) -> None:
-        """``torch.cuda.device``: nothing if that is the current one, which each launch checks."""
-        index = device if type(device) is int else getattr(device, "index", None)
-        if index not in (None, -1, torch.cuda.current_device()):
-            raise Unreplayable(
-                f"it launches on another device than the current one: {device}", "", 0
-            )
 
     def _builtin(self, function: Any, callee: Callee) -> None:
         owner = function.__self__
@@ -345,8 +323,8 @@ class Judge:
             self._method(owner, function, callee.args)
             return
         if is_a(owner, type):
-            self._check_pure(owner)
-        self._check_pure(function)
+            _check_pure(owner)
+        _check_pure(function)
         if not is_library(owner if is_a(owner, type) else function):
             raise Unreplayable(f"it calls {function.__name__}, which is not in Python", "", 0)
         if function in _ITERATING:
@@ -387,14 +365,14 @@ class Judge:
                 of = self._world.name(owner)
                 raise Unreplayable(f"it calls {of}.{name}, which may change it", "", 0)
             self._world.contents(owner, deep=True)
-        self._check_pure(function)
+        _check_pure(function)
         stores = name in _STORING and self.is_new(owner)
         if stores and (is_a(owner, CONTAINERS) or name == "__setattr__"):
             args = args[: _STORING[name]]
         self._reads_all(args, name)
 
     def _library(self, function: FunctionType, callee: Callee) -> None:
-        self._check_pure(function)
+        _check_pure(function)
         if "_torchdynamo_orig_callable" in vars(function) and not getattr(
             function, "_torchdynamo_disable", False
         ):
@@ -418,7 +396,7 @@ class Judge:
             if type(value) in _HOLD_NOTHING:
                 continue
             if is_a(value, types.BuiltinFunctionType):  # it may be called
-                self._check_pure(value)
+                _check_pure(value)
             elif is_a(value, CONTAINERS) or not self._world.has(value):
                 self._world.contents(value, deep=True, state=state)
             elif self._world.has(value) and has_state(value):
@@ -481,10 +459,35 @@ class Judge:
         self._world.enter(result, f"the result of {self._world.name(function)}")
 
 
+def _check_pure(function: Any) -> None:
+    name = impure(function)
+    if name:
+        raise Unreplayable(f"it uses {name}, which has side effects or is nondeterministic", "", 0)
+
+
+def _check_device(device: Any) -> None:
+    """``torch.cuda.device``: nothing if that is the current one, which each launch checks."""
+    index = device if type(device) is int else getattr(device, "index", None)
+    if index not in (None, -1, torch.cuda.current_device()):
+        raise Unreplayable(f"it launches on another device than the current one: {device}", "", 0)
+
+
 def _is_dict_get(function: Any, owner: Any) -> bool:
     """Whether a method is `dict.get`, also as ``super().get`` of a class that is derived from
     dict."""
     return is_a(owner, dict) and function in (dict.get, dict.get.__get__(owner))
+
+
+def looks_at_result(function: Any) -> bool:
+    """Whether `Judge.returned` is to be told what a call of a function gave, if it reads no
+    attribute.
+
+    >>> looks_at_result(isinstance), looks_at_result(len)
+    (True, False)
+    """
+    if is_a(function, FunctionType):
+        return is_library(function)
+    return function is isinstance or function is issubclass or is_a(function, CACHED)
 
 
 def _is_key(key: Any, callee: Callee) -> bool:

@@ -29,7 +29,7 @@ from tzero.adapters.python_frames import (
 from tzero.adapters.triton_launch import JITFunction
 from tzero.reading.attributes import INTROSPECTION, own_dict
 from tzero.reading.bytecode import implied
-from tzero.reading.called import Judge
+from tzero.reading.called import Judge, looks_at_result
 from tzero.reading.findings import Unreplayable
 from tzero.reading.imports import read_import
 from tzero.reading.instructions import is_second_half
@@ -258,7 +258,7 @@ class Steps:
         pending = self.judge.call(callee)
         if is_a(callee.function, CACHED):
             self.cached = callee.function.__wrapped__
-        if pending is not None or self.judge.looks_at_result(callee.function):
+        if pending is not None or looks_at_result(callee.function):
             self._awaited[id(frame)] = Result(callee, self.frames, pending), self._after
 
     def refused(self, frame: FrameType, at: Instruction, values: Any) -> None:
