@@ -69,6 +69,7 @@ class Reader {
             return reading == Reading::done ? noted(read) : reading;
         }
         if (depth > most_depth || !has_room(0, 1)) return Reading::not_ours;
+        facts_.is_nested = true;
         facts_.note(Kind::group, static_cast<uint64_t>(PyTuple_GET_SIZE(value)));
         for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(value); ++k) {
             const Reading reading = option(PyTuple_GET_ITEM(value, k), depth + 1);
