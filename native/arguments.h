@@ -38,6 +38,7 @@ enum class Kind : uint32_t {
     tensor, integer, boolean, floating, none,
     constant_integer, constant_boolean, constant_floating, constant_none, constant_object,
     group, descriptor,  // in keys only: of what holds others, its number of items or its rank
+    lookalike,          // likewise: the dtype of an object that Triton takes for a pointer
 };
 
 // One argument: `kind` and `bits` are its two words in the key. A constant that 64 bits cannot hold

@@ -139,14 +139,17 @@ bool is_beside(const Spec &spec, const Argument &tensor) {
 }
 
 // Writes the arguments into the block of parameters; false if Triton must read one.
-bool pack_given(const State &state, const Spec &spec, PyObject *const *args, char *block) {
+bool pack_given(State &state, const Spec &spec, PyObject *const *args, char *block) {
     Parameter parameter;
     parameter.specialize = false;
     for (const Move &move : spec.moves) {
         Argument argument;
-        if (read_argument(state.tensors, parameter, args[move.index], &argument) != Reading::done) {
-            return false;
+        PyObject *value = args[move.index], *dtype = nullptr;
+        Reading reading = read_argument(state.tensors, parameter, value, &argument);
+        if (reading == Reading::not_ours) {
+            reading = read_lookalike(state, parameter, value, &argument, &dtype);
         }
+        if (reading != Reading::done) return false;
         if (argument.kind == Kind::tensor && !is_beside(spec, argument)) return false;
         if (!put_one(block + move.offset, move.type, argument)) return false;
     }

@@ -16,7 +16,7 @@ struct Facts {
     size_t count = 0;      // of arguments
     size_t word_count = 0;
     size_t constant_count = 0;
-    bool is_nested = false;   // an argument holds others
+    bool is_nested = false;   // an argument or option holds others, or is a tuple that holds none
     bool runs_python = false;  // hashing and comparing the constants may
 
     void note(Kind kind, uint64_t bits) {

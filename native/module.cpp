@@ -69,21 +69,23 @@ PyObject *configure(PyObject *module, PyObject *args, PyObject *kwargs) {
         "tensor", "parameter", "exchange_api", "knobs", "more_knobs", "hook_chain", "runtime_knobs",
         "driver", "driver_slot", "events", "observers", "watched", "log_cache", "debug_level",
         "get_num_threads", "launch_failed", "cuda_driver", "constexpr", "current", "const_expr",
-        "callable", "descriptor", "size", "subscripts", "partial", "handle", nullptr};
+        "callable", "descriptor", "size", "subscripts", "partial", "lookalike", "dtype", "device",
+        "handle", nullptr};
     PyObject *tensor, *parameter, *capsule, *knobs, *more_knobs, *hook_chain, *runtime_knobs;
     PyObject *driver, *driver_slot, *events, *observers, *watched, *log_cache, *debug_level;
     PyObject *get_num_threads, *launch_failed, *cuda_driver, *constexpr_type, *current,
-        *const_expr, *callable, *descriptor, *size, *subscripts, *partial;
+        *const_expr, *callable, *descriptor, *size, *subscripts, *partial, *lookalike,
+        *dtype, *device;
     Py_ssize_t handle = -1;
     if (!PyArg_ParseTupleAndKeywords(
-            args, kwargs, "$O!O!OO!O!OOOUO!UOO!O!OOO!O!OO!O!OO!OO!n:configure", const_cast<char **>(keywords),
+            args, kwargs, "$O!O!OO!O!OOOUO!UOO!O!OOO!O!OO!O!OO!OO!OO!O!n:configure", const_cast<char **>(keywords),
             &PyType_Type, &tensor, &PyType_Type, &parameter, &capsule, &PyDict_Type, &knobs,
             &PyTuple_Type, &more_knobs, &hook_chain, &runtime_knobs, &driver, &driver_slot,
             &PyDict_Type, &events, &observers, &watched, &PyDict_Type, &log_cache, &PyLong_Type,
             &debug_level, &get_num_threads, &launch_failed, &PyType_Type, &cuda_driver,
             &PyType_Type, &constexpr_type, &current, &PyType_Type, &const_expr,
             &PyType_Type, &callable, &descriptor, &PyType_Type, &size, &subscripts, &PyType_Type,
-            &partial, &handle)) {
+            &partial, &lookalike, &PyType_Type, &dtype, &PyType_Type, &device, &handle)) {
         return nullptr;
     }
     State *state = state_of(module);
@@ -118,6 +120,9 @@ PyObject *configure(PyObject *module, PyObject *args, PyObject *kwargs) {
     state->torch_size = Ref::borrow(size);
     state->subscripts.find = Ref::borrow(subscripts);
     state->subscripts.partial_type = Ref::borrow(partial);
+    state->lookalikes.find = Ref::borrow(lookalike);
+    state->lookalikes.dtype_type = Ref::borrow(dtype);
+    state->lookalikes.device_type = Ref::borrow(device);
     state->leaf_types.constant = reinterpret_cast<PyTypeObject *>(const_expr);
     forget_versions(*state);
     state->configured = true;
@@ -455,7 +460,9 @@ template <typename Visitor> int each_reference(State &state, Visitor visit) {
                       &state.get_num_threads, &state.launch_failed, &state.cuda_driver,
                       &state.constexpr_type, &state.const_expr, &state.jit_callable,
                       &state.descriptor, &state.torch_size, &state.subscripts.find,
-                      &state.subscripts.partial_type, &state.dtype_type,
+                      &state.subscripts.partial_type, &state.lookalikes.find,
+                      &state.lookalikes.dtype_type, &state.lookalikes.device_type,
+                      &state.dtype_type,
                       &state.layout_type, &state.memory_format_type, &state.device_type,
                       &state.size_type, &state.measure, &state.settings,
                       &state.plain_settings, &state.runtime.object, &state.runtime.debug,
@@ -507,7 +514,8 @@ PyMethodDef methods[] = {
      PyDoc_STR("configure($module, /, *, tensor, parameter, exchange_api, knobs, more_knobs, "
                "hook_chain, runtime_knobs, driver, driver_slot, events, observers, watched, "
                "log_cache, debug_level, get_num_threads, launch_failed, cuda_driver, constexpr, "
-               "current, const_expr, callable, descriptor, size, subscripts, partial, handle)\n--\n\nSet the objects of torch, Triton and tzero that launches read.")},
+               "current, const_expr, callable, descriptor, size, subscripts, partial, lookalike, dtype, device, "
+               "handle)\n--\n\nSet the objects of torch, Triton and tzero that launches read.")},
     {"open_cuda", open_cuda, METH_NOARGS,
      PyDoc_STR("open_cuda($module, /)\n--\n\nOpen CUDA's driver; False if it is not there.")},
     {"open_torch", open_torch, METH_NOARGS,

@@ -1,4 +1,5 @@
-// Arguments that hold others: tuples and named tuples, nested too, and tensor descriptors.
+// Arguments that hold others: tuples and named tuples, nested too, and tensor descriptors. Objects
+// that Triton takes for pointers are read here, too.
 //
 //     k[grid](x, (n, (y, 2.0)), descriptor)
 //       arguments  x   n   y   2.0   base, sizes, strides, padding
@@ -69,6 +70,7 @@ class Reader {
             return reading == Reading::done ? noted(read) : reading;
         }
         if (depth > most_depth || !has_room(0, 1)) return Reading::not_ours;
+        facts_.is_nested = true;
         facts_.note(Kind::group, static_cast<uint64_t>(PyTuple_GET_SIZE(value)));
         for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(value); ++k) {
             const Reading reading = option(PyTuple_GET_ITEM(value, k), depth + 1);
@@ -86,7 +88,8 @@ class Reader {
         if (kind == state_.descriptor.get()) return descriptor(value);
         // Triton compiles these in.
         if (kind == state_.constexpr_type.get() || is_callable(type)) return one(value, constant_);
-        return one(value, parameter);
+        const Reading reading = one(value, parameter);
+        return reading == Reading::not_ours ? lookalike(value, parameter) : reading;
     }
 
   private:
@@ -113,6 +116,21 @@ class Reader {
         const Reading reading = read_argument(state_.tensors, parameter, value, &argument);
         if (reading != Reading::done) return reading;
         ++facts_.count;
+        return noted(argument);
+    }
+
+    // The addresses of objects are read again before the launch, as Triton does.
+    Reading lookalike(PyObject *value, const Parameter &parameter) {
+        if (!has_room(1, 2)) return Reading::not_ours;
+        Argument &argument = facts_.arguments[facts_.count];
+        PyObject *dtype = nullptr;
+        const Reading reading = read_lookalike(state_, parameter, value, &argument, &dtype);
+        if (reading != Reading::done) return reading;
+        ++facts_.count;
+        if (dtype != nullptr) {
+            facts_.is_nested = facts_.runs_python = true;
+            if (!off(Guard::dtype)) facts_.note(Kind::lookalike, reinterpret_cast<uintptr_t>(dtype));
+        }
         return noted(argument);
     }
 

@@ -99,7 +99,7 @@ PyObject *run_call(PyObject *object, PyObject *const *args, size_t nargsf, PyObj
     auto *launchable = reinterpret_cast<Launchable *>(beside.get());
     if (read_attributes(*self->state, kernel, dict.get(), launchable) < 0) return nullptr;
     Kernel &known = *launchable->kernel;
-    ++known.launches;
+    const uint64_t launches = ++known.launches;
     const bool is_hopeless = known.misses > most_misses && 2 * known.misses > known.launches;
     if (is_hopeless && leave(*launchable, "most of its launches need another binary") < 0) {
         return nullptr;
@@ -111,7 +111,8 @@ PyObject *run_call(PyObject *object, PyObject *const *args, size_t nargsf, PyObj
     const Stopwatch watch(known);
     Ref plain = Ref::borrow(self->plain);
     Ref result = Ref::steal(run_launchable(launchable, args + 1, count - 1, names, plain.get()));
-    if (result && known.misses == misses) watch.stop(known);  // compiling is not launching
+    const bool is_launch = known.misses == misses && known.launches >= launches;
+    if (result && is_launch) watch.stop(known);  // compiling is not launching
     return result.release();
 }
 

@@ -80,6 +80,7 @@ int intern_all(Names &names) {
         {&names.packed_metadata, "packed_metadata"},
         {&names.get, "get"},
         {&names.data_ptr, "data_ptr"},
+        {&names.device, "device"},
         {&names.name, "name"},
         {&names.function_name, "__name__"},
         {&names.enter, "__enter__"},

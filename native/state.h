@@ -9,6 +9,7 @@
 #include "cuda.h"
 #include "hot.h"
 #include "leaves.h"
+#include "lookalikes.h"
 #include "memory.h"
 #include "profilers.h"
 #include "subscripts.h"
@@ -29,7 +30,7 @@ struct Names {
     Ref configs, arg_names, keys, cache, fn, values, nargs, best_config, run, grid, warmup, dtype;
     Ref kwargs, pre_hook, all_kwargs;
     Ref base, shape, strides, block_shape, padding, round_f32_to_tf32;
-    Ref bound_run, function, launch_metadata, module, packed_metadata, get, data_ptr;
+    Ref bound_run, function, launch_metadata, module, packed_metadata, get, data_ptr, device;
     Ref graphs, graphs_after, graphs_kept, graphs_memory, kernel;
     Ref proton_flags, flags, profiling_on, profiler_enabled;
     Ref name, function_name, enter, exit, timestamps, func, args;
@@ -97,6 +98,7 @@ struct State {
     cuda::Driver cuda;
     cuda::Memory memory;
     Subscripts subscripts;
+    Lookalikes lookalikes;
     std::shared_ptr<GraphOrder> orders[most_graph_devices];  // of CUDA graphs, by device
 
     // Set by configure_plans().

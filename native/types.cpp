@@ -328,6 +328,7 @@ PyObject *run_launchable(Launchable *self, PyObject *const *args, Py_ssize_t nar
     }
     if (warmup || call.grid.object == nullptr) {
         if (plain != nullptr) {
+            --kernel->launches;  // this is none
             return PyObject_Vectorcall(plain, args - 1, static_cast<size_t>(nargs) + 1, names);
         }
         Ref method = Ref::steal(PyObject_GetAttr(reinterpret_cast<PyObject *>(self),

@@ -61,6 +61,9 @@ def configure(
     size: type,
     subscripts: object,
     partial: type,
+    lookalike: object,
+    dtype: type,
+    device: type,
     handle: int,
 ) -> None: ...
 def open_cuda() -> bool: ...

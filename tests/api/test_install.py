@@ -407,14 +407,14 @@ def test_why_triton_launches_is_an_event(installed: None) -> None:
     kernel, reasons = plain(), []
     launch(kernel)
 
-    class Odd(torch.Tensor):
+    class Odd(int):
         pass
 
-    x, out = torch.ones(8, device=DEVICE).as_subclass(Odd), torch.zeros(8, device=DEVICE)
+    x, out = torch.ones(8, device=DEVICE), torch.zeros(8, device=DEVICE)
     with observe(lambda event: reasons.append(event.reason)):
-        kernel[(1,)](x, x, out, 8, BLOCK=8)
+        kernel[(1,)](x, x, out, Odd(8), BLOCK=8)
     for _ in range(2):
-        kernel[(1,)](x, x, out, 8, BLOCK=8)
+        kernel[(1,)](x, x, out, Odd(8), BLOCK=8)
     left = counted(kernel).left
     why = next(filter(None, left))
     assert left == {"": 1, why: 2}  # the first launch was observed

@@ -104,3 +104,24 @@ def test_launches_of_a_binary_that_is_not_native_have_its_reason() -> None:
     why = "its parameters are not those that Triton binds arguments to"
     assert found.reasons == {"the first launch with a binary": 2, why: 99}
     assert found.native == 0
+
+
+def test_what_launches_nothing_is_not_counted() -> None:
+    can_launch(2)
+    kernel = triton.jit(_put)
+    tzero.install()
+    try:
+        for value in range(40):  # one launch in 32 is timed
+            kernel.warmup(torch.float32, value, grid=(1,))
+        assert not [each for each in _counted(kernel) if each.launches]
+        kernel[(1,)](torch.zeros(1, device=DEVICE), 7)
+        (found,) = _counted(kernel)
+    finally:
+        tzero.uninstall()
+    assert (found.launches, found.native, found.microseconds) == (1, 0, None)
+
+
+def _counted(kernel: Any) -> list[Any]:
+    from tzero.launches import beside  # here, because it needs the native extension
+
+    return [each for each in beside.launched() if each.kernel is kernel]

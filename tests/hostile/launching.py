@@ -13,6 +13,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import random
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -32,6 +33,7 @@ from tzero.launches import beside
 __all__ = ["Counts", "run_seed"]
 
 STEPS = 40
+OPTIONS = ("num_warps", "num_stages", "debug", "extern_libs")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 FACTOR = tl.constexpr(3)
@@ -41,6 +43,24 @@ def scale(x, out, n, by, BLOCK: tl.constexpr, PLUS: tl.constexpr = 0):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = at < n
     tl.store(out + at, tl.load(x + at, mask=inside) * by * FACTOR + PLUS, mask=inside)
+
+
+class Buffer:
+    """No tensor, but what Triton takes for one."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor, self.dtype, self.device = tensor, tensor.dtype, tensor.device
+
+    def data_ptr(self) -> int:
+        return self.tensor.data_ptr()
+
+
+class Marked(torch.Tensor):
+    """A subclass that changes nothing."""
+
+
+def as_marked(tensor: torch.Tensor) -> Any:
+    return tensor.as_subclass(Marked)
 
 
 class Own(Autotuner):
@@ -147,9 +167,10 @@ class World:
         whole = torch.arange(1000, device=DEVICE).to(dtype)  # whatever is given for `n`, it fits
         start = chance.choice((0, 0, 0, 1, 4))
         x, out = whole[start:], torch.zeros(1000, dtype=dtype, device=DEVICE)
-        drawn = chance.choice((1, 2, 2, 16, 2.5))
+        drawn = chance.choice((1, 2, 2, 16, 2.5, np.float64(2.5), True, -(2**40), 2**63))
         by = drawn if by is None else by
-        given: dict[str, Any] = {"x": x, "out": out, "n": n, "by": by}
+        wrap = chance.choice((*[torch.Tensor.detach] * 8, Buffer, as_marked))
+        given: dict[str, Any] = {"x": wrap(x), "out": out, "n": n, "by": by}
         if not has_block(kernel):
             given["BLOCK"] = chance.choice((32, 64))
         if chance.random() < 0.2:
@@ -158,15 +179,15 @@ class World:
         if self.disturb(given):
             positional = 0  # no argument takes the place of another
         args, named = list(given.values())[:positional], dict(list(given.items())[positional:])
-        if chance.random() < 0.1:
-            chosen = chance.choice(("num_warps", "num_stages", "debug", "grid", "colour", "n"))
-            named[chosen] = chance.choice((2, 4, None))
+        if chance.random() < 0.15:
+            chosen = chance.choice((*OPTIONS, "grid", "colour", "n"))
+            named[chosen] = () if chosen == "extern_libs" else chance.choice((2, 4, None))
         grid = self.grid(n)
         told = [*map(brief, args), *(f"{name}={brief(value)}" for name, value in named.items())]
         self.steps.append(f"launch {self.kernels.index(kernel)}[{brief(grid)}]({', '.join(told)})")
         self.launches += 1
         try:
-            made = kernel[grid](*args, **named)
+            made = self.made_by(kernel, grid, args, named)
         except Exception as error:
             self.failed += 1
             self.see(type(error).__name__, str(error))
@@ -178,6 +199,26 @@ class World:
             if isinstance(each, Autotuner):
                 self.see([(key, str(config)) for key, config in each.cache.items()])
                 self.see(str(each.best_config), each.nargs)
+
+    def made_by(self, kernel: Any, grid: Any, args: list[Any], named: dict[str, Any]) -> Any:
+        """Launch in one of the ways that there are."""
+        way = self.chance.randrange(16)
+        if way == 0:
+            return kernel.run(*args, grid=grid, warmup=False, **named)
+        if way == 1:
+            return kernel.run(*args, **named, warmup=self.chance.random() < 0.5, grid=grid)
+        if way == 2:
+            launcher = kernel[grid]
+            launcher(*args, **named)
+            return launcher(*args, **named)
+        if way == 3 and isinstance(kernel, triton.JITFunction):
+            made = kernel[grid](*args, **named)
+            names = [each.name for each in kernel.params]
+            defaults = {each.name: each.default for each in kernel.params}
+            given = {**defaults, **dict(zip(names, args, strict=False)), **named}
+            made[(2, 1, 1)](*(given[name] for name in names))
+            return made
+        return kernel[grid](*args, **named)
 
     def disturb(self, given: dict[str, Any]) -> bool:
         """Give something else for an argument, or nothing, rarely."""
@@ -235,6 +276,8 @@ def brief(value: Any) -> str:
     """A value in a few words."""
     if isinstance(value, torch.Tensor):
         return f"{value.dtype}{list(value.shape)} + {value.storage_offset()}"
+    if isinstance(value, Buffer):
+        return "a buffer"
     return "a function" if callable(value) else repr(value)
 
 
@@ -308,6 +351,48 @@ def a_flag(world: World, kernel: Any) -> None:
 @change()
 def a_knob(world: World, kernel: Any) -> None:
     knobs.runtime.debug = world.chance.random() < 0.3
+
+
+@change()
+def a_knob_of_the_compiler(world: World, kernel: Any) -> None:
+    with knobs.compilation.scope():
+        knobs.compilation.instrumentation_mode = world.chance.choice(("", "none"))
+        world.launch(kernel)
+    world.launch(kernel)
+
+
+@change()
+def a_hook_that_raises(world: World, kernel: Any) -> None:
+    def hook(metadata: Any) -> None:
+        raise ValueError("the hook")
+
+    chain = getattr(knobs.runtime, world.chance.choice(("launch_enter_hook", "launch_exit_hook")))
+    chain.add(hook)
+    world.launch(kernel)
+    chain.remove(hook)
+    world.launch(kernel)
+
+
+@change()
+def launches_of_a_thread(world: World, kernel: Any) -> None:
+    thread = threading.Thread(target=lambda: [world.launch(kernel) for _ in range(2)])
+    thread.start()
+    thread.join()
+
+
+@change()
+def a_profiler(world: World, kernel: Any) -> None:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
+        world.launch(kernel)
+
+
+@change()
+def a_new_installation(world: World, kernel: Any) -> None:
+    """Nothing to a world without one."""
+    packages = tzero.installed().packages
+    if packages is not None:
+        tzero.uninstall()
+        tzero.install(*packages)
 
 
 @change()

@@ -273,7 +273,7 @@ class Pointer:
     """No tensor, but what Triton takes for one."""
 
     def __init__(self, tensor, dtype=None):
-        self.tensor = tensor
+        self.tensor, self.device = tensor, tensor.device
         self.dtype = dtype or tensor.dtype
 
     def data_ptr(self):
@@ -349,9 +349,9 @@ def an_object_with_a_pointer_and_a_dtype_is_a_tensor_to_triton(make, device):
     assert not assumes_16(double[GRID](Pointer(x[1:]), 8), 0)
     assert x.tolist() == [3.0] + [6.0] * 8
     bits = x.view(torch.int32)
-    bits.fill_(21)
+    bits.fill_(3 << 23)  # twice the float is another number than twice the integer
     double[GRID](Pointer(x, torch.int32), 8)
-    assert bits.tolist() == [42] * 8 + [21]
+    assert bits.tolist() == [6 << 23] * 8 + [3 << 23]
 
 
 @row()

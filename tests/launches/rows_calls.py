@@ -193,6 +193,19 @@ def options_may_come_and_go(make, device):
 
 
 @row()
+def options_that_are_tuples_are_taken_with_and_without_items(make, device):
+    double = make(kernels.double)
+    x = torch.ones(8, device=device)
+    empty = warm(double, lambda: double[GRID](x, 8, extern_libs=()))
+    for options in ({"extern_libs": ()}, {}, {"extern_libs": (), "num_warps": 2}):
+        for _ in range(2):
+            x.fill_(3.0)
+            binary = double[GRID](x, 8, **options)
+            assert x.tolist() == [6.0] * 8
+            assert (binary is empty) == (options == {"extern_libs": ()})
+
+
+@row()
 def true_is_not_the_option_one(make, device):
     double = make(kernels.double)
     x = torch.ones(8, device=device)

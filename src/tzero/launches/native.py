@@ -26,6 +26,7 @@ from tzero.adapters import torch_profilers, triton_cuda, triton_launch
 from tzero.adapters.torch_layout import handle_offset, in_a_new_thread
 from tzero.adapters.torch_modes import untraced
 from tzero.adapters.triton_launch import driver
+from tzero.adapters.triton_lookalikes import lookalike
 from tzero.arguments.extract import ConstExpr
 from tzero.cpu.launcher import Launcher
 from tzero.cpu.triton_compat import parameters
@@ -184,6 +185,9 @@ def configure(native: ModuleType) -> None:
         size=torch.Size,
         subscripts=subscripts,
         partial=functools.partial,
+        lookalike=lookalike,
+        dtype=torch.dtype,
+        device=torch.device,
         handle=handle_offset(),
     )
     graphs.configure(native)
