@@ -34,8 +34,8 @@ TRIP = 0.0005
 SPREAD = 0.5
 """Seconds within which the nodes start."""
 MORE = {"c10d": (2, 1), "redis": (0, 0)}
-"""Requests before that for the bytes, when an entry is fetched and when it is sent: c10d stores have
-a head and chunks, whose presence is checked first."""
+"""Requests besides that for the bytes, when an entry is fetched and when it is sent: c10d stores
+have a head and chunks, whose presence is checked first."""
 
 
 @dataclass(frozen=True, slots=True)

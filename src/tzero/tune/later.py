@@ -150,13 +150,14 @@ class Later:
         if bound is None:
             return
         gain = _gain(outcomes.get(near.variant), outcomes.get(choice.variant))
-        times = "" if gain is None else f", {gain:.2f} times as fast"
-        where = f"for {self._facts.arguments}"
-        if gain is not None and gain <= 1 and not self._searching.is_agreed(self._facts):
-            # In a fleet all use the same; elsewhere nothing is recorded anew for no gain.
-            kept = f"{near.variant!r} is as fast as {choice.variant!r}"
-            seconds = outcomes[near.variant].median
-            choice = replace(choice, variant=near.variant, why=kept, seconds=seconds)
+        where, times = f"for {self._facts.arguments}", ""
+        if choice.variant != near.variant and gain is not None:
+            if gain <= 1 and not self._searching.is_agreed(self._facts):
+                # In a fleet all use the same; elsewhere nothing is recorded anew for no gain.
+                kept = f"{near.variant!r} is as fast as {choice.variant!r}"
+                seconds = outcomes[near.variant].median
+                choice = replace(choice, variant=near.variant, why=kept, seconds=seconds)
+            times = f", {gain:.2f} times as fast"
         if choice.variant == near.variant:
             why = f"{choice.why}, in the background, as for the nearest shapes"
             said = f"{where} no config is faster than {near.variant!r}, the one in use"
