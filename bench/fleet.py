@@ -114,7 +114,7 @@ def measured() -> dict[str, Any]:
         "lease": LEASE,
         "request_seconds": times,
         "simulated": [
-            {"store": store, **simulation.run(each, times[store])}
+            {"store": store, **simulation.run(each, times[store], store)}
             for store in times
             for each in simulation.FLEETS
         ],

@@ -23,7 +23,7 @@ from typing import Any
 
 from tzero.cache.claims import paused
 
-__all__ = ["FLEETS", "Plan", "run"]
+__all__ = ["FLEETS", "MORE", "Plan", "run"]
 
 SIZE = 200_000
 """Bytes of a compiled kernel."""
@@ -33,6 +33,9 @@ TRIP = 0.0005
 """Seconds from a node to the store and back."""
 SPREAD = 0.5
 """Seconds within which the nodes start."""
+MORE = {"c10d": (2, 1), "redis": (0, 0)}
+"""Requests besides that for the bytes, when an entry is fetched and when it is sent: c10d stores
+have a head and chunks, whose presence is checked first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +64,9 @@ Step = tuple[str, float]
 class _Fleet:
     """The state that all processes see, and the loop that runs them."""
 
-    def __init__(self, plan: Plan, seconds: float, seed: int) -> None:
+    def __init__(self, plan: Plan, seconds: float, store: str, seed: int) -> None:
         self.plan = plan
+        self._fetch, self._send = ([0] * count + [SIZE] for count in MORE[store])
         self.claimed: set[int] = set()
         self.made: set[int] = set()
         self.requests: Counter[int] = Counter()  # by the second
@@ -105,10 +109,10 @@ class _Fleet:
     def _worker(self, queue: list[int], waiting: list[int]) -> Generator[Step, None, None]:
         while queue:
             kernel = queue.pop(0)
-            is_made = kernel in self.made
-            yield "ask", SIZE if is_made else 0  # look
-            if is_made:
+            if kernel in self.made:
+                yield from (("ask", size) for size in self._fetch)
                 continue
+            yield "ask", 0  # look
             yield "ask", 0  # read the mark
             if kernel in self.claimed:
                 self.start(self._waiter(kernel, waiting))
@@ -117,7 +121,7 @@ class _Fleet:
             yield "ask", 0  # swap
             yield "ask", 0  # look again
             yield "sleep", self.plan.compile
-            yield "ask", SIZE  # send
+            yield from (("ask", size) for size in self._send)
             yield "ask", 0  # release
             self.made.add(kernel)
 
@@ -128,12 +132,12 @@ class _Fleet:
             yield "sleep", paused(self.now - begun, waiting[0], is_local=False)
             yield "ask", 0  # read the mark
         waiting[0] -= 1
-        yield "ask", SIZE
+        yield from (("ask", size) for size in self._fetch)
 
 
-def run(plan: Plan, seconds: float, seed: int = 0) -> dict[str, Any]:
+def run(plan: Plan, seconds: float, store: str = "redis", seed: int = 0) -> dict[str, Any]:
     """Simulate a start; ``seconds`` is what a request takes at the store."""
-    fleet = _Fleet(plan, seconds, seed)
+    fleet = _Fleet(plan, seconds, store, seed)
     fleet.run()
     assert len(fleet.made) == plan.kernels
     rounds = -(-plan.kernels // plan.workers)

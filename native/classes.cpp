@@ -142,10 +142,10 @@ void Classes::drop(Entry *entry) {
     release(entry);
 }
 
-void Classes::forget(PyObject *bound) {
+void Classes::forget(PyObject *which) {
     std::vector<Entry *> dropped;
     for (Entry *each : by_use_) {
-        if (bound == nullptr || each->bound.get() == bound) dropped.push_back(each);
+        if (each->is_of(which)) dropped.push_back(each);
     }
     for (Entry *each : dropped) take_out(each);
     for (Entry *each : dropped) release(each);

@@ -50,7 +50,7 @@ class Classes {
     bool add(std::unique_ptr<Entry> entry, const Leaves &leaves, size_t most);
 
     void drop(Entry *entry);
-    void forget(PyObject *bound);  // the entries of one bound kernel, or all of them
+    void forget(PyObject *which);  // the entries of one bound kernel or plan, or all of them
 
     size_t size() const { return by_use_.size(); }
     int visit(visitproc visit, void *arg) const;

@@ -451,10 +451,10 @@ PyObject *dispatching_tick(PyObject *object, PyObject *) {
     return PyLong_FromUnsignedLongLong(dispatcher_of(object)->clock++);
 }
 
-PyObject *dispatching_forget(PyObject *object, PyObject *bound) {
+PyObject *dispatching_forget(PyObject *object, PyObject *given) {
     Dispatcher &dispatcher = *dispatcher_of(object);
     ++dispatcher.generation;
-    PyObject *which = bound == Py_None ? nullptr : bound;
+    PyObject *which = given == Py_None ? nullptr : given;
     dispatcher.entries.forget(which);
     dispatcher.classes.forget(which);
     Py_RETURN_NONE;
@@ -549,7 +549,8 @@ PyMethodDef dispatching_methods[] = {
     {"_tick", dispatching_tick, METH_NOARGS,
      PyDoc_STR("_tick($self, /)\n--\n\nAdvance the clock, as every hit does; its value before.")},
     {"_forget", dispatching_forget, METH_O,
-     PyDoc_STR("_forget($self, bound, /)\n--\n\nDrop the plans of a bound kernel; None: all.")},
+     PyDoc_STR("_forget($self, which, /)\n--\n\n"
+               "Drop the plans of a bound kernel, or one plan; None: all.")},
     {"_generation", dispatching_generation, METH_NOARGS,
      PyDoc_STR("_generation($self, /)\n--\n\nHow often plans were dropped by _forget.")},
     {"_made", dispatching_made, METH_NOARGS,

@@ -86,10 +86,10 @@ void EntryTable::drop(Entry *entry) {
     release(entry);
 }
 
-void EntryTable::forget(PyObject *bound) {
+void EntryTable::forget(PyObject *which) {
     std::vector<Entry *> dropped;
     for (const auto &[hash, entry] : by_hash_) {
-        if (bound == nullptr || entry->bound.get() == bound) dropped.push_back(entry);
+        if (entry->is_of(which)) dropped.push_back(entry);
     }
     for (Entry *each : dropped) take_out(each);
     for (Entry *each : dropped) release(each);

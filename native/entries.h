@@ -38,6 +38,12 @@ struct Entry {
     // Copies the key of a call.
     void remember(const Leaves &leaves);
 
+    // Whether it is of a bound kernel or a plan; null: of any.
+    bool is_of(PyObject *which) const {
+        return which == nullptr || bound.get() == which ||
+               (plan && plan->object.get() == which);
+    }
+
     int visit(visitproc visit, void *arg) const;
 };
 
@@ -78,7 +84,7 @@ class EntryTable {
     void add(std::unique_ptr<Entry> entry, size_t most);
 
     void drop(Entry *entry);
-    void forget(PyObject *bound);  // the entries of one bound kernel, or all of them
+    void forget(PyObject *which);  // the entries of one bound kernel or plan, or all of them
 
     size_t size() const { return by_hash_.size(); }
     int visit(visitproc visit, void *arg) const;

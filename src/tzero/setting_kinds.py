@@ -15,6 +15,7 @@ from typing import Generic, TypeVar
 __all__ = [
     "COMMAND",
     "FLEET",
+    "REMOTE",
     "SWITCH",
     "Kind",
     "Malformed",
@@ -144,7 +145,11 @@ def one_form(forms: str, *words: str) -> Kind[str]:
 
 
 FLEET = one_form(
-    r"c10d|(redis|rediss|unix|file)://.+",
+    r"c10d|(redis|rediss|unix)://.+|file:///.+",
     "'c10d' (the store of torchrun)",
     "a URL of redis or of a directory, such as 'file:///data'",
+)
+REMOTE = one_form(  # without the slashes, fsspec would take any text for a directory's name
+    r"(?s)c10d(:\d+)?|file:///.+|(?!file:)[A-Za-z][\w+.-]*(::.+)?://.+",
+    "a URL, such as 'redis://host:6379/0', 's3://bucket/tzero' or 'file:///data'",
 )

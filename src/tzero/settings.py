@@ -27,6 +27,7 @@ from tzero.errors import InvalidSetting
 from tzero.setting_kinds import (
     COMMAND,
     FLEET,
+    REMOTE,
     SWITCH,
     Kind,
     Malformed,
@@ -241,11 +242,7 @@ class Settings:
     """How many MiB the disk cache may hold; the least recently used entries are removed first."""
 
     remote_cache: str | None = _setting(
-        "TZERO_REMOTE_CACHE",
-        default=None,
-        kind=some_text("a URL", "redis://host:6379/0"),
-        empty="none",
-        secret=True,
+        "TZERO_REMOTE_CACHE", default=None, kind=REMOTE, empty="none", secret=True
     )
     """The URL of a shared cache, which is asked after the local one. It may contain a password."""
 
@@ -264,13 +261,7 @@ class Settings:
     )
     """Where to put what this process uses of compiled kernels and tuned configs, for a bundle."""
 
-    fleet: str | None = _setting(
-        "TZERO_FLEET",
-        default=None,
-        kind=FLEET,
-        empty="none",
-        secret=True,
-    )
+    fleet: str | None = _setting("TZERO_FLEET", default=None, kind=FLEET, empty="none", secret=True)
     """Where the processes of a job agree on who compiles and tunes what. It may contain a
     password."""
 

@@ -151,6 +151,26 @@ def test_a_warning_names_the_same_and_the_call_is_made(seen: list[Event]) -> Non
         assert len([each for each in seen if "sealed" in each.reason]) == 1
 
 
+def test_after_a_warning_a_new_shape_gets_the_nearest_config_and_no_search(
+    monkeypatch: pytest.MonkeyPatch, seen: list[Event]
+) -> None:
+    tune_briefly(monkeypatch)
+    monkeypatch.delenv("TZERO_TUNE_WHEN", raising=False)
+    kernel = tzero.kernel(configs=[tzero.Config(BLOCK=64), tzero.Config(BLOCK=256)])(scaled)
+    kernel(torch.ones(64), 2.0)
+    seen.clear()
+    with tzero.seal("warn"):
+        assert torch.equal(kernel(torch.ones(48), 2.0), torch.full((48,), 2.0))
+        assert kernel.bind(torch.ones(48), 2.0).choice.how == "nearest"
+        said = [each.reason for each in seen if "sealed" in each.reason]
+        assert len(said) == 2 and "needs a tuning: argument 'x' has sizes (48,)" in said[0]
+        assert "needs a recording" in said[1]
+        seen.clear()
+        kernel.autotune(torch.ones(64), 2.0, force=True)  # its own recordings are part of it
+        assert len([each for each in seen if "sealed" in each.reason]) == 1
+    assert tzero.wait_for_tuning(0)
+
+
 def test_a_call_that_was_covered_but_cannot_be_replayed_runs_as_written() -> None:
     @tzero.kernel
     def reads(x):

@@ -97,6 +97,29 @@ def test_an_unaligned_tensor_is_a_class_of_its_own() -> None:
         assert torch.equal(kernel(torch.ones(64)), torch.full((64,), 2.0))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.uint8])
+def test_an_unaligned_tensor_may_have_any_address(dtype: torch.dtype) -> None:
+    kernel = tzero.kernel(doubled)
+    kernel.warmup(Spec((Range(65, 80),), dtype, aligned=False))
+    base = torch.ones(100, dtype=dtype)
+    with tzero.seal():
+        for offset in range(1, 16 // dtype.itemsize):
+            for size in range(65, 81):
+                x = base[offset : offset + size]
+                assert torch.equal(kernel(x), x * 2)
+
+
+def test_of_many_unaligned_tensors_those_at_like_addresses_are_covered() -> None:
+    @tzero.kernel
+    def three(x, y, z):
+        return doubled(x), doubled(y), doubled(z)
+
+    three.warmup(*[Spec((64,), aligned=False)] * 3)
+    with tzero.seal():
+        for offset in (1, 2, 3):
+            three(*(torch.ones(70)[offset : offset + 64] for _ in range(3)))
+
+
 def test_launches_are_compiled_for_each_class_of_an_integer() -> None:
     @tzero.jit
     def kernel(x, out, n, BLOCK: tl.constexpr):

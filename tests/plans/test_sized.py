@@ -76,6 +76,10 @@ def head_of(x, n):
     return out, x[1 : n + 1].sum()
 
 
+def on_two_paths(x):
+    return scaled_by_two(x) if x.numel() < 256 else scaled_by_two(x[1:])
+
+
 def with_a_slice(x):
     return scaled_by_two(x), (slice(1, None), ...), x.shape
 
@@ -247,6 +251,33 @@ def test_a_size_that_decides_how_often_a_loop_runs_is_pinned_and_told() -> None:
     assert called(kernel, 3, 4, 5, 4) == (1, 3)
     told = str(kernel.explain(torch.randn(5)))
     assert "sizes: only these: x.size(0) == 5 is pinned in line" in told
+
+
+@pytest.mark.usefixtures("replaying")
+def test_a_new_binary_on_one_side_of_a_condition_leaves_the_other_side_as_it_is() -> None:
+    kernel = tzero.kernel(static_shapes=False)(on_two_paths)
+    called(kernel, 300, 250)
+    assert called(kernel, 321) == (0, 1)  # a multiple of 16 elements
+    assert called(kernel, 251, 301, 252, 337, 253, 302) == (6, 0)
+
+
+@pytest.mark.usefixtures("replaying")
+@pytest.mark.parametrize("static_shapes", [None, False])
+def test_calls_with_tensors_at_any_address_replay_in_any_order(static_shapes: bool | None) -> None:
+    kernel = tzero.kernel(static_shapes=static_shapes)(scaled_by_two)
+    base = torch.randn(1000)
+    for start in (0, 1, 0, 1):  # the address of the second is no multiple of 16
+        for n in (100, 101, 160):
+            x = base[start : start + n]
+            assert_same(kernel(x), x * 2)
+    before = kernel.stats()
+    for n in range(200, 260):
+        x = base[n % 2 : n % 2 + n]
+        assert_same(kernel(x), x * 2)
+    found = kernel.stats()
+    # The odd multiples of 16 are a binary of their own, that none of the calls before had.
+    assert found.recordings - before.recordings <= 1
+    assert found.native_replays - before.native_replays >= 59
 
 
 @pytest.mark.usefixtures("replaying")

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import gc
 import os
+import subprocess
+import sys
+import textwrap
 import threading
 import time
 import weakref
 from collections.abc import Iterator
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import torch
@@ -16,10 +20,12 @@ import torch
 import tzero
 from tests.tune.kernels import LARGE, SMALL, X, double, kernel, observed
 from tzero import Config, settings
+from tzero.events import Event, observe
 from tzero.launches.current_call import current
 from tzero.tune import background as module
+from tzero.tune import later
 from tzero.tune.background import Background, Job, Stopped, background
-from tzero.tune.kernel_search import KernelSearch
+from tzero.tune.kernel_search import KernelSearch, _Polite
 from tzero.tune.outcome import Outcome
 from tzero.tune.select import Choice
 from tzero.tune.tuner import Search, Step
@@ -338,7 +344,7 @@ def test_one_search_runs_at_a_time_and_pauses_hold_it() -> None:
 
     pause, other = queue.pause(), queue.pause()
     for number in range(4):
-        assert queue.submit(Job(str(number), "add", run, 0))
+        assert not queue.submit(Job(str(number), "add", run, 0))
     assert not queue.wait(0.1) and not most
     pause.resume()
     pause.resume()  # once
@@ -346,13 +352,13 @@ def test_one_search_runs_at_a_time_and_pauses_hold_it() -> None:
     other.resume()
     assert queue.wait(SOON) and most == [1] * 4
     queue.end()
-    assert not queue.submit(Job("5", "add", run, 0))
+    assert queue.submit(Job("5", "add", run, 0)) == "the process ends"
 
 
 def test_a_search_in_a_call_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
     queue, done = Background(), []
     with TURN:
-        assert queue.submit(Job("key", "add", lambda ready: done.append(1), 0))
+        assert not queue.submit(Job("key", "add", lambda ready: done.append(1), 0))
         assert not queue.wait(0.2) and not done
     assert queue.wait(SOON) and done
     monkeypatch.setattr(module, "PATIENCE", 0.1)
@@ -391,9 +397,95 @@ def test_a_search_that_fails_or_is_dropped_is_an_event() -> None:
         queue.ready()
 
 
-def test_copies_that_take_too_much_memory_are_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tzero.tune import later
+def test_an_observer_that_raises_ends_no_other_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    raised, done = [], []
+    monkeypatch.setattr(threading, "excepthook", raised.append)
+    queue = Background()
 
+    def fail(ready: Any) -> None:
+        raise ValueError("no such kernel")
+
+    def observer(event: Event) -> None:
+        raise TypeError("an observer's own")
+
+    with observe(observer, calls=False):
+        with queue.pause():
+            queue.submit(Job("one", "add", fail, 0))
+            queue.submit(Job("two", "add", lambda ready: done.append(1), 0))
+        assert queue.wait(SOON) and done == [1]
+    assert not queue.submit(Job("three", "add", lambda ready: done.append(2), 0))
+    assert queue.wait(SOON) and done == [1, 2]
+    queue.end()
+    assert [each.exc_type for each in raised] == [TypeError]
+
+
+def test_without_a_thread_a_call_gets_the_nearest_config(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = tuned_at_x()
+    found, watching = observed()
+    monkeypatch.setattr(module, "background", Background())
+    monkeypatch.setattr(later, "background", module.background)
+
+    def start(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with watching, monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", start)
+        assert torch.equal(made(Y), Y * 2)
+    assert made.bind(Y).choice.how == "nearest"
+    assert any("can't start new thread; autotune tunes it" in each for each in found)
+    made(X[:300])
+    assert module.background.wait(SOON) and made.bind(X[:300]).choice.how == "tuned"
+    module.background.end()
+
+
+def test_a_config_that_is_as_fast_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = tuned_at_x()  # with SMALL
+    times = {LARGE: Outcome(1e-5, 0.9e-5, 1.2e-5), SMALL: Outcome(1e-5, 0.9e-5, 1.1e-5)}
+
+    def apart(self: Any, bench: Any, *given: Any) -> Search:
+        steps = tuple(Step(0.1, config, outcome) for config, outcome in times.items())
+        return Search(times, steps, 0.1, "searched", (), LARGE)
+
+    monkeypatch.setattr(KernelSearch, "_search_apart", apart)
+    monkeypatch.setattr(KernelSearch, "_first", LARGE)
+    found, watching = observed()
+    with watching:
+        made(Y)
+        assert tzero.wait_for_tuning(SOON)
+    assert made.bind(Y).config == SMALL and made.bind(Y).choice.how == "tuned"
+    assert any(f"no config is faster than {SMALL!r}" in each for each in found)
+
+
+def test_a_process_that_ends_remembers_nothing_about_a_config_that_it_killed() -> None:
+    class Bench:
+        def outcome(self, config: Config, **given: Any) -> Outcome:
+            queue.end()
+            return Outcome(problem="it crashed", passing=True)
+
+    queue = Background()
+    with pytest.raises(Stopped):
+        _Polite(cast("Any", Bench()), queue.ready).outcome(SMALL, budget=1.0, best=None)
+
+
+PROGRAM = """
+    import sys, torch
+    from tests.tune.kernels import X, kernel
+    made = kernel()
+    made(X)
+    made(X[:500])
+    assert made.bind(X[:500]).choice.how == "nearest"
+"""
+
+
+def test_a_program_that_ends_during_a_search_ends_as_always(real: None, tmp_path: Path) -> None:
+    variables = {**os.environ, "TZERO_CACHE_DIR": str(tmp_path), "TZERO_LOGS": "tune"}
+    command = [sys.executable, "-c", textwrap.dedent(PROGRAM)]
+    ended = subprocess.run(command, env=variables, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    assert "Traceback" not in ended.stderr and "Bad file descriptor" not in ended.stderr
+
+
+def test_copies_that_take_too_much_memory_are_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
     made = tuned_at_x()
     found, watching = observed()
     monkeypatch.setattr(later, "MOST_BYTES", 100)
@@ -404,8 +496,8 @@ def test_copies_that_take_too_much_memory_are_not_made(monkeypatch: pytest.Monke
     assert any("autotune tunes it" in each for each in found)
     queue = Background()
     with queue.pause():
-        assert queue.submit(Job("1", "add", print, module.MOST_BYTES))
-        assert not queue.submit(Job("2", "add", print, 1))
+        assert not queue.submit(Job("1", "add", print, module.MOST_BYTES))
+        assert "too much with others" in queue.submit(Job("2", "add", print, 1))
         queue.end()
 
 

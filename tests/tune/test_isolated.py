@@ -21,13 +21,13 @@ import torch
 import triton
 import triton.language as tl
 
-from tzero import Config, settings
+from tzero import Config, events, settings
 from tzero.arguments.host import Host, read_host
 from tzero.errors import InvalidArgument
 from tzero.launches.ahead import Precompiled, precompile_host
 from tzero.tune import isolated
 from tzero.tune.isolated import Isolated
-from tzero.tune.trial import ReferenceFailed
+from tzero.tune.trial import ReferenceFailed, as_written
 
 FIRST = Config(BLOCK=64, does="")
 
@@ -434,6 +434,29 @@ def test_after_an_illegal_access_on_a_gpu_the_next_config_gets_a_new_process() -
         assert asked(bench, FIRST).usable and bench.pid != before
     torch.cuda.synchronize()
     assert x.sum() == 0
+
+
+def test_a_process_that_the_exit_has_ended_is_not_ended_again() -> None:
+    with Isolated(read(double), (torch.ones(1000),), reference=FIRST) as bench:
+        assert asked(bench, FIRST).usable and bench._end is not None
+        bench._end()  # as at exit, while another thread waits for an answer
+        assert asked(bench, FIRST).passing and bench.pid is None
+
+
+def unwatched(host: Host[Any], config: Config) -> Any:
+    """How a search calls a function; it fails where an observer gets hits and launches."""
+
+    def called(*args: Any) -> Any:
+        with events.observe(lambda event: None):
+            assert not events.watched(), "calls are watched"
+        return as_written(host, config)(*args)
+
+    return called
+
+
+def test_observers_do_not_slow_down_what_is_timed() -> None:
+    with Isolated(read(double), (torch.ones(8),), reference=FIRST, called=unwatched) as bench:
+        assert asked(bench, FIRST).problem == ""
 
 
 @pytest.mark.parametrize(("program", "code"), [("sleep 1000", None), ("exit 3", 3)])

@@ -436,6 +436,13 @@ def test_a_simulated_fleet_compiles_each_kernel_once_and_sends_it_to_each_node()
     assert slow["warm"] > found["warm"]
 
 
+def test_a_simulated_node_asks_a_store_as_often_as_the_page_says() -> None:
+    alone = simulation.Plan(nodes=1, kernels=1, compile=1.0, workers=1)
+    found = [simulation.run(alone, 1e-5, store)["requests"] for store in ("redis", "c10d")]
+    words = "A kernel that is\nmissing costs its owner {} requests ({} in a c10d store)"
+    assert words.format(*found) in fleet.PAGE.read_text(encoding="utf-8")
+
+
 def test_the_page_on_serving_has_the_recorded_tables() -> None:
     page = serving.PAGE.read_text(encoding="utf-8")
     assert serving.page(page) == page, "run `python -m bench.serving --table`"

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import threading
+from contextlib import nullcontext
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,31 @@ def test_a_wrong_value_names_variable_value_and_what_is_allowed(
     assert (caught.value.name, caught.value.value) == (name, value)
     assert name in str(caught.value) and repr(value) in str(caught.value)
     assert allowed in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "is_url"),
+    [
+        ("TZERO_REMOTE_CACHE", "redis://:pass word@host/0", True),
+        ("TZERO_REMOTE_CACHE", "s3://bucket/tzero", True),
+        ("TZERO_REMOTE_CACHE", "simplecache::s3://bucket", True),
+        ("TZERO_REMOTE_CACHE", "file:///data", True),
+        ("TZERO_REMOTE_CACHE", "c10d", True),
+        ("TZERO_REMOTE_CACHE", "redis:localhost", False),
+        ("TZERO_REMOTE_CACHE", "localhost:6379", False),
+        ("TZERO_REMOTE_CACHE", "/data", False),
+        ("TZERO_REMOTE_CACHE", "file:/data", False),
+        ("TZERO_REMOTE_CACHE", "file://data/tzero", False),
+        ("TZERO_FLEET", "file:///data", True),
+        ("TZERO_FLEET", "file://data/tzero", False),
+        ("TZERO_FLEET", "redis:localhost", False),
+    ],
+)
+def test_a_place_that_processes_share_is_a_url_and_no_name_of_a_directory(
+    name: str, text: str, is_url: bool
+) -> None:
+    with nullcontext() if is_url else pytest.raises(InvalidSetting, match="file:///data"):
+        settings.read({name: text})
 
 
 @pytest.mark.parametrize(

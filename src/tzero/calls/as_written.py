@@ -27,6 +27,7 @@ from tzero.arguments.host import Host, underlying
 from tzero.calls.bound import BoundKernel
 from tzero.calls.kernel import Kernel
 from tzero.calls.specialize import run_as_written
+from tzero.plans.plan import Plan
 
 __all__ = ["AsWritten"]
 
@@ -63,9 +64,9 @@ class AsWritten(Kernel[..., R]):
         named = dict(zip(kwargs, unwrapped(list(kwargs.values())), strict=True))
         return self._written(self, *unwrapped(args), **named)
 
-    def plans_ended(self, bound: BoundKernel[R] | None, /) -> None:
+    def plans_ended(self, which: BoundKernel[R] | Plan | None, /) -> None:
         """A bound kernel has another config, so that calls need their keys; or all are dropped."""
-        self._needs_key = bound is not None or self.has_choice
+        self._needs_key = which is not None or self.has_choice
         self._choose_class()
 
     def _choose_class(self) -> None:

@@ -19,7 +19,7 @@ from tzero.arguments.key import Key
 from tzero.calls.given import AS_SET, given_options
 from tzero.config import Config
 from tzero.errors import InvalidArgument
-from tzero.plans.plan import Refusal
+from tzero.plans.plan import Plan, Refusal
 from tzero.plans.table import Table
 from tzero.tune.by_size import BySize
 from tzero.tune.search import Effort
@@ -61,8 +61,8 @@ class Owner(Protocol[R]):
     def chosen_apart(self) -> None:
         """Note that a bound kernel has a config of its own."""
 
-    def plans_ended(self, bound: BoundKernel[R] | None, /) -> None:
-        """Drop what is kept elsewhere of the plans of a bound kernel, which have ended."""
+    def plans_ended(self, which: BoundKernel[R] | Plan | None, /) -> None:
+        """Drop what is kept elsewhere of plans that have ended: of a bound kernel, or of one."""
 
     def autotune_bound(
         self,
@@ -289,8 +289,8 @@ class BoundKernel(Generic[R]):
             )
         return made
 
-    def _plans_ended(self) -> None:
-        self._owner.plans_ended(self)
+    def _plans_ended(self, plan: Plan | None) -> None:
+        self._owner.plans_ended(self if plan is None else plan)
 
     def leave_table(self) -> None:
         """Calls of the kernel no longer find this one: native code drops its entries. The plans go

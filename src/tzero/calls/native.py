@@ -243,9 +243,9 @@ class NativeCalls(Kernel[..., Any]):
 
     # -- calls into native code --------------------------------------------------------------------
 
-    def plans_ended(self, bound: BoundKernel[Any] | None, /) -> None:
-        """Drop the native entries of a bound kernel, or all."""
-        self._forget(bound)
+    def plans_ended(self, which: BoundKernel[Any] | Plan | None, /) -> None:
+        """Drop the native entries of a bound kernel, of one plan, or all."""
+        self._forget(which)
 
     @property
     def tier(self) -> int:

@@ -337,5 +337,5 @@ class Stages(Generic[R]):
     def note_uses(self) -> None:
         """Update `last_used` of bound kernels from native code's hits."""
 
-    def plans_ended(self, bound: BoundKernel[R] | None, /) -> None:
+    def plans_ended(self, which: BoundKernel[R] | Plan | None, /) -> None:
         """Do nothing: Python keeps nothing else of plans that have ended."""

@@ -16,6 +16,8 @@ and integers are zero. A class whose tensors would take too much memory is compi
 from __future__ import annotations
 
 import importlib
+import itertools
+import math
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -53,6 +55,10 @@ PASSES = 4
 
 AHEAD = 64
 """How many classes are compiled in parallel before they are called."""
+
+COMBINED = 16
+"""Up to how many combinations of addresses each class is called with, if tensors are not aligned.
+Of more, it is called with those in which all are alike."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +178,7 @@ def _warmed(kernel: Any, each: list[Any], advance: Any) -> Warmed:
     counts = len(each), _compiles() - before, _recorded(kernel) - recorded
     made = Warmed(kernel.name, *counts, time.perf_counter() - start, left)
     if last is not None:  # a call comes last, so that what it reads is in the processor's caches
-        _call(kernel, last)
+        _call(kernel, last, _offsets(last)[-1])
         if has_device:
             torch.cuda.synchronize()
     return made
@@ -194,7 +200,9 @@ def _make_calls(
     large = [args for args, why in zip(each, reasons, strict=True) if why]
     small = [args for args, why in zip(each, reasons, strict=True) if not why]
     if small:
-        _call(kernel, small[0])  # often all have the same binary: then no worker is started
+        _call(
+            kernel, small[0], _offsets(small[0])[0]
+        )  # often all have the same binary: then no worker is started
     if not kernel.has_choice:  # else a search compiles its configs in parallel
         _compile_ahead(kernel, small[1:AHEAD])
     for args in large:
@@ -204,7 +212,8 @@ def _make_calls(
     for number in range(PASSES):
         before = _progress_of(kernel)
         for args in small:
-            _call(kernel, args)
+            for offsets in _offsets(args):
+                _call(kernel, args, offsets)
             if number == 0:
                 advance(kernel.name, 1)
         if _progress_of(kernel) == before:
@@ -223,9 +232,18 @@ def _recorded(kernel: Kernel[..., Any]) -> int:
     return 0 if kernel.planner is None else kernel.planner.recorded
 
 
-def _call(kernel: Kernel[..., Any], args: tuple[Any, ...]) -> None:
+def _offsets(args: tuple[Any, ...]) -> list[tuple[int, ...]]:
+    """The offsets of all `Spec`s of a call: plans are for addresses modulo 16."""
+    every = [each.offsets for each in tree_leaves(args) if isinstance(each, Spec)]
+    if math.prod(map(len, every)) <= COMBINED:
+        return list(itertools.product(*every))
+    most = max(map(len, every))
+    return [tuple(each[k % len(each)] for each in every) for k in range(most)]
+
+
+def _call(kernel: Kernel[..., Any], args: tuple[Any, ...], offsets: tuple[int, ...]) -> None:
     """Make a call twice: native code gets the plan in the second one."""
-    made = copies(tree_map(_real, args))
+    made = _made(args, offsets)
     given, named = kernel.ordered.spread(made)
     try:
         for _ in range(2):
@@ -243,7 +261,7 @@ def _compile_ahead(kernel: Kernel[..., Any], each: list[Any]) -> None:
     current.is_trial, outer = True, current.is_trial
     try:
         for args in each:
-            made = copies(tree_map(_real, args))
+            made = _made(args, _offsets(args)[0])
             with suppress(InvalidArgument):  # it reads values; its calls compile
                 precompile_host(kernel.name, called, made, ahead, spoiling=True)
     finally:
@@ -251,10 +269,18 @@ def _compile_ahead(kernel: Kernel[..., Any], each: list[Any]) -> None:
     ahead.wait()
 
 
-def _real(value: Any) -> Any:
+def _made(args: tuple[Any, ...], offsets: Iterable[int]) -> tuple[Any, ...]:
+    """Copies of arguments, and tensors for `Spec`s."""
+    left = iter(offsets)
+    made: tuple[Any, ...] = copies(tree_map(lambda each: _real(each, left), args))
+    return made
+
+
+def _real(value: Any, offsets: Iterator[int]) -> Any:
+    """A tensor for a `Spec`, with the next of the offsets; anything else as it is."""
     if not isinstance(value, Spec):
         return value
-    made = value.tensor()
+    made = value.tensor(next(offsets))
     # Elements may overlap, and torch does not fill overlapping views: fill the memory instead.
     memory = torch.empty(0, dtype=made.dtype, device=made.device).set_(made.untyped_storage())
     filled = made.dtype.is_floating_point and made.dtype.itemsize > 1

@@ -32,7 +32,7 @@ def worker(
     """Compile and tune for programs that use tzero.compile.queue(URL), until SIGTERM."""
     from tzero.compile.serving import serve
 
-    if url.partition("://")[0] not in ("redis", "rediss", "unix"):
+    if not url.startswith(("redis://", "rediss://", "unix://")):
         fail("the queue is given as redis://, rediss:// or unix://", 2)
     if not (compiles or tunes):
         fail("a worker needs something to do: give --compile, --tune or both.", 2)

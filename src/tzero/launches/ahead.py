@@ -66,8 +66,14 @@ class Spec:
     aligned: bool = True
     """Whether its address is a multiple of 16 bytes; that of a slice may not be."""
 
-    def tensor(self) -> torch.Tensor:
-        """A tensor like this, made in the active (fake tensor) mode."""
+    @property
+    def offsets(self) -> range:
+        """In elements, how far its address may be from the last multiple of 16 bytes."""
+        return range(1) if self.aligned else range(1, max(16 // self.dtype.itemsize, 2))
+
+    def tensor(self, offset: int = 1) -> torch.Tensor:
+        """A tensor like this, made in the active (fake tensor) mode; one that is not aligned, with
+        one of its `offsets`."""
         strides = self.strides
         if strides is None:
             ones = itertools.accumulate(
@@ -78,8 +84,8 @@ class Spec:
             return torch.empty_strided(self.shape, strides, dtype=self.dtype, device=self.place)
         reach = sum((n - 1) * step for n, step in zip(self.shape, strides, strict=True))
         count = 0 if 0 in self.shape else reach + 1
-        memory = torch.empty(1 + count, dtype=self.dtype, device=self.place)
-        return memory.as_strided(self.shape, strides, 1)
+        memory = torch.empty(offset + count, dtype=self.dtype, device=self.place)
+        return memory.as_strided(self.shape, strides, offset)
 
     @property
     def place(self) -> torch.device:

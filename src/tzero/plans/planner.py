@@ -330,8 +330,9 @@ class Planner(Generic[R]):
 
     def _may(self, bound: Bound[R], key: Key) -> bool:
         """Whether a call may be recorded: not in a sealed process if an earlier recording failed.
-        If it is new there, this raises, or emits an event. Verify mode records every call."""
-        if not sealed.is_sealed() or settings.current().verify:
+        If it is new there, this raises, or emits an event; not for a kernel that a search has made,
+        because the search was told. Verify mode records every call."""
+        if not sealed.is_sealed() or settings.current().verify or self.fallbacks.is_quiet:
             return True
         if bound.plans.last_try(key) is not None:
             return False

@@ -8,10 +8,11 @@ Enters: plans and refusals, under the key that the planner makes of a call. Leav
 call. It must not know how plans are recorded or replayed.
 
 Plans end only here: `forget` ends one, `end` all, when the bound kernel gets another config. Both
-call `ended`, so that native code drops its entries; it compares a generation before it adds one, so
-that a plan that ended meanwhile is not added. `keep` after `end` does nothing: a call on another
-thread may have started before. A bound kernel that the kernel drops (`reset`, eviction, a value
-that joins the key) takes its plans along; native code drops its entries then, too.
+call `ended`, with the plan or None, so that native code drops its entries; it compares a generation
+before it adds one, so that a plan that ended meanwhile is not added. `keep` after `end` does
+nothing: a call on another thread may have started before. A bound kernel that the kernel drops
+(`reset`, eviction, a value that joins the key) takes its plans along; native code drops its entries
+then, too.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class Planned(NamedTuple):
 class Table:
     """The plans and refusals of a bound kernel.
 
-    >>> table = Table(ended=lambda: None)
+    >>> table = Table(ended=lambda plan: None)
     >>> table.keep_refusal("situation", Refusal("it reads the value of a tensor"))
     >>> print(table.get("situation"))
     it reads the value of a tensor
@@ -85,7 +86,7 @@ class Table:
 
     __slots__ = ("_ended", "_found", "_in_vain", "_is_over", "_stale", "refusal")
 
-    def __init__(self, ended: Callable[[], None]) -> None:
+    def __init__(self, ended: Callable[[Plan | None], None]) -> None:
         self._ended = ended
         self._found: dict[Hashable, Planned | Refusal] = {}
         self._stale: dict[Hashable, int] = {}
@@ -153,10 +154,10 @@ class Table:
         for key, found in list(self._found.items()):
             if found is planned:
                 self._found.pop(key, None)
-        self._ended()
+        self._ended(planned.plan)
 
     def end(self) -> None:
         """End all plans."""
         self._is_over = True
         self._found, self._stale, self._in_vain = {}, {}, {}
-        self._ended()
+        self._ended(None)

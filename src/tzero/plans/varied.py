@@ -41,21 +41,24 @@ _MOST_INTERRUPTED = 16
 
 
 class _Kept(NamedTuple):
-    """A plan over sizes; the sizes, strides and integers that it does not leave open; and the other
-    numbers that it is for, by leaf."""
+    """A plan over sizes; the sizes, strides and integers that it does not leave open; the other
+    numbers that it is for, by leaf; and the addresses modulo 16 of the tensors."""
 
     planned: Planned
     fixed: dict[Source, int]
     numbers: dict[int, Hashable]
+    addresses: tuple[int, ...]
 
 
 class Sighted(NamedTuple):
-    """One call: what it has in common with others that one plan may serve, None if plans over sizes
-    do not support it; its leaves; and its sizes, strides and integers."""
+    """One call: what it has in common with others whose sizes are compared with its own, None if
+    plans over sizes do not support it; its leaves; its sizes, strides and integers; and the
+    addresses modulo 16 of its tensors, which are the same in all calls of a plan."""
 
     kind: tuple[Hashable, ...] | None
     every: Sequence[Any]
     now: Mapping[Source, int]
+    addresses: tuple[int, ...]
 
 
 class _Seen:
@@ -98,14 +101,13 @@ class Varied:
 
     def sighted(self, args: tuple[Any, ...], apart: Hashable = None) -> Sighted:
         """A call that is about to be made. Calls that differ in `apart` have different plans."""
-        kind = None if self.why_not else _kind(args, apart)
-        return _UNSIGHTED if kind is None else Sighted(kind, *self._now(args))
+        return _UNSIGHTED if self.why_not else _sighted(args, self._parameters, apart)
 
     def free(self, call: Sighted) -> frozenset[Source]:
         """What a plan of this call should not assume; empty if it is to be for these sizes."""
-        kind, every, now = call
-        if kind is None:
+        if call.kind is None:
             return frozenset()
+        kind, every, now, _ = call
         seen = self._seen.get(kind)
         if seen is None:
             while len(self._seen) >= _MOST_KINDS:
@@ -150,12 +152,12 @@ class Varied:
         numbers = _numbers(call.every, plan.by_value)
         for kept in seen.plans:
             other = kept.planned
-            if kept[1:] == (fixed, numbers) and is_variant(plan, other.plan):
+            if kept[1:] == (fixed, numbers, call.addresses) and is_variant(plan, other.plan):
                 planned = planned._replace(variants=_joined(planned, other))
                 seen.plans = [each for each in seen.plans if each is not kept]
                 other.bound.plans.forget(other)
         alive = [each for each in seen.plans if _is_alive(each.planned)]
-        seen.plans = [*alive[1 - _MOST_PLANS :], _Kept(planned, fixed, numbers)]
+        seen.plans = [*alive[1 - _MOST_PLANS :], _Kept(planned, fixed, numbers, call.addresses)]
         return planned
 
     def note_interruption(self, call: Sighted, why: str) -> None:
@@ -170,39 +172,35 @@ class Varied:
     def find(self, args: tuple[Any, ...], apart: Hashable = None) -> Planned | None:
         """A plan over sizes that serves a call, the latest; None if there is none. Its guards may
         not hold."""
-        seen = self._seen.get(_kind(args, apart))
-        if seen is None or not seen.plans:
-            return None
-        every, now = self._now(args)
-        for kept in reversed(seen.plans):
+        kind, every, now, addresses = _sighted(args, self._parameters, apart)
+        seen = self._seen.get(kind)
+        for kept in reversed([] if seen is None else seen.plans):
             planned: Planned = kept.planned
             sizing = planned.plan.sizing
-            same = _is_alive(planned) and all(now[source] == n for source, n in kept.fixed.items())
+            same = _is_alive(planned) and kept.addresses == addresses
+            same = same and all(now[source] == n for source, n in kept.fixed.items())
             same = same and _numbers(every, planned.plan.by_value) == kept.numbers
             if same and sizing is not None and sizing.at(every) is not None:
                 return planned
         return None
-
-    def _now(self, args: tuple[Any, ...]) -> tuple[list[Any], dict[Source, int]]:
-        """The leaves of a call, and its sizes, strides and integers."""
-        every = [value for _, value in leaves(args, self._parameters)]
-        return every, {s: n for k, value in enumerate(every) for s, n in sources(k, value)}
 
 
 def _is_alive(planned: Planned) -> bool:
     return planned.bound.makes_calls() and planned.bound.plans.has(planned)
 
 
-_UNSIGHTED = Sighted(None, (), MappingProxyType({}))
+_UNSIGHTED = Sighted(None, (), MappingProxyType({}), ())
 
 
-def _kind(args: tuple[Any, ...], apart: Hashable = None) -> tuple[Hashable, ...] | None:
-    """What calls have in common that one plan may serve, torch's modes included; None if plans do
-    not support them."""
+def _sighted(args: tuple[Any, ...], parameters: Sequence[str], apart: Hashable) -> Sighted:
     try:
-        return torch_modes.now(), alike(args), apart
-    except (UnsupportedType, RuntimeError):  # torch raises it for tensors without sizes
-        return None
+        kind = torch_modes.now(), alike(args), apart
+        every = [value for _, value in leaves(args, parameters)]
+        now = {s: n for k, value in enumerate(every) for s, n in sources(k, value)}
+        addresses = tuple(each.data_ptr() & 15 for each in every if type(each) in TENSORS)
+    except (UnsupportedType, RuntimeError):  # torch raises it for tensors without sizes or memory
+        return _UNSIGHTED
+    return Sighted(kind, every, now, addresses)
 
 
 def _numbers(every: Sequence[Any], by_value: frozenset[int]) -> dict[int, Hashable]:

@@ -84,7 +84,7 @@ class Background:
     >>> done = []
     >>> queue = Background()
     >>> queue.submit(Job("key", "add", lambda ready: done.append(ready()), 0))
-    True
+    ''
     >>> queue.wait(10), done
     (True, [None])
     """
@@ -98,17 +98,30 @@ class Background:
         self._thread: threading.Thread | None = None
         self._ends = False
 
-    def submit(self, job: Job) -> bool:
-        """Run a job later; False if its copies would take too much memory together."""
+    def submit(self, job: Job) -> str:
+        """Run a job later; returns why it is not, or ""."""
         with self._changed:
-            if self._ends or sum(each.size for each in self._jobs) + job.size > MOST_BYTES:
-                return False
-            self._jobs.append(job)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="tzero-tune", daemon=True)
-                self._thread.start()
-            self._changed.notify_all()
-        return True
+            if self._ends:
+                return "the process ends"
+            if sum(each.size for each in self._jobs) + job.size > MOST_BYTES:
+                return f"copies of its arguments take {job.size >> 20} MiB, too much with others"
+            why_not = self._start()
+            if not why_not:
+                self._jobs.append(job)
+                self._changed.notify_all()
+        return why_not
+
+    def _start(self) -> str:
+        """Start the thread, unless it runs; returns why that failed, or "". The caller holds the
+        lock."""
+        if self._thread is None:
+            thread = threading.Thread(target=self._work, name="tzero-tune", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:  # at exit, or there are too many threads
+                return str(error)
+            self._thread = thread
+        return ""
 
     def join(self, key: str, use: Callable[[Any], None]) -> bool:
         """Let a job that waits or runs call this with its result too; False if there is none."""
@@ -173,10 +186,19 @@ class Background:
                 self._running = self._jobs.popleft()
             try:
                 self._do(self._running)
-            finally:
+            except BaseException:  # of an observer of events; threading prints it
+                self._done()
                 with self._changed:
-                    self._running = self._dropped = None
-                    self._changed.notify_all()
+                    self._thread = None
+                    if self._jobs and self._start():
+                        self._jobs.clear()
+                raise
+            self._done()
+
+    def _done(self) -> None:
+        with self._changed:
+            self._running = self._dropped = None
+            self._changed.notify_all()
 
     def _do(self, job: Job) -> None:
         try:
@@ -189,6 +211,8 @@ class Background:
         except Stopped as why:
             emit(Event("tune", job.kernel, f"not tuned in the background any more: {why}"))
         except Exception as error:  # of any kernel; its calls go on with what they have
+            if self._ends:  # what it needs may be gone already
+                return
             words = f"{type(error).__name__}: {error}"
             emit(Event("tune", job.kernel, f"not tuned in the background: {words}"))
 

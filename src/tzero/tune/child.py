@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from tzero import settings
+from tzero import events, settings
 from tzero.adapters import intercept, triton_compile
 from tzero.adapters.triton_launch import JITFunction, compile_with
 from tzero.backends.triton import compiled
@@ -125,7 +125,7 @@ def main(parent: int, connection: int, lifeline: int, descriptor: int, length: i
     _begin(parent, lifeline)
     with Connection(connection) as pipe:
         state: ProcessState = pipe.recv()
-        with state.entered():
+        with state.entered(), events.hushed():
             try:
                 trial, last = _trial_of(Parcel(descriptor, length)), False
                 pipe.send(Reply("", last))

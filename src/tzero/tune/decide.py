@@ -356,11 +356,16 @@ class Tuning(Generic[R]):
         effort: Effort,
     ) -> Choice[Config] | None:
         """The nearest config, for a call that does not wait for a search; None if it waits. The
-        search runs in the background, or once someone asks for it."""
+        search runs in the background, or once someone asks for it; in a sealed process not at
+        all."""
         when = settings.now().tune_when
-        if when == "call" or current.is_asked or sealed.is_sealed():
+        if when == "call" or current.is_asked:
             return None
         near = self._nearest(facts, facts.shapes)
+        if sealed.is_sealed():
+            if near is not None:
+                sealed.check("tuning", self.host.name, lambda: self.difference(bound))
+            return near
         if when == "asked":
             why = "the first config, because TZERO_TUNE_WHEN is 'asked'"
             return near or Choice(self._space.first, "pinned", why)

@@ -223,7 +223,8 @@ class Isolated:
         if child is None:
             return None
         assert self._end is not None
-        self._end.detach()
+        if self._end.detach() is None:
+            return None  # the exit of this process has ended it, on another thread
         return child.end(0.0 if kill else _GRACE)
 
 

@@ -365,7 +365,10 @@ class _Polite:
 
     def outcome(self, config: Config, *, budget: float, best: float | None) -> Outcome:
         self._ready()
-        return self._bench.outcome(config, budget=budget, best=best)
+        found = self._bench.outcome(config, budget=budget, best=best)
+        if found.passing:  # its process may have been ended because this one ends
+            self._ready()
+        return found
 
 
 def from_cache(best: Config, known: Mapping[Config, Outcome]) -> Choice[Config]:

@@ -106,12 +106,12 @@ class Later:
             return self._run(held, state, ready)
 
         job = Job(self._facts.strict, self._facts.kernel, run, size, [use])
-        if not held or not background.submit(job):
-            words = f"not tuned in the background for {self._facts.arguments}: copies of its "
-            words += f"arguments take {size >> 20} MiB, too much with others; autotune tunes it"
-            self._notices.each_time(words)
-            return near
-        return for_now
+        why_not = background.submit(job) if held else f"too much to copy, {size >> 20} MiB"
+        if not why_not:
+            return for_now
+        words = f"not tuned in the background for {self._facts.arguments}: {why_not}; autotune "
+        self._notices.each_time(words + "tunes it")
+        return near
 
     def _run(self, held: list[_Copied], state: ProcessState, ready: Callable[[], None]) -> Taken:
         searching, facts, effort = self._searching, self._facts, self._effort
@@ -149,21 +149,32 @@ class Later:
         """Use a choice on a bound kernel, if there still is one."""
         if bound is None:
             return
-        old, new = outcomes.get(near.variant), outcomes.get(choice.variant)
-        gain = ""
-        if old is not None and new is not None and old.usable and new.usable:
-            gain = f", {old.median / new.median:.2f} times as fast"
-        where = f"for {self._facts.arguments}"
+        gain = _gain(outcomes.get(near.variant), outcomes.get(choice.variant))
+        where, times = f"for {self._facts.arguments}", ""
+        if choice.variant != near.variant and gain is not None:
+            if gain <= 1 and not self._searching.is_agreed(self._facts):
+                # In a fleet all use the same; elsewhere nothing is recorded anew for no gain.
+                kept = f"{near.variant!r} is as fast as {choice.variant!r}"
+                seconds = outcomes[near.variant].median
+                choice = replace(choice, variant=near.variant, why=kept, seconds=seconds)
+            times = f", {gain:.2f} times as fast"
         if choice.variant == near.variant:
             why = f"{choice.why}, in the background, as for the nearest shapes"
             said = f"{where} no config is faster than {near.variant!r}, the one in use"
         else:
-            why = f"{choice.why}, in the background, in place of {near.variant!r}{gain}"
-            said = f"{where} {near.variant!r} is replaced by {choice.variant!r}{gain}"
+            why = f"{choice.why}, in the background, in place of {near.variant!r}{times}"
+            said = f"{where} {near.variant!r} is replaced by {choice.variant!r}{times}"
         if not bound.improve(replace(choice, why=why), near):
             said = f"{where} {choice.variant!r} was found in the background, and is not used: "
             said += "another config was set, or the process is sealed"
         self._notices.each_time(said)
+
+
+def _gain(old: Outcome | None, new: Outcome | None) -> float | None:
+    """How many times as fast the new one is; None where that is not known."""
+    if old is None or new is None or not (old.usable and new.usable):
+        return None
+    return old.median / new.median
 
 
 class _Copied(NamedTuple):
