@@ -1,6 +1,7 @@
 """A decode step of a small Llama-shaped model as a guarded graph: one decorator, no static buffers.
 
 python examples/decode.py --layers 16 --width 1024 --plot decode.svg
+python examples/decode.py --liger     # with norms and gates of Liger-Kernel
 """
 
 import argparse
@@ -95,11 +96,28 @@ class Feed(nn.Module):
         return self.down(out)
 
 
+class LigerNorm(Norm):
+    """The same by Liger-Kernel, as its users call it."""
+
+    def forward(self, x):
+        from liger_kernel.ops.rms_norm import LigerRMSNormFunction
+
+        return LigerRMSNormFunction.apply(x, self.weight, 1e-5, 0.0, "llama", False)
+
+
+class LigerFeed(Feed):
+    def forward(self, x):
+        from liger_kernel.ops.swiglu import LigerSiLUMulFunction
+
+        return self.down(LigerSiLUMulFunction.apply(self.gate(x), self.up(x)))
+
+
 class Layer(nn.Module):
-    def __init__(self, width, heads):
+    def __init__(self, width, heads, liger):
         super().__init__()
-        self.before, self.after = Norm(width), Norm(width)
-        self.attention, self.feed = Attention(width, heads), Feed(width)
+        norm, feed = (LigerNorm, LigerFeed) if liger else (Norm, Feed)
+        self.before, self.after = norm(width), norm(width)
+        self.attention, self.feed = Attention(width, heads), feed(width)
 
     def forward(self, x, keys, values, position, mask):
         x = x + self.attention(self.before(x), keys, values, position, mask)
@@ -107,12 +125,13 @@ class Layer(nn.Module):
 
 
 class Model(nn.Module):
-    def __init__(self, layers=2, width=64, heads=4, words=128, length=64):
+    def __init__(self, layers=2, width=64, heads=4, words=128, length=64, liger=False):
         super().__init__()
         self.shape = (1, heads, length, width // heads)
         self.embed = nn.Embedding(words, width)
-        self.layers = nn.ModuleList(Layer(width, heads) for _ in range(layers))
-        self.norm, self.head = Norm(width), nn.Linear(width, words, bias=False)
+        self.layers = nn.ModuleList(Layer(width, heads, liger) for _ in range(layers))
+        self.norm = LigerNorm(width) if liger else Norm(width)
+        self.head = nn.Linear(width, words, bias=False)
         self.register_buffer("places", torch.arange(length))
 
     def caches(self):
@@ -203,11 +222,13 @@ def main():
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--compile", action="store_true", help="torch.compile too")
+    parser.add_argument("--liger", action="store_true", help="with kernels of Liger-Kernel")
     parser.add_argument("--plot", metavar="FILE")
     given = parser.parse_args()
     torch.manual_seed(0)
-    model = Model(given.layers, given.width, heads=max(4, given.width // 64))
-    step = Step(given.layers, given.width, heads=max(4, given.width // 64))
+    heads = max(4, given.width // 64)
+    model = Model(given.layers, given.width, heads, liger=given.liger)
+    step = Step(given.layers, given.width, heads, liger=given.liger)
     step.load_state_dict(model.state_dict())
     dtype = torch.bfloat16 if DEVICE.type == "cuda" else torch.float32
     for each in (model, step):

@@ -30,16 +30,6 @@ long allowed_threads(const State &state) {
 // before another thread's request for the GIL times out. The same as WORK_PER_THREAD of pool.c.
 constexpr int64_t brief_work = 131072;
 
-bool is_brief(const Spec &spec, const int32_t grid[3]) {
-    if (spec.work <= 0 || spec.work > brief_work) return false;
-    int64_t work = spec.work;
-    for (int k = 0; k < 3; ++k) {
-        work *= grid[k];  // at most 2^17 times 2^31
-        if (work > brief_work) return false;
-    }
-    return true;
-}
-
 // ---- a BinaryDescription of launches/native.py --------------------------------------------------
 
 Move read_move(const Fields &fields, size_t bytes) {
@@ -147,13 +137,23 @@ std::unique_ptr<Spec> spec_from(PyObject *description) {
     }
 }
 
-int run_on_cpu(const State &state, const Spec &spec, const int32_t grid[3], char *block,
+bool is_brief(const Spec &spec, const int32_t grid[3]) {
+    if (spec.work <= 0 || spec.work > brief_work) return false;
+    int64_t work = spec.work;
+    for (int k = 0; k < 3; ++k) {
+        work *= grid[k];  // at most 2^17 times 2^31
+        if (work > brief_work) return false;
+    }
+    return true;
+}
+
+int run_on_cpu(const State &state, const Spec &spec, const int32_t grid[3], char *block, bool brief,
                int *outcome) {
-    const long allowed = allowed_threads(state);
+    const long allowed = brief ? 1 : allowed_threads(state);
     if (allowed == -1 && PyErr_Occurred()) return -1;
     PackedHead head{spec.function, {grid[0], grid[1], grid[2]}, static_cast<int32_t>(allowed), 0};
     std::memcpy(block, &head, sizeof head);
-    if (is_brief(spec, grid)) {
+    if (brief) {
         *outcome = spec.run_packed(spec.program, block, nullptr);
         return 0;
     }

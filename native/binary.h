@@ -28,9 +28,12 @@ constexpr size_t block_alignment = cuda::map_alignment;
 // Python error set.
 std::unique_ptr<Spec> spec_from(PyObject *description);
 
+// Whether a launch on the CPU is so short that it keeps the GIL. It runs on one thread.
+bool is_brief(const Spec &spec, const int32_t grid[3]);
+
 // Runs a binary on the CPU: 0 and its outcome, which is 0 for success; -1 with the Python error
-// set.
-int run_on_cpu(const State &state, const Spec &spec, const int32_t grid[3], char *block,
+// set. `brief` is what `is_brief` says.
+int run_on_cpu(const State &state, const Spec &spec, const int32_t grid[3], char *block, bool brief,
                int *outcome);
 
 // Sets the Python error for an outcome other than 0; `values` is the tuple of the arguments.

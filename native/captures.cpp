@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "fields.h"
+#include "graph.h"
 #include "library.h"
 
 namespace tzero {
@@ -16,8 +17,11 @@ namespace tzero {
 // What graphs of one device have in common: they share memory, so that each waits for the one that
 // was launched before it, on whichever stream.
 struct GraphOrder {
+    const graph::Home home;
     std::mutex mutex;  // protects the event, and the parameters of graphs while they are launched
     void *event = nullptr;
+
+    explicit GraphOrder(const graph::Home &where) : home(where) {}
 };
 
 namespace {
@@ -111,6 +115,7 @@ struct Node {
 };
 
 struct Graph {
+    const cuda::Driver &cuda;
     GraphDriver driver;
     std::shared_ptr<GraphOrder> order;
     void *exec = nullptr;
@@ -120,14 +125,18 @@ struct Graph {
     std::vector<Apart> apart;
     std::vector<Node> nodes;
     std::vector<uint64_t> latest;  // the addresses that are set
+    Result failure = 0;  // of setting some: what is set is not known any more
 
-    Graph() = default;
+    explicit Graph(const cuda::Driver &of) : cuda(of) {}
     Graph(const Graph &) = delete;
     Graph &operator=(const Graph &) = delete;
 
+    // What cannot be destroyed any more is gone with its context, or is the parent's, one of whose
+    // threads may hold the mutex.
     ~Graph() {
-        if (exec == nullptr) return;
+        if (exec == nullptr || !order->home.is_here(cuda)) return;
         Py_BEGIN_ALLOW_THREADS
+        const graph::Relaxed relaxed(cuda.graphs);
         {
             const std::lock_guard<std::mutex> lock(order->mutex);
             if (order->event != nullptr) driver.synchronize(order->event);
@@ -142,8 +151,8 @@ struct Graph {
         return set(exec, node.handle, node.bytes.data(), context);
     }
 
-    // Sets the parameters that have changed, and launches. Without the GIL, under the lock.
-    Result launch(const uint64_t *addresses, void *stream) {
+    // Sets the parameters that have changed.
+    Result set_all(const uint64_t *addresses) {
         void *context = nullptr;
         Result result = driver.context(&context);
         for (Node &node : nodes) {
@@ -157,14 +166,24 @@ struct Graph {
             if (is_other && result == 0) result = set(node, context);
         }
         std::copy_n(addresses, latest.size(), latest.begin());
+        return result;
+    }
+
+    // Sets parameters, and launches. `*is_queued` is whether the failure came after that. Without
+    // the GIL, under the lock.
+    Result launch(const uint64_t *addresses, void *stream, bool *is_queued) {
+        *is_queued = false;
+        if (failure == 0) failure = set_all(addresses);
+        Result result = failure;
         if (result == 0 && order->event == nullptr) {
             result = driver.create_event(&order->event, without_timing);
         } else if (result == 0) {
             result = driver.wait(stream, order->event, 0);
         }
         if (result == 0) result = driver.launch(exec, stream);
-        if (result == 0) result = driver.record(order->event, stream);
-        return result;
+        if (result != 0) return result;
+        *is_queued = true;
+        return driver.record(order->event, stream);
     }
 };
 
@@ -283,14 +302,24 @@ void point(Node &node) {
     }
 }
 
-std::shared_ptr<Graph> graph_from(const Captures &captures, PyObject *description) {
-    const Fields fields(description);
-    auto made = std::make_shared<Graph>();
-    if (const char *missing = made->driver.open()) {
-        PyErr_Format(PyExc_RuntimeError, "CUDA's driver has no %s", missing);
+// What graphs of a device have in common; another one since the device was reset.
+std::shared_ptr<GraphOrder> order_of(State &state, int device) {
+    auto &order = state.orders[static_cast<size_t>(device)];
+    if (order != nullptr && order->home.is_here(state.cuda)) return order;
+    const graph::Home home = graph::Home::now(state.cuda, device);
+    if (home.context == 0) {
+        PyErr_Format(PyExc_RuntimeError, "CUDA does not tell the context of device %d", device);
         throw Malformed{};
     }
-    made->order = captures.state->orders[static_cast<size_t>(captures.device)];
+    order = std::make_shared<GraphOrder>(home);
+    return order;
+}
+
+// A graph that is not instantiated yet.
+std::shared_ptr<Graph> graph_from(const Captures &captures, const Fields &fields) {
+    auto made = std::make_shared<Graph>(captures.state->cuda);
+    made->driver.open();  // `Captures` was made, so that no function is missing
+    made->order = order_of(*captures.state, captures.device);
     made->kept = fields.any("kept");
     made->fixed = pairs(fields, "fixed", captures.count);
     made->aligned = pairs(fields, "aligned", captures.count);
@@ -311,18 +340,18 @@ std::shared_ptr<Graph> graph_from(const Captures &captures, PyObject *descriptio
     fields.for_each("addresses",
                     [&](PyObject *each) { made->latest.push_back(address_from(each)); });
     if (made->latest.size() != captures.count) fields.wrong("addresses", "one for each input");
-    auto *graph = reinterpret_cast<void *>(fields.address("graph"));
+    return made;
+}
+
+Result instantiate(Graph &made, void *graph) {
     Result result = 0;
     void *exec = nullptr;
     Py_BEGIN_ALLOW_THREADS
-    result = made->driver.instantiate(&exec, graph, 0);
+    const graph::Relaxed relaxed(made.cuda.graphs);
+    result = made.driver.instantiate(&exec, graph, 0);
     Py_END_ALLOW_THREADS
-    if (result != 0) {
-        PyErr_Format(PyExc_RuntimeError, "CUDA could not instantiate a graph: error %d", result);
-        throw Malformed{};
-    }
-    made->exec = exec;
-    return made;
+    if (result == 0) made.exec = exec;
+    return result;
 }
 
 // ---- the type -----------------------------------------------------------------------------------
@@ -343,8 +372,16 @@ PyObject *captures_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     }
     PyObject *module = PyType_GetModule(type);
     if (module == nullptr) return nullptr;
-    if (!state_of(module)->cuda.open()) {  // no launch may have needed it so far
+    cuda::Driver &cuda = state_of(module)->cuda;
+    if (!cuda.open()) {  // no launch may have needed it so far
         PyErr_SetString(PyExc_RuntimeError, "CUDA's driver is missing, or lacks a function");
+        return nullptr;
+    }
+    GraphDriver driver;
+    const char *missing = driver.open();
+    if (missing == nullptr && cuda.graphs.release == nullptr) missing = cuda.graphs.missing;
+    if (missing != nullptr) {
+        PyErr_Format(PyExc_RuntimeError, "CUDA's driver has no %s", missing);
         return nullptr;
     }
     PyObject *object = type->tp_alloc(type, 0);
@@ -356,8 +393,6 @@ PyObject *captures_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     made.make = Py_NewRef(make);
     made.failed = Py_NewRef(failed);
     made.graphs = new (std::nothrow) std::vector<std::shared_ptr<Graph>>();
-    auto &order = made.state->orders[static_cast<size_t>(device)];
-    if (!order) order = std::make_shared<GraphOrder>();
     if (made.graphs != nullptr) return object;
     Py_DECREF(object);
     return PyErr_NoMemory();
@@ -391,21 +426,6 @@ void captures_dealloc(PyObject *object) {
     delete std::exchange(captures_of(object)->graphs, nullptr);
     type->tp_free(object);
     Py_DECREF(type);
-}
-
-// Adds a graph in front of the others; beyond `most_graphs` the one used longest ago goes.
-int add_graph(Captures &captures, PyObject *description) {
-    try {
-        auto &graphs = *captures.graphs;
-        graphs.insert(graphs.begin(), graph_from(captures, description));
-        if (graphs.size() > most_graphs) graphs.pop_back();
-        return 0;
-    } catch (const Malformed &) {
-        return -1;
-    } catch (const std::bad_alloc &) {
-        PyErr_NoMemory();
-        return -1;
-    }
 }
 
 PyObject *captures_let_go(PyObject *object, PyObject *) {
@@ -458,9 +478,33 @@ Captured refused(Captures &captures, const std::shared_ptr<Graph> &graph, Result
     auto &graphs = *captures.graphs;
     graphs.erase(std::remove(graphs.begin(), graphs.end(), graph), graphs.end());
     captures.is_off = true;
-    const char *name = captures.state->cuda.open() ? captures.state->cuda.name_of(result) : "";
+    const char *name = captures.state->cuda.name_of(result);
     const Ref said = Ref::steal(PyObject_CallFunction(captures.failed, "s", name));
     return said ? Captured::refused : Captured::error;
+}
+
+// Adds a graph in front of the others; beyond `most_graphs` the one used longest ago goes.
+Captured add_graph(Captures &captures, PyObject *description) {
+    std::shared_ptr<Graph> made, oldest;  // ends after the others are in order: it waits
+    try {
+        const Fields fields(description);
+        made = graph_from(captures, fields);
+        const Result result =
+            instantiate(*made, reinterpret_cast<void *>(fields.address("graph")));
+        if (result != 0) return refused(captures, made, result);
+        auto &graphs = *captures.graphs;
+        graphs.insert(graphs.begin(), made);
+        if (graphs.size() > most_graphs) {
+            oldest = std::move(graphs.back());
+            graphs.pop_back();
+        }
+        return Captured::missing;
+    } catch (const Malformed &) {
+        return Captured::error;
+    } catch (const std::bad_alloc &) {
+        PyErr_NoMemory();
+        return Captured::error;
+    }
 }
 
 }  // namespace
@@ -487,16 +531,26 @@ Captured launch_captured(PyObject *object, const uint64_t *addresses, void *stre
     if (stream != nullptr && (graph->driver.is_capturing(stream, &capturing) != 0 || capturing != 0)) {
         return Captured::refused;
     }
+    // In a forked child a thread of the parent may hold the mutex for ever.
+    if (!graph->order->home.is_in_this_process()) return Captured::refused;
     Result result = 0;
+    bool is_queued = false;
     Py_BEGIN_ALLOW_THREADS
     {
         const std::lock_guard<std::mutex> lock(graph->order->mutex);
-        result = graph->launch(addresses, stream);
+        result = graph->launch(addresses, stream, &is_queued);
     }
     Py_END_ALLOW_THREADS
-    if (result != 0) return refused(captures, graph, result);
-    ++captures.launched;
-    return Captured::launched;
+    if (result == 0) {
+        ++captures.launched;
+        return Captured::launched;
+    }
+    const Captured told = refused(captures, graph, result);
+    if (!is_queued || told == Captured::error) return told;
+    const cuda::Driver &driver = captures.state->cuda;
+    PyErr_Format(PyExc_RuntimeError, "CUDA failed after it had launched a graph: %s (%s)",
+                 driver.name_of(result), driver.text_of(result));
+    return Captured::error;  // its steps must not be made twice
 }
 
 Captured capture(PyObject *object, PyObject *tensors) {
@@ -508,7 +562,7 @@ Captured capture(PyObject *object, PyObject *tensors) {
         captures.is_off = true;
         return Captured::refused;
     }
-    return add_graph(captures, made.get()) < 0 ? Captured::error : Captured::missing;
+    return add_graph(captures, made.get());
 }
 
 int add_captures(PyObject *module, State *state) {

@@ -194,7 +194,7 @@ PyObject *launch_bound(State &state, Binding &binding, PyObject *grid, PyObject 
         Py_RETURN_NONE;
     }
     int outcome = 0;
-    if (run_on_cpu(state, spec, size, block, &outcome) < 0) return nullptr;
+    if (run_on_cpu(state, spec, size, block, is_brief(spec, size), &outcome) < 0) return nullptr;
     if (outcome == 0) Py_RETURN_NONE;
     Ref values = Ref::steal(PyTuple_New(static_cast<Py_ssize_t>(count)));
     for (size_t k = 0; values && k < count; ++k) {

@@ -25,11 +25,16 @@ void find_graphs(const Library &library, GraphFunctions *out) {
             found.missing = library.find(name, function) ? nullptr : name;
             return found.missing == nullptr;
         };
-        return find("cuStreamCreate", found.create_stream) &&
+        return find("cuThreadExchangeStreamCaptureMode", found.exchange_mode) &&
+               find("cuCtxGetCurrent", found.current_context) &&
+               find("cuCtxGetId", found.context_id) &&
+               find("cuDevicePrimaryCtxGetState", found.is_active) &&
+               find("cuDevicePrimaryCtxRetain", found.retain) &&
+               find("cuDevicePrimaryCtxRelease_v2", found.release) &&
+               find("cuStreamCreate", found.create_stream) &&
                find("cuStreamBeginCapture_v2", found.begin_capture) &&
                find("cuStreamEndCapture", found.end_capture) &&
                find("cuStreamGetCaptureInfo_v3", found.capture_info) &&
-               find("cuThreadExchangeStreamCaptureMode", found.exchange_mode) &&
                find("cuGraphKernelNodeGetParams_v2", found.kernel_of) &&
                find("cuGraphMemsetNodeGetParams", found.fill_of) &&
                find("cuGraphInstantiateWithFlags", found.instantiate) &&
@@ -37,14 +42,9 @@ void find_graphs(const Library &library, GraphFunctions *out) {
                find("cuGraphExecKernelNodeSetParams_v2", found.set_kernel) &&
                find("cuGraphExecMemsetNodeSetParams", found.set_fill) &&
                find("cuGraphExecDestroy", found.destroy_executable) &&
-               find("cuGraphDestroy", found.destroy_graph) &&
-               find("cuCtxGetCurrent", found.current_context) &&
-               find("cuCtxGetId", found.context_id) &&
-               find("cuDevicePrimaryCtxGetState", found.is_active) &&
-               find("cuDevicePrimaryCtxRetain", found.retain) &&
-               find("cuDevicePrimaryCtxRelease_v2", found.release);
+               find("cuGraphDestroy", found.destroy_graph);
     };
-    all_found();
+    all_found();  // those for contexts first: graphs that torch captures need no others
     *out = found;
 }
 
@@ -93,7 +93,7 @@ unsigned long long GraphFunctions::context_of(int device) const {
     int active = 0;
     Context context = nullptr;
     unsigned long long number = 0;
-    if (missing != nullptr || is_active(device, &flags, &active) != 0 || active == 0 ||
+    if (release == nullptr || is_active(device, &flags, &active) != 0 || active == 0 ||
         retain(&context, device) != 0) {
         return 0;
     }

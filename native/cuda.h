@@ -72,7 +72,7 @@ struct GraphFunctions {
     Result (*release)(int device) = nullptr;
 
     // The number of a device's primary context, which changes with a reset of the device; 0 if it
-    // has none.
+    // has none, or if that is not known.
     unsigned long long context_of(int device) const;
 };
 

@@ -16,6 +16,7 @@
 
 #include "enums.h"
 #include "frames.h"
+#include "monitoring.h"
 #include "state.h"
 
 namespace tzero {
@@ -145,12 +146,14 @@ struct Follower {
     PyObject_HEAD
     PyObject *begin, *step, *leave;
     PyObject *modules;  // names of modules, and whether each is a library's
+    PyObject *among;    // a tuple of dicts by the ids of code objects that are shown in libraries too
     PyObject *empty;
     PyTypeObject *stepping;
+    const Names *names;  // of the module that the type keeps
     bool awaits, sees_libraries;
 };
 
-// Traces the instructions of the frames that run one code object.
+// What a followed frame has as its `f_trace`: who follows it, and the instructions of its code.
 struct Stepping {
     PyObject_HEAD
     PyObject *follower, *instructions;
@@ -164,57 +167,62 @@ Stepping *stepping(PyObject *self) {
     return reinterpret_cast<Stepping *>(self);
 }
 
-// Whether an event of a trace function is this one; all have names of their own.
-bool is_event(PyObject *event, const char *name) {
-    return PyUnicode_Check(event) && PyUnicode_CompareWithASCIIString(event, name) == 0;
-}
-
-// The arguments of a trace function: a frame, an event, and a value that is not used here.
-bool read_event(PyObject *args, PyObject *&frame, PyObject *&event) {
-    PyObject *value = nullptr;
-    return PyArg_ParseTuple(args, "O!OO", &PyFrame_Type, &frame, &event, &value) != 0;
+// Whether a frame runs code that is shown in any case; -1 with the Python error set on failure.
+int runs_shown_code(Follower *self, PyFrameObject *frame) {
+    Ref code = Ref::steal(reinterpret_cast<PyObject *>(PyFrame_GetCode(frame)));
+    Ref id = Ref::steal(PyLong_FromVoidPtr(code.get()));
+    if (!id) return -1;
+    for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(self->among); ++k) {
+        const int found = PyDict_Contains(PyTuple_GET_ITEM(self->among, k), id.get());
+        if (found != 0) return found;
+    }
+    return 0;
 }
 
 // Whether a frame is known to be of a library; -1 with the Python error set on failure.
-int is_of_library(Follower *self, PyObject *frame) {
+int is_of_library(Follower *self, PyFrameObject *frame) {
     if (self->sees_libraries) return 0;
-    Ref globals = Ref::steal(PyFrame_GetGlobals(reinterpret_cast<PyFrameObject *>(frame)));
+    Ref globals = Ref::steal(PyFrame_GetGlobals(frame));
     if (!globals) return -1;
     if (!PyDict_Check(globals.get())) return 0;
-    PyObject *name = PyDict_GetItemString(globals.get(), "__name__");  // borrowed
-    if (name == nullptr || !PyUnicode_CheckExact(name)) return 0;
+    PyObject *name = PyDict_GetItemWithError(globals.get(), self->names->function_name.get());  // borrowed
+    if (name == nullptr || !PyUnicode_CheckExact(name)) return PyErr_Occurred() ? -1 : 0;
     PyObject *found = PyDict_GetItemWithError(self->modules, name);
     if (found == nullptr) return PyErr_Occurred() ? -1 : 0;
     return found == Py_True ? 1 : 0;
 }
 
-// Let each instruction of a frame be traced by a function, and no lines. CPython 3.13 looks whether a
-// frame is traced when the attribute is set, and not later.
-int trace_by(PyObject *frame, PyObject *function) {
-    if (PyObject_SetAttrString(frame, "f_trace_lines", Py_False) < 0) return -1;
-    if (PyObject_SetAttrString(frame, "f_trace", function) < 0) return -1;
-    return PyObject_SetAttrString(frame, "f_trace_opcodes", Py_True);
+// Let each instruction of a frame be shown, and no lines. CPython 3.13 looks whether a frame is traced
+// when the attribute is set, and not later.
+int trace_by(const Names &names, PyFrameObject *frame, PyObject *stepping) {
+    PyObject *object = reinterpret_cast<PyObject *>(frame);
+    if (is_monitored()) {
+        if (PyObject_SetAttr(object, names.f_trace.get(), stepping) < 0) return -1;
+        return monitor_code_of(frame);
+    }
+    if (PyObject_SetAttr(object, names.f_trace_lines.get(), Py_False) < 0) return -1;
+    if (PyObject_SetAttr(object, names.f_trace.get(), stepping) < 0) return -1;
+    return PyObject_SetAttr(object, names.f_trace_opcodes.get(), Py_True);
 }
 
-PyObject *follower_call(PyObject *object, PyObject *args, PyObject *) {
+// A frame begins or goes on; 0, or -1 with the Python error set.
+int begin(PyObject *object, PyFrameObject *frame) {
     Follower *self = follower(object);
-    PyObject *frame = nullptr, *event = nullptr;
-    if (!read_event(args, frame, event)) return nullptr;
-    if (self->begin == nullptr || !is_event(event, "call")) Py_RETURN_NONE;
     const int of_library = is_of_library(self, frame);
-    if (of_library < 0) return nullptr;
-    if (of_library > 0) Py_RETURN_NONE;
-    Ref found = Ref::steal(PyObject_CallOneArg(self->begin, frame));
-    if (!found || found.get() == Py_None) return found.release();
+    if (of_library < 0) return -1;
+    const int is_shown = of_library > 0 ? runs_shown_code(self, frame) : 1;
+    if (is_shown <= 0) return is_shown;
+    Ref found = Ref::steal(PyObject_CallOneArg(self->begin, reinterpret_cast<PyObject *>(frame)));
+    if (!found) return -1;
+    if (found.get() == Py_None) return 0;
     Ref made = Ref::steal(self->stepping->tp_alloc(self->stepping, 0));
-    if (!made) return nullptr;
+    if (!made) return -1;
     stepping(made.get())->follower = Ref::borrow(object).release();
     stepping(made.get())->instructions = found.release();
-    if (trace_by(frame, made.get()) < 0) return nullptr;
-    return made.release();
+    return trace_by(*self->names, frame, made.get());
 }
 
-// Show an instruction to Python; returns whether the frame is traced further, -1 for an error.
+// Show an instruction to Python; 0, or -1 with the Python error set.
 int show(Follower *self, PyObject *frame, const Instruction &at) {
     Ref values = Ref::steal(frame_values(frame, at.depth, at.count, self->empty));
     PyObject *entry = at.entry;
@@ -234,46 +242,46 @@ int show(Follower *self, PyObject *frame, const Instruction &at) {
     }
     self->awaits = (flags & awaits) != 0;
     self->sees_libraries = (flags & sees_libraries) != 0;
-    return (flags & goes_on) != 0 ? 1 : 0;
+    return 0;
 }
 
 // An instruction is about to run; returns as `show`.
-int instruct(Follower *self, const std::vector<Instruction> &all, PyObject *frame) {
-    const int at = PyFrame_GetLasti(reinterpret_cast<PyFrameObject *>(frame));
+int instruct(Follower *self, const std::vector<Instruction> &all, PyFrameObject *frame) {
+    const int at = PyFrame_GetLasti(frame);
     constexpr int unit = 2;  // bytes
     static const Instruction none{Look::unknown, 0, 0, Py_None};
     const auto place = static_cast<size_t>(at / unit);
     const Instruction &found = at >= 0 && place < all.size() ? all[place] : none;
-    if (found.look == Look::never) return 1;
-    if (found.look == Look::if_awaited && !self->awaits) return 1;
-    return show(self, frame, found);
+    if (found.look == Look::never) return 0;
+    if (found.look == Look::if_awaited && !self->awaits) return 0;
+    return show(self, reinterpret_cast<PyObject *>(frame), found);
 }
 
-PyObject *stepping_call(PyObject *object, PyObject *args, PyObject *) {
-    PyObject *frame = nullptr, *event = nullptr;
-    if (!read_event(args, frame, event)) return nullptr;
-    Ref keep = Ref::borrow(stepping(object)->follower);
-    Ref table = Ref::borrow(stepping(object)->instructions);
-    if (!keep || !table || follower(keep.get())->step == nullptr) Py_RETURN_NONE;
-    Follower *self = follower(keep.get());
-    int traced = 1;
-    if (is_event(event, "opcode")) {
-        traced = instruct(self, *instructions(table.get())->all, frame);
-    } else if (is_event(event, "return")) {
-        self->awaits = true;  // who called it has the result on its stack next
-        Ref left = Ref::steal(PyObject_CallOneArg(self->leave, frame));
-        if (!left) return nullptr;
-    }
-    if (traced < 0) return nullptr;
-    return Ref::borrow(traced == 0 ? Py_None : object).release();
+// What a frame has if this follower follows it, else nothing; -1 with the Python error set on failure.
+int stepping_of(PyObject *object, PyFrameObject *frame, Ref &found) {
+    const Follower *self = follower(object);
+    found = Ref::steal(
+        PyObject_GetAttr(reinterpret_cast<PyObject *>(frame), self->names->f_trace.get()));
+    if (!found) return -1;
+    const bool is_ours = Py_IS_TYPE(found.get(), self->stepping) &&
+                         stepping(found.get())->follower == object &&
+                         stepping(found.get())->instructions != nullptr;
+    if (!is_ours) found = Ref();
+    return 0;
 }
 
 PyObject *follower_new(PyTypeObject *type, PyObject *args, PyObject *) {
     PyObject *begin = nullptr, *step = nullptr, *leave = nullptr, *modules = nullptr;
-    PyObject *empty = nullptr;
-    if (!PyArg_ParseTuple(args, "OOOO!O:Follower", &begin, &step, &leave, &PyDict_Type, &modules,
-                          &empty)) {
+    PyObject *among = nullptr, *empty = nullptr;
+    if (!PyArg_ParseTuple(args, "OOOO!O!O:Follower", &begin, &step, &leave, &PyDict_Type, &modules,
+                          &PyTuple_Type, &among, &empty)) {
         return nullptr;
+    }
+    for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(among); ++k) {
+        if (!PyDict_Check(PyTuple_GET_ITEM(among, k))) {
+            PyErr_SetString(PyExc_TypeError, "the codes are no dicts");
+            return nullptr;
+        }
     }
     PyObject *module = PyType_GetModule(type);  // borrowed
     if (module == nullptr) return nullptr;
@@ -289,8 +297,10 @@ PyObject *follower_new(PyTypeObject *type, PyObject *args, PyObject *) {
     made->step = Ref::borrow(step).release();
     made->leave = Ref::borrow(leave).release();
     made->modules = Ref::borrow(modules).release();
+    made->among = Ref::borrow(among).release();
     made->empty = Ref::borrow(empty).release();
     made->stepping = reinterpret_cast<PyTypeObject *>(stepping_type.release());
+    made->names = &state_of(module)->names;
     made->awaits = made->sees_libraries = true;
     return self.release();
 }
@@ -298,7 +308,7 @@ PyObject *follower_new(PyTypeObject *type, PyObject *args, PyObject *) {
 int follower_traverse(PyObject *self, visitproc visit, void *arg) {
     Py_VISIT(Py_TYPE(self));
     Follower *each = follower(self);
-    for (PyObject *held : {each->begin, each->step, each->leave, each->modules, each->empty}) {
+    for (PyObject *held : {each->begin, each->step, each->leave, each->modules, each->among, each->empty}) {
         Py_VISIT(held);
     }
     Py_VISIT(each->stepping);
@@ -311,6 +321,7 @@ int follower_clear(PyObject *self) {
     Py_CLEAR(each->step);
     Py_CLEAR(each->leave);
     Py_CLEAR(each->modules);
+    Py_CLEAR(each->among);
     Py_CLEAR(each->empty);
     Py_CLEAR(each->stepping);
     return 0;
@@ -337,11 +348,16 @@ template <int (*clear)(PyObject *)> void dealloc(PyObject *self) {
     Py_DECREF(type);
 }
 
+// A debugger that begins later finds it in a frame that was followed, and calls it.
+PyObject *stepping_call(PyObject *, PyObject *, PyObject *) {
+    Py_RETURN_NONE;
+}
+
 PyType_Slot follower_slots[] = {
-    {Py_tp_doc, const_cast<char *>("Follower(begin, step, leave, modules, empty, /)\n--\n\n"
-                                   "A trace function of the frames that Python wants to see.")},
+    {Py_tp_doc, const_cast<char *>("Follower(begin, step, leave, modules, among, empty, /)\n--\n\n"
+                                   "A trace function of the frames that Python wants to see, for "
+                                   "Traced alone.")},
     {Py_tp_new, reinterpret_cast<void *>(follower_new)},
-    {Py_tp_call, reinterpret_cast<void *>(follower_call)},
     {Py_tp_traverse, reinterpret_cast<void *>(follower_traverse)},
     {Py_tp_clear, reinterpret_cast<void *>(follower_clear)},
     {Py_tp_dealloc, reinterpret_cast<void *>(dealloc<follower_clear>)},
@@ -368,6 +384,26 @@ PyType_Spec stepping_spec = {
 
 }  // namespace
 
+int follow(PyObject *object, PyFrameObject *frame, int event, PyObject *) {
+    Follower *self = follower(object);
+    if (self->begin == nullptr) return 0;
+    if (event == PyTrace_CALL) return begin(object, frame);
+    if (event != PyTrace_OPCODE && event != PyTrace_RETURN) return 0;
+    Ref found;
+    if (stepping_of(object, frame, found) < 0) return -1;
+    if (!found) return 0;
+    if (event == PyTrace_OPCODE) {
+        Ref table = Ref::borrow(stepping(found.get())->instructions);
+        return instruct(self, *instructions(table.get())->all, frame);
+    }
+    self->awaits = true;  // who called it has the result on its stack next
+    return Ref::steal(PyObject_CallOneArg(self->leave, reinterpret_cast<PyObject *>(frame))) ? 0 : -1;
+}
+
+bool is_follower(const State &state, PyObject *object) {
+    return Py_IS_TYPE(object, reinterpret_cast<PyTypeObject *>(state.follower.get()));
+}
+
 int add_following(PyObject *module, State *state) {
     if (add_enum(module, "LOOKS", look_names) < 0) return -1;
     const std::pair<const char *, long> answers[] = {
@@ -375,13 +411,11 @@ int add_following(PyObject *module, State *state) {
     for (const auto &[name, answer] : answers) {
         if (PyModule_AddIntConstant(module, name, answer) < 0) return -1;
     }
-    const std::pair<const char *, PyType_Spec *> types[] = {
-        {"Instructions", &instructions_spec},
-        {"Follower", &follower_spec},
-    };
-    for (const auto &[name, spec] : types) {
-        Ref made = Ref::steal(PyType_FromModuleAndSpec(module, spec, nullptr));
-        if (!made || PyModule_AddObjectRef(module, name, made.get()) < 0) return -1;
+    Ref made = Ref::steal(PyType_FromModuleAndSpec(module, &instructions_spec, nullptr));
+    if (!made || PyModule_AddObjectRef(module, "Instructions", made.get()) < 0) return -1;
+    state->follower = Ref::steal(PyType_FromModuleAndSpec(module, &follower_spec, nullptr));
+    if (!state->follower || PyModule_AddObjectRef(module, "Follower", state->follower.get()) < 0) {
+        return -1;
     }
     state->stepping = Ref::steal(PyType_FromModuleAndSpec(module, &stepping_spec, nullptr));
     return state->stepping ? 0 : -1;

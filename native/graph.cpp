@@ -9,23 +9,8 @@ namespace tzero::graph {
 
 namespace {
 
-constexpr int thread_local_mode = 1, relaxed_mode = 2;  // CUstreamCaptureMode
+constexpr int thread_local_mode = 1;  // CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
 constexpr cuda::Result invalid_value = 1;
-
-// Lets this thread do what allocates or frees in the driver while another one captures.
-class Relaxed {
-  public:
-    explicit Relaxed(const cuda::GraphFunctions &driver) : driver_(driver) {
-        driver_.exchange_mode(&mode_);
-    }
-    Relaxed(const Relaxed &) = delete;
-    Relaxed &operator=(const Relaxed &) = delete;
-    ~Relaxed() { driver_.exchange_mode(&mode_); }
-
-  private:
-    const cuda::GraphFunctions &driver_;
-    int mode_ = relaxed_mode;
-};
 
 }  // namespace
 
@@ -33,10 +18,11 @@ Home Home::now(const cuda::Driver &driver, int device) {
     return {static_cast<int>(getpid()), device, driver.graphs.context_of(device)};
 }
 
+bool Home::is_in_this_process() const { return process == static_cast<int>(getpid()); }
+
 bool Home::is_here(const cuda::Driver &driver) const {
     // The process first: in a forked child the driver must not be called.
-    return process == static_cast<int>(getpid()) && context != 0 &&
-           context == driver.graphs.context_of(device);
+    return is_in_this_process() && context != 0 && context == driver.graphs.context_of(device);
 }
 
 Graph::Graph(const cuda::Driver &driver, std::vector<Work> work) : driver_(driver) {

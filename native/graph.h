@@ -42,7 +42,23 @@ struct Home {
     unsigned long long context = 0;
 
     static Home now(const cuda::Driver &driver, int device);
+    bool is_in_this_process() const;
     bool is_here(const cuda::Driver &driver) const;
+};
+
+// Lets this thread do what allocates, frees or waits in the driver while another one captures.
+class Relaxed {
+  public:
+    explicit Relaxed(const cuda::GraphFunctions &driver) : driver_(driver) {
+        driver_.exchange_mode(&mode_);
+    }
+    Relaxed(const Relaxed &) = delete;
+    Relaxed &operator=(const Relaxed &) = delete;
+    ~Relaxed() { driver_.exchange_mode(&mode_); }
+
+  private:
+    const cuda::GraphFunctions &driver_;
+    int mode_ = 2;  // CU_STREAM_CAPTURE_MODE_RELAXED
 };
 
 class Graph {

@@ -127,6 +127,7 @@ void Keeper::drop(Kept &kept, const std::string &why) {
 }
 
 void Keeper::drop_all(const char *why) {
+    ++ends_;
     const std::vector<Kept *> all = kept_;
     for (Kept *each : all) drop(*each, why);
 }
@@ -155,8 +156,9 @@ bool Keeper::read_limits(State &state, PyObject *now) {
     const long most = integer_of(now, names.graphs_kept);
     const long mebibytes = integer_of(now, names.graphs_memory);
     if (PyErr_Occurred()) return false;
-    limits_ = {level, static_cast<uint64_t>(hot), static_cast<uint64_t>(most),
-               static_cast<uint64_t>(mebibytes) << 20};
+    constexpr long most_hot = 1L << 48, most_mebibytes = 1L << 43;  // as good as without a limit
+    limits_ = {level, static_cast<uint64_t>(std::min(hot, most_hot)), static_cast<uint64_t>(most),
+               static_cast<uint64_t>(std::min(mebibytes, most_mebibytes)) << 20};
     latest_ = Ref::borrow(now);
     is_on_ = reason(state).empty();
     if (!is_on_) drop_all(by_settings);
@@ -326,6 +328,7 @@ bool Keeper::is_watched(State &state) {
 void Keeper::make(State &state, Kept &kept) {
     if (is_making_ || is_watched(state)) return;
     is_making_ = true;
+    const uint64_t ends = ends_;
     const cuda::Stream capturing = capturing_on(state, kept.device);
     Outcome outcome{cuda::out_of_memory, "cuStreamCreate"};
     Py_BEGIN_ALLOW_THREADS
@@ -342,6 +345,7 @@ void Keeper::make(State &state, Kept &kept) {
         news(site, "no CUDA graph: " + in_words(state, outcome));
         return;
     }
+    kept.is_doomed = kept.is_doomed || ends != ends_;  // another thread has dropped all meanwhile
     kept.keeper = this;
     kept.used = ++clock_;
     kept_.push_back(&kept);

@@ -199,6 +199,7 @@ class Keeper {
     bool has_looked_for_tools_ = false;
     std::string tool_;  // that watches launches, of those that put a library into the process
     uint64_t clock_ = 0, bytes_ = 0, made_ = 0, dropped_ = 0;
+    uint64_t ends_ = 0;  // how often all graphs were dropped
     std::vector<Kept *> kept_;
     std::vector<Capturing> capturing_;
     std::vector<std::pair<Ref, std::string>> news_;

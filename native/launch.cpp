@@ -121,7 +121,7 @@ bool is_for(const Spec &spec, const Facts &facts) {
     });
     const bool has_descriptors =
         std::all_of(spec.maps.begin(), spec.maps.end(), [&](const cuda::TensorMap &map) {
-            return map.argument + 2 * map.rank + 3 <= facts.count;
+            return map.argument + size_t{2} * map.rank + 3 <= facts.count;
         });
     return has_all && has_descriptors && on_device(spec, facts);
 }
@@ -197,7 +197,8 @@ Ref values_of(const Call &call, const Form &form) {
 PyObject *launch_on_cpu(const Call &call, const Form &form, const Spec &spec,
                         const int32_t grid[3], char *block) {
     int outcome = 0;
-    if (run_on_cpu(*call.kernel->state, spec, grid, block, &outcome) < 0) return nullptr;
+    const bool brief = is_brief(spec, grid);
+    if (run_on_cpu(*call.kernel->state, spec, grid, block, brief, &outcome) < 0) return nullptr;
     if (outcome == 0) return kernel_returned(spec);
     Ref values = values_of(call, form);
     if (values) raise_from_cpu(spec, outcome, grid, values.get());

@@ -445,7 +445,7 @@ int exec(PyObject *module) {
 // Everything that may refer back to this module; the rest is strings.
 template <typename Visitor> int each_reference(State &state, Visitor visit) {
     for (Ref *each : {&state.launchable, &state.launching, &state.dispatching, &state.ring, &state.nearest,
-                      &state.on_grid, &state.bound, &state.on_bound, &state.stepping,
+                      &state.on_grid, &state.bound, &state.on_bound, &state.follower, &state.stepping,
                       &state.get_threshold, &state.set_threshold,
                       &state.timestamps_type, &state.captures, &state.record, &state.timestamps,
                       &state.profilers.range,

@@ -126,7 +126,9 @@ struct Computed {
 struct Launch {
     size_t function;
     std::unique_ptr<Spec> spec;
-    std::string block;  // the parameters, with gaps for pointers and numbers
+    // The parameters, with gaps for pointers and numbers. A launch that keeps the GIL fills these
+    // in place.
+    mutable std::string block;
     std::vector<Pointer> pointers;
     std::vector<Number> numbers;
     std::vector<Computed> computed;

@@ -80,6 +80,9 @@ class Maker {
         if (watch.in_cell || PyDict_GET_SIZE(watch.where.get()) != 1) return;
         watch.object = Ref::borrow(watch.now());
         if (!watch.object && PyErr_Occurred()) throw Malformed{};
+        if (watch.object && watch.kind == Watch::own_dict) {
+            watch.own = _PyObject_GetDictPtr(watch.object.get());
+        }
     }
 
     static bool reads_a_name(Watch::Kind kind) {

@@ -57,6 +57,7 @@ class Replay {
     Done open(const Run &run);
     Done close(Done done);
     Done plain_launch(const Launch &step, const int32_t grid[3]);
+    Done launch_on_cpu(const Launch &step, const int32_t grid[3]);
     PyObject *allocated(const Allocate &step) const;
     PyObject *sized_arguments(const Allocate &step) const;
     Done allocate(const Allocate &step);

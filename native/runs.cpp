@@ -98,6 +98,7 @@ Replay::Done Replay::open(const Run &run) {
         },
         [&] {
             std::vector<graph::Work> work;
+            work.reserve(run.work.size());
             for (size_t k = 0; k < run.work.size(); ++k) work.push_back(work_at(k));
             return work;
         });

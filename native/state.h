@@ -33,6 +33,7 @@ struct Names {
     Ref graphs, graphs_after, graphs_kept, graphs_memory, kernel;
     Ref proton_flags, flags, profiling_on, profiler_enabled;
     Ref name, function_name, enter, exit, timestamps, func, args;
+    Ref f_trace, f_trace_lines, f_trace_opcodes;
 };
 
 // The attributes of `triton.knobs.runtime`. Valid for this object, while its own dict is empty and
@@ -65,7 +66,7 @@ struct State {
     Ref launchable;  // types
     Ref launching;
     Ref dispatching;
-    Ref ring, nearest, on_grid, bound, on_bound, stepping, timestamps_type, captures;
+    Ref ring, nearest, on_grid, bound, on_bound, follower, stepping, timestamps_type, captures;
     Ref get_threshold, set_threshold;  // of gc
     Names names;
 

@@ -217,7 +217,7 @@ Replay::Done Replay::view(const View &step) {
 
 // Writes the parameters of a launch; false if Python must make it.
 bool Replay::packed(const Launch &step, char *block) const {
-    std::copy_n(step.block.data(), step.block.size(), block);
+    if (block != step.block.data()) std::copy_n(step.block.data(), step.block.size(), block);
     for (const Pointer &pointer : step.pointers) {
         const char *address = frame_.addresses[pointer.slot];
         if (pointer.aligned && (reinterpret_cast<uintptr_t>(address) & 15) != 0 &&
@@ -276,15 +276,21 @@ Replay::Done Replay::launch(size_t number) {
 
 Replay::Done Replay::plain_launch(const Launch &step, const int32_t grid[3]) {
     const Spec &spec = *step.spec;
+    if (spec.on_cpu) return launch_on_cpu(step, grid);
     alignas(block_alignment) char block[stack_bytes];
     if (!packed(step, block)) return Done::resume;
-    if (!spec.on_cpu) {
-        void *queue = nullptr;
-        if (!stream(spec.device_id, &queue)) return Done::error;
-        return run_on_cuda(state_, spec, grid, queue, block) < 0 ? Done::error : Done::yes;
-    }
+    void *queue = nullptr;
+    if (!stream(spec.device_id, &queue)) return Done::error;
+    return run_on_cuda(state_, spec, grid, queue, block) < 0 ? Done::error : Done::yes;
+}
+
+Replay::Done Replay::launch_on_cpu(const Launch &step, const int32_t grid[3]) {
+    alignas(block_alignment) char room[stack_bytes];
+    const bool brief = is_brief(*step.spec, grid);
+    char *block = brief ? step.block.data() : room;
+    if (!packed(step, block)) return Done::resume;
     int outcome = 0;
-    if (run_on_cpu(state_, spec, grid, block, &outcome) < 0) return Done::error;
+    if (run_on_cpu(state_, *step.spec, grid, block, brief, &outcome) < 0) return Done::error;
     return outcome == 0 ? Done::yes : failed(step, grid, outcome);
 }
 

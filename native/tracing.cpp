@@ -12,6 +12,8 @@
 #include <algorithm>
 #include <iterator>
 
+#include "following.h"
+#include "monitoring.h"
 #include "state.h"
 
 namespace tzero {
@@ -84,6 +86,30 @@ bool set_trace(PyObject *function) {
     return static_cast<bool>(Ref::steal(PyObject_CallOneArg(settrace, function)));
 }
 
+// An event of a frame for a Follower. After an error it sees no more.
+int follow_or_end(PyObject *object, PyFrameObject *frame, int event, PyObject *value) {
+    Ref keep = Ref::borrow(object);
+    if (follow(object, frame, event, value) == 0) return 0;
+    PyObject *type = nullptr, *error = nullptr, *trace = nullptr;
+    PyErr_Fetch(&type, &error, &trace);
+    PyEval_SetTrace(nullptr, nullptr);
+    PyErr_Restore(type, error, trace);
+    return -1;
+}
+
+// Let a Follower see this thread's frames; returns whether it does, else with the Python error set.
+bool follow_frames(PyObject *object) {
+    const int monitored = begin_monitoring(follow, object);
+    if (monitored != 0) return monitored > 0;
+#ifdef TZERO_MONITORING
+    // CPython 3.12 shows instructions only if some frame had this set before.
+    PyObject *frame = reinterpret_cast<PyObject *>(PyEval_GetFrame());  // borrowed
+    if (frame != nullptr && PyObject_SetAttrString(frame, "f_trace_opcodes", Py_True) < 0) return false;
+#endif
+    PyEval_SetTrace(follow_or_end, object);
+    return true;
+}
+
 struct Traced {
     PyObject_HEAD
     PyObject *function;
@@ -121,7 +147,8 @@ PyObject *traced_enter(PyObject *self, PyObject *) {
     if (block->alone != 0 && traced_anywhere > traced_here) Py_RETURN_FALSE;
     const State &state = *state_of(PyType_GetModule(Py_TYPE(self)));
     if (begin_block(state) < 0) return nullptr;
-    if (!set_trace(block->function)) {
+    const bool follows = is_follower(state, block->function);
+    if (!(follows ? follow_frames(block->function) : set_trace(block->function))) {
         PyObject *type = nullptr, *value = nullptr, *trace = nullptr;
         PyErr_Fetch(&type, &value, &trace);
         if (end_block(state) < 0) PyErr_WriteUnraisable(self);
@@ -139,7 +166,7 @@ PyObject *traced_exit(PyObject *self, PyObject *) {
     if (block->entered == 0) Py_RETURN_NONE;
     block->entered = 0;
     while (block->thread->tracing > block->untraced) PyThreadState_LeaveTracing(block->thread);
-    const bool unset = set_trace(Py_None);
+    const bool unset = is_monitored() ? end_monitoring() == 0 : set_trace(Py_None);
     PyObject *type = nullptr, *value = nullptr, *trace = nullptr;
     PyErr_Fetch(&type, &value, &trace);
     const bool ended = end_block(*state_of(PyType_GetModule(Py_TYPE(self)))) == 0;
@@ -240,6 +267,7 @@ PyType_Spec untraced_spec = {
 // In a forked child only the forking thread is left.
 PyObject *forget_traced(PyObject *module, PyObject *) {
     traced_anywhere = traced_here;
+    if (monitored_thread() != nullptr && !is_monitored() && end_monitoring() < 0) return nullptr;
     if (collect_again(*state_of(module)) < 0) return nullptr;
     Py_RETURN_NONE;
 }

@@ -108,6 +108,10 @@ bool object_holds(Watch::Kind kind, PyObject *object, PyObject *expected) {
     switch (kind) {
     case Watch::code: return has_code(object, expected);
     case Watch::of_class: return reinterpret_cast<PyObject *>(Py_TYPE(object)) == expected;
+    case Watch::own_dict: {
+        PyObject **own = _PyObject_GetDictPtr(object);
+        return own != nullptr && *own == expected;
+    }
     case Watch::bases:
         return PyType_Check(object) &&
                reinterpret_cast<PyTypeObject *>(object)->tp_mro == expected;
@@ -181,6 +185,7 @@ const char *Watch::expected() const {
         (in_cell || size != 2 || !PyLong_CheckExact(PyTuple_GET_ITEM(expects, 1)))) {
         return "an object in a dict, and a size";
     }
+    if (kind == own_dict && !PyDict_CheckExact(expects)) return "a dict";
     if ((kind == items || kind == bases) && size < 0) return "a tuple";
     if (kind == files) {
         bool fits = size >= 0 && size % 2 == 0;

@@ -13,14 +13,15 @@ namespace tzero::plan {
 // A guard on a name that the host function reads. Its value is the same object (`same`), an object
 // of the same type that compares equal (`equal`), accepted by a function in Python (`check`), or
 // the name is not there (`absent`). The others are about an object that keeps its place: a function
-// has this code and these defaults (`code`), an object this class (`of_class`), a class these bases
-// (`bases`), a container these items (`items`), or this item at a place (`item`); a function without
-// arguments returns this value (`result`); files were last changed at these times (`files`). A name
-// that is `kept` is the same object in a dict with room for more, or a function accepts it. A `setting`
-// is a `result` of a function of tzero, which only reads.
+// has this code and these defaults (`code`), an object this class (`of_class`), or this dict of its
+// own attributes (`own_dict`), a class these bases (`bases`), a container these items (`items`), or
+// this item at a place (`item`); a function without arguments returns this value (`result`); files
+// were last changed at these times (`files`). A name that is `kept` is the same object in a dict with
+// room for more, or a function accepts it. A `setting` is a `result` of a function of tzero, which
+// only reads.
 #define TZERO_GUARD_KINDS(EACH)                                                                   \
-    EACH(same) EACH(equal) EACH(check) EACH(absent) EACH(code) EACH(of_class) EACH(bases)         \
-    EACH(items) EACH(item) EACH(result) EACH(files) EACH(kept) EACH(setting)
+    EACH(same) EACH(equal) EACH(check) EACH(absent) EACH(code) EACH(of_class) EACH(own_dict)      \
+    EACH(bases) EACH(items) EACH(item) EACH(result) EACH(files) EACH(kept) EACH(setting)
 constexpr const char *guard_kind_names[] = {TZERO_GUARD_KINDS(TZERO_ENUMERATOR_NAME)};
 
 struct Watch {
@@ -30,6 +31,7 @@ struct Watch {
     Ref value;
     Ref function;  // of a `check`, or `kept`
     Ref object;    // what a guard on an object is about, which is in a dict of its own
+    PyObject **own = nullptr;  // where the object keeps its dict, for `own_dict`
     Kind kind = same;
     bool in_cell = false;
     bool by_version = false;  // it holds while its dict has the same version
@@ -42,6 +44,7 @@ struct Watch {
         PyObject *about = object.get();
         if (about == nullptr) return false;
         if (kind == of_class) return reinterpret_cast<PyObject *>(Py_TYPE(about)) == value.get();
+        if (kind == own_dict) return own != nullptr && *own == value.get();
         return kind == items && PyODict_CheckExact(about) && PyODict_SIZE(about) == 0 &&
                PyTuple_GET_SIZE(value.get()) == 0;
     }

@@ -1,6 +1,6 @@
 # mypy: allow-untyped-decorators, disable-error-code="no-untyped-call,no-any-return,misc"
 """Two models with the same parameters, one of which has a graph of its step, and what may change
-between two steps of both."""
+between two steps of both; and what stands in for CUDA graphs on the CPU."""
 
 from __future__ import annotations
 
@@ -8,15 +8,46 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-__all__ = ["CHANGES", "ON_CUDA", "Both", "decode", "models"]
+from tzero.plans.captures import Capturing
+from tzero.plans.in_order import InOrder
+from tzero.plans.plan import Part, Plan
+from tzero.plans.planner import Planner
+
+__all__ = ["CHANGES", "ON_CUDA", "Both", "Stand", "decode", "models", "stand_in"]
 
 decode: Any = importlib.import_module("examples.decode")
 
 DTYPES = {"cuda": torch.bfloat16, "cpu": torch.float32}
+
+
+class Stand:
+    """Counts how often parts of plans were made."""
+
+    count = 0
+
+
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> Stand:
+    """Graphs of the CPU: the steps of a part, made with its inputs and outputs."""
+    found = Stand()
+
+    def of(self: Capturing, plan: Plan, part: Part) -> Callable[[Any], bool]:
+        in_order = InOrder(plan, part, self.drifted)
+
+        def made(tensors: tuple[Tensor, ...]) -> bool:
+            found.count += 1
+            in_order(tensors)
+            return True
+
+        return made
+
+    monkeypatch.setattr(Capturing, "of", of)
+    monkeypatch.setattr(Planner, "graphed_on", "cpu")
+    return found
 
 
 def models(device: str = "cuda", width: int = 256) -> tuple[Any, Any]:

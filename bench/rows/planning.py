@@ -270,6 +270,7 @@ ROWS = (
         "Whole call that launches 5 kernels",
         functools.partial(_five, "cpu"),
         baseline="floor",
+        target=Target("ratio", 1.1),
     ),
     _row(
         "plan.entries.10000",

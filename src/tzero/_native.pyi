@@ -1,5 +1,5 @@
 from collections.abc import Callable
-from types import FrameType, MappingProxyType
+from types import CodeType, FrameType, MappingProxyType
 from typing import Any, Final, Self, final
 
 # Limits
@@ -153,10 +153,10 @@ class Follower:
         step: Callable[[FrameType, Any, tuple[Any, ...]], int],
         leave: Callable[[FrameType], None],
         modules: dict[str, bool],
+        among: tuple[dict[int, CodeType], ...],
         empty: object,
         /,
     ) -> Self: ...
-    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
 
 @final
 class Timestamps:

@@ -15,6 +15,7 @@ import pytest
 
 from tests.unit.test_locks import forked
 from tzero.adapters import python_frames
+from tzero.adapters.python_frames import Seen
 
 pytestmark = [
     pytest.mark.skipif(sys.version_info >= (3, 15), reason="the newest supported Python is 3.14"),
@@ -255,3 +256,135 @@ def test_a_block_is_traced_once() -> None:
         block.__enter__()
     assert sys.gettrace() is None
     assert collects()
+
+
+# -- followers -------------------------------------------------------------------------------------
+
+
+def followed(host: Any, step: Any = lambda *_: python_frames.answers().goes_on) -> Any:
+    """A block in which the frames of a function are followed, and how often they began."""
+    began: list[FrameType] = []
+    looks = {place: Seen("always", 0, 0, "entry") for place in range(0, 200, 2)}
+
+    def begin(frame: FrameType) -> Any:
+        if frame.f_code is not host.__code__:
+            return None
+        began.append(frame)
+        return python_frames.seen_by_follower(frame.f_code, looks)
+
+    return python_frames.traced(python_frames.follower(begin, step, lambda _: None, {})), began
+
+
+def test_an_error_of_a_follower_reaches_the_caller_and_ends_the_following() -> None:
+    def step(*_: object) -> int:
+        raise ArithmeticError("as ever")
+
+    block, began = followed(count, step)
+    with block:
+        with pytest.raises(ArithmeticError, match="as ever"):
+            count(1)
+        assert count(1, 2) == 2
+    assert len(began) == 1
+    assert sys.gettrace() is None
+    assert collects()
+
+
+def test_a_follower_sees_no_frames_of_other_threads() -> None:
+    block, began = followed(count)
+    with block:
+        other = threading.Thread(target=count)
+        other.start()
+        other.join()
+        assert not began
+        count()
+    assert len(began) == 1
+
+
+def test_frames_of_libraries_are_shown_only_if_their_code_is_among_those_to_see() -> None:
+    def shown(among: Any) -> list[str]:
+        found: list[str] = []
+
+        def begin(frame: FrameType) -> None:
+            found.append(frame.f_code.co_name)
+
+        answer = python_frames.answers().goes_on
+        table = python_frames.seen_by_follower(host.__code__, {0: Seen("always", 0, 0, "entry")})
+
+        def first(frame: FrameType) -> Any:
+            begin(frame)
+            return table if frame.f_code is host.__code__ else None
+
+        modules = {each.__module__: True for each in (count, gc.get_objects)}
+        follower = python_frames.follower(
+            first, lambda *_: answer, lambda _: None, modules, (python_frames.Codes(among),)
+        )
+        with python_frames.traced(follower):
+            host()
+        return found
+
+    def host() -> None:
+        count(1)
+
+    assert shown([]) == ["host"]
+    assert shown([count.__code__]) == ["host", "count"]
+
+
+by_monitoring = pytest.mark.skipif(
+    sys.version_info[:2] != (3, 12), reason="only CPython 3.12 is followed by sys.monitoring"
+)
+
+
+def tools() -> list[Any]:
+    """The names of the tools that use `sys.monitoring`."""
+    monitoring: Any = sys.monitoring  # type: ignore[attr-defined, unused-ignore]
+    return [monitoring.get_tool(tool) for tool in range(6)]
+
+
+@by_monitoring
+def test_only_the_code_that_is_followed_shows_its_instructions() -> None:
+    monitoring: Any = sys.monitoring  # type: ignore[attr-defined, unused-ignore]
+    seen: list[int] = []
+
+    def step(*_: object) -> int:
+        tool = tools().index("tzero")
+        seen.append(monitoring.get_events(tool) & monitoring.events.INSTRUCTION)
+        seen.append(monitoring.get_local_events(tool, tools.__code__))
+        return python_frames.answers().goes_on
+
+    block, began = followed(count, step)
+    with block:
+        count()
+    assert began and seen and not any(seen)
+    assert tools() == [None] * 6
+    assert all(monitoring.get_local_events(k, count.__code__) == 0 for k in range(6))
+
+
+@by_monitoring
+def test_a_call_is_followed_although_other_tools_leave_no_number() -> None:
+    monitoring: Any = sys.monitoring  # type: ignore[attr-defined, unused-ignore]
+    for tool in (3, 4):
+        monitoring.use_tool_id(tool, "another")
+    try:
+        block, began = followed(count)
+        with block:
+            count()
+    finally:
+        for tool in (3, 4):
+            monitoring.free_tool_id(tool)
+    assert len(began) == 1
+    assert sys.gettrace() is None
+
+
+@by_monitoring
+def test_a_child_that_another_thread_forks_is_not_followed() -> None:
+    def fork() -> None:
+        codes.append(forked(lambda: tools() == [None] * 6))
+
+    codes: list[int] = []
+    block, _ = followed(count)
+    with block:
+        other = threading.Thread(target=fork)
+        other.start()
+        other.join()
+        assert "tzero" in tools()
+    assert codes == [0]

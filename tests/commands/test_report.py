@@ -140,7 +140,8 @@ def test_searches_are_noted_with_their_candidates(run: Run) -> None:
     for search in (own, triton):
         timed = {each.config: each.seconds for each in search.candidates}
         assert all(seconds is not None and seconds > 0 for seconds in timed.values())
-    assert min(triton.candidates, key=lambda each: each.seconds or 1).config == triton.chosen
+    least = min(each.seconds or 1 for each in triton.candidates)  # of two, if their medians are equal
+    assert triton.chosen in {each.config for each in triton.candidates if each.seconds == least}
 
 
 def test_plans_are_noted_with_their_guards(run: Run) -> None:

@@ -2,12 +2,14 @@
  *
  * A function is a C function that takes its parameters as CUDA passes them. Streams and contexts are
  * numbers. While a stream captures, work on it becomes a node; launching a graph does the work of its
- * nodes in order, with the parameters that were set last. A function can be told to fail.
+ * nodes in order, with the parameters that were set last. A function can be told to fail, and to take
+ * its time.
  */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { MOST = 512, MOST_PARAMETERS = 16 };
 
@@ -43,16 +45,22 @@ typedef struct {
 typedef struct {
     node *nodes[MOST];
     size_t count;
+    unsigned long long context;
 } graph;
 
 typedef struct {
     graph *of;
     node now[MOST]; /* what the next launch does */
+    unsigned long long context;
 } executable;
 
 static char calls[1 << 20];
 static char failing[64];
 static int failure, times_before;
+static char slow[64];
+static unsigned delay; /* in microseconds */
+static _Thread_local int mode; /* of captures: CU_STREAM_CAPTURE_MODE_GLOBAL, as threads begin */
+static int disturbing; /* calls that break captures of other threads */
 static int capturing_status;
 static uintptr_t current = 0, streams = 100;
 static unsigned long long context = 1;
@@ -64,6 +72,10 @@ static int said(const char *name, const char *more)
 {
     size_t used = strlen(calls);
     snprintf(calls + used, sizeof calls - used, "%s%s%s\n", name, *more ? " " : "", more);
+    if (slow[0] && strcmp(slow, name) == 0) {
+        slow[0] = 0;
+        usleep(delay);
+    }
     if (failing[0] && strcmp(failing, name) == 0 && times_before-- <= 0) {
         failing[0] = 0;
         return failure;
@@ -84,6 +96,15 @@ void standin_reset(void)
 {
     ++context;
     alive = 0;
+}
+
+int standin_disturbing(void) { return disturbing; }
+
+/* The next call of a function takes so long. */
+void standin_slow(const char *name, unsigned microseconds)
+{
+    snprintf(slow, sizeof slow, "%s", name);
+    delay = microseconds;
 }
 
 void standin_fail(const char *name, int result, int after)
@@ -215,6 +236,7 @@ int cuStreamBeginCapture_v2(void *stream, int mode)
     if (failed)
         return failed;
     captured = calloc(1, sizeof *captured);
+    captured->context = context;
     ++alive;
     capturing = (uintptr_t)stream;
     return 0;
@@ -237,24 +259,28 @@ int cuStreamGetCaptureInfo_v3(void *stream, int *status, uint64_t *id, graph **o
     *count = captured->count > 0;
     return 0;
 }
-int cuThreadExchangeStreamCaptureMode(int *mode)
+int cuThreadExchangeStreamCaptureMode(int *other)
 {
-    static int now;
-    int before = now;
-    now = *mode;
-    *mode = before;
+    int before = mode;
+    mode = *other;
+    *other = before;
     return 0;
 }
+
+/* What allocates, frees or waits breaks captures of other threads, unless this one is relaxed. */
+static void disturb(void) { disturbing += mode != 2; }
 int cuGraphKernelNodeGetParams_v2(node *n, kernel_node *out) { *out = n->kernel; return 0; }
 int cuGraphMemsetNodeGetParams(node *n, fill_node *out) { *out = n->fill; return 0; }
 int cuGraphInstantiateWithFlags(executable **out, graph *of, unsigned long long flags)
 {
     (void)flags;
+    disturb();
     int failed = said("cuGraphInstantiate", "");
     if (failed)
         return failed;
     executable *e = calloc(1, sizeof *e);
     e->of = of;
+    e->context = context;
     for (size_t k = 0; k < of->count; ++k)
         e->now[k] = *of->nodes[k];
     ++alive;
@@ -315,13 +341,14 @@ int cuGraphExecMemsetNodeSetParams(executable *e, node *n, const fill_node *f, v
 }
 int cuGraphExecDestroy(executable *e)
 {
-    --alive;
+    alive -= e->context == context;
     free(e);
+    disturb();
     return said("cuGraphExecDestroy", "");
 }
 int cuGraphDestroy(graph *g)
 {
-    --alive;
+    alive -= g->context == context;
     for (size_t k = 0; k < g->count; ++k)
         free(g->nodes[k]);
     free(g);
@@ -338,3 +365,32 @@ int cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *active)
 }
 int cuDevicePrimaryCtxRetain(void **out, int device) { (void)device; *out = &context; return 0; }
 int cuDevicePrimaryCtxRelease_v2(int device) { (void)device; return 0; }
+
+/* Events are numbers that nothing waits for: work is done at once. */
+int cuEventCreate(void **event, unsigned flags)
+{
+    (void)flags;
+    *event = &context;
+    return said("cuEventCreate", "");
+}
+int cuEventRecord(void *event, void *stream)
+{
+    (void)event, (void)stream;
+    return said("cuEventRecord", "");
+}
+int cuStreamWaitEvent(void *stream, void *event, unsigned flags)
+{
+    (void)stream, (void)event, (void)flags;
+    return said("cuStreamWaitEvent", "");
+}
+int cuEventSynchronize(void *event)
+{
+    (void)event;
+    disturb();
+    return said("cuEventSynchronize", "");
+}
+int cuGraphExecMemcpyNodeSetParams(executable *e, node *n, const void *copy, void *where)
+{
+    (void)e, (void)n, (void)copy, (void)where;
+    return said("cuGraphExecMemcpyNodeSetParams", "");
+}

@@ -27,6 +27,7 @@ from tzero.arguments.key import Options
 from tzero.cpu import toolchain
 from tzero.launches.native import BinaryDescription, CudaDescription
 from tzero.plans.describe import FillDescription, LaunchDescription, PlanDescription
+from tzero.plans.describe_parts import PartDescription
 
 __all__ = ["Driver", "driver", "kernel_of", "on_cuda"]
 
@@ -64,6 +65,14 @@ class Driver:
     def fail(self, name: str, result: int = 999, after: int = 0) -> None:
         """Let the next call of a function fail, or one after some others."""
         self.library.standin_fail(name.encode(), result, after)
+
+    def slow(self, name: str, seconds: float) -> None:
+        """Let the next call of a function take so long."""
+        self.library.standin_slow(name.encode(), int(seconds * 1e6))
+
+    def disturbing(self) -> int:
+        """How many calls would have broken a capture of another thread."""
+        return int(self.library.standin_disturbing())
 
     def use_stream(self, number: int) -> None:
         self.library.standin_stream(number)
@@ -171,7 +180,7 @@ def _moved(plan: PlanDescription, library: Driver) -> PlanDescription:
 
 
 def _on_device(details: Any, library: Driver) -> Any:
-    if isinstance(details, FillDescription):
+    if isinstance(details, (FillDescription, PartDescription)):
         return details._replace(cuda_device=0)
     if isinstance(details, LaunchDescription):
         return details._replace(binary=_of_cuda(details.binary, library))
@@ -184,7 +193,10 @@ def _of_cuda(binary: BinaryDescription, library: Driver) -> BinaryDescription:
     return binary._replace(cpu=None, cuda=how, function=library.address(name))
 
 
-def kernel_of(host: Any, *, pool: bool = False, over_sizes: bool = False) -> Any:
+def kernel_of(
+    host: Any, *, pool: bool = False, over_sizes: bool = False, graph: bool = False
+) -> Any:
     """A kernel over a host function, whose launches are the stand-in's."""
     options, free = Options(static_shapes=not over_sizes), "everything" if over_sizes else "nothing"
-    return on_cuda()(host, config=None, key=None, options=options, pool=pool, free=free)
+    made = {"options": options, "pool": pool, "free": free, "graph": graph}
+    return on_cuda()(host, config=None, key=None, **made)

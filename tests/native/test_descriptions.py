@@ -169,7 +169,12 @@ def test_every_field_is_read_and_its_absence_named(
 WRONG: list[tuple[Path, Any, str]] = [
     (("guards",), [], r"PlanDescription\.guards must be a tuple, not \[\]"),
     (("guards", 0, "where"), 1, r"GuardDescription\.where must be a dict or a cell, not 1"),
-    (("guards", 0, "kind"), 12, r"GuardDescription\.kind must be from 0 to 11, not 12"),
+    (
+        ("guards", 0, "kind"),
+        len(native.GUARD_KINDS),
+        rf"GuardDescription\.kind must be from 0 to {len(native.GUARD_KINDS) - 1}, not",
+    ),
+    (("guards", 0, "kind"), native.GUARD_KINDS["own_dict"], "must be a dict"),
     (("guards", 0, "kind"), native.GUARD_KINDS["code"], "must be a tuple of four"),
     (("guards", 0, "kind"), native.GUARD_KINDS["files"], "must be paths and times"),
     (("guards", 0, "kind"), native.GUARD_KINDS["kept"], "must be an object in a dict, and a size"),
@@ -177,7 +182,11 @@ WRONG: list[tuple[Path, Any, str]] = [
     (("slots", 0, "leaf"), "x", r"SlotDescription\.leaf must be an int, not 'x'"),
     (("slots", 0, "guard"), 1, r"SlotDescription\.guard must be from 0 to 0, not 1"),
     (("slots", 0, "size"), ("4",), "int"),
-    (("steps", 0, "kind"), 6, r"StepDescription\.kind must be from 0 to 5, not 6"),
+    (
+        ("steps", 0, "kind"),
+        len(native.STEP_KINDS),
+        rf"StepDescription\.kind must be from 0 to {len(native.STEP_KINDS) - 1}, not",
+    ),
     (("steps", 0, "details", "slot"), 99, r"AllocateDescription\.slot must be from 0 to"),
     (("steps", 0, "details", "ring"), 1, r"AllocateDescription\.ring must be None, or a Ring"),
     (("steps", 0, "details", "plain_kwargs"), (), r"plain_kwargs must be a dict, not \(\)"),

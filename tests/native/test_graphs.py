@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -396,6 +397,30 @@ def test_a_limited_number_of_bytes_is_kept(cuda: Driver, xy: Any) -> None:
         assert 1 < count < 12
         assert size <= 1 << 20
         assert kernels[-1].explain(*xy).runs[0].graphs == 1
+
+
+def test_numbers_without_end_are_no_limit(cuda: Driver, xy: Any) -> None:
+    kernel = kernel_of(three)
+    with settings.override(graphs_memory=1 << 44):  # in bytes it has 65 bits
+        warm(kernel, *xy)
+        assert kernel.explain(*xy).runs[0].graphs == 1
+
+
+def test_a_graph_that_is_made_while_all_are_dropped_is_dropped_too(cuda: Driver, xy: Any) -> None:
+    kernel, other = kernel_of(three), kernel_of(one)
+    warm(kernel, *xy, calls=HOT)
+    warm(other, *xy)
+    alive = cuda.alive()
+    cuda.slow("cuGraphInstantiate", 0.3)
+    thread = threading.Thread(target=kernel, args=xy)
+    thread.start()
+    time.sleep(0.1)
+    on_cuda().module.drop_graphs()
+    assert cuda.alive() < alive + 1
+    thread.join()
+    assert on_cuda().module.graphs()[:2] == (0, 0)
+    warm(kernel, *xy)
+    assert kernel.explain(*xy).runs[0].graphs == 1
 
 
 def test_lower_limits_hold_at_once(cuda: Driver, xy: Any) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import copy
 import pickle
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -18,39 +18,15 @@ import triton.language as tl
 from torch import Tensor, nn
 
 import tzero
-from tests.steps import CHANGES, Both, Change, decode
+from tests.steps import CHANGES, Both, Change, Stand, decode, stand_in
 from tzero.launches.tiers import tier
-from tzero.plans.captures import Capturing
-from tzero.plans.in_order import InOrder
-from tzero.plans.plan import Part, Plan
-from tzero.plans.planner import Planner
 
 pytestmark = pytest.mark.skipif(tier() < 2, reason="parts are made by native code")
 
 
-class Stand:
-    """Counts how often parts were made."""
-
-    count = 0
-
-
 @pytest.fixture(autouse=True)
 def stand(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Graphs of the CPU: the steps of a part, made with its inputs and outputs."""
-    found = Stand()
-
-    def of(self: Capturing, plan: Plan, part: Part) -> Callable[[Any], bool]:
-        in_order = InOrder(plan, part, self.drifted)
-
-        def made(tensors: tuple[Tensor, ...]) -> bool:
-            found.count += 1
-            in_order(tensors)
-            return True
-
-        return made
-
-    monkeypatch.setattr(Capturing, "of", of)
-    monkeypatch.setattr(Planner, "graphed_on", "cpu")
+    found = stand_in(monkeypatch)
     torch.manual_seed(0)
     with torch.no_grad():
         yield found
@@ -85,6 +61,20 @@ def compared(function: Callable[..., Any], *shape: int, count: int = 4) -> Any:
         assert same(kernel(mine), function(given))
         assert same(mine, given)
     return kernel
+
+
+def test_a_setting_by_which_torch_chooses_kernels_needs_another_recording() -> None:
+    kernel = compared(lambda x: F.silu(x) * 2)
+    before = kernel.stats().recordings
+    matmul = torch.backends.cuda.matmul
+    reduced = matmul.allow_bf16_reduced_precision_reduction
+    matmul.allow_bf16_reduced_precision_reduction = not reduced
+    try:
+        for _ in range(2):
+            kernel(torch.randn(4, 8))
+    finally:
+        matmul.allow_bf16_reduced_precision_reduction = reduced
+    assert kernel.stats().recordings == before + 1
 
 
 # -- whole modules ---------------------------------------------------------------------------------
@@ -227,6 +217,27 @@ def test_an_output_that_is_held_is_never_written_again() -> None:
     assert all(map(torch.equal, held, map(outputs_of_torch, given)))
 
 
+@pytest.mark.parametrize("training", [True, False])
+def test_statistics_that_a_batch_norm_changes_are_not_only_read(training: bool) -> None:
+    """Its schema does not say so, and torch does not count it."""
+
+    def normed(x: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+        for _ in range(4):  # so often read that an input is copied into a graph's memory
+            x = F.batch_norm(x, mean, variance, training=training) + 1
+        return x
+
+    kernel: Any = tzero.kernel(graph=True)(normed)
+    given = torch.randn(4, 8), torch.zeros(8), torch.ones(8)
+    mine = copy.deepcopy(given)
+    for _ in range(3):
+        assert same(kernel(*mine), normed(*given))
+        assert same(mine, given)
+    plan = kernel.explain(*mine).plan
+    read = {plan.slots[slot].name for slot, _ in plan.parts[0].read}
+    assert read == ({"x"} if training else {"x", "mean", "variance"})
+    assert plan.parts[0].writes == ()
+
+
 # -- cuts ------------------------------------------------------------------------------------------
 
 
@@ -309,6 +320,46 @@ def test_without_graph_no_plan_has_parts(stand: Stand) -> None:
 def test_a_function_that_launches_nothing_can_be_a_graph(stand: Stand) -> None:
     compared(lambda x: F.layer_norm(x, (8,)).relu() + 1)
     assert stand.count
+
+
+# -- settings of torch -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def precisions() -> Iterator[None]:
+    """Restores how torch computes with 32 bits."""
+    backends: Any = torch.backends
+    places = [backends, backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn]
+    if not hasattr(backends, "fp32_precision"):
+        pytest.skip("this torch has one way of setting precisions")
+    before = [each.fp32_precision for each in places]
+    yield
+    for place, value in zip(places, before, strict=True):
+        place.fp32_precision = value
+
+
+PRECISIONS: list[Callable[[Any], None]] = [
+    lambda backends: setattr(backends.cuda.matmul, "fp32_precision", "tf32"),
+    lambda backends: setattr(backends.cudnn.conv, "fp32_precision", "ieee"),
+    lambda backends: setattr(backends.cudnn.rnn, "fp32_precision", "ieee"),
+    lambda backends: setattr(backends.cuda.matmul, "allow_tf32", True),
+    lambda backends: setattr(backends.cudnn, "allow_tf32", False),
+    lambda _: torch.set_float32_matmul_precision("high"),
+]
+
+
+@pytest.mark.usefixtures("precisions")
+@pytest.mark.parametrize("change", PRECISIONS)
+def test_a_precision_that_is_set_is_seen(change: Callable[[Any], None], stand: Stand) -> None:
+    """In the new way and in the old one, of which torch raises if a program mixes them."""
+    kernel = compared(outputs_of_torch)
+    assert not kernel.explain(x := torch.randn(4, 8)).refusal
+    change(torch.backends)
+    assert kernel.explain(x).refusal
+    made = stand.count
+    for _ in range(3):
+        assert same(kernel(x), outputs_of_torch(x))
+    assert stand.count > made
 
 
 # -- modules ---------------------------------------------------------------------------------------

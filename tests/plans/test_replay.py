@@ -6,8 +6,10 @@ Every operation is compared with tier 0 on tensors of random geometry, and must 
 from __future__ import annotations
 
 import math
+import sys
 from collections import namedtuple
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -15,6 +17,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import tzero
 from tests.plans.hosts import gathered, increased, scaled, stamped
 from tests.plans.tiers import Pair
 
@@ -282,3 +285,24 @@ def test_a_list_that_was_given_is_returned_itself(pair: Any) -> None:
     found: Pair = pair(the_list_it_was_given)
     for _ in range(3):
         found([torch.randn(3)])
+
+
+def test_a_module_that_the_first_call_imports_does_not_prevent_later_replays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "imported_late.py").write_text("BY = 3.0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    @tzero.kernel
+    def host(x):
+        from imported_late import BY
+
+        return scaled(x, BY)
+
+    x = torch.randn(8)
+    for _ in range(3):
+        assert torch.equal(host(x), x * 3)
+    assert host.stats().recordings == 1
+    sys.modules["imported_late"].BY = 5.0
+    assert torch.equal(host(x), x * 5)
+    monkeypatch.delitem(sys.modules, "imported_late")

@@ -110,7 +110,12 @@ def after_drawing(x, factor):
     return scaled(y, factor.item())
 
 
-@pytest.mark.parametrize("host", [after_a_launch, after_a_change, after_drawing])
+def after_statistics(x, factor):
+    y = torch.nn.functional.batch_norm(x.new_ones(2, 5), x, x.new_ones(5), training=True)
+    return scaled(y, factor.item())
+
+
+@pytest.mark.parametrize("host", [after_a_launch, after_a_change, after_drawing, after_statistics])
 def test_a_value_that_is_read_after_something_was_done_is_not_replayed(
     host: Any, pair: Any
 ) -> None:

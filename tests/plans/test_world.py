@@ -44,7 +44,7 @@ def test_after_a_change_the_call_is_right(case: Case, pair: Any) -> None:
 
 
 def every_guard_holds(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(wrapper, "_holds", lambda plan: lambda: True)
+    patch.setattr(wrapper, "_holds", lambda plan, facts: lambda: True)
 
 
 def modes_never_differ(patch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ PAGES = [
     "docs/troubleshooting.md",
     "docs/how-a-call-works.md",
     "docs/sizes.md",
+    "docs/steps.md",
     "docs/whole-programs.md",
     "docs/fallbacks.md",
     "docs/launching.md",

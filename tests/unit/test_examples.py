@@ -43,6 +43,16 @@ def test_an_example_runs(
     assert SHOWN[name] in capsys.readouterr().out
 
 
+def test_the_decode_step_has_the_same_logits_with_kernels_of_liger(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(EXAMPLES / "decode.py")
+    monkeypatch.setattr(sys, "argv", [path, "--liger", "--steps", "8"])
+    runpy.run_path(path, run_name="__main__")
+    shown = capsys.readouterr().out
+    assert shown.count("the same logits") == 2 and "other logits" not in shown
+
+
 def test_the_list_of_examples_is_whole() -> None:
     listed = (EXAMPLES / "README.md").read_text()
     assert {path.stem for path in EXAMPLES.glob("*.py")} == set(SHOWN)

@@ -150,10 +150,12 @@ PUBLIC = {
         "Supported",
         "how_to_get",
         "installed",
+        "is_free_threaded",
         "is_newer_than_tested",
         "is_too_old",
         "order",
         "require",
+        "require_same",
     ],
 }
 """The modules that users import, with their names."""

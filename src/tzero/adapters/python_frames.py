@@ -15,7 +15,7 @@ import dis
 import functools
 import sys
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
@@ -25,6 +25,7 @@ from tzero import locks
 __all__ = [
     "EMPTY",
     "Answers",
+    "Codes",
     "Instruction",
     "Seen",
     "answers",
@@ -226,10 +227,13 @@ _FUNCTION_FIRST = sys.version_info >= (3, 13)
 def traced(function: Callable[..., Any]) -> AbstractContextManager[bool]:
     """A block in which a function is called for each frame that this thread enters, and for each
     instruction if the frame's `f_trace_opcodes` is set; CPython 3.12 looks for that attribute only
-    if some frame had it set before. No garbage collection begins in the block by itself: the first
-    threshold is 0. It is entered with False, and nothing is traced, if that is not safe now."""
-    sys._getframe().f_trace_opcodes = True
-    made: AbstractContextManager[bool] = _native().Traced(function, ONE_THREAD_TRACES)
+    if some frame had it set before. A `follower` is called by native code, without copies of each
+    frame's variables. No garbage collection begins in the block by itself: the first threshold is
+    0. It is entered with False, and nothing is traced, if that is not safe now."""
+    native = _native()
+    if sys.version_info[:2] == (3, 12) and type(function) is not native.Follower:
+        sys._getframe().f_trace_opcodes = True
+    made: AbstractContextManager[bool] = native.Traced(function, ONE_THREAD_TRACES)
     return made
 
 
@@ -244,6 +248,29 @@ def _forget_other_threads() -> None:
 
 
 locks.after_fork(_forget_other_threads)
+
+
+class Codes:
+    """Code objects by identity: to hash one costs as much as to read it.
+
+    >>> def f(): ...
+    >>> codes = Codes([f.__code__])
+    >>> f.__code__ in codes, f.__code__.replace() in codes
+    (True, False)
+    """
+
+    __slots__ = ("by_id",)
+
+    def __init__(self, codes: Iterable[CodeType] = ()) -> None:
+        self.by_id: dict[int, CodeType] = {}
+        self.update(codes)
+
+    def update(self, codes: Iterable[CodeType]) -> None:
+        """Add several."""
+        self.by_id.update((id(code), code) for code in codes)
+
+    def __contains__(self, code: object) -> bool:
+        return id(code) in self.by_id
 
 
 class Seen(NamedTuple):
@@ -291,15 +318,15 @@ def follower(
     step: Callable[[FrameType, Any, tuple[Any, ...]], int],
     leave: Callable[[FrameType], None],
     modules: dict[str, bool],
-) -> Callable[[FrameType, str, Any], Any]:
-    """A trace function. `begin` is called with each new frame, and returns `seen_by_follower` of
-    its code if it is to be followed; then `step` is called before the instructions that are shown,
-    and `leave` when the frame is left. Frames of `modules` that are libraries are not shown, unless
-    the last `step` asked for them."""
-    made: Callable[[FrameType, str, Any], Any] = _native().Follower(
-        begin, step, leave, modules, EMPTY
-    )
-    return made
+    among: Sequence[Codes] = (),
+) -> Any:
+    """What `traced` is given to follow frames. `begin` is called with each new frame, and returns
+    `seen_by_follower` of its code if it is to be followed; then `step` is called before the
+    instructions that are shown, and `leave` when the frame is left. Frames of `modules` that are
+    libraries are not shown, unless they run code `among` these, or the last `step` asked for
+    them."""
+    shown = tuple(codes.by_id for codes in among)
+    return _native().Follower(begin, step, leave, modules, shown, EMPTY)
 
 
 def trace_instructions(frame: FrameType, function: Any) -> Any:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import gc
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -142,16 +143,21 @@ def _readers() -> list[Callable[[], Any]]:
     """Functions that return settings from which torch and its libraries choose kernels."""
     names = [
         *("deterministic_algorithms", "deterministic_fill_uninitialized_memory"),
-        *("cublas_allow_tf32", "cublas_allow_fp16_reduced_precision_reduction"),
-        *("cublas_allow_bf16_reduced_precision_reduction", "cublas_allow_fp16_accumulation"),
-        *("cudnn_enabled", "cudnn_benchmark", "cudnn_deterministic", "cudnn_allow_tf32"),
+        *("cublas_allow_fp16_reduced_precision_reduction", "cublas_allow_fp16_accumulation"),
+        *("cublas_allow_bf16_reduced_precision_reduction", "math_sdp_allow_fp16_bf16_reduction"),
+        *("cudnn_enabled", "cudnn_benchmark", "cudnn_deterministic"),
         *("flash_sdp_enabled", "mem_efficient_sdp_enabled", "math_sdp_enabled"),
         *("cudnn_sdp_enabled", "overrideable_sdp_enabled", "fa3_sdp_enabled"),
-        *("math_sdp_allow_fp16_bf16_reduction", "float32_matmul_precision"),
         *("blas_preferred_backend", "linalg_preferred_backend", "sdp_priority_order"),
     ]
+    precision = getattr(torch._C, "_get_fp32_precision_getter", None)
+    made: list[Callable[[], Any]] = []
+    if precision is None:
+        names += ["cublas_allow_tf32", "cudnn_allow_tf32", "float32_matmul_precision"]
+    else:  # then those three raise after a program has set one precision in the new way
+        made = [functools.partial(precision, "cuda", each) for each in ("matmul", "conv", "rnn")]
     found = (getattr(torch._C, f"_get_{name}", None) for name in names)
-    return [each for each in found if each is not None]
+    return [*made, *(each for each in found if each is not None)]
 
 
 _READERS = _readers()

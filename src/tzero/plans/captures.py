@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from tzero import locks
 from tzero.adapters import torch_graphs
 from tzero.adapters.cuda_graphs import COPY, FILL, KERNEL, CannotRead, Node, nodes
 from tzero.fallbacks import Fallbacks
@@ -150,6 +151,7 @@ class _Graphs:
         }
         self.buffers: dict[int, torch.Tensor] = {}
         self.captures = 0
+        self._lock = locks.lock()  # of what is kept here while a graph is captured
         self.places: dict[int, int] = {}  # how many words hold each input's address
 
     def failed(self, name: str) -> None:
@@ -163,6 +165,15 @@ class _Graphs:
             return None
         if any(each is None for each in tensors):
             return self._refused("an input is not made as a tensor")
+        # Meanwhile the calls of other threads, and those of finalizers, are made step by step.
+        if locks.owned(self._lock) or not self._lock.acquire(blocking=False):
+            return None
+        try:
+            return self._capture(tensors)
+        finally:
+            self._lock.release()
+
+    def _capture(self, tensors: tuple[torch.Tensor, ...]) -> GraphDescription | bool:
         self.captures += 1
         if self.captures > _MOST_CAPTURES:
             return self._refused("what must stay in its place moves all the time")

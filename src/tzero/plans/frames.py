@@ -13,6 +13,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from tzero.adapters import intercept, triton_entries
+from tzero.adapters.python_frames import Codes
 from tzero.backends import source_kernel
 from tzero.launches import python
 from tzero.reading.purity import LIBRARIES
@@ -42,8 +43,10 @@ class Stack:
 
     def __init__(self, code: Any, helpers: Iterable[Any]) -> None:
         self._code = code
-        self.known: Container[Any] = frozenset(_code_in([code, *helpers]))
+        self.known: Container[CodeType] = Codes(_code_in([code, *helpers]))
         """The code that the host function may run."""
+        self._harmless: dict[int, Any] = {}  # globals of frames it has called, by their code's id
+        self._kept: list[CodeType] = []  # that code, so that the ids stay its own
 
     def line(self) -> int:
         """The current line of the host function; 0 if it is not running."""
@@ -87,15 +90,23 @@ class Stack:
             code = frame.f_code
             if code is self._code:
                 return ""
-            module = _module(frame)
-            if code.co_name == "__del__" or module == "weakref":
-                return code.co_name
-            # Generated methods of dataclasses and named tuples have no source file.
-            generated = code.co_filename == "<string>" and code.co_name.startswith("__")
-            if not (generated or module.partition(".")[0] in LIBRARIES or code in self.known):
+            if self._harmless.get(id(code)) is not frame.f_globals and self._is_strange(frame):
                 return code.co_name
             frame = frame.f_back
         return ""
+
+    def _is_strange(self, frame: FrameType) -> bool:
+        """Whether the host function did not call what a frame runs."""
+        code, module = frame.f_code, _module(frame)
+        if code.co_name == "__del__" or module == "weakref":
+            return True
+        # Generated methods of dataclasses and named tuples have no source file.
+        is_generated = code.co_filename == "<string>" and code.co_name.startswith("__")
+        is_called = module.partition(".")[0] in LIBRARIES or code in self.known
+        if is_called and frame.f_globals.get("__name__") is not None:  # else its caller counts
+            self._harmless[id(code)] = frame.f_globals
+            self._kept.append(code)
+        return not (is_generated or is_called)
 
 
 def is_timed() -> bool:

@@ -150,7 +150,8 @@ def _only_read(
 ) -> Iterator[tuple[int, int]]:
     """The inputs that no step changes, and how many steps read each. A launch may change whatever
     it is given, unless its kernel only reads it; what has the same memory counts as one."""
-    written = {storages[slot] for step in steps if isinstance(step, Call) for slot in step.writes}
+    calls = [step for step in steps if isinstance(step, Call)]
+    written = {storages[slot] for call in calls for slot in (*call.writes, *call.unseen)}
     written |= {storages[slot] for step in steps for slot in _may_write(step)}
     readers: Counter[int] = Counter()
     for step in steps:

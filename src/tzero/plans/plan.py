@@ -208,7 +208,8 @@ class Slot:
 class Call:
     """Call a torch function; `result` names the slots that it makes. `line` is the host
     function's. `cut` says why no CUDA graph can hold it, if so; `writes` are the slots that it
-    changes in place, each as often as torch counts a change."""
+    changes in place, each as often as torch counts a change; `unseen` are those that it changes
+    and torch does not count."""
 
     function: Callable[..., Any]
     name: str
@@ -218,6 +219,7 @@ class Call:
     line: int
     cut: str = ""
     writes: tuple[int, ...] = ()
+    unseen: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

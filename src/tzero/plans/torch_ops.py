@@ -7,6 +7,7 @@ or why it cannot be one. It must not know recordings.
 from __future__ import annotations
 
 import functools
+import re
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType
@@ -36,6 +37,7 @@ __all__ = [
     "allocates",
     "always_makes_new",
     "changed",
+    "changed_unseen",
     "cut",
     "fills",
     "is_custom",
@@ -284,9 +286,8 @@ def acts(ran: Ran) -> bool:
     """Whether an operator may do more than make new tensors: it changes one, draws random numbers,
     or is not torch's own."""
     traits = _traits(ran.operator)
-    return (
-        traits.is_mutable or torch.Tag.nondeterministic_seeded in traits.tags or not traits.is_own
-    )
+    is_seeded = torch.Tag.nondeterministic_seeded in traits.tags
+    return traits.is_mutable or is_seeded or not traits.is_own or bool(changed_unseen([ran]))
 
 
 def cut(ran: Sequence[Ran]) -> str:
@@ -324,6 +325,22 @@ def changed(ran: Sequence[Ran]) -> list[torch.Tensor]:
     return found
 
 
+def changed_unseen(ran: Sequence[Ran]) -> list[torch.Tensor]:
+    """The tensors that operators change although their schemas do not say so, which torch does not
+    count: statistics of batch norms in training."""
+    found: list[torch.Tensor] = []
+    for each in ran:
+        name, given = _traits(each.operator).name, each.arguments
+        trains = bool(given.get("training", given.get("train", True)))
+        if trains and "norm" in name and not _OTHER_NORMS.search(name):
+            found += [t for t in map(given.get, _STATISTICS) if isinstance(t, torch.Tensor)]
+    return found
+
+
+_STATISTICS = ("running_mean", "running_var")
+_OTHER_NORMS = re.compile("_(backward|functional|no_training|no_update)(?![a-z_])")
+
+
 def _is_written(argument: Any) -> bool:
     return argument.alias_info is not None and bool(argument.alias_info.is_write)
 
@@ -331,24 +348,40 @@ def _is_written(argument: Any) -> bool:
 class _Traits(NamedTuple):
     """What an operator is, which its schema and its tags say once and for all."""
 
+    operator: OpOverload
     name: str
     arguments: tuple[str, ...]
     tags: frozenset[Any]
     is_mutable: bool
     is_own: bool
     returns_tensors: bool
+    is_view: bool
 
 
-@functools.lru_cache(1024)
+_all_traits: dict[
+    int, _Traits
+] = {}  # by the ids of operators, as their hashes are computed in Python
+
+
 def _traits(operator: OpOverload) -> _Traits:
-    schema = schema_of(operator)
+    found = _all_traits.get(id(operator))
+    if found is None:
+        found = _all_traits[id(operator)] = _traits_of(operator)
+    return found
+
+
+def _traits_of(operator: OpOverload) -> _Traits:
+    schema, is_own = schema_of(operator), operator.namespace in _OWN
     return _Traits(
+        operator,
         name_of(operator),
         tuple(argument.name for argument in schema.arguments),
         frozenset(operator.tags),
         bool(schema.is_mutable),
-        operator.namespace in _OWN,
+        is_own,
         any("Tensor" in str(each.type) for each in schema.returns),
+        # The sizes of views by own operators do not depend on values.
+        is_own and bool(operator.is_view) and not schema.is_mutable,
     )
 
 
@@ -358,15 +391,40 @@ def obstacle(name: str, result: Any, ran: Sequence[Ran]) -> str:
     >>> obstacle("Tensor.item", 3.0, [])
     'it reads Tensor.item, which its arguments do not determine'
     """
+    why = _obstacle_in_name(name)
+    if why.startswith("the size"):
+        return why
+    for each in ran:
+        traits = _traits(each.operator)
+        if not traits.is_own or not traits.tags.isdisjoint(_OBSTACLES):
+            return _obstacle_in(name, ran) or why or _obstacle_in_result(name, result, ran)
+    return why or _obstacle_in_result(name, result, ran)
+
+
+_OBSTACLES = {
+    torch.Tag.inplace_view: "{} changes the geometry of a tensor in place",
+    torch.Tag.dynamic_output_shape: "the size of the result of {} depends on values",
+    torch.Tag.data_dependent_output: "it reads the value of a tensor ({})",
+}
+
+
+@functools.lru_cache(1024)
+def _obstacle_in_name(name: str) -> str:
     if any(word in name for word in _BY_VALUES):
         return f"the size of the result of {name} may depend on values"
+    if "backward" in name:
+        return f"{name} computes gradients"
+    if name.endswith(".__get__") and name not in _GETTERS:
+        return f"it reads {name.removesuffix('.__get__')}, which its arguments do not determine"
+    return ""
+
+
+def _obstacle_in(name: str, ran: Sequence[Ran]) -> str:
+    """An obstacle in what the operators do."""
     tags = {tag for each in ran for tag in _traits(each.operator).tags}
-    if torch.Tag.inplace_view in tags:
-        return f"{name} changes the geometry of a tensor in place"
-    if torch.Tag.dynamic_output_shape in tags:
-        return f"the size of the result of {name} depends on values"
-    if torch.Tag.data_dependent_output in tags:
-        return f"it reads the value of a tensor ({name})"
+    for tag, words in _OBSTACLES.items():
+        if tag in tags:
+            return words.format(name)
     if any(map(_is_unknown, ran)):
         return (
             f"the size of the result of {name} is unknown: register a fake kernel for it "
@@ -374,11 +432,13 @@ def obstacle(name: str, result: Any, ran: Sequence[Ran]) -> str:
         )
     if any(map(_is_sized_by_values, ran)):
         return f"the size of the result of {name} depends on values"
-    if "backward" in name:
-        return f"{name} computes gradients"
-    if name.endswith(".__get__") and name not in _GETTERS:
-        return f"it reads {name.removesuffix('.__get__')}, which its arguments do not determine"
+    return ""
+
+
+def _obstacle_in_result(name: str, result: Any, ran: Sequence[Ran]) -> str:
     if result is None and any(_traits(each.operator).is_mutable for each in ran):
+        return ""
+    if type(result) is torch.Tensor:
         return ""
     if not _has(result, torch.Tensor) or _has(result, float):
         return f"it reads {name}, which its arguments do not determine"
@@ -514,15 +574,9 @@ def oddity(tensor: torch.Tensor) -> str:
     return "zero" if is_zero_tensor(tensor) else ""
 
 
-@functools.cache
-def _is_view(operator: OpOverload) -> bool:
-    own = operator.namespace in _OWN  # the sizes of their views do not depend on values
-    return own and bool(operator.is_view) and not schema_of(operator).is_mutable
-
-
 def is_geometry(ran: Ran) -> bool:
     """Whether an operator returns a view."""
-    return _is_view(ran.operator)
+    return _traits(ran.operator).is_view
 
 
 _STRIDED = frozenset(

@@ -10,7 +10,6 @@ it. Leaves: steps and slots, or `NotAStep`. It must not know launches or host fu
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType
 from typing import Any
@@ -54,14 +53,12 @@ class TorchSteps:
         self._line = line
         self._guards = guards
         self._inference = torch.is_inference_mode_enabled()
+        self._bases: dict[int, int] = {}  # of slots that are views: what each is a view of
 
     def has_known_alignment(self, tensor: torch.Tensor) -> bool:
         """Whether each call of a plan gives a tensor the same address modulo 16: an argument, new
         memory, or a view of these."""
-        views = {step.slot: step.base for step in self.steps if isinstance(step, View)}
-        slot = self.slots.of(tensor)
-        while slot in views:
-            slot = views[slot]
+        slot = self._root(tensor)
         if slot is None:
             return False
         return slot in self.slots.made or self.slots.all[slot].leaf is not None
@@ -91,11 +88,12 @@ class TorchSteps:
             return
         self.acted = self.acted or any(map(torch_ops.acts, ran))
         why = torch_ops.obstacle(name, result, ran)
-        if name.endswith("tensor_split") and len(list(tensors_of((args, dict(kwargs))))) > 1:
+        given = tensors_of((*args, *kwargs.values()))
+        if name.endswith("tensor_split") and len(given) > 1:
             why = f"{name} reads the values of a tensor"
         if why:
             raise NotAStep(why)
-        found = list(tensors_of(result))
+        found = tensors_of(result)
         if own and len(found) == 1 and result is found[0]:
             if not ran and self.slots.has(result):
                 self._returned_itself(name, sizes)
@@ -106,12 +104,12 @@ class TorchSteps:
         fresh = [tensor for tensor in found if not self.slots.has(tensor)]
         _check_plain(name, fresh)
         inexact = any(map(is_inexact, fresh)) and kwargs.get("dtype") is None
-        if inexact and not any(map(is_inexact, tensors_of((args, kwargs)))):
+        if inexact and not any(map(is_inexact, given)):
             self._default_dtype()
         if is_thin(func) and self._lowered(func, args, kwargs, found, ran, sizes):
             return
         several = result is not found[0] if found else False
-        if several and len(list(tensors_of((args, kwargs)))) > 1:
+        if several and len(given) > 1:
             pass  # they may be views of different tensors
         elif own and fresh and all(self._is_view(tensor, call, ran) for tensor in fresh):
             self._views(call, result, ran, sizes)
@@ -133,26 +131,28 @@ class TorchSteps:
         """A call with its result, and with what a CUDA graph of it has to know."""
         cut = torch_ops.cut(ran)
         if torch.is_grad_enabled():
-            given = tensors_of((tuple(args), dict(kwargs)))
+            given = tensors_of((*args, *kwargs.values()))
             if any(tensor.requires_grad for tensor in given):
                 cut = cut or f"autograd records {call.name}"
-        slots = [self._root(tensor) for tensor in torch_ops.changed(ran)]
-        writes = tuple(slot for slot in slots if slot is not None)
-        return dataclasses.replace(call, result=result, cut=cut, writes=writes)
+        writes, unseen = map(self._roots, (torch_ops.changed(ran), torch_ops.changed_unseen(ran)))
+        made_by = call.function, call.name, call.args, call.kwargs
+        return Call(*made_by, result, call.line, cut, writes, unseen)
+
+    def _roots(self, tensors: Sequence[torch.Tensor]) -> tuple[int, ...]:
+        return tuple(slot for each in tensors if (slot := self._root(each)) is not None)
 
     def _root(self, tensor: torch.Tensor) -> int | None:
         """The slot of a tensor, or of that which it is a view of."""
         slot = self.slots.of(tensor)
-        views = {step.slot: step.base for step in self.steps if isinstance(step, View)}
-        while slot in views:
-            slot = views[slot]
+        while slot in self._bases:
+            slot = self._bases[slot]
         return slot
 
     def _read(
         self, func: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
     ) -> None:
         """A function has read what the key determines."""
-        for tensor in tensors_of((args, kwargs)):
+        for tensor in tensors_of((*args, *kwargs.values())):
             self.slots.value(tensor, f"what {name} reads")
         if self._sizes is not None and not TorchSizes.is_announced(self._sizes, args, kwargs):
             TorchSizes(self._sizes, func, args, kwargs).read(result)
@@ -195,7 +195,7 @@ class TorchSteps:
     ) -> bool:
         """Record the operators that ran in a Python function of torch, in place of the function;
         returns whether they do all that it does. `found` are the tensors that it returned."""
-        if any(tensor.requires_grad for tensor in tensors_of((tuple(args), dict(kwargs)))):
+        if any(tensor.requires_grad for tensor in tensors_of((*args, *kwargs.values()))):
             return False
         made = torch_ops.outcomes(ran, found, self.slots.has)
         if made is None:
@@ -233,7 +233,7 @@ class TorchSteps:
             values, named = sizes.valued(values, named)
         now: tuple[Any, ...] = torch_modes.dispatch()
         wanted: tuple[Any, ...] = self.modes
-        if not any(tensor.requires_grad for tensor in tensors_of((tuple(args), dict(kwargs)))):
+        if not any(tensor.requires_grad for tensor in tensors_of((*args, *kwargs.values()))):
             now, wanted = now[:2], wanted[:2]  # without gradients their mode does not matter
         if now != wanted:
             raise NotAStep(f"{name} is called in another torch mode than the host function")
@@ -311,6 +311,7 @@ class TorchSteps:
             if sizes is not None:
                 sizes.viewed(slot, base, offset, several)
             made = Call(function, name, call.args, call.kwargs, Tensor(slot), call.line)
+            self._bases[slot] = base
             is_plain = not tensor.is_conj() and not tensor.is_neg()
             self.steps.append(
                 View(slot, base, offset, made, call.line, is_strided=is_strided and is_plain)

@@ -97,17 +97,25 @@ def is_inexact(tensor: torch.Tensor) -> bool:
     return tensor.is_floating_point() or tensor.is_complex()
 
 
-def tensors_of(value: Any) -> Iterator[torch.Tensor]:
+def tensors_of(value: Any) -> list[torch.Tensor]:
     """The tensors in a value, in order.
 
-    >>> len(list(tensors_of([torch.ones(1), {"a": torch.ones(2)}])))
+    >>> len(tensors_of([torch.ones(1), {"a": torch.ones(2)}]))
     2
     """
+    found: list[torch.Tensor] = []
+    _gather(value, found)
+    return found
+
+
+def _gather(value: Any, found: list[torch.Tensor]) -> None:
+    if type(value) in _CONSTANTS:
+        return
     if isinstance(value, torch.Tensor):
-        yield value
+        found.append(value)
     elif isinstance(value, (list, tuple)):
         for item in value:
-            yield from tensors_of(item)
+            _gather(item, found)
     elif isinstance(value, dict):
         for item in value.values():
-            yield from tensors_of(item)
+            _gather(item, found)

@@ -35,6 +35,7 @@ __all__ = [
     "is_generated",
     "is_hooked",
     "is_same",
+    "own_dict",
     "snapshot",
 ]
 
@@ -80,6 +81,19 @@ def class_dict(kind: type) -> dict[str, Any]:
     (found,) = gc.get_referents(vars(kind))
     assert type(found) is dict
     return found
+
+
+def own_dict(value: Any) -> dict[str, Any] | None:
+    """The dict of an object's own attributes, if it has one; hooks of its class do not run.
+
+    >>> own_dict(types.SimpleNamespace(by=2)), own_dict(3)
+    ({'by': 2}, None)
+    """
+    try:
+        own = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return None
+    return own if type(own) is dict else None
 
 
 class Snapshot(NamedTuple):

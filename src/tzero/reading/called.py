@@ -21,16 +21,19 @@ import sys
 import threading
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import CodeType, FunctionType, MethodType
+from contextvars import ContextVar
+from types import FunctionType, MethodType
 from typing import Any
 
 import torch
 
 from tzero.adapters import triton_launch, triton_wrappers
+from tzero.adapters.python_frames import Codes
 from tzero.arguments.host import Host
 from tzero.reading.contents import CONTAINERS, MODULES, STEADY, has_state
+from tzero.reading.contexts import Contexts
 from tzero.reading.findings import Unreplayable
-from tzero.reading.guards import Absent, Check, Items, Kept, Same
+from tzero.reading.guards import Check, Items, Kept, Same
 from tzero.reading.kinds import CACHED, KERNELS, is_plain
 from tzero.reading.known import is_a, is_program_class
 from tzero.reading.probes import ConstantFunction
@@ -50,11 +53,14 @@ _READING = frozenset(
 )
 """Methods of containers that read all contents and change nothing."""
 
+_STORING = {"append": 0, "appendleft": 0, "__setitem__": 1, "setdefault": 1, "__setattr__": 1}
+"""Methods in C that keep an argument and do not look at it, and how many they look at before it."""
+
 _TYPE_ONLY = (isinstance, issubclass, type, callable, super, id)
 """Functions that read only the type or identity of what they are given."""
 
-_ITERATING = ("zip", "enumerate", "reversed", "iter", "list", "tuple", "len")
-"""Builtins that read no more of a list of modules than which modules it holds."""
+_ITERATING = (zip, enumerate, reversed, iter, list, tuple, len)
+"""Builtins that read no more of a container, or of a list of modules, than what it holds."""
 
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
 _HOLD_NOTHING = frozenset(
@@ -65,6 +71,9 @@ _HOLD_NOTHING = frozenset(
 _judged: set[types.BuiltinFunctionType] = set()
 """Functions in C of libraries that read nothing but their arguments, as was found before."""
 
+_MIXINS = ("collections", "collections.abc", "_collections_abc")
+"""Modules whose classes have methods in Python that classes of the program inherit."""
+
 _LOCKS = (type(threading.Lock()), type(threading.RLock()))
 
 
@@ -73,11 +82,12 @@ class Judge:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._unhooked_before: set[tuple[int, str]] = set()
+        self._unhooked_before: set[int] = set()  # dicts of modules whose hooks are guarded
         self._given: dict[int, Any] = {}  # arguments of the recorded call that can be changed
-        self.codes: set[CodeType] = set()
+        self.contexts = Contexts(world)
+        self.codes = Codes()
         """Code that a call may run besides the functions of the world."""
-        self.followed: set[CodeType] = set()
+        self.followed = Codes()
         """Code of libraries that is followed like that of the program."""
 
     def give(self, args: Sequence[Any]) -> None:
@@ -171,14 +181,16 @@ class Judge:
             return pending
         if is_a(function, FunctionType) and not is_library(function):
             return None
+        if callee.args and self.follows(function, type(callee.args[0])):
+            return None
         if is_a(function, CACHED):
             self._world.enter(function.__wrapped__, self._world.name(function))
         elif is_a(function, type):
             self._class(function, callee)
-        elif _is_kernel_of_tzero(function):
-            self._kernel_of_tzero(function)
         elif is_a(function, torch.nn.Module):
             self._module(function)
+        elif _is_kernel_of_tzero(function):
+            self._kernel_of_tzero(function)
         elif is_a(function, (types.BuiltinFunctionType, types.MethodWrapperType)):
             self._builtin(function, callee)
         elif is_a(function, (types.MethodDescriptorType, types.WrapperDescriptorType)):
@@ -209,6 +221,20 @@ class Judge:
             self._reads_all(args, function.__name__)
         return is_plain_call
 
+    def follows(self, method: Any, kind: type) -> bool:
+        """Whether a method that a class of the program has from a library is followed: one of
+        `collections`, which calls methods of the class, or the `forward` of a module."""
+        if not is_program_class(kind) or not is_a(method, FunctionType):
+            return False
+        is_forward = method.__name__ == "forward" and _module_of(method).startswith("torch.nn.")
+        if not is_forward and _module_of(method) not in _MIXINS:
+            return False
+        if not any(each is method for base in kind.__mro__ for each in vars(base).values()):
+            return False
+        self._world.enter(method, method.__qualname__)
+        self.followed.update([method.__code__])
+        return True
+
     def returned(
         self, callee: Callee, result: Any, ran_program: bool, pending: Pending | None
     ) -> None:
@@ -229,7 +255,7 @@ class Judge:
             is_a(function, FunctionType)
             and is_library(function)
             and not ran_program
-            and (type(result) in CONTAINERS or is_program_class(type(result)))
+            and (type(result) in CONTAINERS or self._world.is_of_program(type(result)))
         ):
             self._world.enter(result, f"the result of {function.__name__}", is_passing=True)
 
@@ -280,8 +306,10 @@ class Judge:
     def _class(self, kind: type, callee: Callee) -> None:
         if is_program_class(kind):
             self._methods(kind, "__new__", "__init__", "__post_init__")
-            if issubclass(kind, (*CONTAINERS, bytearray)):  # it may be filled by code in C
-                self._reads_all(callee.args, kind.__name__)
+            if issubclass(kind, (*CONTAINERS, bytearray)):
+                fills = "__new__" if issubclass(kind, (tuple, frozenset)) else "__init__"
+                if not is_a(self._world.of_classes(kind, fills), FunctionType):  # it is in C
+                    self._reads_all(callee.args, kind.__name__)
             if not is_library(type(kind)):
                 self._methods(type(kind), "__call__")
             return
@@ -289,7 +317,9 @@ class Judge:
             self._cuda_device(callee.args[0])
             return
         self._check_pure(kind)
-        if kind not in _TYPE_ONLY:
+        if kind in _ITERATING:
+            self._iterates(callee.args)
+        elif kind not in _TYPE_ONLY:
             self._reads_all(callee.args, kind.__name__)
 
     def _cuda_device(self, device: Any) -> None:
@@ -312,7 +342,9 @@ class Judge:
         self._check_pure(function)
         if not is_library(owner if is_a(owner, type) else function):
             raise Unreplayable(f"it calls {function.__name__}, which is not in Python", "", 0)
-        if function not in _TYPE_ONLY:
+        if function in _ITERATING:
+            self._iterates(callee.args)
+        elif function not in _TYPE_ONLY:
             _judged.add(function)
             self._reads_all(callee.args, function.__name__)
 
@@ -331,8 +363,14 @@ class Judge:
             return
         if isinstance(owner, _LOCKS):
             return
+        if isinstance(owner, ContextVar):
+            self.contexts.called(owner, name, args)
+            return
         if type(owner) in CONTAINERS and name == "get" and args:
             self._world.item(owner, args[0])
+            return
+        if _is_dict_get(function, owner) and self._world.has(owner) and is_plain(args[0]):
+            self._world.dict_item(owner, args[0])
             return
         if not self.is_new(owner) and not is_plain(owner):
             if type(owner) not in CONTAINERS or name not in _READING:
@@ -343,6 +381,9 @@ class Judge:
                 raise Unreplayable(f"it calls {of}.{name}, which may change it", "", 0)
             self._world.contents(owner, deep=True)
         self._check_pure(function)
+        stores = name in _STORING and self.is_new(owner)
+        if stores and (is_a(owner, CONTAINERS) or name == "__setattr__"):
+            args = args[: _STORING[name]]
         self._reads_all(args, name)
 
     def _library(self, function: FunctionType, callee: Callee) -> None:
@@ -373,20 +414,25 @@ class Judge:
                 self._check_pure(value)
             elif is_a(value, CONTAINERS) or not self._world.has(value):
                 self._world.contents(value, deep=True, state=state)
-            elif type(value) in MODULES and name in _ITERATING:  # their own methods do no more
-                self._world.contents(value)
             elif self._world.has(value) and has_state(value):
                 of = self._world.name(value)
                 raise Unreplayable(
                     f"it passes {of} to {name}, whose reads tzero does not see", "", 0
                 )
 
+    def _iterates(self, args: Sequence[Any]) -> None:
+        for value in args:
+            if type(value) in (*CONTAINERS, *MODULES):  # the modules' own methods do no more
+                self._world.contents(value)
+            else:
+                self._reads_all([value], "a builtin")
+
     def _kernel_of_tzero(self, kernel: Any) -> None:
         function = kernel.host.function
         if not isinstance(function, FunctionType):
             raise Unreplayable(f"{kernel.name} is not a plain Python function", "", 0)
         self._world.enter(function, kernel.name)
-        self.codes.add(function.__code__)
+        self.codes.update([function.__code__])
 
     def _module(self, module: torch.nn.Module) -> None:
         """A call of a module runs its hooks and its `forward`."""
@@ -402,7 +448,7 @@ class Judge:
         self._opened_wrapper(forward)
         if is_a(forward, FunctionType) and _module_of(forward).startswith("torch.nn."):
             self._world.enter(forward, f"{self._world.name(module)}.forward")
-            self.followed.add(forward.__code__)
+            self.followed.update([forward.__code__])
 
     def _cached(self, function: Any, callee: Callee, result: Any) -> None:
         """A cached function has returned: guard its cache entry. An entry that is evicted, or
@@ -426,6 +472,12 @@ class Judge:
         if isinstance(result, torch.Tensor):
             raise Unreplayable(f"{self._world.name(function)} has cached a tensor", "", 0)
         self._world.enter(result, f"the result of {self._world.name(function)}")
+
+
+def _is_dict_get(function: Any, owner: Any) -> bool:
+    """Whether a method is `dict.get`, also as ``super().get`` of a class that is derived from
+    dict."""
+    return is_a(owner, dict) and function in (dict.get, dict.get.__get__(owner))
 
 
 def _is_key(key: Any, callee: Callee) -> bool:
@@ -506,15 +558,15 @@ _GLOBAL_HOOKS = (
 
 
 def _unhooked(
-    world: World, before: set[tuple[int, str]], text: str, own: dict[str, Any], names: Sequence[str]
+    world: World, before: set[int], text: str, own: dict[str, Any], names: Sequence[str]
 ) -> None:
     """Guard dicts of hooks, which are empty; `before` are those that have guards."""
+    if id(own) in before:
+        return
+    before.add(id(own))
     for name in names:
-        if (id(own), name) in before:
-            continue
-        before.add((id(own), name))
         if name not in own:
-            world.add(Absent(f"{text} ({name})", own, name))
+            world.absent(f"{text} ({name})", own, name)
             continue
         hooks = own[name]
         world.add(Same(f"{text} ({name})", own, name, hooks))

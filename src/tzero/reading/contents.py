@@ -25,14 +25,14 @@ from tzero import settings
 from tzero.adapters import triton_launch
 from tzero.adapters.python_frames import variables_of
 from tzero.errors import UnsupportedType
-from tzero.reading.attributes import MISSING
+from tzero.reading.attributes import MISSING, own_dict
 from tzero.reading.findings import Unreplayable
-from tzero.reading.guards import Absent, Check, Item, Items, items_of
+from tzero.reading.guards import Check, Item, Items, items_of
 from tzero.reading.kinds import KERNELS, is_plain
 from tzero.reading.known import Known, is_a, is_program_class
 from tzero.reading.purity import is_library
 
-__all__ = ["CONTAINERS", "MODULES", "STEADY", "Contents", "has_state", "own_dict"]
+__all__ = ["CONTAINERS", "MODULES", "STEADY", "Contents", "has_state"]
 
 CONTAINERS = (
     *(list, tuple, dict, set, frozenset, collections.OrderedDict, collections.defaultdict),
@@ -86,17 +86,16 @@ class Contents(Known):
         if kind is dict and type(key) in _KEYS and id(value) not in self._passing:
             if key in value:
                 return self.own(text, value, key)
-            self.add(Absent(f"no {text}", value, key))
+            self.absent(f"no {text}", value, key)
             return MISSING
         if issubclass(kind, tuple):
             return self._of_sequence(value, key, text)
         if kind in (list, collections.deque):
             return self._of_sequence(value, key, text)
         if issubclass(kind, dict) and kind in CONTAINERS and is_plain(key):
-            found = dict.get(value, key, MISSING)
+            found = self.dict_item(value, key)
             if found is MISSING and kind is collections.defaultdict:
                 raise Unreplayable(f"it adds an item to {self.name(value)}", "", 0)
-            self.asked(text, value, lambda now: dict.get(now, key, MISSING), found)
             return found
         self.contents(value)
         if issubclass(kind, dict):  # keys are hashed and compared
@@ -104,13 +103,20 @@ class Contents(Known):
                 self.contents(each, deep=True)
         return MISSING
 
+    def dict_item(self, value: dict[Any, Any], key: Any) -> Any:
+        """What `dict.get` finds in a dict of the world, also in one of a class of its own."""
+        found = dict.get(value, key, MISSING)
+        text = f"{self.name(value)}[{_shown(key)}]"
+        self.asked(text, value, lambda now: dict.get(now, key, MISSING), found)
+        return found
+
     def _variable(self, environment: Any, name: Any, text: str) -> Any:
         """A variable of the environment."""
         held, key = variables_of(environment), environment.encodekey(name)
         if key in held:
             self._read(text, held, key, held[key])
         else:
-            self.add(Absent(f"no {text}", held, key))
+            self.absent(f"no {text}", held, key)
         return MISSING
 
     def _of_sequence(self, value: Any, key: Any, text: str) -> Any:
@@ -145,9 +151,10 @@ class Contents(Known):
             for each in _items(value) if deep else ():
                 self.contents(each, True, state, seen)
         elif is_a(value, MODULES) and self.has(value):
+            self.attributes_of(value)
             modules = self.own(f"the modules of {self.name(value)}", vars(value), "_modules")
             self._items_of_world(modules)
-        elif is_program_class(type(value)):
+        elif self.is_of_program(type(value)):
             self._object(value, deep, state, seen)
         elif self.has(value) and has_state(value):
             raise self.unwatchable(value)
@@ -209,19 +216,6 @@ def has_state(value: Any) -> bool:
     if is_library(type(value)) and callable(value) and not is_a(value, torch.nn.Module):
         return False
     return not is_plain(value) and not is_a(value, (*STEADY, triton_launch.Constexpr))
-
-
-def own_dict(value: Any) -> dict[str, Any] | None:
-    """The dict of an object's own attributes, if it has one; hooks of its class do not run.
-
-    >>> own_dict(types.SimpleNamespace(by=2)), own_dict(3)
-    ({'by': 2}, None)
-    """
-    try:
-        own = object.__getattribute__(value, "__dict__")
-    except AttributeError:
-        return None
-    return own if type(own) is dict else None
 
 
 def _state(value: Any) -> Iterator[Any]:

@@ -16,11 +16,12 @@ __all__ = ["Findings", "Line", "Unreplayable", "Variable"]
 
 
 class Unreplayable(Exception):
-    """Why a host function cannot be replayed, and the line that prevents it."""
+    """Why a host function cannot be replayed, the line that prevents it, and whether it prevents
+    that for good."""
 
-    def __init__(self, reason: str, file: str, line: int) -> None:
+    def __init__(self, reason: str, file: str, line: int, lasts: bool = True) -> None:
         super().__init__(reason)
-        self.reason, self.file, self.line = reason, file, line
+        self.reason, self.file, self.line, self.lasts = reason, file, line, lasts
 
 
 class Line(NamedTuple):

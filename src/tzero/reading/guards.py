@@ -12,6 +12,7 @@ Some checks are so frequent that native code does them itself, without calling t
 
     Code     a function has the same code, defaults and name
     OfClass  an object has the same class
+    OwnDict  an object keeps its attributes in the same dict
     Bases    a class has the same bases
     Items    a container holds the same items
     Item     a list holds the same item at some place
@@ -27,6 +28,7 @@ guard on a new kind of value is a `Check`, unless one of the others says it; fac
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import operator
 import os
@@ -34,6 +36,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import CellType, FunctionType
 from typing import Any, Self
+
+from tzero.reading.attributes import own_dict
 
 __all__ = [
     "Absent",
@@ -47,6 +51,7 @@ __all__ = [
     "Items",
     "Kept",
     "OfClass",
+    "OwnDict",
     "Result",
     "Same",
     "Setting",
@@ -239,6 +244,27 @@ class OfClass(Check):
         return cls(text, {"of": value}, "of", kind, lambda now: type(now) is kind)
 
 
+class OwnDict(Check):
+    """An object keeps its attributes in the same dict.
+
+    >>> class Own: pass
+    >>> own = Own()
+    >>> guard = OwnDict.of("own", own)
+    >>> own.by = 2
+    >>> guard.holds()
+    True
+    >>> own.__dict__ = {"by": 3}
+    >>> guard.holds()
+    False
+    """
+
+    @classmethod
+    def of(cls, text: str, value: object) -> OwnDict:
+        """The guard for an object as it is now."""
+        own = own_dict(value)
+        return cls(text, {"of": value}, "of", own, lambda now: own_dict(now) is own)
+
+
 class Bases(Check):
     """A class has the same bases.
 
@@ -376,9 +402,14 @@ def items_of(value: Any) -> tuple[Any, ...]:
     >>> items_of({"a": 1})
     ('a', 1)
     """
-    if isinstance(value, Mapping):
+    if type(value) in (list, tuple) or (type(value) in _DICTS and not value):
+        return tuple(value)
+    if type(value) in _DICTS or isinstance(value, Mapping):
         return tuple(each for pair in list(value.items()) for each in pair)
     return tuple(value)
+
+
+_DICTS = (dict, collections.OrderedDict)  # a check by type is faster than by `Mapping`
 
 
 def is_same_item(now: Any, before: Any) -> bool:

@@ -39,7 +39,8 @@ def read_import(world: World, full: str) -> None:
 def _read_absence(world: World, name: str, full: str) -> None:
     """A module that is not loaded: guard that it cannot be found, if that is so."""
     if "." in name or _is_found(name):
-        raise Unreplayable(f"it imports {full!r}, which is not imported yet", "", 0)
+        words = f"it imports {full!r}, which is not imported yet"
+        raise Unreplayable(words, "", 0, lasts=not _is_found(name.partition(".")[0]))
     world.add(Absent(f"no module {name!r}", sys.modules, name))
     own: dict[str, Any] = vars(sys)
     for each in ("meta_path", "path_hooks", "path"):

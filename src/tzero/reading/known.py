@@ -18,8 +18,8 @@ from typing import Any
 
 import torch
 
-from tzero.reading.attributes import MISSING, class_dict
-from tzero.reading.guards import Absent, Bases, Check, Equal, Guard, OfClass, Same
+from tzero.reading.attributes import MISSING, class_dict, own_dict
+from tzero.reading.guards import Absent, Bases, Check, Equal, Guard, OfClass, OwnDict, Same
 from tzero.reading.kinds import EQUAL, KERNELS, is_plain
 from tzero.reading.purity import is_library
 
@@ -75,8 +75,19 @@ class Known:
         self._names: dict[int, str] = {}
         self._tensor = tensor
         self._kinds: list[Any] = []  # objects whose class may be replaced
+        self._owners: dict[int, Any] = {}  # objects whose dict of attributes was read
         self._lines: dict[type, None] = {}  # classes whose bases may be
         self._classes: set[tuple[type, str]] = set()
+        # What was found before in this call: the guards on it see whether that changes meanwhile.
+        self._in_classes: dict[tuple[type, str, type | None], Any] = {}
+        self._of_program: dict[type, bool] = {}
+
+    def is_of_program(self, kind: type) -> bool:
+        """`is_program_class`, which does not change during a call."""
+        found = self._of_program.get(kind)
+        if found is None:
+            found = self._of_program[kind] = is_program_class(kind)
+        return found
 
     def has(self, value: Any, passing: bool = True) -> bool:
         """Whether an object is of the world; not `passing`: and the same one in each call."""
@@ -102,7 +113,7 @@ class Known:
         if kind in _NOT_PLAIN and kind is not ModuleType:
             return
         is_module = is_a(value, ModuleType) and not is_library(value)
-        if is_module or is_program_class(kind) or is_a(value, torch.nn.Module):
+        if is_module or self.is_of_program(kind) or is_a(value, torch.nn.Module):
             self._kinds.append(value)
 
     def member(self, value: Any) -> None:
@@ -115,14 +126,28 @@ class Known:
         if can_change(kind):
             self._lines[kind] = None
 
+    def attributes_of(self, value: Any) -> dict[str, Any] | None:
+        """The dict of an object's own attributes, which are about to be read."""
+        own = own_dict(value)
+        if own is not None and self.has(value):
+            self._owners[id(value)] = value
+        return own
+
     def of_classes(self, kind: type, name: str, after: type | None = None) -> Any:
         """An attribute of a class and its bases, as found for an object of the class; with `after`,
         as `super` finds it."""
-        if is_program_class(kind):
+        place = (kind, name, after)
+        found = self._in_classes.get(place, place)
+        if found is place:
+            found = self._in_classes[place] = self._look_up(kind, name, after)
+        return found
+
+    def _look_up(self, kind: type, name: str, after: type | None) -> Any:
+        if self.is_of_program(kind):
             self.line(kind)
         first = 0 if after is None else kind.__mro__.index(after) + 1
         for each in kind.__mro__[first:]:
-            is_there, is_watched = name in vars(each), not is_library(each) or each in _WATCHED
+            is_there, is_watched = name in vars(each), self._is_watched(each)
             if not is_watched and not (is_there and can_change(each) and _may_be_patched(each)):
                 if is_there:
                     return vars(each)[name]
@@ -133,24 +158,30 @@ class Known:
                 if is_there:
                     self._read(text, own, name, own[name])
                 else:
-                    self.add(Absent(f"no {text}", own, name))
+                    self.absent(f"no {text}", own, name)
             if is_there:
                 self._found(own[name], text)
                 return own[name]
         return MISSING
 
+    def _is_watched(self, kind: type) -> bool:
+        return self.is_of_program(kind) or kind in _WATCHED
+
     def _found(self, inner: Any, text: str) -> None:
         """What a class holds: the functions behind it are called, and its own methods."""
         for function in functions_behind(inner):
             self.enter(function, text)
-        if is_program_class(type(inner)):
+        if self.is_of_program(type(inner)):
             for method in ("__get__", "__set__", "__delete__"):
                 self.of_classes(type(inner), method)
 
     def finish(self) -> None:
-        """Guard the classes of objects, and the bases of classes, once the call is over."""
+        """Guard the classes and dicts of objects, and the bases of classes, once the call is
+        over."""
         for value in self._kinds:
             self.add(OfClass.of(f"the class of {self.name(value)}", value))
+        for value in self._owners.values():
+            self.add(OwnDict.of(f"the dict of {self.name(value)}", value))
         for kind in self._lines:
             self.add(Bases.of(f"the bases of {kind.__qualname__}", kind))
 
@@ -162,6 +193,11 @@ class Known:
             self._numbers[key] = len(self.guards)
             self.guards.append(guard)
         return self._numbers[key]
+
+    def absent(self, text: str, where: dict[str, Any], name: str) -> None:
+        """A dict does not have a name."""
+        if (id(where), name, Absent, "") not in self._numbers:
+            self.add(Absent(text, where, name))
 
     def own(self, text: str, where: Any, key: Any) -> Any:
         """An entry of a dict that belongs to an object of the world."""

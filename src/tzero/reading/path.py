@@ -26,6 +26,7 @@ from types import CodeType, FrameType, FunctionType
 from typing import Any, NamedTuple
 
 from tzero.adapters.python_frames import (
+    Codes,
     Instruction,
     Seen,
     answers,
@@ -80,9 +81,10 @@ class Path:
         self._outside: CodeType | None = None  # the code around the call
         self._answers = answers()
         self._prefixed: dict[int, int] = {}  # by frame: where EXTENDED_ARG was before it
-        self.codes: set[CodeType] = set()
+        self.codes = Codes()
         """The code that was followed, and the code nested in it."""
-        self._inner: set[CodeType] = set()  # of functions that the call makes
+        self._inner = Codes()  # of functions that the call makes
+        self._tables: dict[int, Any] = {}  # what is seen of frames, by the id of their code
         self._seen: set[Any] = set()  # functions that were followed
         self._helpers: dict[FunctionType, None] = {}
         self._host = function
@@ -100,7 +102,8 @@ class Path:
         """The block in which the caller makes the call. It is entered with False if the call cannot
         be followed now; tell `miss` then."""
         self._outside = sys._getframe(1).f_code
-        return traced(follower(self._entered, self._step, self._left, _modules))
+        among = self.codes, self._judge.followed
+        return traced(follower(self._entered, self._step, self._left, _modules, among))
 
     def miss(self) -> None:
         """Refuse a call that another thread prevents from being followed."""
@@ -110,6 +113,10 @@ class Path:
     def finish(self) -> None:
         """Guard the code of the helpers that ran, once the call is over."""
         self.world.finish()
+        try:
+            self._judge.contexts.finish()
+        except Unreplayable as error:
+            self._refuse(error.reason, "", 0, True)
         if self.integers is not None:
             self.integers.finish()
         for function in self._helpers:
@@ -168,7 +175,7 @@ class Path:
                 return None
             self._known(function)
         except Unreplayable as error:
-            self._stop(error.reason, frame, True)
+            self._stop(error.reason, frame, error.lasts)
             return None
         return self._follow(frame)
 
@@ -228,7 +235,11 @@ class Path:
         self._steps.frames += 1
         if self.integers is not None:
             self.integers.enter(frame, frame.f_code is self._host.__code__)
-        return _seen(frame.f_code, self.integers is not None)
+        code = frame.f_code
+        found = self._tables.get(id(code))
+        if found is None:
+            found = self._tables[id(code)] = _seen(code, self.integers is not None)
+        return found
 
     def _stop(self, reason: str, frame: FrameType, lasting: bool, line: int = 0) -> None:
         self._is_over = True
@@ -244,25 +255,24 @@ class Path:
             self._stop("its bytecode is not understood", frame, True)
             return 0
         place, at, ready, moved = entry
-        goes_on, awaits, sees_libraries = self._answers
+        steps, answers = self._steps, self._answers
         if self._prefixed and self._prefixed.pop(id(frame), None) == place:
-            return goes_on | awaits | sees_libraries  # it was taken with its EXTENDED_ARG
+            return sum(answers)  # it was taken with its EXTENDED_ARG
         if at.place != place:
             self._prefixed[id(frame)] = at.place
-        steps = self._steps
         try:
             is_awaited = steps.take(frame, ready, values)
             if self.integers is not None:
                 is_awaited |= self.integers.before(frame, at, moved, values)
         except Unreplayable as error:
-            self._stop(error.reason, frame, True, at.line)
+            self._stop(error.reason, frame, error.lasts, at.line)
             return 0
         except Exception as error:
             self._fail(error, frame)
             return 0
-        answer = goes_on | awaits if is_awaited else goes_on
-        if steps.cached is not None or self._judge.followed or self._is_host_of_library:
-            answer |= sees_libraries
+        answer = answers.goes_on | answers.awaits if is_awaited else answers.goes_on
+        if steps.cached is not None or self._is_host_of_library:
+            answer |= answers.sees_libraries
         return answer
 
     def _left(self, frame: FrameType) -> None:

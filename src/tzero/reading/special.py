@@ -12,13 +12,14 @@ Enters: such a function and its arguments, before it is called. Leaves: guards i
 from __future__ import annotations
 
 import builtins
+import dataclasses
 import functools
 import importlib
 import importlib.util
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from types import BuiltinFunctionType, FunctionType, MethodType
+from types import BuiltinFunctionType, FunctionType, MethodType, MethodWrapperType
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -100,6 +101,16 @@ def get_attribute(world: World, callee: Callee) -> Pending | None:
     return found if isinstance(found, Pending) else None
 
 
+def get_plainly(world: World, callee: Callee) -> None:
+    """``object.__getattribute__``, which a class calls that has a `__getattribute__` of its own"""
+    function, args = callee.function, callee.args
+    value, name = args if function is object.__getattribute__ else (function.__self__, *args)
+    if type(name) is not str or (name in INTROSPECTION and name != "__dict__"):
+        raise Unreplayable(f"it reads {name}, which gives access to hidden state", "", 0)
+    if isinstance(world.plain_attribute(value, name), Pending):
+        raise world.unwatchable(value)  # a guard would ask the class's own `__getattribute__`
+
+
 def get_variable(world: World, callee: Callee) -> None:
     """os.getenv"""
     world.enter(settings.ENVIRONMENT, "os.environ")
@@ -117,6 +128,12 @@ def setting(world: World, callee: Callee) -> None:
     if getter is not callee.function and callee.args:
         return
     world.add(result_guard(getter))
+
+
+def capturing(world: World, callee: Callee) -> None:
+    """torch.cuda.is_current_stream_capturing"""
+    if torch.backends.cuda.is_built():  # type: ignore[no-untyped-call]  # else it raises
+        world.add(result_guard(callee.function))
 
 
 def autocast_dtype(world: World, callee: Callee) -> None:
@@ -138,6 +155,14 @@ def import_module(world: World, callee: Callee) -> None:
 
 def cast_type(world: World, callee: Callee) -> None:
     """typing.cast: it returns its second argument, and looks at neither."""
+
+
+def dataclass_fields(world: World, callee: Callee) -> None:
+    """dataclasses.fields, dataclasses.is_dataclass: they look at the class alone."""
+    value = callee.args[0]
+    found = world.of_classes(value if is_a(value, type) else type(value), "__dataclass_fields__")
+    if found is not MISSING:
+        world.contents(found)
 
 
 def event_flag(world: World, callee: Callee) -> None:
@@ -188,10 +213,12 @@ _SPECIAL: dict[Any, Special] = {
     getattr: get_attribute,
     hasattr: get_attribute,
     settings.READ_VARIABLE: get_variable,
+    torch.cuda.is_current_stream_capturing: capturing,
     torch.autograd.Function.apply.__func__: apply,  # type: ignore[attr-defined]
     importlib.import_module: import_module,
     importlib.util.find_spec: import_module,
     threading.Event.is_set: event_flag,
+    **dict.fromkeys((dataclasses.fields, dataclasses.is_dataclass), dataclass_fields),
     cast: cast_type,
     logging.Logger.isEnabledFor: log_level,
     **{getattr(logging.Logger, name): log for name in (*_LEVELS, "log")},
@@ -209,6 +236,8 @@ def special_read(function: Any, args: Sequence[Any]) -> Special | None:
     >>> special_read(getattr, ()) is get_attribute, special_read(len, ())
     (True, None)
     """
+    if function is object.__getattribute__ or _is_bound_getattribute(function):
+        return get_plainly
     if not is_a(function, (FunctionType, BuiltinFunctionType, type)):
         return None  # to look for it would hash it, which may run code of the program
     if is_a(function, type) and not is_library(function):
@@ -220,6 +249,13 @@ def special_read(function: Any, args: Sequence[Any]) -> Special | None:
         name = function.__name__
         raise Unreplayable(f"it calls {name}, which has side effects or reads hidden state", "", 0)
     return found
+
+
+def _is_bound_getattribute(function: Any) -> bool:
+    """Whether a function is ``super().__getattribute__``, as `object` has it."""
+    if not is_a(function, MethodWrapperType) or function.__name__ != "__getattribute__":
+        return False
+    return function.__objclass__ is object
 
 
 _REFUSED = frozenset(

@@ -12,7 +12,7 @@ import importlib.util
 import sys
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from types import BuiltinFunctionType, CellType, CodeType, FrameType, FunctionType
+from types import BuiltinFunctionType, CellType, CodeType, FrameType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 import torch
@@ -27,7 +27,7 @@ from tzero.adapters.python_frames import (
     operands,
 )
 from tzero.adapters.triton_launch import JITFunction
-from tzero.reading.attributes import INTROSPECTION
+from tzero.reading.attributes import INTROSPECTION, own_dict
 from tzero.reading.bytecode import implied
 from tzero.reading.called import Judge
 from tzero.reading.findings import Unreplayable
@@ -112,8 +112,8 @@ class Steps:
 
     def attribute(self, frame: FrameType, at: Instruction, values: Any) -> None:
         """LOAD_ATTR, LOAD_METHOD"""
-        if at.value in INTROSPECTION:
-            raise Unreplayable(f"it reads {at.value}, which gives access to hidden state", "", 0)
+        if at.value in INTROSPECTION and not _shows(values[0], at.value):
+            raise _hidden(at.value)
         found = self.world.attribute(values[0], at.value)
         if isinstance(found, Pending):
             self._awaited[id(frame)] = found, at.after
@@ -121,6 +121,8 @@ class Steps:
     def super_attribute(self, frame: FrameType, at: Instruction, values: Any) -> None:
         """LOAD_SUPER_ATTR; in a class method the object is a class."""
         _, after, owner = values
+        if at.value in INTROSPECTION and at.value != "__getattribute__":
+            raise _hidden(at.value)
         is_class = issubclass(type(owner), type) and after in owner.__mro__
         self.world.of_classes(owner if is_class else type(owner), at.value, after=after)
 
@@ -175,8 +177,9 @@ class Steps:
         """Guard methods that an instruction looks for in the class of an object. One of a library,
         which the class inherits, reads what the call does not show."""
         kind = type(value)
-        for name in names if is_program_class(kind) else ():
-            self.world.of_classes(kind, name)
+        for name in names if self.world.is_of_program(kind) else ():
+            if self.judge.follows(self.world.of_classes(kind, name), kind):
+                continue
             owner = next((each for each in kind.__mro__ if name in vars(each)), object)
             if self.world.has(value) and is_library(owner) and not _shows_all(owner):
                 raise self.world.unwatchable(value)
@@ -261,6 +264,27 @@ class Steps:
         """Instructions that are not followed."""
         words = {"MATCH_CLASS": "it uses a class pattern, which reads attributes by place"}
         raise Unreplayable(words.get(at.name, f"it executes {at.name}"), "", 0)
+
+
+def _hidden(name: str) -> Unreplayable:
+    return Unreplayable(f"it reads {name}, which gives access to hidden state", "", 0)
+
+
+def _shows(value: Any, name: str) -> bool:
+    """Whether an attribute that gives access to anything shows what is read with it: the dict of an
+    object, whose items are guarded, and ``super().__getattribute__``, which is called with a
+    name."""
+    if name == "__getattribute__":
+        return value is object or is_a(value, super)
+    return (
+        name == "__dict__"
+        and not is_a(value, (*_WITHOUT_OWN, super))
+        and own_dict(value) is not None
+    )
+
+
+_WITHOUT_OWN = (ModuleType, type, FunctionType, torch.Tensor)
+"""Objects of which `__dict__` is more than their own attributes, or is not that dict."""
 
 
 class Result(NamedTuple):

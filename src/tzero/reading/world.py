@@ -28,9 +28,9 @@ from typing import Any, NamedTuple
 import torch
 
 from tzero.reading.attributes import MISSING, class_dict, follow
-from tzero.reading.contents import Contents, own_dict
+from tzero.reading.contents import Contents
 from tzero.reading.findings import Unreplayable
-from tzero.reading.guards import Absent, Check, Code, Same
+from tzero.reading.guards import Check, Code, Same
 from tzero.reading.kinds import IDENTICAL, KERNELS
 from tzero.reading.known import is_a, is_program_class
 from tzero.reading.purity import AUTOCAST, is_impure_name, is_library
@@ -54,7 +54,13 @@ class Pending(NamedTuple):
 
 
 class World(Contents):
-    """Guards what is read by name: globals, closure variables, modules, attributes."""
+    """Guards what is read by name: globals, closure variables, modules, attributes. `tensor` is as
+    for `Known`."""
+
+    def __init__(self, tensor: Callable[[torch.Tensor, str, int], None]) -> None:
+        super().__init__(tensor)
+        self._plain_kinds: set[type] = set()  # whose objects have attributes like most
+        self._of_tensors: set[tuple[type, str]] = set()  # attributes of tensors that were read
 
     # -- names ---------------------------------------------------------------------------------
 
@@ -63,11 +69,11 @@ class World(Contents):
         if name in namespace:
             self._read(f"the global {name!r}", namespace, name, namespace[name])
             return namespace[name]
-        self.add(Absent(f"no global {name!r}", namespace, name))
+        self.absent(f"no global {name!r}", namespace, name)
         if name in builtins:
             self._read(f"the builtin {name!r}", builtins, name, builtins[name])
             return builtins[name]
-        self.add(Absent(f"no builtin {name!r}", builtins, name))
+        self.absent(f"no builtin {name!r}", builtins, name)
         return MISSING
 
     def cell(self, name: str, cell: CellType) -> None:
@@ -93,10 +99,13 @@ class World(Contents):
     def attribute(self, value: Any, name: str) -> Any:
         """An attribute that is about to be read; its value, `Pending`, or `MISSING` where Python
         code finds it, which is traced itself, or where it does not exist."""
-        if is_a(value, ModuleType):
-            return self._of_module(value, name)
+        kind = type(value)
+        if kind in self._plain_kinds:
+            return self._of_object(value, name)
         if is_a(value, torch.Tensor):
             return self._of_tensor(value, name)
+        if is_a(value, ModuleType):
+            return self._of_module(value, name)
         if is_a(value, type):
             return self._of_class(value, name, name_of=self.name(value))
         if is_a(value, super):
@@ -108,13 +117,15 @@ class World(Contents):
             if self.has(value):
                 self.enter(value.__func__, self.name(value))
             return self.attribute(value.__func__, name)
+        if not is_a(value, MethodType):
+            self._plain_kinds.add(kind)
         return self._of_object(value, name)
 
     def settle(self, pending: Pending, result: Any) -> None:
         """Guard an attribute that was computed, now that the call has read it."""
         text, value, name = pending
         is_method = callable(result) and not is_a(result, (type, FunctionType))
-        if not is_method or is_program_class(type(result)):  # each read makes another method
+        if not is_method or self.is_of_program(type(result)):  # each read makes another method
             self.asked(text, value, lambda now: follow(now, [name]), result)
 
     def settle_presence(self, pending: Pending, is_there: bool) -> None:
@@ -135,16 +146,16 @@ class World(Contents):
             raise Unreplayable(
                 f"it uses {text}, which has side effects or is nondeterministic", "", 0
             )
-        if is_program_class(type(module)):  # it may have properties
+        if self.is_of_program(type(module)):  # it may have properties
             self.enter(module, module.__name__)
             return self._of_object(module, name)
         if name in own:
             return self.own(text, own, name)
-        self.add(Absent(f"no {text}", own, name))
+        self.absent(f"no {text}", own, name)
         if type(module) is not ModuleType:  # its class has properties, as torch.backends
             return self._computed(module, name, text)
         if "__getattr__" not in own:
-            self.add(Absent(f"no {module.__name__}.__getattr__", own, "__getattr__"))
+            self.absent(f"no {module.__name__}.__getattr__", own, "__getattr__")
             return MISSING
         hook = own["__getattr__"]
         if isinstance(hook, FunctionType) and is_library(hook):  # loads a submodule, or the like
@@ -154,29 +165,35 @@ class World(Contents):
 
     def _of_tensor(self, tensor: torch.Tensor, name: str) -> Any:
         """torch's own attributes are seen by the recorder; the program may replace or add some."""
-        own = vars(tensor)
+        own = self.attributes_of(tensor)
+        assert own is not None
         if name in own:
             if not self.has(tensor):
                 raise Unreplayable(f"it reads {name!r}, an attribute added to a tensor", "", 0)
             self._read(f"{self.name(tensor)}.{name}", own, name, own[name])
             return own[name]
         if self.has(tensor):
-            self.add(Absent(f"no attribute {name!r} on {self.name(tensor)}", own, name))
+            self.absent(f"no attribute {name!r} on {self.name(tensor)}", own, name)
         kind = type(tensor) if type(tensor) is torch.nn.Parameter else torch.Tensor
+        if (kind, name) not in self._of_tensors:
+            self._of_tensors.add((kind, name))
+            self._of_tensor_class(kind, name)
+        return MISSING
+
+    def _of_tensor_class(self, kind: type, name: str) -> None:
         for each in kind.__mro__[:-1]:
             own = class_dict(each)
             if name in own:
                 self.add(Same(f"{each.__name__}.{name}", own, name, own[name]))
                 self.enter(own[name], f"{each.__name__}.{name}")
-                return MISSING
+                return
             if each in (torch.nn.Parameter, torch.Tensor):
-                self.add(Absent(f"no {each.__name__}.{name}", own, name))
-        return MISSING
+                self.absent(f"no {each.__name__}.{name}", own, name)
 
     def _of_class(self, kind: type, name: str, name_of: str) -> Any:
         """An attribute of a class itself."""
         meta = self.of_classes(type(kind), name)
-        for hook in ("__getattribute__", "__getattr__") if is_program_class(type(kind)) else ():
+        for hook in ("__getattribute__", "__getattr__") if self.is_of_program(type(kind)) else ():
             self.of_classes(type(kind), hook)
         if isinstance(meta, property) and not is_library(meta.fget):  # followed
             return MISSING
@@ -197,23 +214,37 @@ class World(Contents):
         return MISSING
 
     def _of_object(self, value: Any, name: str) -> Any:
-        kind, text = type(value), f"{self.name(value)}.{name}"
+        kind = type(value)
         self.member(value)
         if kind is FunctionType and name == "__name__":
             self.add(Code.of(f"the code of {self.name(value)}", value))
             return value.__name__
+        if self.is_of_program(kind):
+            self.of_classes(kind, "__getattr__")
+            hook = self.of_classes(kind, "__getattribute__")
+            if is_a(hook, FunctionType) and not is_library(hook):
+                return MISSING  # it is followed, and finds the attribute
+            if not is_a(hook, types.WrapperDescriptorType) and self.has(value):
+                raise self.unwatchable(value)
+        return self.plain_attribute(value, name)
+
+    def plain_attribute(self, value: Any, name: str) -> Any:
+        """An attribute as ``object.__getattribute__(value, name)`` finds it, which looks at no
+        `__getattribute__` or `__getattr__` of the class."""
+        kind, text = type(value), f"{self.name(value)}.{name}"
         found = self.of_classes(kind, name)
-        for hook in ("__getattribute__", "__getattr__") if is_program_class(kind) else ():
-            self.of_classes(kind, hook)
         if isinstance(found, property) and isinstance(found.fget, FunctionType):
             return self._computed(value, name, text) if is_library(found.fget) else MISSING
         if not self.has(value):
             return found
-        own = own_dict(value)
+        own = self.attributes_of(value)
+        if own is not None and name == "__dict__":
+            self.enter(own, text)
+            return own
         if own is not None and name in own:
             return self.own(text, own, name)
         if own is not None:
-            self.add(Absent(f"no attribute {text}", own, name))
+            self.absent(f"no attribute {text}", own, name)
         if is_a(value, torch.nn.Module):
             return self._of_torch_module(value, name, text) if found is MISSING else found
         if is_a(value, (*KERNELS, *_SETTLED)):
@@ -245,7 +276,7 @@ class World(Contents):
                     self.asked(text, held, lambda now: now.get(name), held[name])
                 return held[name]
             if type(held) is dict:
-                self.add(Absent(f"no {text}", held, name))
+                self.absent(f"no {text}", held, name)
         return MISSING
 
 
@@ -260,6 +291,7 @@ def _is_harmless(found: Any) -> bool:
 _GUARDED = frozenset(
     [
         *(("os", "environ"), ("sys", "modules"), ("torch.cuda", "device")),
+        ("torch.cuda", "is_current_stream_capturing"),
         *(("torch", each.__name__) for each in AUTOCAST),
     ]
 )

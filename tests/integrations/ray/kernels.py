@@ -32,5 +32,5 @@ def scaled(x: torch.Tensor, config: Any) -> torch.Tensor:
 
 
 def kernel() -> Any:
-    configs = [tzero.Config(TIMES=40), tzero.Config(TIMES=1)]
+    configs = [tzero.Config(TIMES=400), tzero.Config(TIMES=1)]
     return tzero.kernel(configs=configs)(scaled)
