@@ -140,7 +140,7 @@ def test_searches_are_noted_with_their_candidates(run: Run) -> None:
     for search in (own, triton):
         timed = {each.config: each.seconds for each in search.candidates}
         assert all(seconds is not None and seconds > 0 for seconds in timed.values())
-    least = min(each.seconds or 1 for each in triton.candidates)  # of two, if their medians are equal
+    least = min(each.seconds or 1 for each in triton.candidates)  # two may be equal
     assert triton.chosen in {each.config for each in triton.candidates if each.seconds == least}
 
 
