@@ -1,32 +1,32 @@
-"""The picture in the README: what a whole call costs on the H200, made from committed records.
+"""Pictures of committed records: what a whole call and a whole decode step cost on the H200.
 
-Enters: rows of two records. Leaves: docs/call.svg, which reads in light and in dark. It must not
-know how anything is measured. A bar is the median of the ratios to the bare launch within a row, so
-that contenders of one row are compared in one process.
+Enters: rows of records. Leaves: docs/call.svg and docs/decode.svg, which read in light and in dark.
+It must not know how anything is measured. A bar is the median of the ratios within a row, so that
+contenders of one row are compared in one process: to the bare launch, or to the step as written.
 
-    python -m bench.chart            rewrite docs/call.svg
+    python -m bench.chart            rewrite both
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from bench.record import read
 
-__all__ = ["PICTURE", "bars", "main", "svg"]
+__all__ = ["Bar", "call", "decode", "main", "svg"]
 
 ROOT = Path(__file__).parents[1]
 RECORD = ROOT / "bench" / "results" / "h200-2026-11-15.json"
 GRAPHS = ROOT / "bench" / "results" / "h200-graphs-2026-11-18.json"
-PICTURE = ROOT / "docs" / "call.svg"
+STEPS = ROOT / "bench" / "results" / "h200-steps-2026-11-18.json"
 
-WIDTH, LEFT, RIGHT, TOP, ROW = 760, 250, 60, 74, 30
+WIDTH, LEFT, RIGHT, ROW = 760, 250, 60, 30
 
 
 class Bar(NamedTuple):
-    """One contender: what it is, how often the bare launch fits into a call, and whether it is
-    tzero's."""
+    """One contender: what it is, how often the unit fits into it, and whether it is tzero's."""
 
     words: str
     ratio: float
@@ -45,15 +45,21 @@ _SHOWN = (
 )
 
 
-def bars() -> list[Bar]:
-    """The bars of the records, the longest first, and the bare launch."""
-    rows = {path: {row.id: row for row in read(path).rows} for path in (RECORD, GRAPHS)}
+_STEPS = (
+    (STEPS, "cuda.step.installed", "installed", "tzero.install()"),
+    (STEPS, "cuda.step.plain", "graph=True", "tzero.kernel(graph=True)"),
+    (STEPS, "cuda.step.plain", "by hand", "a CUDA graph made by hand"),
+)
+
+
+def _bars(shown: Sequence[tuple[Path, str, str, str]], unit: str) -> list[Bar]:
+    """The bars of rows, the longest first, and the unit."""
+    rows = {path: {row.id: row for row in read(path).rows} for path, *_ in shown}
     found = [
         Bar(words, rows[path][row].ratios[name].median, words.startswith("tzero"))
-        for path, row, name, words in _SHOWN
+        for path, row, name, words in shown
     ]
-    launch = Bar("the driver's launch, from C", 1.0)
-    return sorted([*found, launch], key=lambda bar: -bar.ratio)
+    return sorted([*found, Bar(unit, 1.0)], key=lambda bar: -bar.ratio)
 
 
 _STYLE = """
@@ -69,39 +75,59 @@ _STYLE = """
 """
 
 
-def svg(shown: list[Bar], source: str) -> str:
-    """The bars as SVG."""
-    height = TOP + ROW * len(shown) + 12
+def svg(title: str, about: Sequence[str], shown: list[Bar]) -> str:
+    """The bars as SVG, below a title and lines about them; a dashed line is where the unit ends."""
+    top = 46 + 18 * len(about)
+    height = top + ROW * len(shown) + 12
     scale = (WIDTH - LEFT - RIGHT) / max(bar.ratio for bar in shown)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img">',
         f"<style>{_STYLE}</style>",
-        '<text class="title" x="12" y="26">A whole call, in launches by the driver</text>',
-        f'<text class="small" x="12" y="48">{source}</text>',
+        f'<text class="title" x="12" y="26">{title}</text>',
     ]
+    for number, words in enumerate(about):
+        parts.append(f'<text class="small" x="12" y="{48 + 18 * number}">{words}</text>')
     for number, bar in enumerate(shown):
-        y, width = TOP + number * ROW, bar.ratio * scale
+        y, width = top + number * ROW, bar.ratio * scale
+        at = max(width, scale) if scale - 40 < width else width  # not on the dashed line
         kind = "ours" if bar.ours else "bar"
         parts += [
             f'<text x="{LEFT - 10}" y="{y + 16}" text-anchor="end">{bar.words}</text>',
             f'<rect class="{kind}" x="{LEFT}" y="{y}" width="{width:.1f}" height="22" rx="3"/>',
-            f'<text x="{LEFT + width + 8:.1f}" y="{y + 16}">{bar.ratio:.1f}</text>',
+            f'<text x="{LEFT + at + 8:.1f}" y="{y + 16}">{_number(bar.ratio)}</text>',
         ]
     x = LEFT + scale
-    parts.append(f'<line class="line" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP - 6}" y2="{height - 8}"/>')
+    parts.append(f'<line class="line" x1="{x:.1f}" x2="{x:.1f}" y1="{top - 6}" y2="{height - 8}"/>')
     return "\n".join([*parts, "</svg>", ""])
 
 
-def picture() -> str:
-    """The picture of the committed record."""
-    record = read(GRAPHS)
-    device = str(record.machine["gpu"]) if "gpu" in record.machine else "H200"
-    source = f"2 tensors of 4,096 fp32, a new output; {device}; {GRAPHS.relative_to(ROOT)}"
-    return svg(bars(), f"{source} (Helion: {RECORD.name})")
+def _number(ratio: float) -> str:
+    return f"{ratio:.1f}" if ratio > 1.05 else f"{ratio:.2f}"
+
+
+def call() -> str:
+    """What a whole call costs, in launches by the driver."""
+    about = [
+        f"2 tensors of 4,096 fp32, a new output; {read(GRAPHS).machine['gpu']}",
+        f"{GRAPHS.relative_to(ROOT)}; Helion: {RECORD.name}",
+    ]
+    bars = _bars(_SHOWN, "the driver's launch, from C")
+    return svg("A whole call, in launches by the driver", about, bars)
+
+
+def decode() -> str:
+    """What a decode step of a small model costs, in steps as they are written."""
+    about = [
+        f"a model of 16 layers, examples/decode.py; {read(STEPS).machine['gpu']}",
+        str(STEPS.relative_to(ROOT)),
+    ]
+    title = "A decode step, in steps as they are written"
+    return svg(title, about, _bars(_STEPS, "as it is written"))
 
 
 def main() -> None:
-    PICTURE.write_text(picture())
+    (ROOT / "docs" / "call.svg").write_text(call())
+    (ROOT / "docs" / "decode.svg").write_text(decode())
 
 
 if __name__ == "__main__":

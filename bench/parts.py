@@ -112,7 +112,7 @@ def svg(shown: list[tuple[str, list[Part]]], source: str) -> str:
 
 def picture() -> str:
     """The picture of the committed record."""
-    source = f"2 tensors of 4,096 fp32, H200; {RECORD.relative_to(ROOT)}"
+    source = f"launched one by one (TZERO_GRAPHS=0); 2 tensors of 4,096 fp32, H200; {RECORD.name}"
     return svg(calls(read(RECORD)), source)
 
 

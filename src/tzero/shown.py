@@ -1,7 +1,7 @@
 """How values print: in a notebook's cell as their whole text, elsewhere as one line.
 
-Enters: values with a text. Leaves: what IPython and the interpreter show of them. It must not know
-what the values are.
+Enters: values with a text. Leaves: what IPython, the interpreter and commands show of them. It must
+not know what the values are.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["drawn", "first_line", "in_cells"]
+__all__ = ["counted", "drawn", "first_line", "in_cells"]
 
 
 def in_cells(self: Any, printer: Any, cycle: bool) -> None:
@@ -41,6 +41,15 @@ def first_line(self: Any) -> str:
     """
     first = next(iter(str(self).splitlines()), "")
     return f"<{type(self).__name__} {first}>"
+
+
+def counted(number: int, one: str, several: str) -> str:
+    """A number of things, in words.
+
+    >>> counted(1, "launch", "launches"), counted(2000, "launch", "launches")
+    ('1 launch', '2,000 launches')
+    """
+    return f"{number:,} {one if number == 1 else several}"
 
 
 def drawn(table: Table, width: int) -> str:

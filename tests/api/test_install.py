@@ -21,7 +21,7 @@ from triton.runtime.autotuner import Autotuner
 import tzero
 from tests.unit.test_locks import forked
 from tzero.adapters import triton_entries
-from tzero.api.install import Installed
+from tzero.api.install import Installed, KernelLaunches
 from tzero.errors import InvalidArgument, InvalidKernel
 from tzero.events import observe
 from tzero.launches.python import PythonJit
@@ -576,7 +576,7 @@ def test_a_program_runs_as_it_is(as_module: bool, tmp_path: Path) -> None:
         timeout=120,
     )
     assert (done.stdout, done.returncode) == ("['--steps', '-m'] True\n", 5), done.stderr
-    assert "40 launches of 1 kernels, 9" in done.stderr
+    assert "40 launches of 1 kernel, 9" in done.stderr
     assert "__main__.double" in done.stderr
 
 
@@ -595,3 +595,8 @@ def test_a_program_that_is_not_there(capfd: pytest.CaptureFixture[str]) -> None:
 def test_the_report_says_when_nothing_is_installed() -> None:
     assert "tzero.install()" in str(Installed(None, ()))
     assert str(Installed((), ())) == "0 launches of 0 kernels, none native"
+
+
+def test_a_launch_that_was_not_native_is_not_rounded_away() -> None:
+    one = KernelLaunches("app", "f", 1000, 999, 1.0, {"the first launch with a binary": 1})
+    assert str(Installed((), (one,))).startswith("1,000 launches of 1 kernel, 99% native")

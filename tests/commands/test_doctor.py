@@ -68,8 +68,9 @@ def test_a_misspelt_variable_is_told_with_the_right_one(
 
 def test_a_wrong_value_is_broken(tzero_command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZERO_QUIESCE", "soon")
-    states = [each["state"] for each in found(tzero_command, "settings", code=1)]
-    assert "broken" in states
+    told = facts(tzero_command("doctor", "--json", code=1))
+    (broken,) = (each for each in told if each["state"] == "broken")
+    assert broken["subject"] == "settings" and broken["cure"] == "Correct or unset TZERO_QUIESCE."
 
 
 def test_a_variable_of_builds_is_no_mistake(
@@ -102,6 +103,25 @@ def test_a_cache_that_cannot_be_made_is_told(
     monkeypatch.setenv("TZERO_CACHE_DIR", str(tmp_path / "file" / "cache"))
     (told,) = found(tzero_command, "disk cache")
     assert told["state"] == "slow" and "TZERO_CACHE_DIR" in told["cure"]
+
+
+def test_a_cache_of_triton_that_cannot_be_made_is_told_before_what_it_breaks(
+    tzero_command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tzero.adapters import triton_compile
+    from tzero.commands import sample
+
+    def call() -> None:
+        raise PermissionError("what Triton would say")
+
+    (tmp_path / "file").touch()
+    there = str(tmp_path / "file" / "cache")
+    monkeypatch.setattr(triton_compile, "cache_directory", lambda: there)
+    monkeypatch.setattr(sample, "call", call)
+    told = facts(tzero_command("doctor", "--json", code=1))
+    cause, effect = (each for each in told if each["state"] == "broken")
+    assert cause["subject"] == "Triton's cache" and "TRITON_CACHE_DIR" in cause["cure"]
+    assert effect["subject"] == "a call" and effect["cure"] == "Mend what is said above first."
 
 
 def test_an_old_triton_is_broken_with_what_to_install(

@@ -24,6 +24,12 @@ def double(x):
 def sign(x):
     return double(x) if double(x).sum() > 0 else x
 
+def constant():
+    return double(torch.ones(SIZE))
+
+def refuse(x):
+    raise ValueError(x)
+
 class Layer:
     @staticmethod
     def forward(x):
@@ -68,7 +74,10 @@ def test_a_fallback_is_told_with_its_reason(tzero_command: Command, program: str
         ("double", "module:function"),
         ("{program}:treble", "no 'treble'"),
         ("{program}:double_kernel", "JITFunction"),
-        ("{program}:SIZE", "int"),
+        ("{program}:SIZE", "of type int"),
+        ("{program}:Layer.backward", "no 'Layer.backward'"),
+        ("no_such_module_of_anybody:f", "no module 'no_such_module_of_anybody'"),
+        ("no_such_file.py:f", "no file 'no_such_file.py'"),
     ],
 )
 def test_what_is_no_function_is_refused(
@@ -76,3 +85,30 @@ def test_what_is_no_function_is_refused(
 ) -> None:
     done = tzero_command("explain", place.format(program=program), "--call", "1", code=2)
     assert words in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ((), "needs arguments: it takes x. Give those of a call, such as --call"),
+        (("--call", "torch.ones(8"), "is no Python: '(' was never closed"),
+        (("--call", "sizes"), "raises NameError: name 'sizes' is not defined"),
+    ],
+)
+def test_arguments_that_are_missing_or_wrong_are_told(
+    tzero_command: Command, program: str, given: tuple[str, ...], words: str
+) -> None:
+    assert words in tzero_command("explain", f"{program}:double", *given, code=2).stderr
+
+
+def test_a_function_without_arguments_needs_no_call(tzero_command: Command, program: str) -> None:
+    found = facts(tzero_command("explain", f"{program}:constant", "--json"))
+    assert found["kernel"] == "constant" and found["replayed"] == "natively"
+
+
+def test_what_a_function_raises_is_shown_from_its_own_line_on(
+    tzero_command: Command, program: str
+) -> None:
+    text = tzero_command("explain", f"{program}:refuse", "--call", "3", code=1).stderr
+    assert text.startswith("Traceback") and text.endswith("ValueError: 3\n")
+    assert text.count("File ") == 1 and "in refuse" in text

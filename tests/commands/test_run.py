@@ -51,7 +51,7 @@ def tzero(folder: Path, *words: str, **more: str) -> subprocess.CompletedProcess
 def test_a_program_runs_with_native_launches_and_says_so(folder: Path) -> None:
     done = tzero(folder, "run", "program.py", "3")
     assert (done.returncode, done.stdout) == (3, "200.0\n"), done.stderr
-    assert re.search(r"10 launches of 1 kernels, [89]0% native", done.stderr)
+    assert re.search(r"10 launches of 1 kernel, [89]0% native", done.stderr)
     assert "double_kernel" in done.stderr
 
 
@@ -65,6 +65,38 @@ def test_it_says_so_in_json(folder: Path) -> None:
 
 def test_it_is_silent_when_asked_for(folder: Path) -> None:
     assert tzero(folder, "run", "program.py", "0", TZERO_QUIET="1").stderr == ""
+
+
+def test_what_a_program_raises_is_shown_without_tzeros_own_functions(folder: Path) -> None:
+    (folder / "fails.py").write_text("def f():\n    raise ValueError(3)\nf()\n")
+    done = tzero(folder, "run", "fails.py")
+    assert done.returncode == 1
+    assert done.stderr.count("File ") == 2 and "ValueError: 3" in done.stderr
+
+
+def test_a_programs_own_hook_shows_what_it_raises(folder: Path) -> None:
+    text = "import sys\nsys.excepthook = lambda *error: print('mine', error[1])\n1 / 0\n"
+    (folder / "fails.py").write_text(text)
+    done = tzero(folder, "run", "fails.py")
+    assert (done.returncode, done.stdout) == (1, "mine division by zero\n")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("report", "-o", "no/page.html", "program.py", "0"),
+        ("report", "--save", "no/run.json", "program.py", "0"),
+        ("trace", "-o", "no/trace.json", "program.py", "0"),
+        ("bundle", "build", "-o", "no/app.tzb", "--", sys.executable, "program.py", "0"),
+    ],
+    ids=lambda words: " ".join(words[:3]),
+)
+def test_a_place_that_cannot_be_written_is_told_before_the_program_runs(
+    folder: Path, words: tuple[str, ...]
+) -> None:
+    done = tzero(folder, *words)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "there is no directory 'no'. Give another place with -" in done.stderr
 
 
 def test_a_program_that_is_not_there_has_exit_code_2(folder: Path) -> None:

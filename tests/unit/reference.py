@@ -215,7 +215,7 @@ def _names(option: Any) -> str:
 def _help(parameter: Any) -> str:
     words = (parameter.help or "").replace("|", "\\|")
     default = parameter.default
-    if default is None or default is False or callable(default) or parameter.required:
+    if default in (None, False, "") or callable(default) or parameter.required:
         return words
     return f"{words} Default: `{default}`."
 

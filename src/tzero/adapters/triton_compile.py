@@ -46,6 +46,7 @@ from tzero.cache import stamps
 
 __all__ = [
     "annotations_of",
+    "cache_directory",
     "code_environment",
     "code_knobs",
     "compiler_digest",
@@ -101,6 +102,11 @@ _GROUPS = ("compilation", "language", "nvidia", "amd", "runtime")
 
 
 @functools.cache
+def cache_directory() -> str:
+    """Where Triton keeps what it compiles: a directory, which need not be there yet."""
+    return os.path.abspath(str(knobs.cache.dir))
+
+
 def _code_knobs() -> dict[tuple[str, str], Any]:
     """The knobs that may change the compiler's output, with their defaults."""
     known = {}

@@ -100,7 +100,7 @@ def target_of(text: str) -> GPUTarget:
     if kind == "cpu" and arch in ("", platform.machine()):
         return GPUTarget("cpu", platform.machine(), 1)
     raise InvalidArgument(
-        kernel="tzero bundle build",
+        kernel="bundle build",
         problem=f"{text!r} is no target that can be compiled for here",
         advice=f"Give cuda:90, hip:gfx942 or cpu:{platform.machine()}, for example.",
     )

@@ -23,7 +23,7 @@ from rich.text import Text
 from tzero import events, locks
 from tzero.errors import InvalidArgument, NativeMissing, UnsupportedVersion
 from tzero.launches.tiers import tier
-from tzero.shown import drawn, first_line, in_cells
+from tzero.shown import counted, drawn, first_line, in_cells
 
 __all__ = ["Installed", "KernelLaunches", "install", "installed", "uninstall"]
 
@@ -140,8 +140,11 @@ class Installed:
             mean = "" if each.microseconds is None else f"{each.microseconds:.1f}"
             name = Text(f"{each.module}.{each.kernel}", overflow="fold")
             table.add_row(name, f"{each.launches:,}", f"{each.native:,}", mean, Text(reasons))
-        share = f"{self.native / self.launches:.0%}" if self.launches else "none"
-        whole = f"{self.launches:,} launches of {len(self.kernels)} kernels, {share} native"
+        # Rounded down: "100%" says that there is nothing to look for.
+        share = f"{100 * self.native // self.launches}%" if self.launches else "none"
+        launches = counted(self.launches, "launch", "launches")
+        kernels = counted(len(self.kernels), "kernel", "kernels")
+        whole = f"{launches} of {kernels}, {share} native"
         return f"{whole}\n{drawn(table, 100)}" if self.kernels else whole
 
     __repr__ = first_line

@@ -88,8 +88,9 @@ class Ordering:
         except TypeError as error:
             message = str(error)
         taken = ", ".join(self.parameters) or "no arguments"
+        named = ", ".join(map(repr, sorted(kwargs))) or "none"
         return InvalidArgument(
             kernel=self._host.name,
-            problem=f"{message}: {len(args)} positional and {sorted(kwargs)} by name",
+            problem=f"{message}; given were {len(args)} by position, {named} by name",
             advice=f"It takes {taken}.",
         )

@@ -6,16 +6,16 @@ status that it ends with. It must not know why it is run here.
 
 from __future__ import annotations
 
+import importlib
 import runpy
 import sys
 import threading
-import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
-__all__ = ["run", "status_of"]
+__all__ = ["run", "show_failure", "status_of"]
 
 INTERRUPTED = 130
 """The status of a program that SIGINT has ended, as shells report it."""
@@ -39,7 +39,7 @@ def run(target: str, arguments: Sequence[str], *, is_module: bool = False) -> No
 
 def status_of(target: str, arguments: Sequence[str], *, is_module: bool = False) -> int:
     """Run a program to its end, threads included, and return its status. What it raises is shown on
-    stderr, as the interpreter does, without the functions that run it.
+    stderr by `show_failure`.
 
     ::
 
@@ -51,10 +51,10 @@ def status_of(target: str, arguments: Sequence[str], *, is_module: bool = False)
     except SystemExit as left:
         status = _status_in(left)
     except KeyboardInterrupt as error:
-        _show(error)
+        show_failure(error)
         return INTERRUPTED
     except BaseException as error:
-        _show(error)
+        show_failure(error)
         status = 1
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and not thread.daemon:
@@ -69,12 +69,27 @@ def _status_in(left: SystemExit) -> int:
     return 1
 
 
-def _show(error: BaseException) -> None:
+def show_failure(error: BaseException) -> None:
+    """Show what a program has raised as the interpreter does, by `sys.excepthook`, which may be the
+    program's own. The functions of tzero that called the program are left out.
+
+    ::
+
+        show_failure(error)
+    """
     trace: TracebackType | None = error.__traceback__
-    ours = {__file__, runpy.__file__, "<frozen runpy>"}
-    while trace is not None and trace.tb_frame.f_code.co_filename in ours:
+    while trace is not None and _is_around(trace.tb_frame.f_code.co_filename):
         trace = trace.tb_next
-    traceback.print_exception(type(error), error, trace)
+    sys.excepthook(type(error), error.with_traceback(trace), trace)
+
+
+_PACKAGE = str(Path(__file__).parents[1])
+
+
+def _is_around(file: str) -> bool:
+    """Whether code of a file runs programs, and is none."""
+    runs = file.startswith(("<frozen ", f"{_PACKAGE}/"))
+    return runs or file in (runpy.__file__, importlib.__file__)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ code  meaning
 ====  =============================================================================
 0     done
 1     done, but: damaged entries, files that could not be removed, no kernel called,
-      something that the doctor found broken
+      something that the doctor found broken, an error of what ``explain`` called
 n     ``bench``, ``run``, ``trace``, ``report``: the program ended with this status
 2     the command line or a ``TZERO_`` variable is invalid; the program of a bundle failed
 3     a file, the cache or a bundle cannot be read or written, or the cache is not

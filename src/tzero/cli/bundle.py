@@ -21,6 +21,7 @@ from tzero.cli.printing import (
     AsJson,
     Facts,
     amount,
+    check_place,
     exit_on_errors,
     fail,
     pairs,
@@ -33,7 +34,7 @@ __all__ = ["app"]
 
 app = typer.Typer(help="Build and check bundles of compiled kernels.", no_args_is_help=True)
 
-BundlePath = Annotated[str, typer.Argument(help="A bundle.")]
+BundlePath = Annotated[str, typer.Argument(metavar="PATH", help="A bundle.")]
 
 
 # Everything after -- belongs to the program.
@@ -41,7 +42,10 @@ BundlePath = Annotated[str, typer.Argument(help="A bundle.")]
 def build(
     out: Annotated[str, typer.Option("-o", "--out", help="The bundle to write.")],
     command: Annotated[
-        list[str] | None, typer.Argument(help="A program to run, after --, such as python app.py.")
+        list[str] | None,
+        typer.Argument(
+            metavar="COMMAND...", help="A program to run, after --, such as python app.py."
+        ),
     ] = None,
     coverage: Annotated[
         str | None, typer.Option(help="A file of tzero.coverage().save, in place of a program.")
@@ -54,6 +58,7 @@ def build(
     """Run a program and bundle the kernels and configs that it uses, or bundle a coverage."""
     if (coverage is None) == (not command) or (target is not None and coverage is None):
         fail("give a program after --, or --coverage FILE, with or without --target.", 2)
+    check_place(out, "-o")
     # Imported here: this command alone needs torch.
     from tzero.api import bundles
     from tzero.calls.coverage import Coverage

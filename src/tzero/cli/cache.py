@@ -138,6 +138,11 @@ def _print_removed(store: Disk, removed: Removed, as_json: bool) -> NoReturn:
     raise typer.Exit(1 if removed.problems else 0)
 
 
+def _used(oldest: float | None, newest: float | None) -> str:
+    """When entries were last used, in words."""
+    return "never" if newest is None else f"{day(oldest)} to {day(newest)}"
+
+
 def _stats_table(facts: Facts) -> Table:
     rows = [("location", facts["location"])]
     if not facts["on"]:
@@ -147,7 +152,7 @@ def _stats_table(facts: Facts) -> Table:
         rows += [
             ("entries", f"{facts['entries']:,}"),
             ("size", f"{amount(facts['bytes'])} of {amount(facts['limit'])} ({share})"),
-            ("last used", f"{day(facts['oldest'])} to {day(facts['newest'])}"),
+            ("last used", _used(facts["oldest"], facts["newest"])),
             ("temporary files", str(facts["temporary"])),
         ]
     if "remote" in facts:

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tzero.cli.printing import AsJson, console, exit_on_errors
+from tzero.errors import InvalidArgument, InvalidSetting
 
 __all__ = ["doctor", "explain"]
 
@@ -55,15 +56,29 @@ def _diagnosis(states: list[str]) -> str:
 
 
 def explain(
-    place: Annotated[str, typer.Argument(help="module:function, or file.py:function.")],
-    call: Annotated[str, typer.Option("--call", help="The arguments of a call, as Python code.")],
+    place: Annotated[
+        str, typer.Argument(metavar="PLACE", help="module:function, or file.py:function.")
+    ],
+    call: Annotated[
+        str,
+        typer.Option(
+            "--call", help="The arguments of a call, as Python code: 'torch.randn(8, 64), 2.0'."
+        ),
+    ] = "",
     as_json: AsJson = False,
 ) -> None:
     """Call a function that launches kernels, and explain how tzero makes its calls."""
+    from tzero.calls import program
     from tzero.commands.explaining import explain as explained
 
     with exit_on_errors():
-        found = explained(place, call)
+        try:
+            found = explained(place, call)
+        except (InvalidArgument, InvalidSetting):
+            raise
+        except Exception as error:  # the module's or the function's own
+            program.show_failure(error)
+            raise typer.Exit(1) from error
     if as_json:
         replay = found.replay
         how, why = ("", found.refusal) if replay is None else (replay.how, replay.why)

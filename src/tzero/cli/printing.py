@@ -7,10 +7,12 @@ Enters: facts. Leaves: text. It must not know any command. rich leaves colours o
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -24,6 +26,7 @@ __all__ = [
     "AsJson",
     "Facts",
     "amount",
+    "check_place",
     "console",
     "day",
     "exit_on_errors",
@@ -57,6 +60,20 @@ def fail(error: Exception | str, code: int) -> NoReturn:
     """Print an error, and exit."""
     print(f"tzero: {error}", file=sys.stderr)
     raise typer.Exit(code) from (error if isinstance(error, Exception) else None)
+
+
+def check_place(out: str | Path, option: str) -> None:
+    """Exit if a file cannot be written there. Asked before a program runs, which may take hours."""
+    path = Path(out)
+    if path.is_dir():
+        why = "it is a directory"
+    elif not path.parent.is_dir():
+        why = f"there is no directory {str(path.parent)!r}"
+    elif not os.access(path if path.exists() else path.parent, os.W_OK):
+        why = "permission denied"
+    else:
+        return
+    fail(f"{path} cannot be written: {why}. Give another place with {option}.", 3)
 
 
 def print_facts(facts: Facts, as_json: bool, show: Callable[[Facts], Table]) -> None:

@@ -24,7 +24,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tzero import settings
-from tzero.cli.printing import AsJson, exit_on_errors, fail
+from tzero.cli.printing import AsJson, check_place, exit_on_errors, fail
 
 if TYPE_CHECKING:
     from tzero.api.bench import Measured
@@ -35,13 +35,20 @@ __all__ = ["OWN_ARGUMENTS", "bench", "report", "run", "show_bench", "trace"]
 OWN_ARGUMENTS = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 """How typer leaves everything after the program to it."""
 
-Program = Annotated[str, typer.Argument(help="A Python program, or a module after -m.")]
+Program = Annotated[
+    str, typer.Argument(metavar="TARGET", help="A Python program, or a module after -m.")
+]
 Arguments = Annotated[
     list[str] | None,
-    typer.Argument(help="Its arguments. Options of tzero come before the program."),
+    typer.Argument(
+        metavar="ARGUMENTS...", help="Its arguments. Options of tzero come before the program."
+    ),
 ]
 Watched = Annotated[
-    str, typer.Argument(help="A Python program, a module after -m, or the record of a run.")
+    str,
+    typer.Argument(
+        metavar="TARGET", help="A Python program, a module after -m, or the record of a run."
+    ),
 ]
 IsModule = Annotated[bool, typer.Option("-m", help="TARGET is a module's name.")]
 INTERRUPTED = 130  # as shells report it
@@ -149,12 +156,11 @@ def run(
         _check_program(target)
     install()
     own = os.getpid()
-    try:
-        program.run(target, arguments or [], is_module=is_module)
-    finally:
-        if not settings.current().quiet and os.getpid() == own:  # no child of the program
-            found = installed()
-            print(json.dumps(asdict(found)) if as_json else found, file=sys.stderr)
+    status = program.status_of(target, arguments or [], is_module=is_module)
+    if not settings.current().quiet and os.getpid() == own:  # no child of the program
+        found = installed()
+        print(json.dumps(asdict(found)) if as_json else found, file=sys.stderr)
+    raise typer.Exit(status)
 
 
 def trace(
@@ -166,7 +172,9 @@ def trace(
 ) -> None:
     """Run a program, and write a trace of its kernels, which ui.perfetto.dev opens."""
     from tzero.commands import tracing
+    from tzero.shown import counted
 
+    check_place(out, "-o")
     with exit_on_errors():
         found = _watched(target, arguments, is_module, as_json)
         count = tracing.write(found, out)
@@ -175,8 +183,8 @@ def trace(
         print(json.dumps({**facts, "seconds": found.seconds, "status": found.status}))
     else:
         missing = f" ({found.dropped:,} calls found no room)" if found.dropped else ""
-        words = f"tzero: {count:,} events in {out}{missing}; open it at ui.perfetto.dev"
-        print(words, file=sys.stderr)
+        words = f"{counted(count, 'event', 'events')} in {out}{missing}"
+        print(f"tzero: {words}; open it at ui.perfetto.dev", file=sys.stderr)
     raise typer.Exit(found.status)
 
 
@@ -195,6 +203,10 @@ def report(
     """Run a program, and write a page about its kernels: how they were called, and why so."""
     from tzero.commands.report import page
 
+    if not as_json:
+        check_place(out, "-o")
+    if save is not None:
+        check_place(save, "--save")
     with exit_on_errors():
         found = _watched(target, arguments, is_module, as_json)
         if save is not None:

@@ -17,7 +17,9 @@ __all__ = ["worker"]
 
 
 def worker(
-    url: Annotated[str, typer.Argument(help="The queue, such as redis://host:6379/0.")],
+    url: Annotated[
+        str, typer.Argument(metavar="URL", help="The queue, such as redis://host:6379/0.")
+    ],
     compiles: Annotated[bool, typer.Option("--compile", help="Compile requests.")] = False,
     tunes: Annotated[bool, typer.Option("--tune", help="Time configs on this device.")] = False,
     once: Annotated[bool, typer.Option("--once", help="End when the queue is empty.")] = False,

@@ -13,7 +13,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from tzero import settings, versions
@@ -55,13 +55,23 @@ def examine() -> Iterator[Finding]:
 
         [each for each in examine() if each.state == "broken"]
     """
+    is_broken = False
     for subject, look in _LOOKS:
         try:
-            yield from look()
+            for found in look():
+                # What fails after something else may fail because of it.
+                cure = _FIRST if is_broken and found.cure is _REPORT else found.cure
+                yield replace(found, cure=cure)
+                is_broken = is_broken or found.state == "broken"
+        except InvalidSetting:
+            return  # a finding by now; everything that follows reads the settings
         except Exception as error:  # reported as a finding: the others are examined all the same
-            yield Finding(subject, "broken", f"{type(error).__name__}: {error}", _REPORT)
+            cure = _FIRST if is_broken else _REPORT
+            yield Finding(subject, "broken", f"{type(error).__name__}: {error}", cure)
+            is_broken = True
 
 
+_FIRST = "Mend what is said above first."
 _REPORT = "Please report it, with the whole output of this command."
 
 
@@ -191,7 +201,7 @@ def _cache() -> Iterator[Finding]:
         cure = "Unset TZERO_CACHE."
         yield Finding("disk cache", "slow", "off: each process compiles everything", cure)
     else:
-        yield _disk(location(now), layers.disk.check)
+        yield _disk(os.path.abspath(location(now)), layers.disk.check)
     if layers.remote is not None:
         problem = layers.remote.probe()
         shown = layers.remote.shown
@@ -211,13 +221,7 @@ _ROOM = 256 << 20  # bytes
 def _disk(root: str, check: Callable[[], None]) -> Finding:
     try:
         check()
-        nearest = root
-        while not os.path.isdir(nearest):  # it is made when the first kernel is compiled
-            nearest = os.path.dirname(nearest)
-        with tempfile.TemporaryFile(dir=nearest) as file:
-            file.write(bytes(4096))
-            file.flush()
-        free = os.statvfs(nearest)
+        free = _written(root)
     except CacheRefused as error:
         return Finding("disk cache", "slow", str(error), f"chmod 700 {root}, or TZERO_CACHE_DIR.")
     except OSError as error:
@@ -230,6 +234,31 @@ def _disk(root: str, check: Callable[[], None]) -> Finding:
     return Finding("disk cache", "ok", root)
 
 
+def _written(root: str) -> os.statvfs_result:
+    """Write a file where a directory is, or will be made when the first kernel is compiled."""
+    while not os.path.lexists(root):
+        root = os.path.dirname(root)
+    with tempfile.TemporaryFile(dir=root) as file:
+        file.write(bytes(4096))
+        file.flush()
+    return os.statvfs(root)
+
+
+def _triton_cache() -> Iterator[Finding]:
+    """Triton makes a directory for each kernel that it compiles, and fails where it cannot."""
+    from tzero.adapters.triton_compile import cache_directory
+
+    root = cache_directory()
+    try:
+        _written(root)
+    except OSError as error:
+        cure = "Set TRITON_CACHE_DIR to a directory that you can write to."
+        found = f"{root} cannot be written: {error.strerror}"
+        yield Finding("Triton's cache", "broken", found, cure)
+    else:
+        yield Finding("Triton's cache", "ok", root)
+
+
 def _call() -> Iterator[Finding]:
     """A kernel compiled, launched and replayed for real."""
     from tzero.commands import sample
@@ -237,6 +266,8 @@ def _call() -> Iterator[Finding]:
     start = time.perf_counter()
     try:
         made = sample.call()
+    except InvalidSetting:
+        raise
     except TzeroError as error:
         yield Finding("a call", "broken", str(error), _REPORT)
         return
@@ -258,5 +289,6 @@ _LOOKS: tuple[tuple[str, Callable[[], Iterator[Finding]]], ...] = (
     ("GPU", _device),
     ("C compiler", _compiler),
     ("disk cache", _cache),
+    ("Triton's cache", _triton_cache),
     ("a call", _call),
 )

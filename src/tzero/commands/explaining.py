@@ -9,7 +9,9 @@ from __future__ import annotations
 import importlib
 import runpy
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from tzero.errors import InvalidArgument
@@ -20,8 +22,9 @@ CALLS = 3
 """How often the function is called before the next call is explained: bound, recorded, replayed."""
 
 
-def explain(place: str, arguments: str) -> Any:
-    """Call a function of a module or a file three times, and explain the next call.
+def explain(place: str, arguments: str = "") -> Any:
+    """Call a function of a module or a file three times, and explain the next call. What it raises
+    is raised here.
 
     ::
 
@@ -32,10 +35,46 @@ def explain(place: str, arguments: str) -> Any:
     """
     function, names = _found(place)
     kernel = _as_kernel(function, place)
-    call = eval(f"lambda call: call({arguments})", names)
+    given = _arguments(arguments, names)
+    if not arguments:
+        _check_takes_none(kernel, place)
     for _ in range(CALLS):
-        call(kernel)
-    return call(kernel.explain)
+        args, kwargs = given()
+        kernel(*args, **kwargs)
+    args, kwargs = given()
+    return kernel.explain(*args, **kwargs)
+
+
+Given = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+def _arguments(text: str, names: dict[str, Any]) -> Callable[[], Given]:
+    """What computes the arguments of a call from their text, anew for each call."""
+    try:
+        code = compile(f"(lambda *args, **kwargs: (args, kwargs))({text})", "--call", "eval")
+    except SyntaxError as error:
+        problem = f"--call {text!r} is no Python: {error.msg}"
+        raise _invalid(problem, "Write what stands between the parentheses of a call") from error
+
+    def given() -> Given:
+        try:
+            found: Given = eval(code, names)
+        except Exception as error:
+            problem = f"--call {text!r} raises {type(error).__name__}: {error}"
+            raise _invalid(problem, "It sees the names of the module, torch and device") from error
+        return found
+
+    return given
+
+
+def _check_takes_none(kernel: Any, place: str) -> None:
+    """Refuse a function that needs arguments, where none are given."""
+    try:
+        kernel.explain()
+    except InvalidArgument as error:
+        problem = f"{place} needs arguments: {error.advice[:1].lower()}{error.advice[1:-1]}"
+        advice = "Give those of a call, such as --call 'torch.randn(8, 64), 2.0'"
+        raise _invalid(problem, advice) from error
 
 
 def _found(place: str) -> tuple[Any, dict[str, Any]]:
@@ -47,20 +86,35 @@ def _found(place: str) -> tuple[Any, dict[str, Any]]:
     if not colon or not where or not path:
         raise _invalid(f"{place!r} names no function", "Write module:function or file.py:function")
     if where.endswith(".py"):
+        if not Path(where).is_file():
+            raise _invalid(f"there is no file {where!r}", "Give the path of a Python file")
         sys.path.insert(0, str(Path(where).resolve().parent))
         names = runpy.run_path(where, run_name=Path(where).stem)
     else:
         sys.path.insert(0, str(Path.cwd()))
-        names = dict(vars(importlib.import_module(where)))
+        names = dict(vars(_imported(where)))
     first, *rest = path.split(".")
-    if first not in names:
-        raise _invalid(f"{where} has no {first!r}", "Give the name of a function in it")
-    found = names[first]
+    found = names.get(first, _nothing)
     for name in rest:
-        found = getattr(found, name)
+        found = getattr(found, name, _nothing)
+    if found is _nothing:
+        raise _invalid(f"{where} has no {path!r}", "Give the name of a function in it")
     names.setdefault("torch", torch)
     names.setdefault("device", triton.runtime.driver.active.get_active_torch_device())
     return found, names
+
+
+_nothing = object()
+
+
+def _imported(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise  # a module that this one imports
+        advice = "Give one that Python finds from here, or file.py:function"
+        raise _invalid(f"there is no module {name!r}", advice) from error
 
 
 def _as_kernel(function: Any, place: str) -> Any:
@@ -70,10 +124,12 @@ def _as_kernel(function: Any, place: str) -> Any:
     if isinstance(function, Kernel):
         return function
     if isinstance(function, type) or not callable(function) or hasattr(function, "arg_names"):
-        problem = f"{place} is a {type(function).__name__}, not a function that launches kernels"
+        kind = type(function).__name__
+        what = f"a Triton kernel ({kind})" if hasattr(function, "arg_names") else f"of type {kind}"
+        problem = f"{place} is {what}, not a function that launches kernels"
         raise _invalid(problem, "Give the function that calls kernel[grid](...)")
     return kernel(function)
 
 
 def _invalid(problem: str, advice: str) -> InvalidArgument:
-    return InvalidArgument(kernel="tzero explain", problem=problem, advice=f"{advice}.")
+    return InvalidArgument(kernel="explain", problem=problem, advice=f"{advice}.")

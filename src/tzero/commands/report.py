@@ -17,6 +17,7 @@ from tzero.commands import timeline
 from tzero.commands.record import AUTOTUNER, Kernel, Plan, Run, Search, Told
 from tzero.cures import Cure, cure
 from tzero.events import one_line
+from tzero.shown import counted
 
 __all__ = ["page"]
 
@@ -93,17 +94,13 @@ def _tiles(run: Run) -> str:
     tiles = [
         (f"{calls:,}", "calls and launches"),
         (f"{native / calls:.1%}" if calls else "none", "made natively"),
-        (f"{waited:.2f} s", f"waited for {_counted(run.compiles, 'binary', 'binaries')}"),
+        (f"{waited:.2f} s", f"waited for {counted(len(run.compiles), 'binary', 'binaries')}"),
         (f"{sum(each.seconds for each in run.searches):.2f} s", "searched for configs"),
         (f"{len(_reasons(run))}", "kernels with fallbacks"),
     ]
     return '<div class="tiles">{}</div>'.format(
         "".join(f'<div class="tile"><b>{number}</b>{words}</div>' for number, words in tiles)
     )
-
-
-def _counted(those: Sequence[object], one: str, several: str) -> str:
-    return f"{len(those)} {one if len(those) == 1 else several}"
 
 
 def _first(run: Run) -> str:
@@ -127,12 +124,15 @@ def _waits(run: Run) -> Iterator[Costly]:
     for each in run.compiles:
         if each.where == "compiled here":
             seconds[each.kernel] = seconds.get(each.kernel, 0.0) + each.seconds
-    for kernel, took in seconds.items():
-        if took > MUCH * run.seconds:
-            words = (
-                f"<code>{_safe(kernel)}</code> was compiled while the program waited: {took:.2f} s."
-            )
-            yield took, f"{words} Later runs load it; <code>tzero.warmup</code> compiles it before."
+    whole = sum(seconds.values())
+    if whole > MUCH * run.seconds:
+        longest = sorted(seconds, key=lambda kernel: -seconds[kernel])[:3]
+        named = ", ".join(f"<code>{_safe(each)}</code> {seconds[each]:.2f} s" for each in longest)
+        more = ", ..." if len(seconds) > len(longest) else ""
+        kernels = counted(len(seconds), "kernel", "kernels")
+        words = f"The program waited {whole:.2f} s for compiles of {kernels} ({named}{more})."
+        later = "Later runs load them; <code>tzero.warmup</code> compiles them before."
+        yield whole, f"{words} {later}"
 
 
 def _long_searches(run: Run) -> Iterator[Costly]:
@@ -151,9 +151,8 @@ def _not_native(run: Run) -> Iterator[Costly]:
     for each in run.kernels:
         left, why = _left(each)
         if left > 10 and each.microseconds is not None:
-            words = (
-                f"<code>{_safe(each.name)}</code>: {left:,} calls were not native: {_code(why)}."
-            )
+            calls = f"{left:,} of {each.calls:,} calls were not native"
+            words = f"<code>{_safe(each.name)}</code>: {calls}: {_code(why)}."
             yield left * each.microseconds / 1e6, f"{words} {_advice(cure(why))}"
 
 
@@ -293,7 +292,7 @@ def _search(search: Search) -> str:
 def _plan(plan: Plan) -> str:
     steps = "\n".join(map(_safe, plan.steps))
     guards = "".join(f"<li><code>{_safe(each)}</code></li>" for each in plan.guards)
-    count = _counted(plan.guards, "guard", "guards")
+    count = counted(len(plan.guards), "guard", "guards")
     return (
         f"<details><summary><code>{_safe(plan.kernel)}</code>: {len(plan.steps) - 1} steps, "
         f"{count}</summary><pre>{steps}</pre>"
@@ -311,5 +310,5 @@ def _events(run: Run) -> str:
     ]
     table = _table(("at", "kind", "kernel", "reason"), rows, ("at",))
     more = f", the first {MOST_EVENTS} of {len(shown)}" if len(shown) > MOST_EVENTS else ""
-    words = f"{_counted(rows, 'event', 'events')}{more}"
+    words = f"{counted(len(rows), 'event', 'events')}{more}"
     return f"<details><summary>{words}</summary>{table}</details>"

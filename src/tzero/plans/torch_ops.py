@@ -7,7 +7,6 @@ or why it cannot be one. It must not know recordings.
 from __future__ import annotations
 
 import functools
-import re
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType
@@ -36,9 +35,6 @@ __all__ = [
     "Ran",
     "allocates",
     "always_makes_new",
-    "changed",
-    "changed_unseen",
-    "cut",
     "fills",
     "is_custom",
     "is_geometry",
@@ -47,7 +43,6 @@ __all__ = [
     "named",
     "obstacle",
     "outcomes",
-    "reads_value",
 ]
 
 _OF_DTYPES = frozenset(["promote_types", "can_cast", "device"])
@@ -144,14 +139,19 @@ class Ran(NamedTuple):
     result: weakref.ref[torch.Tensor] | None = None
 
     @property
+    def traits(self) -> _Traits:
+        """What the operator's schema and tags say."""
+        return _traits(self.operator)
+
+    @property
     def name(self) -> str:
         """The operator's name with its overload, such as ``aten::fill_.Scalar``."""
-        return _traits(self.operator).name
+        return self.traits.name
 
     @property
     def arguments(self) -> dict[str, Any]:
         """The given arguments, by name."""
-        names = _traits(self.operator).arguments
+        names = self.traits.arguments
         return {**dict(zip(names, self.args, strict=False)), **self.kwargs}
 
     @property
@@ -269,80 +269,6 @@ def is_read(name: str) -> bool:
     (True, False)
     """
     return name in _READS or name in _OF_DTYPES
-
-
-def reads_value(result: Any, ran: Sequence[Ran]) -> bool:
-    """Whether a function returned the value of a tensor, as a Python number, and changed nothing.
-
-    >>> reads_value(3.0, [])
-    False
-    """
-    if type(result) not in (bool, int, float) or any(map(acts, ran)):
-        return False
-    return any(torch.Tag.data_dependent_output in _traits(each.operator).tags for each in ran)
-
-
-def acts(ran: Ran) -> bool:
-    """Whether an operator may do more than make new tensors: it changes one, draws random numbers,
-    or is not torch's own."""
-    traits = _traits(ran.operator)
-    is_seeded = torch.Tag.nondeterministic_seeded in traits.tags
-    return traits.is_mutable or is_seeded or not traits.is_own or bool(changed_unseen([ran]))
-
-
-def cut(ran: Sequence[Ran]) -> str:
-    """Why no CUDA graph can hold the operators of a function; usually empty. A replay of a graph
-    would not run the code of a custom operator, and would draw the same random numbers again.
-
-    >>> cut([])
-    ''
-    """
-    for each in ran:
-        traits = _traits(each.operator)
-        if not traits.is_own:
-            return f"{traits.name} is a custom operator, whose code runs on each call"
-        if torch.Tag.nondeterministic_seeded in traits.tags and not _never_draws(each):
-            return f"{traits.name} draws random numbers"
-    return ""
-
-
-def _never_draws(ran: Ran) -> bool:
-    """Whether an operator that may draw random numbers does not with these arguments: attention
-    without dropout."""
-    traits = _traits(ran.operator)
-    return "dropout_p" in traits.arguments and ran.arguments.get("dropout_p", 0.0) == 0.0
-
-
-def changed(ran: Sequence[Ran]) -> list[torch.Tensor]:
-    """The tensors that operators change in place, once for each change."""
-    found: list[torch.Tensor] = []
-    for each in ran:
-        if not _traits(each.operator).is_mutable:
-            continue
-        written = {a.name for a in schema_of(each.operator).arguments if _is_written(a)}
-        given = [value for name, value in each.arguments.items() if name in written]
-        found += [value for value in tree_leaves(given) if isinstance(value, torch.Tensor)]
-    return found
-
-
-def changed_unseen(ran: Sequence[Ran]) -> list[torch.Tensor]:
-    """The tensors that operators change although their schemas do not say so, which torch does not
-    count: statistics of batch norms in training."""
-    found: list[torch.Tensor] = []
-    for each in ran:
-        name, given = _traits(each.operator).name, each.arguments
-        trains = bool(given.get("training", given.get("train", True)))
-        if trains and "norm" in name and not _OTHER_NORMS.search(name):
-            found += [t for t in map(given.get, _STATISTICS) if isinstance(t, torch.Tensor)]
-    return found
-
-
-_STATISTICS = ("running_mean", "running_var")
-_OTHER_NORMS = re.compile("_(backward|functional|no_training|no_update)(?![a-z_])")
-
-
-def _is_written(argument: Any) -> bool:
-    return argument.alias_info is not None and bool(argument.alias_info.is_write)
 
 
 class _Traits(NamedTuple):

@@ -18,7 +18,7 @@ import torch
 
 from tzero.adapters import torch_modes
 from tzero.adapters.torch_internals import in_c, is_straight, is_thin, names_in
-from tzero.plans import torch_ops
+from tzero.plans import effects, torch_ops
 from tzero.plans.call_sizes import TorchSizes
 from tzero.plans.plan import Allocate, Call, Constant, Fill, Read, Step, Tensor, Value, View
 from tzero.plans.sizes import Sizes
@@ -82,11 +82,11 @@ class TorchSteps:
             return
         if not own and not torch_ops.is_among(func, ran):
             raise NotAStep(f"{name} is made of others, and tzero does not see what it reads")
-        if not self.acted and torch_ops.reads_value(result, ran):
+        if not self.acted and effects.reads_value(result, ran):
             call = self._call(func, name, args, kwargs, sizes)
             self.steps.append(Read(call, result, call.line))
             return
-        self.acted = self.acted or any(map(torch_ops.acts, ran))
+        self.acted = self.acted or any(map(effects.acts, ran))
         why = torch_ops.obstacle(name, result, ran)
         given = tensors_of((*args, *kwargs.values()))
         if name.endswith("tensor_split") and len(given) > 1:
@@ -129,12 +129,12 @@ class TorchSteps:
         kwargs: Mapping[str, Any],
     ) -> Call:
         """A call with its result, and with what a CUDA graph of it has to know."""
-        cut = torch_ops.cut(ran)
+        cut = effects.cut(ran)
         if torch.is_grad_enabled():
             given = tensors_of((*args, *kwargs.values()))
             if any(tensor.requires_grad for tensor in given):
                 cut = cut or f"autograd records {call.name}"
-        writes, unseen = map(self._roots, (torch_ops.changed(ran), torch_ops.changed_unseen(ran)))
+        writes, unseen = map(self._roots, (effects.changed(ran), effects.changed_unseen(ran)))
         made_by = call.function, call.name, call.args, call.kwargs
         return Call(*made_by, result, call.line, cut, writes, unseen)
 
