@@ -16,6 +16,11 @@ from types import FunctionType
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# A slow machine exceeds Hypothesis's limits on time.
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 
 pytest.register_assert_rewrite("tests.plans.tiers")  # before any other conftest imports it
 

@@ -147,7 +147,7 @@ def test_an_object_counts_by_its_present_contents(
 # -- against a reference --------------------------------------------------------------------------
 
 
-PROFILE = settings(max_examples=30, deadline=None, derandomize=True)
+PROFILE = settings(max_examples=30, derandomize=True)
 
 
 def held(value: Any) -> list[torch.Tensor]:

@@ -45,4 +45,4 @@ def test_layers_compute_the_same_and_are_launched_natively(names: tuple[str, ...
     assert {why for why, _ in reasons} == {"the first launch with a binary "}, mine.stderr
     first = sum(int(count) for _, count in reasons)
     assert kernels == len(reasons) >= 18
-    assert share == round(100 * (launches - first) / launches) >= 65
+    assert share == 100 * (launches - first) // launches >= 65

@@ -30,7 +30,7 @@ from tests.cpu.cases import (
 from tests.cpu.test_elementwise import c_quotient, c_remainder
 
 LANES = 32
-PROFILE = settings(max_examples=30, deadline=None, derandomize=True)
+PROFILE = settings(max_examples=30, derandomize=True)
 
 
 @triton.jit

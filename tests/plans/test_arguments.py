@@ -103,7 +103,6 @@ def test_floats_reach_the_launch_bit_by_bit(host: Any, pair: Any) -> None:
 
 @settings(
     max_examples=25,
-    deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )

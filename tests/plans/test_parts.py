@@ -327,13 +327,16 @@ def test_a_function_that_launches_nothing_can_be_a_graph(stand: Stand) -> None:
 
 @pytest.fixture
 def precisions() -> Iterator[None]:
-    """Restores how torch computes with 32 bits."""
+    """Restores how torch computes with 32 bits: the old settings and, over them, the new ones."""
     backends: Any = torch.backends
     places = [backends, backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn]
     if not hasattr(backends, "fp32_precision"):
         pytest.skip("this torch has one way of setting precisions")
     before = [each.fp32_precision for each in places]
+    convolutions, products = backends.cudnn.allow_tf32, torch.get_float32_matmul_precision()
     yield
+    backends.cudnn.allow_tf32 = convolutions
+    torch.set_float32_matmul_precision(products)
     for place, value in zip(places, before, strict=True):
         place.fp32_precision = value
 

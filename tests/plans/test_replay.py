@@ -23,7 +23,6 @@ from tests.plans.tiers import Pair
 
 CHECKS = settings(
     max_examples=12,
-    deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )

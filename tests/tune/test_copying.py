@@ -11,7 +11,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.tune.untimed import untimed
 from tzero.errors import UnsupportedType
 from tzero.tune.compare import same
 from tzero.tune.copying import Copies, copies
@@ -84,7 +83,6 @@ def test_memory_shared_by_dlpack_is_shared_again() -> None:
     assert (facts(a), facts(b)) == (facts(x), facts(y))
 
 
-@untimed
 @given(
     st.integers(0, 40),
     st.lists(st.integers(0, 4), min_size=1, max_size=3),

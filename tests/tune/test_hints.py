@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 import tzero
 from tests.tune.kernels import LARGE, SMALL, double, observed
-from tests.tune.untimed import untimed
 from tzero import Config, ConstExpr
 from tzero.errors import InvalidArgument, InvalidKernel, TuningFailed
 from tzero.tune.hints import ByArgument, ByDimension, Named
@@ -395,7 +394,6 @@ def test_hints_are_not_used_where_an_integer_may_be_an_unknown_size() -> None:
 SIZES = st.lists(st.integers(2, 1 << 20), min_size=1, max_size=4, unique=True)
 
 
-@untimed
 @given(lists=st.lists(SIZES, min_size=1, max_size=3), data=st.data())
 def test_python_and_native_choose_the_nearest_in_each_dimension(
     lists: list[list[int]], data: st.DataObject

@@ -18,7 +18,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.tune.untimed import untimed
 from tzero.cache.digest import Unwritable, canonical
 from tzero.cache.disk import Disk
 from tzero.cache.store import stores
@@ -270,7 +269,6 @@ OUTCOMES = TIMES.map(lambda t: Outcome(t[1], t[0], t[2], 7)) | st.text(min_size=
 )
 
 
-@untimed
 @given(st.text(), st.dictionaries(CONFIGS, OUTCOMES, max_size=5))
 def test_any_record_is_read_as_it_was_written(key: str, outcomes: dict[Config, Outcome]) -> None:
     record = Record(key, outcomes)
@@ -339,7 +337,6 @@ def test_an_empty_file_can_be_written_and_read(tmp_path: Path) -> None:
 ENTRIES = st.builds(Entry, st.text(), st.text(), st.text(), st.text(), CONFIGS)
 
 
-@untimed
 @given(st.lists(ENTRIES, max_size=5, unique_by=lambda entry: entry.place))
 def test_any_file_is_read_as_it_was_written(
     tmp_path_factory: pytest.TempPathFactory, entries: list[Entry]
@@ -454,7 +451,6 @@ def test_merging_keeps_all_and_lists_what_was_replaced() -> None:
     assert merged.replaced == (MATMUL,)
 
 
-@untimed
 @given(st.lists(ENTRIES, max_size=4, unique_by=lambda entry: entry.place))
 def test_merging_with_itself_or_an_empty_one_changes_nothing(entries: list[Entry]) -> None:
     one, nothing = Pretuned(entries), Pretuned([])

@@ -11,7 +11,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.tune.untimed import untimed
 from tzero.arguments.host import read_host
 from tzero.launches.ahead import Spec
 from tzero.tune.by_size import NotResizable
@@ -78,7 +77,6 @@ def test_a_tensor_that_shares_a_size_gets_memory_as_if_it_grew() -> None:
     assert changed((x, y), ("x", "y"), {X0: 2})[1] is y  # it is large enough
 
 
-@untimed
 @given(
     sizes=st.lists(st.sampled_from([1, 2, 3, 5]), min_size=1, max_size=3),
     new=st.integers(2, 9),

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.tune.untimed import untimed
 from tzero.config import Config
 from tzero.errors import InvalidArgument, ToolchainMissing
 from tzero.tune.search import FULL, QUICK, Exhaustive, First, Random, Strategy, Tpe, strategy
@@ -149,7 +148,7 @@ def test_tpe_searches_a_space_larger_than_memory() -> None:
 
 
 @needs_optuna
-@settings(untimed, max_examples=8)
+@settings(max_examples=8)
 @given(st.data())
 def test_tpe_asks_for_each_member_of_any_small_space_once(data: st.DataObject) -> None:
     values = st.sampled_from([0, 1, 2, 64, 2.5, True, None, "a", (1,), math.nan, math.inf])

@@ -17,7 +17,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.tune.untimed import untimed
 from tzero.errors import InvalidArgument
 from tzero.tune import select as module
 from tzero.tune.select import Choice, Hint, Selector
@@ -70,7 +69,6 @@ def test_native_is_used_where_it_is_asked_for(make: Make) -> None:
     assert (make([Hint(0, [(8,)])])._number is not None) == natively
 
 
-@untimed
 @given(data=st.data())
 def test_the_choice_is_nearest_by_the_definition(make: Make, data: st.DataObject) -> None:
     ranks = data.draw(RANKS)
@@ -84,7 +82,6 @@ def test_the_choice_is_nearest_by_the_definition(make: Make, data: st.DataObject
         assert chosen == selector.nearest(asked) == selector.select(asked)
 
 
-@untimed
 @given(
     exponents=st.lists(
         st.lists(st.integers(0, 40), min_size=3, max_size=3), min_size=1, max_size=16

@@ -16,7 +16,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.tune.test_select import RANKS, shapes_of
-from tests.tune.untimed import untimed
 from tzero.tune.select import MOST_DIMS, MOST_HINTS, Hint, Selector, _log2
 
 native = pytest.importorskip("tzero._native", reason="the native extension is not built")
@@ -31,7 +30,6 @@ def both(tuned: Any) -> tuple[Selector[int], Selector[int]]:
     return Selector(hints, native=False), Selector(hints)
 
 
-@untimed
 @given(tuned=st.lists(SHAPES, min_size=1, max_size=20), asked=st.lists(SHAPES, max_size=8))
 @example(tuned=[((2,), ()), ((L, L),)], asked=[((), (L,), (L, L)), ((L, L, 0),), ((L,), (L,))])
 @example(tuned=[((2, 1),), ((L, L),)], asked=[((L,), (L,), (), (), ())])  # 1, in 64 bits
@@ -45,7 +43,6 @@ def test_the_twins_choose_the_same(tuned: Any, asked: Any) -> None:
         assert natively.select(shapes) == python.select(shapes)
 
 
-@untimed
 @given(data=st.data())
 def test_the_twins_choose_the_same_among_hints_of_equal_ranks(data: st.DataObject) -> None:
     ranks = data.draw(RANKS)

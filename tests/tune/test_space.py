@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.tune.untimed import untimed
 from tzero.config import Config
 from tzero.errors import InvalidArgument, InvalidConfig
 from tzero.tune import space as space_module
@@ -24,7 +23,7 @@ RANGES = st.dictionaries(
 )
 
 
-@settings(untimed, max_examples=50)
+@settings(max_examples=50)
 @given(RANGES, st.integers())
 def test_walk_sample_count_and_membership_agree(ranges: dict[str, list[Any]], seed: int) -> None:
     space = Space(ranges)
@@ -38,7 +37,7 @@ def test_walk_sample_count_and_membership_agree(ranges: dict[str, list[Any]], se
     assert list(again) == walked and again.parameters == space.parameters
 
 
-@settings(untimed, max_examples=50)
+@settings(max_examples=50)
 @given(RANGES, st.integers())
 def test_constraints_hold_for_walks_and_samples_alike(
     ranges: dict[str, list[Any]], seed: int

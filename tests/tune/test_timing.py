@@ -21,7 +21,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tests.tune.untimed import untimed
 from tzero.errors import UnsupportedType
 from tzero.tune import timing
 from tzero.tune.compare import same
@@ -231,7 +230,6 @@ def test_exceptions_of_a_call_are_not_caught() -> None:
         measure(fail, device="cpu", budget=1.0, clock=SetClock(repeat(1.0)))
 
 
-@untimed
 @given(st.lists(st.floats(1e-9, 1e3), min_size=1, max_size=60), st.floats(1.0, 1e4))
 def test_any_durations_give_an_ordered_timing_within_the_budget(
     durations: list[float], budget: float
@@ -261,7 +259,6 @@ def test_intervals_agree_with_published_tables() -> None:
     }
 
 
-@untimed
 @given(st.integers(1, 300), st.sampled_from([0.5, 0.9, 0.95, 0.99]))
 def test_an_interval_covers_as_often_as_it_says_and_is_the_narrowest(
     count: int, confidence: float
