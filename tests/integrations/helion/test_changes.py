@@ -3,6 +3,7 @@ configs, resets, tuning, late specializations, process groups, globals, referenc
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -118,9 +119,10 @@ def test_a_global_that_changes_is_read_anew(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.fixture
-def process_group() -> Iterator[None]:
+def process_group(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     if not dist.is_available():
         pytest.skip("this torch has no torch.distributed")
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)  # which a group replaces for good
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     yield
     if dist.is_initialized():
