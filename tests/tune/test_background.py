@@ -20,11 +20,13 @@ import torch
 import tzero
 from tests.tune.kernels import LARGE, SMALL, X, double, kernel, observed
 from tzero import Config, settings
+from tzero.arguments.host import read_host
 from tzero.events import Event, observe
 from tzero.launches.current_call import current
 from tzero.tune import background as module
 from tzero.tune import later
 from tzero.tune.background import Background, Job, Stopped, background
+from tzero.tune.isolated import Isolated
 from tzero.tune.kernel_search import KernelSearch, _Polite
 from tzero.tune.outcome import Outcome
 from tzero.tune.select import Choice
@@ -125,7 +127,8 @@ def test_the_search_is_a_real_one_and_changes_no_argument(real: None) -> None:
     assert tzero.wait_for_tuning(SOON)
     assert torch.equal(given, Y)
     choice = made.bind(Y).choice
-    assert choice.how == "tuned" and "of 2 that were timed" in choice.why
+    assert choice.how == "tuned"
+    assert "of 2 that were timed" in choice.why or "is as fast as" in choice.why
     assert made.tuning.searches[made.arguments(Y)].outcomes.keys() == {SMALL, LARGE}
 
 
@@ -483,6 +486,48 @@ def test_a_program_that_ends_during_a_search_ends_as_always(real: None, tmp_path
     ended = subprocess.run(command, env=variables, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
     assert "Traceback" not in ended.stderr and "Bad file descriptor" not in ended.stderr
+
+
+def test_a_job_that_does_nothing_in_python_is_waited_for_at_the_end() -> None:
+    queue, began, ended = Background(), threading.Event(), threading.Event()
+
+    def run(ready: Any) -> None:
+        began.set()
+        time.sleep(0.2)
+        ended.set()
+
+    queue.submit(Job("key", "add", run, 0))
+    assert began.wait(SOON)
+    queue.end()
+    assert ended.is_set()
+
+
+def test_a_process_that_times_a_config_is_killed_when_nobody_wants_it() -> None:
+    queue, asked = Background(), threading.Event()
+    errors: list[BaseException] = []
+
+    def run(ready: Any) -> None:
+        def check() -> None:
+            asked.set()
+            queue.check()
+
+        slow = Isolated(read_host(sleeps, SMALL), (X,), reference=SMALL, check=check)
+        try:
+            slow.reference_problem()
+        except Stopped as error:
+            errors.append(error)
+        assert slow.pid is None
+
+    queue.submit(Job("key", "sleeps", run, 0))
+    assert asked.wait(SOON)
+    queue.drop("key")
+    assert queue.wait(SOON)
+    assert [str(each) for each in errors] == ["a call searches for the same"]
+    queue.end()
+
+
+def sleeps(x: torch.Tensor, config: Config) -> None:
+    time.sleep(SOON)
 
 
 def test_copies_that_take_too_much_memory_are_not_made(monkeypatch: pytest.MonkeyPatch) -> None:

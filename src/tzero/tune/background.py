@@ -10,8 +10,9 @@ Enters: jobs, each under the key of what it searches for. Leaves: jobs done, or 
 event. It must not know configs or kernels.
 
 A job does not disturb: before each config it waits while searching is paused, and a while for a
-search that a call waits for. It ends when the process is sealed. What it works on is copied, and
-copies of more than `MOST_BYTES` are not kept.
+search that a call waits for. It ends when the process is sealed, and before the interpreter ends:
+that would stop the thread wherever it is, and inside torch's C++ code this aborts the process. What
+a job works on is copied, and copies of more than `MOST_BYTES` are not kept.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ MOST_BYTES = 1 << 30
 PATIENCE = 10.0
 """Seconds that a job waits for searches in calls, before it goes on: these may wait for it."""
 
+_LAST = 5.0  # seconds that the end of the process waits for the thread
 _LOOK = 0.05  # seconds between looks at what does not wake this thread
 
 
@@ -158,21 +160,29 @@ class Background:
             return self._changed.wait_for(lambda: not self._jobs and not self._running, timeout)
 
     def end(self) -> None:
-        """Start no more jobs, and end the one that runs at its next config."""
+        """Start no more jobs, end the one that runs, and wait until it has ended."""
         with self._changed:
             self._ends = True
             self._jobs.clear()
             self._changed.notify_all()
+            thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(_LAST)
+
+    def check(self) -> None:
+        """Raise `Stopped` if the job that runs is to end."""
+        with self._changed:
+            if self._ends or self._running is self._dropped is not None:
+                raise Stopped("a call searches for the same" if self._dropped else "it ends")
+            if sealed.is_sealed():
+                raise Stopped("the process is sealed")
 
     def ready(self) -> None:
         """Wait until the next config may be timed; `Stopped` if the job is to end."""
         patient = time.monotonic() + PATIENCE
         with self._changed:
             while True:
-                if self._ends or self._running is self._dropped is not None:
-                    raise Stopped("a call searches for the same" if self._dropped else "it ends")
-                if sealed.is_sealed():
-                    raise Stopped("the process is sealed")
+                self.check()
                 if not self._pauses and (_is_free() or time.monotonic() >= patient):
                     return
                 self._changed.wait(_LOOK)

@@ -24,7 +24,7 @@ import subprocess
 import sys
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, Pipe
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -55,7 +55,7 @@ LEAST_LIMIT = 2.0
 NICE = 10
 """The priority of a process in the background."""
 
-_POLL = 0.5  # seconds between checks whether a silent child is still alive
+_POLL = 0.1  # seconds between checks whether a silent child is still alive and wanted
 _GRACE = 2.0  # seconds that a child gets to exit by itself
 
 _CODE = "import sys; sys.path[:] = {path!r}; from tzero.tune.child import main; main(*{given!r})"
@@ -73,7 +73,8 @@ class Isolated:
     the arguments or the function cannot be sent. `limit` is what a candidate may take in addition
     to its timing budget; `until` is when the search should end, by `time.monotonic`. In the
     background, for calls made in this state of the process, the arguments are not held, and other
-    processes go first.
+    processes go first. `check` is called again and again while an answer is awaited; if it raises,
+    the child is killed.
     """
 
     def __init__(
@@ -87,8 +88,9 @@ class Isolated:
         limit: float = LIMIT,
         until: float = math.inf,
         background: ProcessState | None = None,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
-        self._name, self._limit = host.name, limit
+        self._name, self._limit, self._check = host.name, limit, check
         self._args = args if background is None else None
         self._background = background
         self._until, self._one_worked = until, False
@@ -158,7 +160,7 @@ class Isolated:
         child = self._started()
         wanted, seconds = seconds, self._limited(seconds)
         try:
-            reply = child.answer(question, seconds)
+            reply = child.answer(question, seconds, self._check)
         except TimeoutError:
             self._end_child(kill=True)
             why = "" if seconds == wanted else ", which is half of what was left of the budget"
@@ -203,7 +205,7 @@ class Isolated:
         self._state = None
         try:
             child.pipe.send(state)
-            problem = child.reply(START_LIMIT).value
+            problem = child.reply(START_LIMIT, self._check).value
         except TimeoutError:
             self._end_child(kill=True)
             problem = f"a process for it did not start within {START_LIMIT:g} s"
@@ -253,12 +255,14 @@ class _Child(NamedTuple):
             )
             return cls(process, mine, lifeline)
 
-    def answer(self, question: SetReference | TimeConfig, seconds: float) -> Reply:
+    def answer(
+        self, question: SetReference | TimeConfig, seconds: float, check: Callable[[], None]
+    ) -> Reply:
         """The answer to a question; TimeoutError, EOFError or OSError where there is none."""
         self.pipe.send(question)
-        return self.reply(seconds)
+        return self.reply(seconds, check)
 
-    def reply(self, seconds: float) -> Reply:
+    def reply(self, seconds: float, check: Callable[[], None]) -> Reply:
         """The next reply; TimeoutError, EOFError or OSError where there is none."""
         end = time.monotonic() + seconds
         while not self.pipe.poll(max(0.0, min(_POLL, end - time.monotonic()))):
@@ -267,6 +271,7 @@ class _Child(NamedTuple):
                 raise EOFError
             if time.monotonic() >= end:
                 raise TimeoutError
+            check()
         reply: Reply = self.pipe.recv()
         return reply
 

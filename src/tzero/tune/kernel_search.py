@@ -151,10 +151,11 @@ class KernelSearch:
         budget: float,
         state: ProcessState,
         ready: Callable[[], None],
+        check: Callable[[], None],
     ) -> tuple[Choice[Config], Search]:
         """Search in a process of its own, in the state of the one that asks, and remember the
         outcomes. `take` returns the arguments, which are not held; `ready` is called before each
-        config, and raises to end the search."""
+        config, and `check` while one is timed: either raises to end the search."""
         end = time.monotonic() + budget
         with between_captures():
             bench = Isolated(
@@ -165,6 +166,7 @@ class KernelSearch:
                 judge=self._judge,
                 until=end,
                 background=state,
+                check=check,
             )
         with bench:
             found = self._search_apart(bench, effort, known, end, ready)

@@ -125,7 +125,7 @@ class Later:
             found = self._remembered() if is_found else None
             if found is None:
                 budget = settings.now().tune_budget or math.inf
-                rest = (facts, effort, known, budget, state, ready)
+                rest = (facts, effort, known, budget, state, ready, background.check)
                 made = searching.run_apart(lambda: held.pop().taken(), *rest)
                 found = Found(facts, made[0], made[1].outcomes, made[1])
                 if searching.is_agreed(facts):  # perhaps on what another process has found
