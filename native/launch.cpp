@@ -290,24 +290,24 @@ void mutate_grid(Spec &spec, int32_t grid[3]) {
     std::memcpy(grid, spec.first_grid, 3 * sizeof grid[0]);
 }
 
-// Launches as a graph of one launch, which costs the driver less.
-PyObject *launch_staged(State &state, const Spec &spec, graph::Kept &kept, const int32_t grid[3],
-                        const char *block) {
-    std::copy_n(block, spec.bytes, kept.graph.block(0));
-    kept.graph.grid(0, grid);
-    if (state.graphs.finish(state, kept, 1) < 0) return nullptr;
-    if (state.graphs.has_news() && state.graphs.report() < 0) return nullptr;
-    return kernel_returned(spec);
-}
-
-// The graph to stage a launch in, if it is hot; or null.
-graph::Kept *graph_for(State &state, Spec &spec, void *stream) {
+// The lane to stage a launch in, if it is hot; or null.
+graph::Lane *lane_for(State &state, Spec &spec, void *stream) {
     if (spec.site == nullptr) spec.site = graph::site_of(spec);
     if (!state.graphs.is_hot(state, *spec.site)) return nullptr;
-    const auto is_of = [](const graph::Graph &) { return true; };
+    const auto is_of = [](const std::vector<graph::Work> &) { return true; };
     const auto work = [&] { return std::vector<graph::Work>{{&spec, nullptr}}; };
     return state.graphs.take(state, *spec.site, stream, spec.device_id, state.profilers.look(),
                              is_of, work);
+}
+
+// Launches on CUDA, as a graph of one launch if that is hot, which costs the driver less. 0, or -1
+// with the Python error set.
+int queue(State &state, Spec &spec, void *stream, const int32_t grid[3], char *block) {
+    graph::Lane *lane = lane_for(state, spec, stream);
+    if (lane == nullptr) return run_on_cuda(state, spec, grid, stream, block);
+    std::copy_n(block, spec.bytes, lane->graph->block(0));
+    lane->graph->grid(0, grid);
+    return state.graphs.finish(state, *lane, 1);
 }
 
 // Launches a plain binary whose arguments are packed.
@@ -315,9 +315,8 @@ PyObject *launch_packed(const Call &call, const Form &form, Spec &spec, void *st
                         const int32_t grid[3], char *block) {
     if (spec.on_cpu) return launch_on_cpu(call, form, spec, grid, block);
     State &state = *call.kernel->state;
-    graph::Kept *kept = graph_for(state, spec, stream);
-    if (kept != nullptr) return launch_staged(state, spec, *kept, grid, block);
-    const int queued = run_on_cuda(state, spec, grid, stream, block);
+    const int queued = queue(state, spec, stream, grid, block);
+    if (state.graphs.has_news() && state.graphs.report() < 0) return nullptr;
     return queued < 0 ? nullptr : kernel_returned(spec);
 }
 

@@ -85,14 +85,13 @@ Replay::Done Replay::open(const Run &run) {
     if (!state_.graphs.is_hot(state_, *run.site)) return Done::yes;
     void *queue = nullptr;
     if (!stream(plan_.device, &queue)) return Done::error;
-    if (!is_current(plan_.device)) return Done::yes;
     const auto work_at = [&](size_t k) { return plan_.work(plan_.steps[run.work[k]], applied_); };
     open_ = state_.graphs.take(
         state_, *run.site, queue, plan_.device, is_profiled_,
-        [&](const graph::Graph &graph) {
+        [&](const std::vector<graph::Work> &work) {
             if (applied_ == nullptr) return true;
-            for (size_t k = 0; k < graph.size(); ++k) {
-                if (!(graph.work(k) == work_at(k))) return false;
+            for (size_t k = 0; k < work.size(); ++k) {
+                if (!(work[k] == work_at(k))) return false;
             }
             return true;
         },
@@ -108,10 +107,10 @@ Replay::Done Replay::open(const Run &run) {
 
 // Launches what is staged. If a step has failed, that is the work before it.
 Replay::Done Replay::close(Done done) {
-    graph::Kept &kept = *std::exchange(open_, nullptr);
+    graph::Lane &lane = *std::exchange(open_, nullptr);
     PyObject *type = nullptr, *value = nullptr, *trace = nullptr;
     PyErr_Fetch(&type, &value, &trace);
-    if (state_.graphs.finish(state_, kept, staged_) < 0) {  // this failed before the step did
+    if (state_.graphs.finish(state_, lane, staged_) < 0) {  // this failed before the step did
         Py_XDECREF(type);
         Py_XDECREF(value);
         Py_XDECREF(trace);

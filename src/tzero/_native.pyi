@@ -91,7 +91,7 @@ def configure_plans(
 def configure_graphs(
     *,
     settings: dict[str, Any],
-    watched: str,
+    watched: Callable[[], str],
     tell: Callable[[str, str], object],
     modules: dict[str, Any],
     profilers: dict[str, Any] | None,

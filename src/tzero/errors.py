@@ -503,7 +503,8 @@ a function that it calls.
 
 
 class LaunchFailed(TzeroError, RuntimeError):
-    """The driver rejected a launch.
+    """The driver rejected a launch; or a CUDA graph of several, whose kernels are `together`. Then
+    `grid`, `block` and `shared` are those of the first launch.
 
     >>> print(LaunchFailed(kernel="add", name="CUDA_ERROR_INVALID_VALUE", text="invalid argument",
     ...                    grid=(1, 70000, 1), block=128, shared=0))
@@ -521,9 +522,20 @@ device's limits; if an earlier kernel failed, run with CUDA_LAUNCH_BLOCKING=1 to
         grid: tuple[int, int, int],
         block: int,
         shared: int,
+        together: tuple[str, ...] = (),
     ) -> None:
         self.kernel, self.name, self.text = kernel, name, text
         self.grid, self.block, self.shared = grid, block, shared
+        self.together = together
+        if together:
+            super().__init__(
+                f"{kernel}: the driver rejected a CUDA graph of {len(together)} launches and fills, "
+                f"and does not say which of them: {name} ({text}). They are, in order, "
+                f"{', '.join(together)}. It is not known whether any was made. Run with "
+                "TZERO_GRAPHS=0 to see which one it is; if an earlier kernel failed, with "
+                "CUDA_LAUNCH_BLOCKING=1."
+            )
+            return
         super().__init__(
             f"{kernel}: the driver rejected the launch: {name} ({text}), with a grid of {grid}, "
             f"{block} threads a block and {shared} bytes of shared memory. Check the grid against "
