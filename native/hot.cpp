@@ -102,22 +102,35 @@ Lane::~Lane() {
     site.settings += settings;
 }
 
-PyObject *described(const PlainCounts &plainly) {
+namespace {
+
+// How often launches were plain, by reason.
+Ref by_reason(const Site &site, uint64_t observed) {
+    PlainCounts counts;
+    std::copy(std::begin(site.plainly), std::end(site.plainly), counts);
+    counts[static_cast<size_t>(Plainly::observed)] += observed;
     Ref made = Ref::steal(PyDict_New());
     for (size_t k = 0; made && k < static_cast<size_t>(Plainly::count); ++k) {
-        const Ref number = Ref::steal(PyLong_FromUnsignedLongLong(plainly[k]));
+        const Ref number = Ref::steal(PyLong_FromUnsignedLongLong(counts[k]));
         if (!number || PyDict_SetItemString(made.get(), plainly_names[k], number.get()) < 0) {
-            return nullptr;
+            return {};
         }
     }
-    return made.release();
+    return made;
 }
 
-PyObject *described(const Site &site, size_t work) {
+}  // namespace
+
+PyObject *described(const Site &site, size_t work, uint64_t observed) {
+    // First, since making a dict may run finalizers, which may change the site.
+    Ref plainly = by_reason(site, observed);
+    if (!plainly) return nullptr;
+    const Ref name = site.name;
+    const std::string ended = site.ended;
+    std::string lost;
     uint64_t launches = site.launches, settings = site.settings, bytes = 0, again = 0;
     uint64_t calls = site.lanes.empty() ? site.calls : 0;
     size_t count = 0;
-    const Lane *lost = nullptr;
     for (const auto &each : site.lanes) {
         launches += each->launches;
         settings += each->settings;
@@ -129,18 +142,15 @@ PyObject *described(const Site &site, size_t work) {
         calls += each->calls;
         if (each->lost.empty()) continue;
         const uint64_t left = each->wanted > each->calls ? each->wanted - each->calls : 1;
-        if (lost == nullptr || left < again) {
-            lost = each.get();
-            again = left;
-        }
+        if (!lost.empty() && left >= again) continue;
+        lost = each->lost;
+        again = left;
     }
-    PyObject *plainly = described(site.plainly);
-    if (plainly == nullptr) return nullptr;
     using Number = unsigned long long;
-    return Py_BuildValue("(OnKsnKKKNsK)", site.name.get(), static_cast<Py_ssize_t>(work),
-                         Number{calls}, site.ended.c_str(), static_cast<Py_ssize_t>(count),
-                         Number{bytes}, Number{launches}, Number{settings}, plainly,
-                         lost == nullptr ? "" : lost->lost.c_str(), Number{again});
+    return Py_BuildValue("(OnKsnKKKOsK)", name.get(), static_cast<Py_ssize_t>(work),
+                         Number{calls}, ended.c_str(), static_cast<Py_ssize_t>(count),
+                         Number{bytes}, Number{launches}, Number{settings}, plainly.get(),
+                         lost.c_str(), Number{again});
 }
 
 Keeper::~Keeper() {

@@ -93,14 +93,16 @@ struct Lane {
     bool is_made() const { return keeper != nullptr; }
 };
 
-// How often launches were plain, by reason, as a dict; null with the Python error set.
-PyObject *described(const PlainCounts &plainly);
-
 // A site for `explain`: its name, pieces of work, calls without a graph, why there is no graph or "",
 // graphs, their bytes, launches and nodes that were set in all of them, how often launches were
 // plain, by reason; why a graph was lost or could not be made or "", and after how many calls that is
-// tried again. Null with the Python error set.
-PyObject *described(const Site &site, size_t work);
+// tried again. `observed` are calls that never came to the site. Null with the Python error set.
+PyObject *described(const Site &site, size_t work, uint64_t observed);
+
+// Counts a call whose launches Python makes, if the site was ever hot.
+inline void count_plain(Site &site, Plainly why) {
+    if (!site.lanes.empty()) ++site.plainly[static_cast<size_t>(why)];
+}
 
 // What becomes a graph, from the settings of tzero.
 struct Limits {

@@ -245,6 +245,14 @@ bool differs(const Call &call, const Form &form, PyObject *meta) {
     return k != call.kernel->parameters.size();
 }
 
+// Counts a launch that Python makes for this reason, at the binary that was launched last: this one is
+// not known yet.
+Answer counted(const Kernel &kernel, Answer answer, graph::Plainly why) {
+    const Spec *last = kernel.specs.last();
+    if (answer == Answer::no && last != nullptr && last->site) graph::count_plain(*last->site, why);
+    return answer;
+}
+
 #define TZ_DECIDE(answer, reason)                        \
     do {                                                 \
         const Answer decided = (answer);                 \
@@ -349,7 +357,8 @@ PyObject *launch_asked(Call &call, const Form &form, Spec &spec, Facts &facts, v
     if (!answered) return nullptr;
     call.grid.object = answered.get();
     int32_t grid[3];
-    const Answer unhooked = no_launch_hooks(state, true);
+    const Answer unhooked =
+        counted(*call.kernel, no_launch_hooks(state, true), graph::Plainly::hooked);
     if (unhooked == Answer::error) return nullptr;
     if (unhooked == Answer::no || (is_whole && differs(call, form, meta.get())) ||
         !read_grid(answered.get(), grid)) {
@@ -398,7 +407,9 @@ PyObject *launch_spec(Call &call, const Form &form, Spec &spec, Facts &facts) {
     }
     const bool ran_python = facts.runs_python;
     if (ran_python || !knobs_unchanged(state)) {
-        TZ_DECIDE(no_launch_hooks(state, ran_python), "a launch hook is attached");
+        const Answer unhooked = no_launch_hooks(state, ran_python);
+        TZ_DECIDE(counted(*call.kernel, unhooked, graph::Plainly::hooked),
+                  "a launch hook is attached");
     }
     if (ran_python) {
         const Reading reading = read_addresses(call, form, &facts);
@@ -522,11 +533,12 @@ PyObject *launch(Call &call) {
     }
     State &state = *kernel->state;
     if (state.recorders != 0) return handed_over(call, "");  // recorders see launches in Python
-    TZ_DECIDE(unwatched(state), "");
+    TZ_DECIDE(counted(*kernel, unwatched(state), graph::Plainly::observed), "");
     const bool steady = is_steady(state, *kernel, call.self->attributes);
     if (!steady) {
         if (!knobs_unchanged(state) && look_at_knobs(state) < 0) return nullptr;
-        TZ_DECIDE(no_run_hooks(state, call.self->attributes), "");
+        const Answer unhooked = no_run_hooks(state, call.self->attributes);
+        TZ_DECIDE(counted(*kernel, unhooked, graph::Plainly::hooked), "");
     }
     size_t form_number = 0, environment = kernel->environment;
     const char *reason = "";  // empty: Triton reports what is wrong with the call

@@ -65,14 +65,24 @@ void find_runs(const State &state, Plan &plan) {
     }
 }
 
-PyObject *runs_of(const Plan &plan) {
+PyObject *runs_of(const Plan &plan, uint64_t observed) {
     Ref made = Ref::steal(PyTuple_New(static_cast<Py_ssize_t>(plan.runs.size())));
     for (size_t k = 0; made && k < plan.runs.size(); ++k) {
-        PyObject *each = graph::described(*plan.runs[k].site, plan.runs[k].work.size());
+        PyObject *each = graph::described(*plan.runs[k].site, plan.runs[k].work.size(), observed);
         if (each == nullptr) return nullptr;
         PyTuple_SET_ITEM(made.get(), static_cast<Py_ssize_t>(k), each);
     }
     return made.release();
+}
+
+int count_hooked(State &state, const Plan &plan) {
+    if (plan.runs.empty()) return 0;
+    const Answer unhooked = no_launch_hooks(state, true);
+    if (unhooked == Answer::error) return -1;
+    for (const Run &run : plan.runs) {
+        if (unhooked == Answer::no) graph::count_plain(*run.site, graph::Plainly::hooked);
+    }
+    return 0;
 }
 
 graph::Work Plan::work(const Step &step, const Applied *applied) const {

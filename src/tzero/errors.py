@@ -529,8 +529,8 @@ device's limits; if an earlier kernel failed, run with CUDA_LAUNCH_BLOCKING=1 to
         self.together = together
         if together:
             super().__init__(
-                f"{kernel}: the driver rejected a CUDA graph of {len(together)} launches and fills, "
-                f"and does not say which of them: {name} ({text}). They are, in order, "
+                f"{kernel}: the driver rejected a CUDA graph of {len(together)} launches and fills "
+                f"and does not say which of them it is about: {name} ({text}). They are, in order, "
                 f"{', '.join(together)}. It is not known whether any was made. Run with "
                 "TZERO_GRAPHS=0 to see which one it is; if an earlier kernel failed, with "
                 "CUDA_LAUNCH_BLOCKING=1."

@@ -164,6 +164,7 @@ def on_cuda() -> Any:
     spec.loader.exec_module(native)
     module: Any = _WithStreams(native, _capsule(library))
     made: Any = native_plan.make(module)
+    launched: Any = native_launches.make(module)
     if made.unavailable:
         pytest.skip(f"no native plans here: {made.unavailable}")
     assert not in_a_new_thread(functools.partial(torch_profilers.configure, native))
@@ -171,6 +172,7 @@ def on_cuda() -> Any:
 
     class OnCuda(made):  # type: ignore[misc]
         module = native
+        launched_class = launched
         how: Mapping[str, Any] = {}  # fields of a `CudaDescription` that are not the usual ones
 
         def _described_plan(self, planned: Any, generation: int) -> Any:
@@ -237,9 +239,9 @@ def kernel_of(
 
 
 def launched_by(kernel: Any, **how: Any) -> Any:
-    """A kernel of `tzero.jit` whose launches are the stand-in's, from the second one on. It must take
-    addresses as integers: native launches of CUDA take no tensors of the CPU."""
-    library, made = driver(), native_launches.make(on_cuda().module)
+    """A kernel of `tzero.jit` whose launches are the stand-in's, once Triton has compiled it. It
+    must take addresses as integers: native launches of CUDA take no tensors of the CPU."""
+    library, made = driver(), on_cuda().launched_class
 
     class Launched(made):  # type: ignore[misc, valid-type]
         def _launched(self, *given: Any) -> Any:

@@ -17,8 +17,9 @@ import triton
 from torch import Tensor
 
 from tests.native.standin import Driver, driver, kernel_of, on_cuda
-from tests.native.test_graphs import HOT, LAUNCH, N, PLAIN, SET, add, one, three, warm
+from tests.native.test_graphs import HOT, LAUNCH, PLAIN, SET, N, add, one, three, warm
 from tzero import events, settings
+from tzero.adapters.triton_launch import knobs
 from tzero.errors import LaunchFailed
 
 LACK = 2  # CUDA_ERROR_OUT_OF_MEMORY
@@ -262,6 +263,28 @@ def test_news_is_told_in_the_call_that_fails(cuda: Driver, xy: Any) -> None:
         with pytest.raises(LaunchFailed):
             kernel(*xy)
     assert any("no CUDA graph: cuGraphLaunch failed" in each for each in seen)
+
+
+def test_observers_and_hooks_are_counted(cuda: Driver, xy: Any) -> None:
+    kernel = kernel_of(three)
+    warm(kernel, *xy)
+    cuda.calls()
+    with events.observe(lambda event: None):
+        warm(kernel, *xy, calls=2)
+    knobs.runtime.launch_enter_hook.add(print_nothing)
+    try:
+        warm(kernel, *xy, calls=3)
+    finally:
+        knobs.runtime.launch_enter_hook.remove(print_nothing)
+    assert cuda.calls() == []
+    plainly = run_of(kernel, *xy).plainly
+    assert (plainly["observed"], plainly["hooked"]) == (2, 3)
+    kernel(*xy)
+    assert LAUNCH in cuda.calls()
+
+
+def print_nothing(metadata: object) -> None:
+    """A launch hook."""
 
 
 # -- contexts and devices --------------------------------------------------------------------------

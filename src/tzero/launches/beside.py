@@ -28,6 +28,7 @@ from tzero import settings
 from tzero.adapters import triton_entries, triton_launch
 from tzero.events import Event, emit
 from tzero.fallbacks import Fallbacks
+from tzero.launches import graphs
 from tzero.launches.native import NotNative, alone, described, parameter_of
 from tzero.launches.python import finish
 
@@ -89,6 +90,8 @@ class Launches:
     """Other launches that Triton made, by reason."""
     microseconds: float | None
     """The mean of those launches that were timed: one of 32."""
+    runs: tuple[graphs.Run, ...] = ()
+    """One launch of each binary on CUDA, and the CUDA graph that it became."""
 
     @property
     def native(self) -> int:
@@ -231,7 +234,8 @@ def _class(native: ModuleType) -> Any:
             if self.why_not:
                 left = {self.why_not: launches}
             mean = nanoseconds / timed / 1e3 if timed else None
-            return Launches(self.kernel, launches, missed, left, mean)
+            runs = graphs.runs(native, self._graphs())
+            return Launches(self.kernel, launches, missed, left, mean, runs)
 
         # A copy of Triton's kernel has attributes of its own, and gets another one of these.
 

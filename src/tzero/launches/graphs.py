@@ -10,15 +10,15 @@ hot, nor how a graph is made.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tzero import events, settings
 from tzero.adapters import torch_profilers
 from tzero.shown import counted
 
-__all__ = ["Run", "configure"]
+__all__ = ["Launched", "Run", "configure", "runs"]
 
 
 class Run(NamedTuple):
@@ -28,8 +28,8 @@ class Run(NamedTuple):
     take `bytes` of device memory as far as that is known. They were launched `launches` times, and
     in all of these together the parameters of `settings` launches and fills were set, the others
     being unchanged. `plainly` is how often launches were made one by one in spite of a graph, by
-    reason. `lost` is why a graph was dropped or could not be made, or empty; it is tried again after
-    `again` more calls.
+    reason. `lost` is why a graph was dropped or could not be made, or empty; it is tried again
+    after `again` more calls.
 
     >>> print(Run("add", 5, 0, "", 1, 123_392, 100, 200, {"capturing": 1}))
     a CUDA graph of 5: launched 100 times, 2.0 of 5 set each time, 120 KiB; plain 1 time (capturing)
@@ -63,11 +63,42 @@ class Run(NamedTuple):
             return [f"no CUDA graph of {self.work} yet: {counted(self.calls, 'call', 'calls')}"]
         each = self.settings / max(self.launches, 1)
         streams = f" on {self.graphs} streams" if self.graphs > 1 else ""
+        times = counted(self.launches, "time", "times")
         has = (
-            f"a CUDA graph of {self.work}{streams}: launched {counted(self.launches, 'time', 'times')}, "
+            f"a CUDA graph of {self.work}{streams}: launched {times}, "
             f"{each:.1f} of {self.work} set each time, {self.bytes / 1024:.0f} KiB"
         )
         return [has, *([f"none on another stream: {self.lost}", again] if self.lost else [])]
+
+
+class Launched(NamedTuple):
+    """How a kernel of `tzero.jit` is launched on CUDA: `runs` has one launch of each binary, and
+    the CUDA graph that it became. `refusals` is why launches are made in Python, if some are.
+
+    >>> print(Launched("add", (Run("add", 1, 3, "", 0, 0, 0, 0, {}),)))
+    add: 1 binary launched on CUDA
+      no CUDA graph of 1 yet: 3 calls
+    """
+
+    kernel: str
+    runs: tuple[Run, ...]
+    refusals: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        binaries = counted(len(self.runs), "binary", "binaries")
+        lines = [
+            f"{self.kernel}: {binaries} launched on CUDA",
+            *self.refusals,
+            *map(str, self.runs),
+        ]
+        return "\n  ".join(lines)
+
+
+def runs(native: ModuleType, said: Iterable[tuple[Any, ...]]) -> tuple[Run, ...]:
+    """What native code says of runs; of each, why nothing becomes a graph now, if that is so."""
+    why_not: str = native.graphs()[4]
+    found = (Run(*each) for each in said)
+    return tuple(each._replace(ended=each.ended or why_not) for each in found)
 
 
 def configure(native: ModuleType) -> None:

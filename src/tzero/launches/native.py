@@ -242,6 +242,9 @@ def make(native: ModuleType) -> type[PythonJit]:
             finish(self, kernel, grid, values, stream)
             return kernel
 
+        def _runs(self) -> tuple[graphs.Run, ...]:
+            return graphs.runs(native, self._graphs())
+
         def _run_plain(self, *args: Any, **kwargs: Any) -> Any:
             return PythonJit.run(self, *args, **kwargs)
 
