@@ -394,7 +394,7 @@ bool Keeper::is_whole(Lane &lane, size_t staged) {
 }
 
 // Launches the graph of a lane; whether it is queued, which it may be after a failure too.
-bool Keeper::launch(State &, Lane &lane, Outcome *outcome) {
+bool Keeper::launch(Lane &lane, Outcome *outcome) {
     size_t set = 0;
     bool is_queued = false;
     Py_BEGIN_ALLOW_THREADS
@@ -412,7 +412,7 @@ int Keeper::finish(State &state, Lane &lane, size_t staged) {
     const bool is_all = is_whole(lane, staged);
     Outcome outcome;
     bool is_raised = false;
-    const bool is_queued = is_all && lane.is_made() && launch(state, lane, &outcome);
+    const bool is_queued = is_all && lane.is_made() && launch(lane, &outcome);
     if (is_queued && !outcome) {  // it must not be launched twice
         raise_of_all(state, lane.site, *lane.graph, outcome.result);
         is_raised = true;

@@ -26,8 +26,8 @@ struct State;
 
 namespace tzero::graph {
 
-// Launches and fills of one graph; what follows in a longer run becomes the next one. The host waits
-// for the GPU with so much work ahead of it, and a graph of more costs no less per launch.
+// Launches and fills of one graph; what follows in a longer run becomes the next one. With that much
+// work ahead of it the host waits for the GPU.
 constexpr size_t most_nodes = 128;
 
 // The streams, or kinds of work, of one site that have graphs.
@@ -207,7 +207,7 @@ class Keeper {
     bool is_watched(State &state);
     std::string watcher() const;
     static bool is_whole(Lane &lane, size_t staged);
-    bool launch(State &state, Lane &lane, Outcome *outcome);
+    bool launch(Lane &lane, Outcome *outcome);
     int launch_plainly(State &state, Lane &lane, size_t staged);
     void make(State &state, Lane &lane);
     void keep(Lane &lane);

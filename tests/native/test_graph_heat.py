@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from torch import Tensor
 from tests.native.standin import Driver, driver, kernel_of, on_cuda
 from tests.native.test_graphs import HOT, LAUNCH, PLAIN, SET, N, add, one, three, warm
 from tzero import events, settings
+from tzero.adapters import torch_profilers
 from tzero.adapters.triton_launch import knobs
 from tzero.errors import LaunchFailed
 
@@ -467,3 +469,34 @@ def test_profilers_of_which_torch_says_nothing_may_be_on(
     with settings.override(graphs=2):
         warm(kernel, *xy)
         assert cuda.alive() == 2
+
+
+def test_a_profiler_that_is_on_at_the_start_is_looked_at_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.autograd.profiler, "_is_profiler_enabled", True)
+    assert torch_profilers.switches() is vars(torch.autograd.profiler)
+    monkeypatch.delattr(torch.autograd.profiler, "_is_profiler_enabled")
+    assert torch_profilers.switches() is None
+
+
+def test_graphs_may_end_while_profilers_are_looked_at(
+    cuda: Driver, xy: Any, configure: Any
+) -> None:
+    """The flags of Proton are read as attributes, which may run any code."""
+    asked: list[int] = []
+
+    class Flags:
+        @property
+        def profiling_on(self) -> bool:
+            asked.append(cuda.alive())
+            on_cuda().module.drop_graphs()
+            return False
+
+    kernel = kernel_of(three)
+    warm(kernel, *xy)
+    assert cuda.alive() == 2
+    configure(modules={"triton.profiler.flags": SimpleNamespace(flags=Flags())})
+    for _ in range(4 * HOT):
+        assert torch.equal(kernel(*xy), three(*xy))
+    assert asked[0] == 2
