@@ -271,8 +271,8 @@ PyObject *launchable_counts(PyObject *object, PyObject *) {
                          Number{kernel.sampled}, Number{kernel.nanoseconds});
 }
 
-// _graphs(): of each binary that was launched on CUDA what `graph::described` says of it.
-PyObject *launchable_graphs(PyObject *object, PyObject *) {
+// _runs(): of each binary that was launched on CUDA what `graph::described` says of it.
+PyObject *launchable_runs(PyObject *object, PyObject *) {
     std::vector<std::shared_ptr<graph::Site>> sites;  // first: describing one may run any code
     for (const Spec *spec : kernel_of(object)->specs.all()) {
         if (spec->site) sites.push_back(spec->site);
@@ -287,8 +287,8 @@ PyObject *launchable_graphs(PyObject *object, PyObject *) {
 }
 
 PyMethodDef launchable_methods[] = {
-    {"_graphs", launchable_graphs, METH_NOARGS,
-     PyDoc_STR("_graphs($self, /)\n--\n\nThe launches of each binary on CUDA, and the CUDA graphs "
+    {"_runs", launchable_runs, METH_NOARGS,
+     PyDoc_STR("_runs($self, /)\n--\n\nThe launches of each binary on CUDA, and the CUDA graphs "
                "they became; the fields of a Run.")},
     {"_counts", launchable_counts, METH_NOARGS,
      PyDoc_STR("_counts($self, /)\n--\n\nHow often a kernel of Triton's was launched, missed, and "

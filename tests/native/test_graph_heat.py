@@ -209,11 +209,12 @@ def test_an_error_of_a_graph_names_all_its_kernels(cuda: Driver, xy: Any) -> Non
     kernel = kernel_of(three)
     warm(kernel, *xy)
     cuda.fail("cuGraphLaunch")
-    with pytest.raises(LaunchFailed, match="a CUDA graph of 4 launches and fills") as raised:
+    with pytest.raises(
+        LaunchFailed, match="one of a fill, add, add, scale in a CUDA graph"
+    ) as raised:
         kernel(*xy)
     assert raised.value.kernel == "three"
     assert raised.value.together == ("a fill", "add", "add", "scale")
-    assert "a fill, add, add, scale" in str(raised.value)
 
 
 def test_an_error_of_a_graph_of_one_is_that_of_its_launch(cuda: Driver, xy: Any) -> None:

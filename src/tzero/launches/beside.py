@@ -231,10 +231,9 @@ def _class(native: ModuleType) -> Any:
         def counted(self) -> Launches:
             """How the kernel was launched."""
             launches, missed, left, timed, nanoseconds = self._counts()
-            if self.why_not:
-                left = {self.why_not: launches}
+            left = {self.why_not: launches} if self.why_not else left
             mean = nanoseconds / timed / 1e3 if timed else None
-            runs = graphs.runs(native, self._graphs())
+            runs = graphs.runs(native, self._runs())
             return Launches(self.kernel, launches, missed, left, mean, runs)
 
         # A copy of Triton's kernel has attributes of its own, and gets another one of these.

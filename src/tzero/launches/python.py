@@ -214,10 +214,7 @@ class PythonJit(JITFunction):
 
     def explain(self) -> graphs.Launched:
         """How launches on CUDA are made: one by one or as CUDA graphs, and why."""
-        return graphs.Launched(self.__name__, self._runs(), self.fallbacks.reasons)
-
-    def _runs(self) -> tuple[graphs.Run, ...]:
-        return ()
+        return graphs.Launched(self.__name__, (), self.fallbacks.reasons)
 
     def precompile(self, /, *args: Any, **kwargs: Any) -> Precompiled:
         """Compile in the background what a launch with these arguments needs; tensors may be
