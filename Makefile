@@ -235,7 +235,8 @@ ON_CUDA := $(patsubst %,tests/plans/test_%.py,aliasing arguments replay torch_op
 test-graphs: $(READY_DEV)
 	$(GRAPHS) $(PY) -m pytest -m 'not soak' tests/gpu/test_plans.py tests/gpu/test_launching.py \
 		tests/gpu/test_cuda_plans.py tests/gpu/test_cuda_kernels.py tests/gpu/test_dispatch.py \
-		tests/gpu/test_installed.py tests/launches/test_rows.py $(TEST_ARGS)
+		tests/gpu/test_installed.py tests/launches/test_rows.py tests/launches/test_reentry.py \
+		$(TEST_ARGS)
 	$(GRAPHS) $(PY) -m pytest -m 'not soak' --cuda $(ON_CUDA) tests/hostile/test_rows.py $(TEST_ARGS)
 
 # Under the sanitizer launches wait for one another, so what is about two streams at once is left out.

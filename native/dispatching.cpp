@@ -47,6 +47,7 @@ struct Dispatcher {
     size_t most_entries = 1;
     uint64_t clock = 0;
     uint64_t replays = 0;     // how many calls were replayed
+    uint64_t observed = 0;    // and how many an observer saw
     uint64_t unkeyed = 0;     // how many fallbacks were of calls that have no key
     uint64_t generation = 0;  // how often Python has had plans forgotten
     bool prepared = false;
@@ -282,6 +283,7 @@ __attribute__((noinline)) PyObject *looked_up(Dispatcher &dispatcher, const Give
         }
         return missed(dispatcher, given, form, modes, leaves);
     case plan::Replayed::elsewhere:
+        if (plan::count_hooked(state, *entry->plan) < 0) return nullptr;
         return in_python(dispatcher, given);
     default:
         observed.times.made_here();
@@ -297,6 +299,13 @@ PyObject *name_of(Dispatcher &dispatcher, PyObject *object) {
     return dispatcher.name.get();
 }
 
+// Counts a call that an observer sees: its plan is not looked up. 0, or -1 with the Python error set.
+int count_observed(Dispatcher &dispatcher) {
+    const Answer answer = unwatched(*dispatcher.state);
+    if (answer == Answer::no) ++dispatcher.observed;
+    return answer == Answer::error ? -1 : 0;
+}
+
 // Makes a call, unless its entry is a fallback, which it returns in `unreplayed`.
 PyObject *replayed(Dispatcher &dispatcher, const Given &given, Observed &observed,
                    Unreplayed *unreplayed) {
@@ -307,6 +316,7 @@ PyObject *replayed(Dispatcher &dispatcher, const Given &given, Observed &observe
     const Modes modes = state.torch.modes();
     const Answer ours = is_ours(state, modes);
     if (ours == Answer::error) return nullptr;
+    if (ours == Answer::no && count_observed(dispatcher) < 0) return nullptr;
     if (observed.times.opened(state) && name_of(dispatcher, given.self) == nullptr) return nullptr;
     size_t number = 0;
     const char *reason = "";
@@ -534,9 +544,9 @@ PyObject *dispatching_look(PyObject *object, PyObject *const *args, Py_ssize_t c
     if (find(dispatcher, leaves, &found) < 0) return nullptr;
     Entry *entry = found.entry;
     if (entry == nullptr || entry->plan == nullptr) Py_RETURN_FALSE;
-    if (asks_for_runs) return plan::runs_of(*entry->plan);
-    if (stage == Stage::lookup) Py_RETURN_TRUE;
+    if (stage == Stage::lookup && !asks_for_runs) Py_RETURN_TRUE;
     EntryUse use(entry);
+    if (asks_for_runs) return plan::runs_of(*entry->plan, dispatcher.observed);
     const plan::Replayed can = plan::may_replay(state, object, *entry->plan, leaves,
                                                  found.applied.get());
     return can == plan::Replayed::error ? nullptr : PyBool_FromLong(can == plan::Replayed::done);

@@ -10,7 +10,10 @@ namespace tzero::graph {
 namespace {
 
 constexpr int thread_local_mode = 1;  // CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
-constexpr cuda::Result invalid_value = 1;
+constexpr cuda::Result invalid_context = 201, not_supported = 801;
+
+// The most blocks of a grid in each dimension, on every device that CUDA has.
+constexpr int64_t most_blocks = INT32_MAX, most_blocks_beside = 65535;
 
 }  // namespace
 
@@ -19,6 +22,11 @@ Home Home::now(const cuda::Driver &driver, int device) {
 }
 
 bool Home::is_in_this_process() const { return process == static_cast<int>(getpid()); }
+
+bool Home::is_current(const cuda::Driver &driver) const {
+    unsigned long long number = 0;  // null: of the context that is current in this thread
+    return driver.graphs.context_id(nullptr, &number) == 0 && context != 0 && number == context;
+}
 
 bool Home::is_here(const cuda::Driver &driver) const {
     // The process first: in a forked child the driver must not be called.
@@ -43,13 +51,17 @@ Graph::~Graph() { give_up(); }
 // What cannot be destroyed any more is gone with its context, or is the parent's.
 void Graph::give_up() {
     if (graph_ == nullptr && executable_ == nullptr) return;
-    if (home_.is_here(driver_)) {
+    if (home_.is_in_this_process()) {  // in a forked child the driver must not be called
         const Relaxed relaxed(driver_.graphs);
-        if (executable_ != nullptr) driver_.graphs.destroy_executable(executable_);
-        if (graph_ != nullptr) driver_.graphs.destroy_graph(graph_);
+        destroy();
     }
-    executable_ = nullptr;
-    graph_ = nullptr;
+    forget();
+}
+
+void Graph::destroy() const {
+    if (!home_.is_here(driver_)) return;
+    if (executable_ != nullptr) driver_.graphs.destroy_executable(executable_);
+    if (graph_ != nullptr) driver_.graphs.destroy_graph(graph_);
 }
 
 // As measured on an H200 with driver 580; the driver does not say, and takes larger pieces.
@@ -71,6 +83,17 @@ bool Graph::is_nothing(size_t at) const {
     const Head &head = nodes_[at].head();
     if (nodes_[at].work.spec == nullptr) return head.bytes == 0;
     return std::any_of(head.grid, head.grid + 3, [](int32_t size) { return size == 0; });
+}
+
+bool Graph::is_outsized(size_t at) const {
+    const Node &node = nodes_[at];
+    const Head &head = node.head();
+    if (node.work.spec == nullptr) {  // the driver may have made larger elements of the pattern
+        return executable_ != nullptr && head.bytes % node.fill.element_size != 0;
+    }
+    const int64_t blocks = int64_t{head.grid[0]} * node.work.spec->binary.cluster;
+    return blocks > most_blocks || head.grid[1] > most_blocks_beside ||
+           head.grid[2] > most_blocks_beside;
 }
 
 const int32_t *Graph::grid_of(size_t at) const { return nodes_[at].head().grid; }
@@ -109,7 +132,7 @@ Outcome Graph::capture(cuda::Stream capturing) {
         outcome = {driver.capture_info(capturing, &status, &number, &of, &latest, &edges, &count),
                    "cuStreamGetCaptureInfo"};
         // The stream waits for what was captured last, and for nothing else.
-        if (outcome && count != 1) outcome.result = invalid_value;
+        if (outcome && count != 1) outcome.result = not_supported;
         if (outcome) nodes_[k].handle = latest[0];
     }
     const cuda::Result ended = driver.end_capture(capturing, &graph_);
@@ -128,9 +151,9 @@ Outcome Graph::read_back() {
         }
         Outcome outcome{driver_.graphs.fill_of(node.handle, &node.fill),
                         "cuGraphMemsetNodeGetParams"};
-        if (outcome && (node.fill.height != 1 ||
+        if (outcome && (node.fill.height != 1 || node.fill.element_size == 0 ||
                         node.fill.width * node.fill.element_size != node.head().bytes)) {
-            outcome.result = invalid_value;
+            outcome.result = not_supported;
         }
         if (!outcome) return outcome;
     }
@@ -141,6 +164,8 @@ Outcome Graph::make(int device, cuda::Stream capturing, cuda::Stream stream) {
     const Relaxed relaxed(driver_.graphs);
     home_ = Home::now(driver_, device);
     Outcome outcome{driver_.graphs.current_context(&context_), "cuCtxGetCurrent"};
+    // A graph of another context than the one that `home_` names could never be told to be gone.
+    if (outcome && !home_.is_current(driver_)) outcome = {invalid_context, "cuCtxGetId"};
     if (outcome) outcome = capture(capturing);
     if (outcome) outcome = read_back();
     if (outcome) {
@@ -176,17 +201,19 @@ Outcome Graph::set(Node &node) {
             "cuGraphExecKernelNodeSetParams"};
 }
 
-Outcome Graph::launch(cuda::Stream stream, bool *is_queued) {
+Outcome Graph::launch(cuda::Stream stream, size_t *count, bool *is_queued) {
     *is_queued = false;
     for (Node &node : nodes_) {
         if (std::memcmp(node.now.data(), node.held.data(), node.now.size()) == 0) continue;
         const Outcome outcome = set(node);
-        if (!outcome) return outcome;
+        if (!outcome) {
+            node.unset();
+            return outcome;
+        }
         std::copy(node.now.begin(), node.now.end(), node.held.begin());
-        ++settings_;
+        ++*count;
     }
     *is_queued = true;
-    ++launches_;
     return {driver_.graphs.launch(executable_, stream), "cuGraphLaunch"};
 }
 

@@ -44,6 +44,9 @@ struct Home {
     static Home now(const cuda::Driver &driver, int device);
     bool is_in_this_process() const;
     bool is_here(const cuda::Driver &driver) const;
+
+    // Whether this thread is there. One call of the driver, which reads a number.
+    bool is_current(const cuda::Driver &driver) const;
 };
 
 // Lets this thread do what allocates, frees or waits in the driver while another one captures.
@@ -70,8 +73,11 @@ class Graph {
     ~Graph();
 
     size_t size() const { return nodes_.size(); }
-    bool is_made() const { return executable_ != nullptr; }
     uint64_t device_bytes() const;
+    const Home &home() const { return home_; }  // once it is made
+
+    // Its context has ended: nothing is destroyed, since nothing is there.
+    void forget() { graph_ = executable_ = nullptr; }
 
     // -- the work of one call, staged: it is kept until the next call ---------------------------
 
@@ -83,6 +89,10 @@ class Graph {
     // Whether a launch has no programs, or a fill no bytes: a graph cannot hold that.
     bool is_nothing(size_t at) const;
 
+    // Whether a graph can hold a launch or a fill of this size. Of a grid that no device takes, the
+    // driver says so for a plain launch, and for that one alone.
+    bool is_outsized(size_t at) const;
+
     // Does one piece of work without the graph.
     cuda::Result do_plainly(size_t at, cuda::Stream stream) const;
     const Work &work(size_t at) const { return nodes_[at].work; }
@@ -93,12 +103,10 @@ class Graph {
     // Makes the graph of the work that is staged, on a private stream of the current device.
     Outcome make(int device, cuda::Stream capturing, cuda::Stream stream);
 
-    // Sets what differs, and launches. `*is_queued` is whether the failure may have come after the
-    // launch was queued. Call it without the GIL, and never twice at a time.
-    Outcome launch(cuda::Stream stream, bool *is_queued);
-
-    uint64_t launches() const { return launches_; }
-    uint64_t settings() const { return settings_; }  // of nodes, in all launches
+    // Sets what differs, and launches. `*set` is how many nodes were set, `*is_queued` whether a
+    // failure may have come after the launch was queued. Call it without the GIL, and never twice at
+    // a time.
+    Outcome launch(cuda::Stream stream, size_t *set, bool *is_queued);
 
   private:
     // What comes before the parameters of a launch, or all of a fill.
@@ -118,12 +126,16 @@ class Graph {
 
         Head &head() { return *reinterpret_cast<Head *>(now.data()); }
         const Head &head() const { return *reinterpret_cast<const Head *>(now.data()); }
+
+        // What the graph has is not known: no grid is negative, so that nothing equals it.
+        void unset() { reinterpret_cast<Head *>(held.data())->grid[0] = -1; }
     };
 
     Outcome capture(cuda::Stream capturing);
     Outcome read_back();
     Outcome set(Node &node);
     void give_up();
+    void destroy() const;
 
     const cuda::Driver &driver_;
     std::vector<Node> nodes_;
@@ -131,7 +143,6 @@ class Graph {
     cuda::Executable executable_ = nullptr;
     cuda::Context context_ = nullptr;
     Home home_;
-    uint64_t launches_ = 0, settings_ = 0;
 };
 
 }  // namespace tzero::graph

@@ -245,6 +245,14 @@ bool differs(const Call &call, const Form &form, PyObject *meta) {
     return k != call.kernel->parameters.size();
 }
 
+// Counts a launch that Python makes for this reason, at the binary that was launched last: this one is
+// not known yet.
+Answer counted(const Kernel &kernel, Answer answer, graph::Plainly why) {
+    const Spec *last = kernel.specs.last();
+    if (answer == Answer::no && last != nullptr && last->site) graph::count_plain(*last->site, why);
+    return answer;
+}
+
 #define TZ_DECIDE(answer, reason)                        \
     do {                                                 \
         const Answer decided = (answer);                 \
@@ -290,24 +298,24 @@ void mutate_grid(Spec &spec, int32_t grid[3]) {
     std::memcpy(grid, spec.first_grid, 3 * sizeof grid[0]);
 }
 
-// Launches as a graph of one launch, which costs the driver less.
-PyObject *launch_staged(State &state, const Spec &spec, graph::Kept &kept, const int32_t grid[3],
-                        const char *block) {
-    std::copy_n(block, spec.bytes, kept.graph.block(0));
-    kept.graph.grid(0, grid);
-    if (state.graphs.finish(state, kept, 1) < 0) return nullptr;
-    if (state.graphs.has_news() && state.graphs.report() < 0) return nullptr;
-    return kernel_returned(spec);
-}
-
-// The graph to stage a launch in, if it is hot; or null.
-graph::Kept *graph_for(State &state, Spec &spec, void *stream) {
+// The lane to stage a launch in, if it is hot; or null.
+graph::Lane *lane_for(State &state, Spec &spec, void *stream) {
     if (spec.site == nullptr) spec.site = graph::site_of(spec);
     if (!state.graphs.is_hot(state, *spec.site)) return nullptr;
-    const auto is_of = [](const graph::Graph &) { return true; };
+    const auto is_of = [](const std::vector<graph::Work> &) { return true; };
     const auto work = [&] { return std::vector<graph::Work>{{&spec, nullptr}}; };
     return state.graphs.take(state, *spec.site, stream, spec.device_id, state.profilers.look(),
                              is_of, work);
+}
+
+// Launches on CUDA, as a graph of one launch if that is hot, which costs the driver less. 0, or -1
+// with the Python error set.
+int queue(State &state, Spec &spec, void *stream, const int32_t grid[3], char *block) {
+    graph::Lane *lane = lane_for(state, spec, stream);
+    if (lane == nullptr) return run_on_cuda(state, spec, grid, stream, block);
+    std::copy_n(block, spec.bytes, lane->graph->block(0));
+    lane->graph->grid(0, grid);
+    return state.graphs.finish(state, *lane, 1);
 }
 
 // Launches a plain binary whose arguments are packed.
@@ -315,9 +323,8 @@ PyObject *launch_packed(const Call &call, const Form &form, Spec &spec, void *st
                         const int32_t grid[3], char *block) {
     if (spec.on_cpu) return launch_on_cpu(call, form, spec, grid, block);
     State &state = *call.kernel->state;
-    graph::Kept *kept = graph_for(state, spec, stream);
-    if (kept != nullptr) return launch_staged(state, spec, *kept, grid, block);
-    const int queued = run_on_cuda(state, spec, grid, stream, block);
+    const int queued = queue(state, spec, stream, grid, block);
+    if (state.graphs.has_news() && state.graphs.report() < 0) return nullptr;
     return queued < 0 ? nullptr : kernel_returned(spec);
 }
 
@@ -350,7 +357,8 @@ PyObject *launch_asked(Call &call, const Form &form, Spec &spec, Facts &facts, v
     if (!answered) return nullptr;
     call.grid.object = answered.get();
     int32_t grid[3];
-    const Answer unhooked = no_launch_hooks(state, true);
+    const Answer unhooked =
+        counted(*call.kernel, no_launch_hooks(state, true), graph::Plainly::hooked);
     if (unhooked == Answer::error) return nullptr;
     if (unhooked == Answer::no || (is_whole && differs(call, form, meta.get())) ||
         !read_grid(answered.get(), grid)) {
@@ -399,7 +407,9 @@ PyObject *launch_spec(Call &call, const Form &form, Spec &spec, Facts &facts) {
     }
     const bool ran_python = facts.runs_python;
     if (ran_python || !knobs_unchanged(state)) {
-        TZ_DECIDE(no_launch_hooks(state, ran_python), "a launch hook is attached");
+        const Answer unhooked = no_launch_hooks(state, ran_python);
+        TZ_DECIDE(counted(*call.kernel, unhooked, graph::Plainly::hooked),
+                  "a launch hook is attached");
     }
     if (ran_python) {
         const Reading reading = read_addresses(call, form, &facts);
@@ -523,11 +533,12 @@ PyObject *launch(Call &call) {
     }
     State &state = *kernel->state;
     if (state.recorders != 0) return handed_over(call, "");  // recorders see launches in Python
-    TZ_DECIDE(unwatched(state), "");
+    TZ_DECIDE(counted(*kernel, unwatched(state), graph::Plainly::observed), "");
     const bool steady = is_steady(state, *kernel, call.self->attributes);
     if (!steady) {
         if (!knobs_unchanged(state) && look_at_knobs(state) < 0) return nullptr;
-        TZ_DECIDE(no_run_hooks(state, call.self->attributes), "");
+        const Answer unhooked = no_run_hooks(state, call.self->attributes);
+        TZ_DECIDE(counted(*kernel, unhooked, graph::Plainly::hooked), "");
     }
     size_t form_number = 0, environment = kernel->environment;
     const char *reason = "";  // empty: Triton reports what is wrong with the call

@@ -207,7 +207,7 @@ PyObject *configure_graphs(PyObject *module, PyObject *args, PyObject *kwargs) {
                                            nullptr};
     PyObject *settings = nullptr, *watched = nullptr, *tell = nullptr, *modules = nullptr;
     PyObject *profilers = nullptr;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$O!UOO!O:configure_graphs",
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$O!OOO!O:configure_graphs",
                                      const_cast<char **>(keywords), &PyDict_Type, &settings,
                                      &watched, &tell, &PyDict_Type, &modules, &profilers)) {
         return nullptr;

@@ -219,9 +219,13 @@ std::unique_ptr<Plan> plan_from(State &state, PyObject *description, size_t leav
 // Finds the runs of a plan.
 void find_runs(const State &state, Plan &plan);
 
-// The runs of a plan for `explain`, a tuple of what `graph::described` says of each; null with the
-// Python error set.
-PyObject *runs_of(const Plan &plan);
+// The runs of a plan for `explain`, a tuple of what `graph::described` says of each; `observed` is how
+// many calls of the kernel an observer saw. Null with the Python error set.
+PyObject *runs_of(const Plan &plan, uint64_t observed);
+
+// Counts a call that Python makes, if that is because of a launch hook. 0, or -1 with the Python error
+// set.
+int count_hooked(State &state, const Plan &plan);
 
 // How a replay went.
 enum class Replayed {

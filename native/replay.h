@@ -99,7 +99,7 @@ class Replay {
     bool is_unchanged_ = false;  // the dicts that guards read have the versions they had
     bool ran_python_ = false;  // since the launch guards were checked
     bool is_profiled_;
-    graph::Kept *open_ = nullptr;  // the graph that the run of this step is staged in
+    graph::Lane *open_ = nullptr;  // where the run of this step is staged
     size_t staged_ = 0;            // how much of its work
 };
 

@@ -65,14 +65,24 @@ void find_runs(const State &state, Plan &plan) {
     }
 }
 
-PyObject *runs_of(const Plan &plan) {
+PyObject *runs_of(const Plan &plan, uint64_t observed) {
     Ref made = Ref::steal(PyTuple_New(static_cast<Py_ssize_t>(plan.runs.size())));
     for (size_t k = 0; made && k < plan.runs.size(); ++k) {
-        PyObject *each = graph::described(*plan.runs[k].site, plan.runs[k].work.size());
+        PyObject *each = graph::described(*plan.runs[k].site, plan.runs[k].work.size(), observed);
         if (each == nullptr) return nullptr;
         PyTuple_SET_ITEM(made.get(), static_cast<Py_ssize_t>(k), each);
     }
     return made.release();
+}
+
+int count_hooked(State &state, const Plan &plan) {
+    if (plan.runs.empty()) return 0;
+    const Answer unhooked = no_launch_hooks(state, true);
+    if (unhooked == Answer::error) return -1;
+    for (const Run &run : plan.runs) {
+        if (unhooked == Answer::no) graph::count_plain(*run.site, graph::Plainly::hooked);
+    }
+    return 0;
 }
 
 graph::Work Plan::work(const Step &step, const Applied *applied) const {
@@ -85,14 +95,13 @@ Replay::Done Replay::open(const Run &run) {
     if (!state_.graphs.is_hot(state_, *run.site)) return Done::yes;
     void *queue = nullptr;
     if (!stream(plan_.device, &queue)) return Done::error;
-    if (!is_current(plan_.device)) return Done::yes;
     const auto work_at = [&](size_t k) { return plan_.work(plan_.steps[run.work[k]], applied_); };
     open_ = state_.graphs.take(
         state_, *run.site, queue, plan_.device, is_profiled_,
-        [&](const graph::Graph &graph) {
+        [&](const std::vector<graph::Work> &work) {
             if (applied_ == nullptr) return true;
-            for (size_t k = 0; k < graph.size(); ++k) {
-                if (!(graph.work(k) == work_at(k))) return false;
+            for (size_t k = 0; k < work.size(); ++k) {
+                if (!(work[k] == work_at(k))) return false;
             }
             return true;
         },
@@ -108,10 +117,10 @@ Replay::Done Replay::open(const Run &run) {
 
 // Launches what is staged. If a step has failed, that is the work before it.
 Replay::Done Replay::close(Done done) {
-    graph::Kept &kept = *std::exchange(open_, nullptr);
+    graph::Lane &lane = *std::exchange(open_, nullptr);
     PyObject *type = nullptr, *value = nullptr, *trace = nullptr;
     PyErr_Fetch(&type, &value, &trace);
-    if (state_.graphs.finish(state_, kept, staged_) < 0) {  // this failed before the step did
+    if (state_.graphs.finish(state_, lane, staged_) < 0) {  // this failed before the step did
         Py_XDECREF(type);
         Py_XDECREF(value);
         Py_XDECREF(trace);

@@ -130,6 +130,9 @@ class SpecTable {
     // The spec that was found last, or null.
     Spec *last() const { return last_; }
 
+    // Those in the table, the oldest first.
+    const std::vector<Spec *> &all() const { return in_order_; }
+
     void add(Spec *spec, size_t most);
     void clear();
     int visit(visitproc visit, void *arg) const;

@@ -172,7 +172,7 @@ Replay::Done Replay::put_in(const Fill &step, size_t bytes) {
     if (step.device >= 0 && state_.cuda.can_fill(step.pattern) &&
         is_current(step.device)) {
         if (open_ != nullptr) {
-            open_->graph.fill(staged_++, at, bytes);
+            open_->graph->fill(staged_++, at, bytes);
             return Done::yes;
         }
         void *queue = nullptr;
@@ -269,8 +269,8 @@ Replay::Done Replay::launch(size_t number) {
         grid = sized;
     }
     if (open_ == nullptr) return plain_launch(step, grid);
-    if (!packed(step, open_->graph.block(staged_))) return Done::resume;
-    open_->graph.grid(staged_++, grid);
+    if (!packed(step, open_->graph->block(staged_))) return Done::resume;
+    open_->graph->grid(staged_++, grid);
     return Done::yes;
 }
 

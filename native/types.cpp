@@ -271,7 +271,25 @@ PyObject *launchable_counts(PyObject *object, PyObject *) {
                          Number{kernel.sampled}, Number{kernel.nanoseconds});
 }
 
+// _runs(): of each binary that was launched on CUDA what `graph::described` says of it.
+PyObject *launchable_runs(PyObject *object, PyObject *) {
+    std::vector<std::shared_ptr<graph::Site>> sites;  // first: describing one may run any code
+    for (const Spec *spec : kernel_of(object)->specs.all()) {
+        if (spec->site) sites.push_back(spec->site);
+    }
+    Ref made = Ref::steal(PyTuple_New(static_cast<Py_ssize_t>(sites.size())));
+    for (size_t k = 0; made && k < sites.size(); ++k) {
+        PyObject *each = graph::described(*sites[k], 1, 0);
+        if (each == nullptr) return nullptr;
+        PyTuple_SET_ITEM(made.get(), static_cast<Py_ssize_t>(k), each);
+    }
+    return made.release();
+}
+
 PyMethodDef launchable_methods[] = {
+    {"_runs", launchable_runs, METH_NOARGS,
+     PyDoc_STR("_runs($self, /)\n--\n\nThe launches of each binary on CUDA, and the CUDA graphs "
+               "they became; the fields of a Run.")},
     {"_counts", launchable_counts, METH_NOARGS,
      PyDoc_STR("_counts($self, /)\n--\n\nHow often a kernel of Triton's was launched, missed, and "
                "left to Triton by reason; how many launches were timed, and their nanoseconds.")},

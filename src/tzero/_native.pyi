@@ -91,7 +91,7 @@ def configure_plans(
 def configure_graphs(
     *,
     settings: dict[str, Any],
-    watched: str,
+    watched: Callable[[], str],
     tell: Callable[[str, str], object],
     modules: dict[str, Any],
     profilers: dict[str, Any] | None,
@@ -181,6 +181,7 @@ class Launchable:
     def run(self, /, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any: ...
     def _prepare(self, parameters: tuple[Any, ...], most: int, /) -> None: ...
     def _counts(self) -> tuple[int, int, dict[str, int], int, int]: ...
+    def _runs(self) -> tuple[tuple[Any, ...], ...]: ...
 
 @final
 class Run:

@@ -5,12 +5,9 @@ what happened, where, and what to do, and which keeps the facts as attributes. I
 about settings, kernels or Triton.
 
 All of them derive from :class:`TzeroError`, most also from the built-in exception that fits:
-``except ValueError`` catches an InvalidSetting.
-
-To add an error, add a class and a line in ``__all__``; ``tzero`` exports all of them.
-
-Errors cross process boundaries, and Triton deep-copies them, so each of them survives ``pickle``
-and ``copy.deepcopy`` with message, attributes and notes intact.
+``except ValueError`` catches an InvalidSetting. To add one, add a class and a line in ``__all__``;
+``tzero`` exports all of them. Errors cross process boundaries, and Triton deep-copies them, so each
+survives ``pickle`` and ``copy.deepcopy`` with message, attributes and notes intact.
 """
 
 from __future__ import annotations
@@ -503,7 +500,7 @@ a function that it calls.
 
 
 class LaunchFailed(TzeroError, RuntimeError):
-    """The driver rejected a launch.
+    """The driver rejected a launch, or a graph of those in `together`; TZERO_GRAPHS=0 tells which.
 
     >>> print(LaunchFailed(kernel="add", name="CUDA_ERROR_INVALID_VALUE", text="invalid argument",
     ...                    grid=(1, 70000, 1), block=128, shared=0))
@@ -521,14 +518,16 @@ device's limits; if an earlier kernel failed, run with CUDA_LAUNCH_BLOCKING=1 to
         grid: tuple[int, int, int],
         block: int,
         shared: int,
+        together: tuple[str, ...] = (),
     ) -> None:
         self.kernel, self.name, self.text = kernel, name, text
-        self.grid, self.block, self.shared = grid, block, shared
+        self.grid, self.block, self.shared, self.together = grid, block, shared, together
+        at = f", with a grid of {grid}, {block} threads a block and {shared} bytes of shared memory"
+        failed = f"one of {', '.join(together)} in a CUDA graph" if together else "the launch"
         super().__init__(
-            f"{kernel}: the driver rejected the launch: {name} ({text}), with a grid of {grid}, "
-            f"{block} threads a block and {shared} bytes of shared memory. Check the grid against "
-            "the device's limits; if an earlier kernel failed, run with CUDA_LAUNCH_BLOCKING=1 to "
-            "see which."
+            f"{kernel}: the driver rejected {failed}: {name} ({text}){'' if together else at}. "
+            "Check the grid against the device's limits; if an earlier kernel failed, run with "
+            "CUDA_LAUNCH_BLOCKING=1 to see which."
         )
 
 

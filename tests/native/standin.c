@@ -3,7 +3,7 @@
  * A function is a C function that takes its parameters as CUDA passes them. Streams and contexts are
  * numbers. While a stream captures, work on it becomes a node; launching a graph does the work of its
  * nodes in order, with the parameters that were set last. A function can be told to fail, and to take
- * its time.
+ * its time. There are two devices, each with one context, which a reset replaces.
  */
 #include <stdint.h>
 #include <stdio.h>
@@ -16,8 +16,15 @@ enum { MOST = 512, MOST_PARAMETERS = 16 };
 typedef void (*work_fn)(void **params, const uint32_t *grid);
 
 typedef struct {
+    uint32_t id;
+    char padding[4];
+    uint32_t value[16];
+} attribute;
+
+typedef struct {
     uint32_t grid[3], block[3], shared;
-    void *stream, *attributes;
+    void *stream;
+    const attribute *attributes;
     uint32_t count;
 } config;
 
@@ -55,16 +62,20 @@ typedef struct {
 } executable;
 
 static char calls[1 << 20];
-static char failing[64];
-static int failure, times_before;
+static char failing[64], failing_next[64]; /* the second one once the first one has failed */
+static int failure, failure_next, times_before;
 static char slow[64];
 static unsigned delay; /* in microseconds */
 static _Thread_local int mode; /* of captures: CU_STREAM_CAPTURE_MODE_GLOBAL, as threads begin */
 static int disturbing; /* calls that break captures of other threads */
 static int capturing_status;
 static uintptr_t current = 0, streams = 100;
-static unsigned long long context = 1;
-static int is_active = 1, alive;
+static unsigned long long contexts[2] = {1, 2}; /* the number of each device's */
+static int device = 0;
+static int is_active = 1, alive[2]; /* on each device: graphs and executables */
+static int stale; /* calls with an executable whose context has ended, or is not current */
+static int widens; /* whether fills are read back with elements of four bytes, where they can be */
+static unsigned latest_grid; /* that was set */
 static graph *captured;
 static uintptr_t capturing;
 
@@ -77,8 +88,12 @@ static int said(const char *name, const char *more)
         usleep(delay);
     }
     if (failing[0] && strcmp(failing, name) == 0 && times_before-- <= 0) {
-        failing[0] = 0;
-        return failure;
+        int result = failure;
+        memcpy(failing, failing_next, sizeof failing);
+        failure = failure_next;
+        times_before = 0;
+        failing_next[0] = 0;
+        return result;
     }
     return 0;
 }
@@ -87,16 +102,23 @@ static int said(const char *name, const char *more)
 
 const char *standin_calls(void) { return calls; }
 void standin_forget(void) { calls[0] = 0; }
-int standin_alive(void) { return alive; } /* graphs and executables that were not destroyed */
+int standin_alive(void) { return alive[0] + alive[1]; }
 void standin_stream(uintptr_t stream) { current = stream; }
 void standin_capturing(int status) { capturing_status = status; }
 
-/* All graphs are gone, without a call that says so. */
+void standin_device(int number) { device = number; }
+void standin_widen(int yes) { widens = yes; }
+int standin_stale(void) { return stale; }
+unsigned standin_latest_grid(void) { return latest_grid; }
+
+/* All graphs of the device are gone, without a call that says so. */
 void standin_reset(void)
 {
-    ++context;
-    alive = 0;
+    contexts[device] += 2;
+    alive[device] = 0;
 }
+
+static int is_gone(unsigned long long context) { return context != contexts[0] && context != contexts[1]; }
 
 int standin_disturbing(void) { return disturbing; }
 
@@ -112,6 +134,12 @@ void standin_fail(const char *name, int result, int after)
     snprintf(failing, sizeof failing, "%s", name);
     failure = result;
     times_before = after;
+}
+
+void standin_fail_next(const char *name, int result)
+{
+    snprintf(failing_next, sizeof failing_next, "%s", name);
+    failure_next = result;
 }
 
 int standin_current_stream(int32_t type, int32_t device, void **out)
@@ -149,7 +177,7 @@ static void fill_with(const fill_node *f)
 
 /* ---- the driver ------------------------------------------------------------------------------- */
 
-int cuCtxGetDevice(int *device) { *device = 0; return 0; }
+int cuCtxGetDevice(int *out) { *out = device; return 0; }
 int cuGetErrorName(int result, const char **out)
 {
     *out = result == 2 ? "CUDA_ERROR_OUT_OF_MEMORY" : "CUDA_ERROR_STANDIN";
@@ -181,14 +209,22 @@ static void capture(node made)
     captured->nodes[captured->count++] = n;
 }
 
+static int is_too_large(const uint32_t *grid) { return grid[1] > 65535 || grid[2] > 65535; }
+
 int cuLaunchKernelEx(const config *c, work_fn function, void **params, void **extra)
 {
-    char text[64];
+    static const char *const names[] = {[2] = "cooperative", [4] = "cluster", [5] = "spread", [6] = "dependent"};
+    char text[128];
     (void)extra;
-    snprintf(text, sizeof text, "stream %lu grid %u", (unsigned long)c->stream, c->grid[0]);
+    int used = snprintf(text, sizeof text, "stream %lu grid %u", (unsigned long)c->stream, c->grid[0]);
+    for (uint32_t k = 0; k < c->count; ++k)
+        used += snprintf(text + used, sizeof text - used, " %s %u", names[c->attributes[k].id],
+                         c->attributes[k].value[0]);
     int failed = said("cuLaunchKernelEx", text);
     if (failed)
         return failed;
+    if (is_too_large(c->grid))
+        return 1;
     kernel_node k = {.function = function, .params = params};
     memcpy(k.grid, c->grid, sizeof k.grid);
     memcpy(k.block, c->block, sizeof k.block);
@@ -224,9 +260,11 @@ int cuMemsetD16Async(uint64_t at, unsigned short v, size_t n, void *s)
 }
 int cuMemsetD32Async(uint64_t at, unsigned v, size_t n, void *s) { return fill(at, v, 4, n, s); }
 
+static void disturb(void);
 int cuStreamCreate(void **stream, unsigned flags)
 {
     (void)flags;
+    disturb();
     *stream = (void *)++streams;
     return said("cuStreamCreate", "");
 }
@@ -236,8 +274,8 @@ int cuStreamBeginCapture_v2(void *stream, int mode)
     if (failed)
         return failed;
     captured = calloc(1, sizeof *captured);
-    captured->context = context;
-    ++alive;
+    captured->context = contexts[device];
+    ++alive[device];
     capturing = (uintptr_t)stream;
     return 0;
 }
@@ -270,7 +308,16 @@ int cuThreadExchangeStreamCaptureMode(int *other)
 /* What allocates, frees or waits breaks captures of other threads, unless this one is relaxed. */
 static void disturb(void) { disturbing += mode != 2; }
 int cuGraphKernelNodeGetParams_v2(node *n, kernel_node *out) { *out = n->kernel; return 0; }
-int cuGraphMemsetNodeGetParams(node *n, fill_node *out) { *out = n->fill; return 0; }
+int cuGraphMemsetNodeGetParams(node *n, fill_node *out)
+{
+    *out = n->fill;
+    if (widens && out->element_size == 1 && out->width % 4 == 0) {
+        out->value *= 0x01010101u;
+        out->element_size = 4;
+        out->width /= 4;
+    }
+    return 0;
+}
 int cuGraphInstantiateWithFlags(executable **out, graph *of, unsigned long long flags)
 {
     (void)flags;
@@ -280,10 +327,10 @@ int cuGraphInstantiateWithFlags(executable **out, graph *of, unsigned long long 
         return failed;
     executable *e = calloc(1, sizeof *e);
     e->of = of;
-    e->context = context;
+    e->context = contexts[device];
     for (size_t k = 0; k < of->count; ++k)
         e->now[k] = *of->nodes[k];
-    ++alive;
+    ++alive[device];
     *out = e;
     return 0;
 }
@@ -306,8 +353,12 @@ int cuGraphLaunch(executable *e, void *stream)
     char text[64];
     snprintf(text, sizeof text, "stream %lu", (unsigned long)stream);
     int failed = said("cuGraphLaunch", text);
+    stale += e->context != contexts[device];
     if (failed)
         return failed;
+    for (size_t k = 0; k < e->of->count; ++k)
+        if (is_too_large(e->now[k].kernel.grid))
+            return 1;
     for (size_t k = 0; k < e->of->count; ++k)
         run(&e->now[k]);
     return 0;
@@ -325,6 +376,8 @@ int cuGraphExecKernelNodeSetParams_v2(executable *e, node *n, const kernel_node 
     char text[32];
     snprintf(text, sizeof text, "%zu", place(e, n));
     int failed = said("cuGraphExecKernelNodeSetParams", text);
+    stale += e->context != contexts[device];
+    latest_grid = k->grid[0];
     if (!failed)
         keep(&e->now[place(e, n)], k);
     return failed;
@@ -341,36 +394,42 @@ int cuGraphExecMemsetNodeSetParams(executable *e, node *n, const fill_node *f, v
 }
 int cuGraphExecDestroy(executable *e)
 {
-    alive -= e->context == context;
+    stale += is_gone(e->context);
+    alive[(e->context - 1) % 2] -= !is_gone(e->context);
     free(e);
     disturb();
     return said("cuGraphExecDestroy", "");
 }
 int cuGraphDestroy(graph *g)
 {
-    alive -= g->context == context;
+    stale += is_gone(g->context);
+    alive[(g->context - 1) % 2] -= !is_gone(g->context);
     for (size_t k = 0; k < g->count; ++k)
         free(g->nodes[k]);
     free(g);
     return said("cuGraphDestroy", "");
 }
-int cuCtxGetCurrent(void **out) { *out = &context; return 0; }
-int cuCtxGetId(void *of, unsigned long long *out) { (void)of; *out = context; return 0; }
-int cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *active)
+int cuCtxGetCurrent(void **out) { *out = &contexts[device]; return 0; }
+int cuCtxGetId(void *of, unsigned long long *out)
 {
-    (void)device;
+    *out = of ? *(unsigned long long *)of : contexts[device];
+    return 0;
+}
+int cuDevicePrimaryCtxGetState(int number, unsigned *flags, int *active)
+{
+    (void)number;
     *flags = 0;
     *active = is_active;
     return 0;
 }
-int cuDevicePrimaryCtxRetain(void **out, int device) { (void)device; *out = &context; return 0; }
-int cuDevicePrimaryCtxRelease_v2(int device) { (void)device; return 0; }
+int cuDevicePrimaryCtxRetain(void **out, int number) { *out = &contexts[number]; return 0; }
+int cuDevicePrimaryCtxRelease_v2(int number) { (void)number; return 0; }
 
 /* Events are numbers that nothing waits for: work is done at once. */
 int cuEventCreate(void **event, unsigned flags)
 {
     (void)flags;
-    *event = &context;
+    *event = &contexts[0];
     return said("cuEventCreate", "");
 }
 int cuEventRecord(void *event, void *stream)

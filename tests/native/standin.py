@@ -12,6 +12,7 @@ import ctypes
 import functools
 import importlib.util
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -25,11 +26,12 @@ from tzero.adapters import torch_profilers
 from tzero.adapters.torch_layout import in_a_new_thread
 from tzero.arguments.key import Options
 from tzero.cpu import toolchain
+from tzero.launches import native as native_launches
 from tzero.launches.native import BinaryDescription, CudaDescription
 from tzero.plans.describe import FillDescription, LaunchDescription, PlanDescription
 from tzero.plans.describe_parts import PartDescription
 
-__all__ = ["Driver", "driver", "kernel_of", "on_cuda"]
+__all__ = ["Driver", "driver", "kernel_of", "launched_by", "on_cuda"]
 
 SOURCE = Path(__file__).with_name("standin.c")
 FUNCTIONS = {"add": "standin_add", "scale": "standin_scale"}
@@ -62,9 +64,11 @@ class Driver:
         self.library.standin_forget()
         return found
 
-    def fail(self, name: str, result: int = 999, after: int = 0) -> None:
-        """Let the next call of a function fail, or one after some others."""
+    def fail(self, name: str, result: int = 999, after: int = 0, then: str = "") -> None:
+        """Let the next call of a function fail, or one after some others; and the next call of
+        another one after that."""
         self.library.standin_fail(name.encode(), result, after)
+        self.library.standin_fail_next(then.encode(), result)
 
     def slow(self, name: str, seconds: float) -> None:
         """Let the next call of a function take so long."""
@@ -84,7 +88,24 @@ class Driver:
         """Reset the device: what was made before is gone."""
         self.library.standin_reset()
 
+    def use_device(self, number: int) -> None:
+        """Make one of two devices the current one."""
+        self.library.standin_device(number)
+
+    def widen(self, yes: bool) -> None:
+        """Read fills of single bytes back with elements of four, where that is possible."""
+        self.library.standin_widen(int(yes))
+
+    def stale(self) -> int:
+        """How many calls had a graph whose context has ended, or is not the current one."""
+        return int(self.library.standin_stale())
+
+    def latest_grid(self) -> int:
+        """The first size of the grid that was set last."""
+        return int(self.library.standin_latest_grid())
+
     def alive(self) -> int:
+        """How many graphs and executables were not destroyed."""
         return int(self.library.standin_alive())
 
     def address(self, name: str) -> int:
@@ -143,6 +164,7 @@ def on_cuda() -> Any:
     spec.loader.exec_module(native)
     module: Any = _WithStreams(native, _capsule(library))
     made: Any = native_plan.make(module)
+    launched: Any = native_launches.make(module)
     if made.unavailable:
         pytest.skip(f"no native plans here: {made.unavailable}")
     assert not in_a_new_thread(functools.partial(torch_profilers.configure, native))
@@ -150,26 +172,28 @@ def on_cuda() -> Any:
 
     class OnCuda(made):  # type: ignore[misc]
         module = native
+        launched_class = launched
+        how: Mapping[str, Any] = {}  # fields of a `CudaDescription` that are not the usual ones
 
         def _described_plan(self, planned: Any, generation: int) -> Any:
             found = super()._described_plan(planned, generation)
             if found is None or found[1] is None:
                 return found
             bound, description, *rest = found
-            return (bound, _moved(description, library), *rest)
+            return (bound, _moved(description, library, self.how), *rest)
 
     native.enable_calls(OnCuda)
     return OnCuda
 
 
-def _moved(plan: PlanDescription, library: Driver) -> PlanDescription:
-    steps = (step._replace(details=_on_device(step.details, library)) for step in plan.steps)
+def _moved(plan: PlanDescription, library: Driver, how: Mapping[str, Any]) -> PlanDescription:
+    steps = (step._replace(details=_on_device(step.details, library, how)) for step in plan.steps)
     sizes = plan.sizes
     if sizes is not None:
         launches = tuple(
             launch._replace(
                 variants=tuple(
-                    variant._replace(launch=_on_device(variant.launch, library))
+                    variant._replace(launch=_on_device(variant.launch, library, how))
                     for variant in launch.variants
                 )
             )
@@ -179,24 +203,50 @@ def _moved(plan: PlanDescription, library: Driver) -> PlanDescription:
     return plan._replace(steps=tuple(steps), sizes=sizes)
 
 
-def _on_device(details: Any, library: Driver) -> Any:
+def _on_device(details: Any, library: Driver, how: Mapping[str, Any]) -> Any:
     if isinstance(details, (FillDescription, PartDescription)):
-        return details._replace(cuda_device=0)
+        return details._replace(cuda_device=how.get("device", 0))
     if isinstance(details, LaunchDescription):
-        return details._replace(binary=_of_cuda(details.binary, library))
+        return details._replace(binary=_of_cuda(details.binary, library, how))
     return details
 
 
-def _of_cuda(binary: BinaryDescription, library: Driver) -> BinaryDescription:
+def _of_cuda(
+    binary: BinaryDescription, library: Driver, how: Mapping[str, Any]
+) -> BinaryDescription:
     name = FUNCTIONS[binary.name.lstrip("_")]
-    how = CudaDescription(128, 0, 1, False, False, 0)
-    return binary._replace(cpu=None, cuda=how, function=library.address(name))
+    cuda = CudaDescription(128, 0, 1, False, False, 0)._replace(**how)
+    return binary._replace(cpu=None, cuda=cuda, function=library.address(name))
 
 
 def kernel_of(
-    host: Any, *, pool: bool = False, over_sizes: bool = False, graph: bool = False
+    host: Any,
+    *,
+    pool: bool = False,
+    over_sizes: bool = False,
+    graph: bool = False,
+    **how: Any,
 ) -> Any:
-    """A kernel over a host function, whose launches are the stand-in's."""
+    """A kernel over a host function, whose launches are the stand-in's. `how` are fields of
+    `CudaDescription` that are not the usual ones, such as `cluster` and `device`."""
     options, free = Options(static_shapes=not over_sizes), "everything" if over_sizes else "nothing"
-    made = {"options": options, "pool": pool, "free": free, "graph": graph}
-    return on_cuda()(host, config=None, key=None, **made)
+    given = {"options": options, "pool": pool, "free": free, "graph": graph}
+    kind = on_cuda()
+    if how:
+        kind = type("OnCuda", (kind,), {"how": how})
+        kind.module.enable_calls(kind)
+    return kind(host, config=None, key=None, **given)
+
+
+def launched_by(kernel: Any, **how: Any) -> Any:
+    """A kernel of `tzero.jit` whose launches are the stand-in's, once Triton has compiled it. It
+    must take addresses as integers: native launches of CUDA take no tensors of the CPU."""
+    library, made = driver(), on_cuda().launched_class
+
+    class Launched(made):  # type: ignore[misc, valid-type]
+        def _launched(self, *given: Any) -> Any:
+            result, said = super()._launched(*given)
+            assert not isinstance(said, str), said
+            return result, None if said is None else _of_cuda(said, library, how)
+
+    return Launched(kernel.fn)

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from tests.native.standin import Driver, driver, kernel_of, on_cuda
 from tzero import events, settings
+from tzero.adapters import torch_profilers
 from tzero.cpu import toolchain
 from tzero.errors import LaunchFailed
 
@@ -282,11 +283,10 @@ def test_a_tool_that_watches_launches_turns_graphs_off(cuda: Driver, xy: Any) ->
     from tzero.launches import graphs
 
     module: Any = on_cuda().module
-    watched = "CUDA_LAUNCH_BLOCKING"
     facts = {"settings": vars(settings._held), "tell": graphs._tell, "modules": {}}
-    facts["profilers"] = None
+    facts["profilers"] = torch_profilers.switches()
     try:
-        module.configure_graphs(**facts, watched=watched)
+        module.configure_graphs(**facts, watched=lambda: "CUDA_LAUNCH_BLOCKING")
         kernel = kernel_of(three)
         warm(kernel, *xy, calls=4 * HOT)
         assert cuda.alive() == 0

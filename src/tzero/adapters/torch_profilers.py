@@ -40,7 +40,7 @@ def switches() -> dict[str, Any] | None:
     """The names of the module that says, by `_is_profiler_enabled`, whether a profiler is on in any
     thread; None in a torch that does not say. A profiler of the GPU alone has no callbacks."""
     names = vars(torch.autograd.profiler)
-    return names if names.get("_is_profiler_enabled") is False else None
+    return names if isinstance(names.get("_is_profiler_enabled"), bool) else None
 
 
 def _agree(native: ModuleType) -> bool:

@@ -22,6 +22,7 @@ from rich.text import Text
 
 from tzero import events, locks
 from tzero.errors import InvalidArgument, NativeMissing, UnsupportedVersion
+from tzero.launches.graphs import Run
 from tzero.launches.tiers import tier
 from tzero.shown import counted, drawn, first_line, in_cells
 
@@ -107,6 +108,8 @@ class KernelLaunches:
     """What a launch takes, as the mean of one in 32."""
     reasons: dict[str, int]
     """Why Triton made the others, and how often."""
+    runs: tuple[Run, ...] = ()
+    """One launch of each binary on CUDA, and the CUDA graph that it became."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +148,10 @@ class Installed:
         launches = counted(self.launches, "launch", "launches")
         kernels = counted(len(self.kernels), "kernel", "kernels")
         whole = f"{launches} of {kernels}, {share} native"
-        return f"{whole}\n{drawn(table, 100)}" if self.kernels else whole
+        graphs = [
+            f"{each.module}.{each.kernel}: {run}" for each in self.kernels for run in each.runs
+        ]
+        return "\n".join([whole, *([drawn(table, 100)] if self.kernels else []), *graphs])
 
     __repr__ = first_line
     _repr_pretty_ = in_cells
@@ -181,6 +187,7 @@ def _described(counted: Any) -> KernelLaunches:
         counted.native,
         counted.microseconds,
         reasons,
+        counted.runs,
     )
 
 

@@ -16,6 +16,7 @@ from tzero.launches.tiers import made
 
 if TYPE_CHECKING:
     from tzero.launches.ahead import Precompiled
+    from tzero.launches.graphs import Launched
 
 __all__ = ["JitKernel", "jit"]
 
@@ -41,6 +42,9 @@ class JitKernel(Protocol):
 
     def run(self, *args: Any, grid: Grid, warmup: bool, **kwargs: Any) -> Any:
         """Triton's entry point, which autotuners and heuristics use."""
+
+    def explain(self) -> Launched:
+        """Whether launches on CUDA are CUDA graphs, how often and why not; it prints."""
 
     def precompile(self, /, *args: Any, **kwargs: Any) -> Precompiled:
         """Compile in the background what a launch with these arguments needs; tensors may be

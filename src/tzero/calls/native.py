@@ -34,7 +34,7 @@ from tzero.calls.kernel import Kernel
 from tzero.calls.reports import Made, Replay, Run
 from tzero.calls.specialize import by_value_in, close_sites, found_by_words
 from tzero.counts import Count
-from tzero.launches import beside
+from tzero.launches import beside, graphs
 from tzero.launches import native as native_launch
 from tzero.launches.native import NotNative, ParameterDescription
 from tzero.plans import outputs
@@ -273,9 +273,7 @@ class NativeCalls(Kernel[..., Any]):
 
     def _runs(self, given: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Run, ...]:
         """The runs of the plan of a call."""
-        why_not = self.native.graphs()[4]
-        runs = (Run(*each) for each in self._look(None, *given, **named) or ())
-        return tuple(run._replace(ended=run.ended or why_not) for run in runs)
+        return graphs.runs(self.native, self._look(None, *given, **named) or ())
 
     def _why_in_python(self, plan: Plan, given: tuple[Any, ...], named: Mapping[str, Any]) -> str:
         """Why native code would leave the replay of a plan to Python; empty if it would not."""

@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 from tzero.arguments.key import Key
 from tzero.config import Config
 from tzero.cures import cure
+from tzero.launches.graphs import Run
 from tzero.plans.plan import Plan
 from tzero.plans.planner import UNRECORDED
 from tzero.shown import first_line, in_cells
@@ -80,45 +81,6 @@ class Made(NamedTuple):
     native: int
     python: int
     unkeyed: int
-
-
-class Run(NamedTuple):
-    """Launches and fills on CUDA that a plan makes one after another, and the CUDA graphs they
-    became. `work` is how many there are. `calls` were made without a graph since there was one;
-    `ended` is why there is none, or empty. `graphs`, one for each stream, take `bytes` of device
-    memory as far as that is known. They were launched `launches` times, and in all of these
-    together the parameters of `settings` launches and fills were set, the others being unchanged.
-    `plainly` is how often launches were made one by one in spite of a graph, by reason.
-
-    >>> print(Run("add", 5, 0, "", 1, 123_392, 100, 200, {"capturing": 1}))
-    a CUDA graph of 5: launched 100 times, 2.0 of 5 set each time, 120 KiB; plain 1 time (capturing)
-    """
-
-    kernel: str
-    work: int
-    calls: int
-    ended: str
-    graphs: int
-    bytes: int
-    launches: int
-    settings: int
-    plainly: Mapping[str, int]
-
-    def __str__(self) -> str:
-        if self.launches:
-            each = self.settings / self.launches
-            streams = f" on {self.graphs} streams" if self.graphs > 1 else ""
-            text = (
-                f"a CUDA graph of {self.work}{streams}: launched "
-                f"{_counted(self.launches, 'time')}, {each:.1f} of {self.work} set each time, "
-                f"{self.bytes / 1024:.0f} KiB"
-            )
-        else:
-            text = f"no CUDA graph of {self.work} yet: {_counted(self.calls, 'call')}"
-        if self.ended:
-            text = f"no CUDA graph of {self.work}: {self.ended}"
-        plainly = [f"{_counted(n, 'time')} ({why})" for why, n in self.plainly.items() if n]
-        return f"{text}; plain {', '.join(plainly)}" if plainly else text
 
 
 class Replay(NamedTuple):

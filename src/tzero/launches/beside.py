@@ -28,6 +28,7 @@ from tzero import settings
 from tzero.adapters import triton_entries, triton_launch
 from tzero.events import Event, emit
 from tzero.fallbacks import Fallbacks
+from tzero.launches import graphs
 from tzero.launches.native import NotNative, alone, described, parameter_of
 from tzero.launches.python import finish
 
@@ -89,6 +90,8 @@ class Launches:
     """Other launches that Triton made, by reason."""
     microseconds: float | None
     """The mean of those launches that were timed: one of 32."""
+    runs: tuple[graphs.Run, ...] = ()
+    """One launch of each binary on CUDA, and the CUDA graph that it became."""
 
     @property
     def native(self) -> int:
@@ -228,10 +231,10 @@ def _class(native: ModuleType) -> Any:
         def counted(self) -> Launches:
             """How the kernel was launched."""
             launches, missed, left, timed, nanoseconds = self._counts()
-            if self.why_not:
-                left = {self.why_not: launches}
+            left = {self.why_not: launches} if self.why_not else left
             mean = nanoseconds / timed / 1e3 if timed else None
-            return Launches(self.kernel, launches, missed, left, mean)
+            runs = graphs.runs(native, self._runs())
+            return Launches(self.kernel, launches, missed, left, mean, runs)
 
         # A copy of Triton's kernel has attributes of its own, and gets another one of these.
 

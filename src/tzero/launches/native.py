@@ -242,6 +242,9 @@ def make(native: ModuleType) -> type[PythonJit]:
             finish(self, kernel, grid, values, stream)
             return kernel
 
+        def explain(self) -> graphs.Launched:
+            return super().explain()._replace(runs=graphs.runs(native, self._runs()))
+
         def _run_plain(self, *args: Any, **kwargs: Any) -> Any:
             return PythonJit.run(self, *args, **kwargs)
 

@@ -28,6 +28,7 @@ from tzero.backends.triton import compiled
 from tzero.cpu.launcher import Launcher
 from tzero.cpu.pool import DONE
 from tzero.fallbacks import Fallbacks
+from tzero.launches import graphs
 
 if TYPE_CHECKING:
     from tzero.launches.ahead import Precompiled
@@ -210,6 +211,10 @@ class PythonJit(JITFunction):
         made = super().create_binder()
         self.compile = compiled
         return made
+
+    def explain(self) -> graphs.Launched:
+        """How launches on CUDA are made: one by one or as CUDA graphs, and why."""
+        return graphs.Launched(self.__name__, (), self.fallbacks.reasons)
 
     def precompile(self, /, *args: Any, **kwargs: Any) -> Precompiled:
         """Compile in the background what a launch with these arguments needs; tensors may be
