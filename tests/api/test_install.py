@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import os
 import subprocess
 import sys
@@ -590,6 +591,27 @@ def test_a_program_that_is_not_there(capfd: pytest.CaptureFixture[str]) -> None:
     )
     assert done.returncode == 2
     assert "there is no program 'nowhere.py'" in done.stderr
+
+
+def test_kernels_that_are_gone_stay_in_the_report(installed: None) -> None:
+    def launch_a_new_one(times: int) -> None:
+        kernel = plain()
+        for _ in range(times):
+            launch(kernel)
+
+    def found() -> list[Any]:
+        gc.collect()
+        return [each for each in tzero.installed().kernels if each.kernel == "_add"]
+
+    before = tzero.installed()
+    launches = sum(each.launches for each in found())
+    natives = sum(each.native for each in found())
+    for times in (40, 60):
+        launch_a_new_one(times)
+    assert sum(each.launches for each in found()) == launches + 100
+    assert sum(each.native for each in found()) >= natives + 90
+    assert tzero.installed().launches == before.launches + 100
+    assert tzero.installed().launches == before.launches + 100  # they are counted once
 
 
 def test_the_report_says_when_nothing_is_installed() -> None:

@@ -179,10 +179,9 @@ def _described(counted: Any) -> KernelLaunches:
     reasons = {why or "a hook, an observer or an error": n for why, n in counted.left.items()}
     if counted.missed:
         reasons = {"the first launch with a binary": counted.missed, **reasons}
-    kernel = counted.kernel
     return KernelLaunches(
-        kernel.__module__,
-        kernel.__name__,
+        counted.module,
+        counted.name,
         counted.launches,
         counted.native,
         counted.microseconds,

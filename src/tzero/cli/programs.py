@@ -7,6 +7,7 @@ must not do the work. torch is imported when a command runs: the others do not n
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import statistics
@@ -156,11 +157,15 @@ def run(
         _check_program(target)
     install()
     own = os.getpid()
-    status = program.status_of(target, arguments or [], is_module=is_module)
-    if not settings.current().quiet and os.getpid() == own:  # no child of the program
-        found = installed()
-        print(json.dumps(asdict(found)) if as_json else found, file=sys.stderr)
-    raise typer.Exit(status)
+
+    def say() -> None:
+        if os.getpid() == own:  # no child of the program
+            found = installed()
+            print(json.dumps(asdict(found)) if as_json else found, file=sys.stderr)
+
+    if not settings.current().quiet:
+        atexit.register(say)  # before the program's own, to be called after them
+    raise typer.Exit(program.status_of(target, arguments or [], is_module=is_module, waits=False))
 
 
 def trace(

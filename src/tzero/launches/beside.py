@@ -19,12 +19,13 @@ from __future__ import annotations
 import functools
 import itertools
 import weakref
+from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
 
-from tzero import settings
+from tzero import locks, settings
 from tzero.adapters import triton_entries, triton_launch
 from tzero.events import Event, emit
 from tzero.fallbacks import Fallbacks
@@ -80,18 +81,29 @@ def nowhere(native: ModuleType) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Launches:
-    """How one of Triton's kernels was launched: natively, or by Triton, with the reason of each."""
+    """How one of Triton's kernels was launched: natively, or by Triton, with the reason of each; or
+    how those kernels of one name were that are gone by now."""
 
     kernel: Any
+    """None for those that are gone."""
+    module: str
+    name: str
     launches: int
     missed: int
     """Launches that compiled, or looked for, another binary: Triton makes these."""
     left: Mapping[str, int]
     """Other launches that Triton made, by reason."""
-    microseconds: float | None
-    """The mean of those launches that were timed: one of 32."""
+    timed: int
+    """How many of them were timed: one of 32."""
+    nanoseconds: int
     runs: tuple[graphs.Run, ...] = ()
-    """One launch of each binary on CUDA, and the CUDA graph that it became."""
+    """One launch of each binary on CUDA, and the CUDA graph that it became; of no kernel that is
+    gone."""
+
+    @property
+    def microseconds(self) -> float | None:
+        """The mean of those launches that were timed."""
+        return self.nanoseconds / self.timed / 1e3 if self.timed else None
 
     @property
     def native(self) -> int:
@@ -101,10 +113,46 @@ class Launches:
 
 def launched() -> list[Launches]:
     """The kernels that were launched since they were first chosen."""
-    return [each.counted() for each in list(_all)]
+    kept = list(_all)  # until the end, so that none is counted twice
+    with _gone_lock:
+        _add_up()
+        return [*(each.counted() for each in kept), *_gone.values()]
 
 
 _all: weakref.WeakSet[Any] = weakref.WeakSet()
+_ended: deque[Launches] = deque()  # of kernels that are gone, and not in `_gone` yet
+_gone: dict[tuple[str, str], Launches] = {}  # by module and name
+_gone_lock = locks.lock()  # protects `_gone`
+
+
+def _keep(ended: Launches) -> None:
+    """Keep the counts of a kernel that is about to go. That happens anywhere, also where this
+    thread holds the lock."""
+    _ended.append(ended)
+    if not locks.owned(_gone_lock) and _gone_lock.acquire(blocking=False):
+        try:
+            _add_up()
+        finally:
+            _gone_lock.release()
+
+
+def _add_up() -> None:
+    """Add the counts of kernels that are gone, name by name; the caller holds the lock."""
+    while _ended:
+        new = _ended.popleft()
+        known = _gone.get((new.module, new.name))
+        _gone[new.module, new.name] = new if known is None else _sum(known, new)
+
+
+def _sum(one: Launches, other: Launches) -> Launches:
+    numbers = {
+        name: getattr(one, name) + getattr(other, name)
+        for name in ("launches", "missed", "timed", "nanoseconds")
+    }
+    left = {
+        why: one.left.get(why, 0) + other.left.get(why, 0) for why in {**one.left, **other.left}
+    }
+    return replace(one, left=left, **numbers)
 
 
 @functools.cache
@@ -230,11 +278,19 @@ def _class(native: ModuleType) -> Any:
 
         def counted(self) -> Launches:
             """How the kernel was launched."""
+            return replace(self._told(), runs=graphs.runs(native, self._runs()))
+
+        def _told(self) -> Launches:
             launches, missed, left, timed, nanoseconds = self._counts()
-            left = {self.why_not: launches} if self.why_not else left
-            mean = nanoseconds / timed / 1e3 if timed else None
-            runs = graphs.runs(native, self._runs())
-            return Launches(self.kernel, launches, missed, left, mean, runs)
+            if self.why_not:
+                left = {self.why_not: launches}
+            names = self.kernel.__module__ or "", self.kernel.__name__
+            return Launches(self.kernel, *names, launches, missed, left, timed, nanoseconds)
+
+        def __del__(self) -> None:
+            ended = self._told()
+            if ended.launches:
+                _keep(replace(ended, kernel=None))
 
         # A copy of Triton's kernel has attributes of its own, and gets another one of these.
 
