@@ -45,11 +45,6 @@ def test_a_command_has_help(tzero_command: Command, path: tuple[str, ...]) -> No
 
 
 @every
-def test_a_command_speaks_json(path: tuple[str, ...]) -> None:
-    assert "--json" in {each for one in EVERY[path].params for each in one.opts}
-
-
-@every
 def test_a_command_and_its_options_are_in_the_docs(path: tuple[str, ...]) -> None:
     text = PAGE.read_text()
     part = text.partition(f"## tzero {' '.join(path)}\n")[2].partition("\n## ")[0]

@@ -7,6 +7,8 @@ not do the work.
 from __future__ import annotations
 
 import subprocess
+import sys
+from contextlib import nullcontext
 from dataclasses import asdict
 from typing import Annotated
 
@@ -24,6 +26,7 @@ from tzero.cli.printing import (
     check_place,
     exit_on_errors,
     fail,
+    output_on_stderr,
     pairs,
     plain,
     print_facts,
@@ -63,7 +66,7 @@ def build(
     from tzero.api import bundles
     from tzero.calls.coverage import Coverage
 
-    with exit_on_errors():
+    with exit_on_errors(), output_on_stderr() if as_json else nullcontext():
         try:
             if coverage is not None:
                 chosen = None if target is None else bundles.target_of(target)
@@ -75,7 +78,24 @@ def build(
         except TzeroError as error:
             fail(error, 3 if isinstance(error, BundleRefused) else 2)
     print_facts(asdict(made), as_json, _built_table)
+    if not made.kernels:
+        print(f"tzero: {_nothing(made.refused, coverage)}", file=sys.stderr)
     raise typer.Exit(0 if made.kernels else 1)
+
+
+def _nothing(refused: dict[str, str], coverage: str | None) -> str:
+    """Why a bundle has no kernel, and what to do."""
+    if refused:
+        return "the bundle has no kernel: none of those that are used can be in one."
+    if coverage is not None:
+        return "the bundle has no kernel: the coverage names none. Save it after the calls."
+    return (
+        "the bundle has no kernel: the program launched no Triton kernel in a Python that has "
+        "tzero. Run it with the Python that tzero is installed for, let it make the calls that are "
+        "to be in the bundle, and pass its environment on to the processes that it starts. Where "
+        "TRITON_BACKENDS_IN_TREE or TRITON_DEFAULT_BACKEND is set, Triton does not ask tzero: "
+        "unset it, or give `-- python -m tzero run app.py`."
+    )
 
 
 @app.command()

@@ -6,11 +6,12 @@ Enters: facts. Leaves: text. It must not know any command. rich leaves colours o
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -31,12 +32,13 @@ __all__ = [
     "day",
     "exit_on_errors",
     "fail",
+    "output_on_stderr",
     "pairs",
     "plain",
     "print_facts",
 ]
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on stdout.")]
 Facts = dict[str, Any]
 
 
@@ -54,6 +56,29 @@ def exit_on_errors() -> Iterator[None]:
         fail(error, 2)
     except (BundleRefused, CacheRefused, OSError) as error:
         fail(error, 3)
+
+
+@contextmanager
+def output_on_stderr() -> Iterator[None]:
+    """Send what programs write to stdout to stderr, until the block ends: what follows is JSON.
+    What they print when this process ends goes there too."""
+    sys.stdout.flush()
+    with redirect_stdout(sys.stderr):
+        kept = os.dup(1)
+        os.dup2(2, 1)
+        try:
+            yield
+        finally:
+            os.dup2(kept, 1)
+            os.close(kept)
+    # Registered after the program's own functions, so that it is called before them.
+    atexit.unregister(_end_stdout)
+    atexit.register(_end_stdout)
+
+
+def _end_stdout() -> None:
+    sys.stdout.flush()
+    os.dup2(2, 1)
 
 
 def fail(error: Exception | str, code: int) -> NoReturn:

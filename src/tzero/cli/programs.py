@@ -11,8 +11,7 @@ import json
 import os
 import statistics
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, redirect_stdout
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -24,7 +23,8 @@ from rich.table import Table
 from rich.text import Text
 
 from tzero import settings
-from tzero.cli.printing import AsJson, check_place, exit_on_errors, fail
+from tzero.cache.bundle import MAGIC
+from tzero.cli.printing import AsJson, check_place, exit_on_errors, fail, output_on_stderr
 
 if TYPE_CHECKING:
     from tzero.api.bench import Measured
@@ -146,7 +146,7 @@ def run(
     target: Program,
     arguments: Arguments = None,
     is_module: IsModule = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Say it as JSON, on stderr.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Run a program whose Triton and Helion kernels tzero launches; then say how, on stderr."""
     from tzero.api.install import install, installed
@@ -156,10 +156,13 @@ def run(
         _check_program(target)
     install()
     own = os.getpid()
-    status = program.status_of(target, arguments or [], is_module=is_module)
-    if not settings.current().quiet and os.getpid() == own:  # no child of the program
-        found = installed()
-        print(json.dumps(asdict(found)) if as_json else found, file=sys.stderr)
+    with output_on_stderr() if as_json else nullcontext():
+        status = program.status_of(target, arguments or [], is_module=is_module)
+    if os.getpid() == own:  # no child of the program
+        if as_json:
+            print(json.dumps(asdict(installed())))
+        elif not settings.current().quiet:
+            print(installed(), file=sys.stderr)
     raise typer.Exit(status)
 
 
@@ -226,30 +229,34 @@ def _watched(target: str, arguments: list[str] | None, is_module: bool, is_quiet
     from tzero.commands.watching import watch
 
     if not is_module:
-        _check_program(target)
+        _check_program(target, takes_records=True)
         if target.endswith(".json"):
             if arguments:
                 fail(f"a record has no arguments; options come before it, not {arguments[0]}", 2)
             return Run.read(target)
-    with _output_on_stderr() if is_quiet else nullcontext():
+    with output_on_stderr() if is_quiet else nullcontext():
         return watch(target, arguments or [], is_module=is_module)
 
 
-@contextmanager
-def _output_on_stderr() -> Iterator[None]:
-    """Send what is written to stdout to stderr, until the block ends."""
-    sys.stdout.flush()
-    with redirect_stdout(sys.stderr):
-        kept = os.dup(1)
-        os.dup2(2, 1)
-        try:
-            yield
-        finally:
-            os.dup2(kept, 1)
-            os.close(kept)
-
-
-def _check_program(script: str) -> None:
+def _check_program(script: str, *, takes_records: bool = False) -> None:
+    """Exit unless there is such a program. Of a file that is something else of tzero's, say what it
+    is: run as Python, it would fail far from the cause."""
     path = Path(script)
-    if not (path.is_file() or (path / "__main__.py").is_file()):
-        fail(f"there is no program {script!r}. Give the path of a Python file.", 2)
+    or_record = ", or that of a record, which tzero report --save run.json app.py writes"
+    give = f"Give the path of a Python file{or_record if takes_records else ''}."
+    if path.is_file():
+        what = _other_kind(path, takes_records)
+        if what:
+            fail(f"{script!r} is {what}, not a program. {give}", 2)
+    elif not (path / "__main__.py").is_file():
+        is_record = takes_records and path.suffix == ".json"
+        fail(f"there is no {'record' if is_record else 'program'} {script!r}. {give}", 2)
+
+
+def _other_kind(path: Path, takes_records: bool) -> str:
+    """What a file is that is surely no Python program; empty if it may be one."""
+    if path.suffix == ".json":
+        return "" if takes_records else "a file of JSON"
+    with path.open("rb") as file:
+        start = file.read(len(MAGIC))
+    return "a bundle, which `tzero bundle inspect` lists" if start == MAGIC else ""

@@ -10,6 +10,7 @@ Triton imports this module during its own import, so import triton before it.
 from __future__ import annotations
 
 import ctypes
+import importlib
 import math
 import platform
 import statistics
@@ -54,6 +55,7 @@ class CPUDriver(DriverBase):
 
     def __init__(self) -> None:
         require("python", "triton")  # not at import: Triton's GPU drivers must work beside it
+        _begin_bundles()
         super().__init__()
         self.utils = _Utils
         self.launcher_cls = Launcher
@@ -61,6 +63,7 @@ class CPUDriver(DriverBase):
     @staticmethod
     def is_active() -> bool:
         """As TZERO_CPU says; when it is unset, whether no GPU driver of Triton's is active."""
+        _begin_bundles()
         forced = settings.current().cpu
         if forced is None:
             return not any(driver.is_active() for driver in triton_compat.gpu_drivers())
@@ -103,6 +106,16 @@ class CPUDriver(DriverBase):
 
     def clear_cache(self, cache: torch.Tensor) -> None:
         cache.zero_()
+
+
+def _begin_bundles() -> None:
+    """With a bundle, or while one is collected, let all of Triton's kernels compile through tzero
+    from the first launch on, also in a program that never imports tzero. Triton asks each backend
+    whether it is active, on a GPU too, before it launches anything."""
+    now = settings.now()
+    if now.bundle is not None or now.collect is not None:
+        # By its name, since this package may not know that one: it needs all of Triton, and torch.
+        importlib.import_module("tzero.backends.triton")
 
 
 class _Utils:
