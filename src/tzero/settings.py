@@ -331,10 +331,12 @@ class _Variable:
             if text:
                 try:
                     return self.kind.parse(text)
-                except Malformed as error:
+                except Malformed:
                     allowed = _listed([f"'' ({self.empty})", *self.kind.texts])
                     shown = self.shown(text)
-                    raise InvalidSetting(name=name, value=shown, allowed=allowed) from error
+                    # It says all that the cause says, and ends `import triton`: the shorter, the
+                    # better.
+                    raise InvalidSetting(name=name, value=shown, allowed=allowed) from None
         return self.default
 
 

@@ -107,6 +107,8 @@ class KernelLaunches:
     """What a launch takes, as the mean of one in 32."""
     reasons: dict[str, int]
     """Why Triton made the others, and how often."""
+    trials: int = 0
+    """Launches by an autotuner that was timing its configs; they are not among the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,20 +133,29 @@ class Installed:
         """How many of them were native."""
         return sum(each.native for each in self.kernels)
 
+    @property
+    def trials(self) -> int:
+        """How many launches autotuners made besides, to time configs."""
+        return sum(each.trials for each in self.kernels)
+
     def __str__(self) -> str:
         if self.packages is None and not self.kernels:
             return "tzero is not installed: call tzero.install()"
-        table = Table("kernel", "launches", "native", "µs", "why not native", box=None)
+        tried = ("trials",) if self.trials else ()
+        table = Table("kernel", "launches", *tried, "native", "µs", "why not native", box=None)
         for each in sorted(self.kernels, key=lambda each: -each.launches):
             reasons = "; ".join(f"{why} ({count})" for why, count in each.reasons.items())
             mean = "" if each.microseconds is None else f"{each.microseconds:.1f}"
             name = Text(f"{each.module}.{each.kernel}", overflow="fold")
-            table.add_row(name, f"{each.launches:,}", f"{each.native:,}", mean, Text(reasons))
+            counts = [each.launches, *([each.trials] if tried else []), each.native]
+            table.add_row(name, *(f"{count:,}" for count in counts), mean, Text(reasons))
         # Rounded down: "100%" says that there is nothing to look for.
         share = f"{100 * self.native // self.launches}%" if self.launches else "none"
         launches = counted(self.launches, "launch", "launches")
         kernels = counted(len(self.kernels), "kernel", "kernels")
         whole = f"{launches} of {kernels}, {share} native"
+        if self.trials:
+            whole += f", and {counted(self.trials, 'trial', 'trials')} by autotuners"
         return f"{whole}\n{drawn(table, 100)}" if self.kernels else whole
 
     __repr__ = first_line
@@ -158,14 +169,14 @@ def installed() -> Installed:
     ::
 
         print(tzero.installed())
-        # 1,204 launches of 3 kernels, 99% native
+        # 1,204 launches of 3 kernels, 99% native, and 4,410 trials by autotuners
         # ...
     """
     if tier() < 2:
         return Installed(_packages, ())
     from tzero.launches import beside
 
-    found = [_described(each) for each in beside.launched() if each.launches]
+    found = [_described(each) for each in beside.launched() if each.launches or each.trials]
     return Installed(_packages, tuple(found))
 
 
@@ -181,6 +192,7 @@ def _described(counted: Any) -> KernelLaunches:
         counted.native,
         counted.microseconds,
         reasons,
+        counted.trials,
     )
 
 

@@ -64,13 +64,11 @@ def build(
     check_place(out, "-o")
     # Imported here: this command alone needs torch.
     from tzero.api import bundles
-    from tzero.calls.coverage import Coverage
 
     with exit_on_errors(), output_on_stderr() if as_json else nullcontext():
         try:
             if coverage is not None:
-                chosen = None if target is None else bundles.target_of(target)
-                made = bundles.build_from_coverage(out, Coverage.read(coverage), chosen)
+                made = bundles.build_bundle(out, coverage, target=target)
             else:
                 made = bundles.build_from_program(out, command or [])
         except subprocess.CalledProcessError as error:

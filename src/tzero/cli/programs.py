@@ -131,11 +131,32 @@ def _whole(found: Measured) -> str:
         each += f"{span(found.with_tzero)})"
     return (
         f"The whole program: {_seconds(one)} without tzero, {_seconds(other)} with it, "
-        f"{found.times:.2f} times as fast.\n"
+        f"{found.times:.2f} times as fast.\n{_trials(found)}"
         f"{each}; the first run of each is not counted. The clock starts at the program's first "
-        "line, after torch, Triton and tzero were imported. µs are those of a call alone, with the "
-        "arguments of the first one; share is calls x µs without tzero, of the whole run."
+        "line, after torch, Triton and tzero were imported. µs are what one call takes by itself, "
+        "with the arguments of the first call. share is the part of the run without tzero that the "
+        "calls of a kernel take: their number times their µs."
     )
+
+
+MUCH = 0.02
+"""The part of a run from which on the trials of autotuners are told."""
+
+
+def _trials(found: Measured) -> str:
+    """How much of the program is trials of autotuners, which tzero does not make shorter."""
+    if not found.tuned_without or not found.tuned_with:
+        return ""
+    one, other = statistics.median(found.tuned_without), statistics.median(found.tuned_with)
+    if one < MUCH * statistics.median(found.without):
+        return ""
+    words = (
+        f"Of that, Triton's autotuners spent {_seconds(one)} and {_seconds(other)} on trials of "
+    )
+    words += "configs, which take a fixed time each"
+    if found.times_besides is not None:
+        words += f"; the rest is {found.times_besides:.2f} times as fast"
+    return f"{words}. triton.autotune(..., cache_results=True) keeps what they find.\n"
 
 
 def _seconds(seconds: float) -> str:

@@ -24,6 +24,7 @@ from triton.backends.driver import DriverBase
 from tzero import settings
 from tzero.cpu import extra, loading, pool, sealing, triton_compat
 from tzero.cpu.launcher import Launcher
+from tzero.errors import InvalidSetting
 from tzero.versions import require
 
 if TYPE_CHECKING:
@@ -253,7 +254,11 @@ def _quantile(ordered: Sequence[float], at: float) -> float:
     return ordered[below] + (ordered[above] - ordered[below]) * (position - below)
 
 
-if settings.current().cpu:
+try:
+    _is_forced = settings.current().cpu
+except InvalidSetting as error:
+    raise error.with_traceback(None) from None  # it ends `import triton`: only its frames are shown
+if _is_forced:
     triton_compat.deactivate_gpu_drivers()
 
 extra.offer()

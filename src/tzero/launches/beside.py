@@ -20,11 +20,11 @@ import functools
 import itertools
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
-from tzero import settings
+from tzero import locks, settings
 from tzero.adapters import triton_entries, triton_launch
 from tzero.events import Event, emit
 from tzero.fallbacks import Fallbacks
@@ -67,6 +67,7 @@ def everywhere(native: ModuleType, chooses: Chooses) -> None:
     _chooses = chooses
     run.choice = next(_numbers)
     triton_entries.replace({"run": run, **_around(native), **_compiled(native)})
+    triton_entries.around_trials(functools.partial(_counted_apart, run))
 
 
 def nowhere(native: ModuleType) -> None:
@@ -75,11 +76,58 @@ def nowhere(native: ModuleType) -> None:
     run = _run(native)
     run.choice, _chooses = 0, None
     triton_entries.replace({"run": run} if _fall_back else {})
+    triton_entries.around_trials(None)
+
+
+def _counted_apart(run: Any, tuner: Any, trial: triton_entries.Trial) -> Any:
+    """Make a trial of an autotuner, and count its launches apart from those of the program."""
+    kernel = tuner
+    while not isinstance(kernel, triton_launch.JITFunction) and hasattr(kernel, "fn"):
+        kernel = kernel.fn
+    if not isinstance(kernel, triton_launch.JITFunction):
+        return trial()
+    counts = run.beside_of(kernel)
+    before = counts.tally()
+    try:
+        return trial()
+    finally:
+        counts.were_trials(counts.tally() - before)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tally:
+    """Counts of launches, which can be added and subtracted."""
+
+    launches: int = 0
+    missed: int = 0
+    left: Mapping[str, int] = field(default_factory=dict)
+    timed: int = 0
+    nanoseconds: int = 0
+
+    def __add__(self, other: _Tally) -> _Tally:
+        return self._with(other, 1)
+
+    def __sub__(self, other: _Tally) -> _Tally:
+        return self._with(other, -1)
+
+    def _with(self, other: _Tally, sign: int) -> _Tally:
+        left = {
+            why: self.left.get(why, 0) + sign * other.left.get(why, 0)
+            for why in (*self.left, *other.left)
+        }
+        return _Tally(
+            self.launches + sign * other.launches,
+            self.missed + sign * other.missed,
+            {why: count for why, count in left.items() if count},
+            self.timed + sign * other.timed,
+            self.nanoseconds + sign * other.nanoseconds,
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Launches:
-    """How one of Triton's kernels was launched: natively, or by Triton, with the reason of each."""
+    """How one of Triton's kernels was launched: natively, or by Triton, with the reason of each.
+    Trials of an autotuner are not among the launches."""
 
     kernel: Any
     launches: int
@@ -89,6 +137,9 @@ class Launches:
     """Other launches that Triton made, by reason."""
     microseconds: float | None
     """The mean of those launches that were timed: one of 32."""
+    trials: int = 0
+    """Launches by an autotuner that was timing its configs, with any that other threads made of the
+    kernel meanwhile."""
 
     @property
     def native(self) -> int:
@@ -102,6 +153,37 @@ def launched() -> list[Launches]:
 
 
 _all: weakref.WeakSet[Any] = weakref.WeakSet()
+_tallying = locks.lock()  # held while trials are added
+
+
+class _Counting:
+    """What is asked of the launches of a kernel that native code counts."""
+
+    kernel: Any
+    why_not: str
+    _counts: Callable[[], Any]
+    _trials = _Tally()
+
+    def tally(self) -> _Tally:
+        """The launches so far, those of trials too."""
+        launches, missed, left, timed, nanoseconds = self._counts()
+        if self.why_not:
+            left = {self.why_not: launches}
+        return _Tally(launches, missed, left, timed, nanoseconds)
+
+    def were_trials(self, those: _Tally) -> None:
+        """Count launches that were made by now as those of an autotuner's trials."""
+        with _tallying:
+            self._trials += those
+
+    def counted(self) -> Launches:
+        """How the kernel was launched."""
+        trials = self._trials  # first: they are launches already
+        found = self.tally() - trials
+        mean = found.nanoseconds / found.timed / 1e3 if found.timed else None
+        return Launches(
+            self.kernel, found.launches, found.missed, found.left, mean, trials.launches
+        )
 
 
 @functools.cache
@@ -185,7 +267,7 @@ def _run(native: ModuleType) -> Any:
 def _class(native: ModuleType) -> Any:
     """The class of what stands beside a kernel."""
 
-    class Beside(native.Launchable):  # type: ignore[name-defined, misc]
+    class Beside(_Counting, native.Launchable):  # type: ignore[name-defined, misc]
         """Launches one of Triton's kernels. Native code calls methods with an underscore."""
 
         def __init__(self, kernel: Any, why_not: str) -> None:
@@ -224,14 +306,6 @@ def _class(native: ModuleType) -> Any:
             """Finish a launch in Python after native code has called the grid function."""
             finish(self.kernel, kernel, grid, values, stream)
             return kernel
-
-        def counted(self) -> Launches:
-            """How the kernel was launched."""
-            launches, missed, left, timed, nanoseconds = self._counts()
-            if self.why_not:
-                left = {self.why_not: launches}
-            mean = nanoseconds / timed / 1e3 if timed else None
-            return Launches(self.kernel, launches, missed, left, mean)
 
         # A copy of Triton's kernel has attributes of its own, and gets another one of these.
 
