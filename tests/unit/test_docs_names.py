@@ -52,8 +52,10 @@ def is_public(name: str) -> bool:
 
 
 def sources() -> Iterator[tuple[str, str]]:
+    """Code of the pages, also that of blocks that are not run because they need a GPU, a cluster or
+    another package, and of the examples."""
     for page in PAGES:
-        for block in re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.S | re.M):
+        for block in re.findall(r"^```py(?:thon)?\n(.*?)^```$", page.read_text(), re.S | re.M):
             yield page.name, block
     for program in PROGRAMS:
         yield program.name, program.read_text()

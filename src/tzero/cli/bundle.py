@@ -14,11 +14,11 @@ from typing import Annotated
 
 import typer
 from rich.table import Table
-from rich.text import Text
 
 from tzero import settings
 from tzero.cache.bundle import Bundle
 from tzero.cache.entry import Damaged
+from tzero.cli.help import Command, Group
 from tzero.cli.printing import (
     AsJson,
     Facts,
@@ -26,6 +26,7 @@ from tzero.cli.printing import (
     check_place,
     exit_on_errors,
     fail,
+    listing,
     output_on_stderr,
     pairs,
     plain,
@@ -35,19 +36,21 @@ from tzero.errors import BundleRefused, TzeroError
 
 __all__ = ["app"]
 
-app = typer.Typer(help="Build and check bundles of compiled kernels.", no_args_is_help=True)
+app = typer.Typer(
+    cls=Group, help="Build and check bundles of compiled kernels.", no_args_is_help=True
+)
 
 BundlePath = Annotated[str, typer.Argument(metavar="PATH", help="A bundle.")]
 
 
 # Everything after -- belongs to the program.
-@app.command()
+@app.command(cls=Command)
 def build(
     out: Annotated[str, typer.Option("-o", "--out", help="The bundle to write.")],
     command: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="COMMAND...", help="A program to run, after --, such as python app.py."
+            metavar="COMMAND", help="A program to run, after --, such as python app.py."
         ),
     ] = None,
     coverage: Annotated[
@@ -96,7 +99,7 @@ def _nothing(refused: dict[str, str], coverage: str | None) -> str:
     )
 
 
-@app.command()
+@app.command(cls=Command)
 def inspect(path: BundlePath, as_json: AsJson = False) -> None:
     """List the entries of a bundle: for which target, hardware and versions each is."""
     with exit_on_errors(), Bundle(path, settings.now().cache_key) as opened:
@@ -109,7 +112,7 @@ def inspect(path: BundlePath, as_json: AsJson = False) -> None:
     print_facts(facts, as_json, _inspect_table)
 
 
-@app.command("verify")
+@app.command("verify", cls=Command)
 def verify_bundle(path: BundlePath, as_json: AsJson = False) -> None:
     """Verify every entry of a bundle, and list the damaged ones."""
     damaged = []
@@ -131,7 +134,7 @@ def _built_table(facts: Facts) -> Table:
 
 
 def _inspect_table(facts: Facts) -> Table:
-    table = Table("kind", "name", "size", "for", title=Text(facts["path"]), title_justify="left")
+    table = listing("kind", "name", "size", "for", title=facts["path"])
     for each in facts["entries"]:
         words = ", ".join(f"{name} {value}" for name, value in each["facts"].items())
         table.add_row(each["kind"], plain(each["name"]), amount(each["bytes"]), plain(words))

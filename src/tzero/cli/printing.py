@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import json
+import math
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -32,6 +33,8 @@ __all__ = [
     "day",
     "exit_on_errors",
     "fail",
+    "listing",
+    "number_of",
     "output_on_stderr",
     "pairs",
     "plain",
@@ -117,6 +120,37 @@ def pairs(rows: list[tuple[str, str]]) -> Table:
     for name, value in rows:
         table.add_row(name, plain(value))
     return table
+
+
+def listing(*names: str, title: str = "") -> Table:
+    """A table with a row for each of several things, below the names of its columns. All commands
+    that list something print it so.
+
+    >>> listing("kernel", "size").row_count
+    0
+    """
+    shown = Text(title) if title else None
+    return Table(*names, box=None, pad_edge=False, title=shown, title_justify="left")
+
+
+def number_of(what: str, kind: type[float] | type[int]) -> Callable[[str], Any]:
+    """What reads a number from 0 on of an option, for typer.
+
+    >>> number_of("days", float)("30")
+    30.0
+    """
+
+    def read(text: str) -> float:
+        try:
+            found = kind(text)
+        except ValueError:
+            found = -1
+        if not 0 <= found < math.inf:
+            like = "a number" if kind is float else "a whole number"
+            raise typer.BadParameter(f"{text!r} is not {like} of {what} from 0 on, such as 30.")
+        return found
+
+    return read
 
 
 def plain(text: str) -> Text:

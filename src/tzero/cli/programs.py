@@ -17,14 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich import box
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from tzero import settings
 from tzero.cache.bundle import MAGIC
-from tzero.cli.printing import AsJson, check_place, exit_on_errors, fail, output_on_stderr
+from tzero.cli.printing import AsJson, check_place, exit_on_errors, fail, listing, output_on_stderr
 
 if TYPE_CHECKING:
     from tzero.api.bench import Measured
@@ -41,7 +39,7 @@ Program = Annotated[
 Arguments = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="ARGUMENTS...", help="Its arguments. Options of tzero come before the program."
+        metavar="ARGUMENTS", help="Its arguments. Options of tzero come before the program."
     ),
 ]
 Watched = Annotated[
@@ -101,7 +99,7 @@ def show_bench(found: Measured) -> None:
     """Print what a program gains, as a table."""
     seconds = statistics.median(found.without)
     title = "µs a call, without and with tzero"
-    table = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False, padding=0)
+    table = listing(title=title)
     table.add_column("kernel", overflow="fold")
     for name in ("calls", "without", "with", "times", "share"):
         table.add_column(name, justify="right", no_wrap=True)
