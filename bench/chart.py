@@ -26,8 +26,8 @@ WIDTH, LEFT, RIGHT, ROW = 760, 250, 60, 30
 
 
 class Bar(NamedTuple):
-    """One contender: what it is, how often the unit fits into it, whether it is tzero's, and whether
-    it stands apart, because another record has it."""
+    """One contender: what it is, how often the unit fits into it, whether it is tzero's, and
+    whether it stands apart, because another record has it."""
 
     words: str
     ratio: float
@@ -78,7 +78,8 @@ _STYLE = """
   .apart { fill: none; stroke: #9aa7b8; stroke-width: 1.5; stroke-dasharray: 5 3 }
   .line { stroke: #888; stroke-dasharray: 3 3 }
   @media (prefers-color-scheme: dark) {
-    text { fill: #ddd } .small { fill: #aaa } .bar { fill: #66707f } .apart { stroke: #8a95a5 } .ours { fill: #8c9eff }
+    text { fill: #ddd } .small { fill: #aaa } .bar { fill: #66707f } .apart { stroke: #8a95a5 }
+    .ours { fill: #8c9eff }
   }
 """
 
@@ -119,7 +120,8 @@ def call() -> str:
     about = [
         f"2 tensors of 4,096 fp32, a new output; {read(GRAPHS).machine['gpu']}",
         str(GRAPHS.relative_to(ROOT)),
-        f"Helion is of {RECORD.name}, in which Triton took {earlier:.1f}: compare these two, no others",
+        f"Helion is of {RECORD.name}, in which Triton took {earlier:.1f}: "
+        "compare these two, no others",
     ]
     bars = _bars(_SHOWN, "the driver's launch, from C")
     return svg("A whole call, in launches by the driver", about, bars)

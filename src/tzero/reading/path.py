@@ -368,12 +368,9 @@ def interrupted_by(name: str) -> str:
     """Why a call is not recorded in whose middle other code ran.
 
     >>> interrupted_by("on_exit")
-    'on_exit ran in the middle of it and is not called by it: a hook, a finalizer, a signal handler'
+    'on_exit ran in the middle of it, and its code does not call that'
     """
-    return f"{name} ran in the middle of it and is not called by it: {_SUCH_AS}"
-
-
-_SUCH_AS = "a hook, a finalizer, a signal handler"
+    return f"{name} ran in the middle of it, and its code does not call that"
 
 
 def _code_in(code: CodeType) -> list[CodeType]:
