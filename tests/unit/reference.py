@@ -169,9 +169,11 @@ def _member(module: ModuleType, name: str) -> str:
 # -- the command line ------------------------------------------------------------------------------
 
 _COMMANDS = """
-`tzero`, or `python -m tzero`. `-h` says what a command takes, `--version` which tzero it is. Every
-command prints JSON with `--json`. Colours are left out where `NO_COLOR` is set, and where stdout is
-no terminal. `tzero --install-completion` teaches your shell to complete commands and options.
+`tzero`, or `python -m tzero`. `-h` says what a command takes, as `tzero help` and its name do;
+`--version` which tzero it is. With `--json` every command prints JSON on stdout and nothing else:
+what a program prints goes to stderr then. Colours are left out where `NO_COLOR` is set, and where
+stdout is no terminal. `tzero --install-completion` teaches your shell to complete commands and
+options.
 """
 _EXIT = """
 | code | meaning |
