@@ -282,6 +282,7 @@ docs: $(VENV)/.ready-dev
 	$(BIN)/python -m bench.chart
 	$(BIN)/python -m bench.parts
 	$(BIN)/python -m bench.watched
+	$(BIN)/python -m bench.searched
 
 # A broken link, a page that is not in the navigation or a name that does not exist is an error. Then a
 # browser looks at each page as on a phone, in light and dark, and leaves pictures in build/pictures.

@@ -13,7 +13,6 @@ import triton
 import triton.language as tl
 
 import tzero
-from tzero.api.bundles import build_from_coverage
 
 DEVICE = triton.runtime.driver.active.get_active_torch_device()
 HIDDEN, MOST_TOKENS = 128, 64
@@ -63,7 +62,7 @@ def main():
     print(f"5 requests answered while sealed; {compiled} compiles before")
     if bundle is None:
         folder = Path(tempfile.mkdtemp())
-        made = build_from_coverage(str(folder / "kernels.tzb"), tzero.coverage())
+        made = tzero.build_bundle(folder / "kernels.tzb")
         print(f"the next one needs no compiler: --bundle {made.path}")
 
 

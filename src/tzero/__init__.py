@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from tzero import measure as measure
     from tzero import settings as settings
     from tzero import tune as tune
+    from tzero.api.bundles import build_bundle
     from tzero.api.decorators import kernel
     from tzero.api.install import install, installed, uninstall
     from tzero.api.jit import JitKernel, jit
@@ -71,7 +72,7 @@ if TYPE_CHECKING:
     from tzero.integrations import helion as helion
     from tzero.integrations import ray as ray
     from tzero.launches.ahead import Precompiled, Spec, precompile
-    from tzero.launches.bundles import load_bundle
+    from tzero.launches.bundles import load_bundle, unload_bundle
     from tzero.launches.ranges import Range
     from tzero.plans import outputs
     from tzero.reading.probes import constant
@@ -96,6 +97,7 @@ __all__ = [
     "Spec",
     "Warmed",
     "__version__",
+    "build_bundle",
     "constant",
     "fleet",
     "coverage",
@@ -112,6 +114,7 @@ __all__ = [
     "ship",
     "specialize",
     "uninstall",
+    "unload_bundle",
     "unseal",
     "wait_for_tuning",
     "warmup",
@@ -127,6 +130,7 @@ _HOMES = {
     "Space": "tzero.tune.space",
     "Spec": "tzero.launches.ahead",
     "Warmed": "tzero.calls.warming",
+    "build_bundle": "tzero.api.bundles",
     "constant": "tzero.reading.probes",
     "fleet": "tzero.cache.place",
     "coverage": "tzero.calls.coverage",
@@ -143,6 +147,7 @@ _HOMES = {
     "ship": "tzero.tune.shipping",
     "specialize": "tzero.calls.specialize",
     "uninstall": "tzero.api.install",
+    "unload_bundle": "tzero.launches.bundles",
     "unseal": "tzero.api.seal",
     "wait_for_tuning": "tzero.tune.background",
     "warmup": "tzero.calls.warming",

@@ -215,6 +215,15 @@ CURES = (
         passes=True,
     ),
     Cure(
+        "other code in the middle of a call",
+        (r"ran in the middle of it",),
+        "a hook, a finalizer, a signal handler or the Python code of an operator ran during the "
+        "call, and a replay would leave it out",
+        "nothing if it ran by chance: a later call is recorded; else call it outside of the "
+        "function",
+        passes=True,
+    ),
+    Cure(
         "recording failed",
         (r"recording it failed",),
         "an error of tzero; the call itself was right",

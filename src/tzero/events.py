@@ -95,6 +95,7 @@ def _escaped(match: re.Match[str]) -> str:
 
 
 Observer = Callable[[Event], None]
+"""A function that is called with each event."""
 
 _logger = logging.getLogger("tzero")
 _enabled: Mapping[int, bool] = getattr(_logger, "_cache", {})

@@ -11,6 +11,7 @@ made in Python: these two cost time.
 from __future__ import annotations
 
 import logging
+import re
 from typing import get_args
 
 from tzero import locks, settings
@@ -36,7 +37,11 @@ class _Handler(logging.StreamHandler):  # type: ignore[type-arg]
         return event is not None and event.kind in self.kinds
 
     def format(self, record: logging.LogRecord) -> str:
-        return f"tzero: {_event(record)}"
+        return _DIGEST.sub(lambda found: f"{found[0][:12]}…", f"tzero: {_event(record)}")
+
+
+_DIGEST = re.compile(r"\b[0-9a-f]{64}\b")
+"""Those of requests: 12 digits are enough to tell them apart, as `tzero cache ls` does."""
 
 
 def _event(record: logging.LogRecord) -> Event | None:

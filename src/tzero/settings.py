@@ -167,9 +167,10 @@ class Settings:
     graphs: int = _setting(
         "TZERO_GRAPHS",
         default=1,
-        kind=one_of(("0", 0, "never"), ("1", 1, "unless launches are watched"), ("2", 2, "always")),
+        kind=one_of(("0", 0, "never"), ("1", 1, "unless a tool watches"), ("2", 2, "always")),
     )
-    """Whether hot launches on CUDA become CUDA graphs: 0 never, 1 unless watched, 2 always."""
+    """Whether hot launches on CUDA become CUDA graphs. With 1 they do, unless a debugger or another
+    tool is to see each launch by itself; with 2 they do then too; with 0 they never do."""
 
     graphs_after: int = _setting("TZERO_GRAPHS_AFTER", default=32, kind=number(1))
     """After how many replays of a plan, or launches of a kernel, they are hot."""
@@ -331,10 +332,12 @@ class _Variable:
             if text:
                 try:
                     return self.kind.parse(text)
-                except Malformed as error:
+                except Malformed:
                     allowed = _listed([f"'' ({self.empty})", *self.kind.texts])
                     shown = self.shown(text)
-                    raise InvalidSetting(name=name, value=shown, allowed=allowed) from error
+                    # It says all that the cause says, and ends `import triton`: the shorter, the
+                    # better.
+                    raise InvalidSetting(name=name, value=shown, allowed=allowed) from None
         return self.default
 
 

@@ -131,7 +131,7 @@ def innermost(kernel: Any) -> Any:
 
 
 def counted(kernel: Any) -> Any:
-    found = [each for each in tzero.launches.beside.launched() if each.kernel is innermost(kernel)]
+    found = [each for each in tzero.launches.counted.launched() if each.kernel is innermost(kernel)]
     return found[0] if found else None
 
 

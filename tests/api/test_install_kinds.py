@@ -41,7 +41,7 @@ def installed() -> Iterator[None]:
 
 
 def counted(kernel: Any) -> Any:
-    from tzero.launches.beside import launched
+    from tzero.launches.counted import launched
 
     found = [each for each in launched() if each.kernel is kernel]
     return found[0] if found else None

@@ -122,6 +122,6 @@ def test_what_launches_nothing_is_not_counted() -> None:
 
 
 def _counted(kernel: Any) -> list[Any]:
-    from tzero.launches import beside  # here, because it needs the native extension
+    from tzero.launches import counted
 
-    return [each for each in beside.launched() if each.kernel is kernel]
+    return [each for each in counted.launched() if each.kernel is kernel]

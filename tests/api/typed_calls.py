@@ -64,7 +64,10 @@ def right() -> None:
     double[(1,)](1, 2, BLOCK=64, num_warps=4)
     double[lambda given: (given["n"], 2)](1, 2, BLOCK=64)
     double.precompile(1, 2, BLOCK=64, grid=(1,)).wait()
+    reveal_type(double.fn.__name__)  # str
     halve.warmup(1, 2, grid=(1,))
+    reveal_type(tzero.build_bundle("app.tzb", target="cuda:90").kernels)  # int
+    tzero.unload_bundle(tzero.load_bundle("app.tzb"))
     reveal_type(tzero.helion.wrap(helion_add)(1.0, 2.0))  # str
     reveal_type(tzero.helion.installed())  # bool
     reveal_type(tzero.compile.service().stats().seconds)  # float

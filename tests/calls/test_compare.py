@@ -237,6 +237,18 @@ def test_rows_that_were_not_timed_and_one_run_are_in_the_table(
     assert max(map(len, shown.splitlines())) <= 80
 
 
+def test_the_trials_of_autotuners_are_told_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [Row("add", 10, 20.0, 2.0, "native")]
+    found = Measured(rows, [2.0] * 3, [1.5] * 3, [1.0] * 3, [1.0] * 3)
+    assert found.times_besides == 2.0
+    programs.show_bench(found)
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "autotuners spent 1.00 s and 1.00 s on trials of configs" in shown
+    assert "the rest is 2.00 times as fast" in shown
+    programs.show_bench(Measured(rows, [2.0], [1.5], [0.0], [0.0]))
+    assert "autotuners" not in capsys.readouterr().out
+
+
 # -- programs that know nothing of tzero -----------------------------------------------------------
 
 PLAIN = """
@@ -269,6 +281,31 @@ def main():
 if __name__ == "__main__":
     main()
 """
+
+
+TUNED = """
+import torch, triton, triton.language as tl
+
+def timed(call, quantiles):
+    call()
+    return [1.0, 1.0, 1.0]
+
+@triton.autotune([triton.Config({"BLOCK": each}) for each in (32, 64)], key=[], do_bench=timed)
+@triton.jit
+def double_kernel(x, out, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + at, 2 * tl.load(x + at, mask=at < n), mask=at < n)
+
+for _ in range(3):
+    double_kernel[(4,)](torch.ones(100), torch.empty(100), 100)
+"""
+
+
+def test_the_seconds_of_trials_are_measured_without_and_with_tzero(tmp_path: Path) -> None:
+    facts = json.loads(run(tmp_path, TUNED, "--json").stdout)
+    for how in ("without", "with"):
+        (whole,), (trials,) = facts["program"][how], facts["autotuners"][how]
+        assert 0 < trials < whole
 
 
 def plain(end: str) -> str:

@@ -112,3 +112,46 @@ def test_what_a_function_raises_is_shown_from_its_own_line_on(
     text = tzero_command("explain", f"{program}:refuse", "--call", "3", code=1).stderr
     assert text.startswith("Traceback") and text.endswith("ValueError: 3\n")
     assert text.count("File ") == 1 and "in refuse" in text
+
+
+NEEDS = """
+from pathlib import Path
+Path("was_run").touch()
+
+def double(x, by=2, *, size):
+    return x
+
+def free(by=2):
+    return by
+
+def replaced(x):
+    return x
+
+replaced = free
+"""
+
+
+@pytest.mark.parametrize("place", ["needs.py:double", "needs:double"])
+def test_a_function_that_needs_arguments_is_refused_before_anything_runs(
+    tzero_command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "needs.py").write_text(NEEDS)
+    done = tzero_command("explain", place, code=2)
+    assert f"{place} needs arguments: it takes x, size. Give those of a call" in done.stderr
+    assert not (tmp_path / "was_run").exists()
+
+
+@pytest.mark.parametrize("name", ["free", "replaced"])
+def test_a_function_that_needs_none_is_not_refused(
+    tzero_command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "needs.py").write_text(NEEDS)
+    tzero_command("explain", f"needs.py:{name}")
+    assert (tmp_path / "was_run").exists()
+
+
+def test_the_help_says_that_the_file_runs_and_what_a_call_sees(tzero_command: Command) -> None:
+    words = " ".join(tzero_command("explain", "-h").stdout.replace("│", " ").split())
+    assert "called three times" in words and "The file is run" in words and "device" in words

@@ -144,6 +144,19 @@ def test_searches_are_noted_with_their_candidates(run: Run) -> None:
     assert triton.chosen in {each.config for each in triton.candidates if each.seconds == least}
 
 
+def test_times_of_candidates_are_noted_with_their_intervals(run: Run) -> None:
+    for search in run.searches:
+        for each in search.candidates:
+            assert each.seconds is not None and each.low is not None and each.high is not None
+            assert each.low <= each.seconds <= each.high
+
+
+def test_trials_of_an_autotuner_are_no_calls(run: Run) -> None:
+    (tuned,) = (each for each in run.kernels if each.trials)
+    assert tuned.name == "tuned_kernel" and tuned.calls < 100
+    assert f"and {tuned.trials:,} trials of its autotuner" in page(run)
+
+
 def test_plans_are_noted_with_their_guards(run: Run) -> None:
     (plan,) = (each for each in run.plans if each.kernel == "double")
     assert "x: float32[100] strides [1] on cpu" in plan.guards
@@ -219,6 +232,32 @@ def test_many_compiles_are_told_in_one_line() -> None:
     assert first is not None
     assert first[1].count("for compiles of 40 kernels") == first[1].count("tzero.warmup") == 1
     assert "<code>k39</code> 40.00 s, <code>k38</code> 39.00 s, <code>k37</code>" in first[1]
+
+
+def searched(chosen: str, *candidates: Candidate) -> str:
+    """What the page says of one search, as text."""
+    search = Search("k", 1.0, chosen, "why", candidates=candidates)
+    made = page(Run(("a.py",), 0, 2.0, "now", {}, "here", searches=(search,)))
+    return re.sub(r"<[^>]*>", " ", made.partition("<h2>Searches</h2>")[2])
+
+
+def test_a_first_config_that_is_kept_is_told_with_the_spread() -> None:
+    first = Candidate("A", 5e-6, "", 4e-6, 6e-6)
+    text = searched("A", first, Candidate("B", 4.5e-6, "", 4.2e-6, 4.8e-6))
+    assert "4.2 to 4.8" in text and "4.0 to 6.0" in text
+    assert "It is kept unless another is faster by more than the spread" in text
+
+
+def test_the_config_with_the_least_time_needs_no_words() -> None:
+    text = searched("A", Candidate("A", 4e-6), Candidate("B", 5e-6), Candidate("C", None, "odd"))
+    assert "is kept unless" not in text and "odd" in text
+    assert "not timed in this search" in searched("D", Candidate("A", 4e-6))
+
+
+def test_a_bar_has_the_interval_of_its_time() -> None:
+    search = Search("k", 1.0, "A", "", candidates=(Candidate("A", 2e-6, "", 1e-6, 4e-6),))
+    made = page(Run(("a.py",), 0, 2.0, "now", {}, "here", searches=(search,)))
+    assert '<i style="width:50.0%"></i><b style="left:25.0%;width:75.0%"></b>' in made
 
 
 def test_a_run_without_kernels_has_a_page() -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests import warm
+from tzero.cache.bundle import MAGIC
 
 PROGRAM = """
 import sys
@@ -58,7 +59,7 @@ def test_a_program_runs_with_native_launches_and_says_so(folder: Path) -> None:
 def test_it_says_so_in_json(folder: Path) -> None:
     done = tzero(folder, "run", "--json", "program.py", "0")
     assert done.returncode == 0
-    (kernel,) = json.loads(done.stderr.splitlines()[-1])["kernels"]
+    (kernel,) = json.loads(done.stdout)["kernels"]
     assert (kernel["kernel"], kernel["launches"]) == ("double_kernel", 10)
     assert kernel["native"] >= 8  # the first launches look for their binary
 
@@ -126,7 +127,7 @@ def test_what_it_uses_is_bundled_and_used_from_the_bundle(folder: Path) -> None:
     command = ("-o", "app.tzb", "--json", "--", sys.executable, "program.py", "0")
     built = tzero(folder, "bundle", "build", *command)
     assert built.returncode == 0, built.stderr
-    assert json.loads(built.stdout.splitlines()[-1])["kernels"] == 1
+    assert json.loads(built.stdout)["kernels"] == 1
     listed = json.loads(tzero(folder, "bundle", "inspect", "--json", "app.tzb").stdout)
     assert "double_kernel" in {each["name"] for each in listed["entries"]}
     assert (
@@ -136,3 +137,30 @@ def test_what_it_uses_is_bundled_and_used_from_the_bundle(folder: Path) -> None:
     used = tzero(folder, "run", "program.py", "0", TZERO_BUNDLE="app.tzb")
     assert used.returncode == 0, used.stderr
     assert json.loads(tzero(folder, "cache", "stats", "--json").stdout)["entries"] == 0
+
+
+@pytest.mark.parametrize(
+    ("command", "target", "words"),
+    [
+        ("report", "app.tzb", "'app.tzb' is a bundle, which `tzero bundle inspect` lists, not a"),
+        ("run", "app.tzb", "is a bundle"),
+        ("run", "run.json", "is a file of JSON, not a program. Give the path of a Python file."),
+        (
+            "report",
+            "none.json",
+            "there is no record 'none.json'. Give the path of a Python file, or",
+        ),
+        ("trace", "none.json", "there is no record 'none.json'"),
+        ("run", "none.py", "there is no program 'none.py'. Give the path of a Python file."),
+    ],
+)
+def test_a_file_that_is_no_program_is_refused_with_what_it_is(
+    folder: Path, command: str, target: str, words: str
+) -> None:
+    (folder / "app.tzb").write_bytes(MAGIC + bytes(100))
+    (folder / "run.json").write_text("{}")
+    (folder / "tzero-report.html").write_text("the page of before")
+    done = tzero(folder, command, target)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert (folder / "tzero-report.html").read_text() == "the page of before"

@@ -28,7 +28,7 @@ from triton.runtime.autotuner import Autotuner
 import tzero
 from tests.hostile.search import Wrong
 from tests.launches.looking import restored
-from tzero.launches import beside
+from tzero.launches import counted
 
 __all__ = ["Counts", "run_seed"]
 
@@ -509,4 +509,4 @@ def run_seed(seed: int, counts: Counts) -> None:
     counts.failed += mine.failed
     counts.changes += mine.changes
     made = set(map(id, mine.made))
-    counts.native += sum(each.native for each in beside.launched() if id(each.kernel) in made)
+    counts.native += sum(each.native for each in counted.launched() if id(each.kernel) in made)

@@ -45,9 +45,9 @@ def is_installed(kernel: Any) -> bool:
 
 def launched(kernel: Any) -> Any:
     """How `tzero.install` has launched a kernel so far."""
-    from tzero.launches import beside  # here, because it needs the native extension
+    from tzero.launches import counted
 
-    return next(each for each in beside.launched() if each.kernel is kernel)
+    return next(each for each in counted.launched() if each.kernel is kernel)
 
 
 def _natively(kernel: Any, call: Callable[[], Any]) -> Any:

@@ -128,7 +128,7 @@ def test_a_recording_that_is_prevented_each_time_is_given_up(tier: int, seen: An
     for _ in range(60):
         assert kernel(x).tolist() == [0.0, 2.0, 4.0, 6.0]
     assert 1 < asking.recorded < 30
-    assert "interrupts it" in kernel.explain(x).refusal
+    assert "ran in the middle of it" in kernel.explain(x).refusal
 
 
 def test_it_is_given_up_for_all_shapes_after_some_time(tier: int, seen: Any) -> None:
@@ -144,7 +144,7 @@ def test_it_is_given_up_for_all_shapes_after_some_time(tier: int, seen: Any) -> 
         for _ in range(16):
             assert torch.equal(kernel(x), x * 2)
     assert asking.recorded < 100
-    assert "interrupts it" in kernel.explain(x).refusal
+    assert "ran in the middle of it" in kernel.explain(x).refusal
 
 
 def test_a_situation_without_a_key_is_not_recorded_forever(

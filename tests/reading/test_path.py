@@ -535,3 +535,34 @@ def test_an_error_of_the_follower_is_a_refusal(
     for _ in range(3):
         assert torch.equal(kernel(x), HOSTS["property"](x))
     assert "it cannot be followed: IndexError: no such place" in str(kernel.explain(x))
+
+
+# -- what tzero itself runs in a call --------------------------------------------------------------
+
+
+def frame_of(*modules: str) -> FrameType:
+    """A frame of the last module, called by the one before it, and so on."""
+    found: list[FrameType] = []
+    call: Any = lambda: found.append(sys._getframe(1))  # noqa: E731
+    for name in reversed(modules):
+        names = {"__name__": name, "inner": call}
+        exec("def call():\n    inner()", names)
+        call = names["call"]
+    call()
+    return found[0]
+
+
+@pytest.mark.parametrize(
+    ("modules", "serves"),
+    [
+        (("tzero.compile.pool", "loky.backend.context"), True),
+        (("tzero.compile.pool", "loky", "threading", "loky.backend.context"), True),
+        (("app", "loky.backend.context"), False),
+        (("tzero.compile.pool", "app"), False),
+        (("tzero.compile.pool", "app", "loky"), False),
+    ],
+)
+def test_tools_that_tzero_calls_do_not_interrupt_a_call(
+    modules: tuple[str, ...], serves: bool
+) -> None:
+    assert path._serves_tzero(frame_of(*modules)) == serves

@@ -591,6 +591,15 @@ def test_candidates_are_drawn_at_the_times_that_decided(tmp_path: Path) -> None:
     assert len(first) == 2 and all("V" in each for each in first)
 
 
+def test_intervals_are_drawn_where_they_are_known(tmp_path: Path) -> None:
+    one, other = Config(B=1), Config(B=2)
+    decided = {one: Outcome(2e-5, 1e-5, 3e-5), other: Outcome(4e-5)}
+    steps = tuple(Step(0.1, config, each) for config, each in decided.items())
+    Search(decided, steps, 0.5, "searched").plot(tmp_path / "search.svg")
+    text = (tmp_path / "search.svg").read_text()
+    assert text.count('class="spread"') == 1 and "prefers-color-scheme: dark" in text
+
+
 def test_an_empty_search_is_drawn_too(tmp_path: Path) -> None:
     Search({}, (), 0.0, "searched").plot(tmp_path / "search.svg")
     ElementTree.fromstring((tmp_path / "search.svg").read_text(encoding="utf-8"))

@@ -15,13 +15,15 @@ import doctest
 import inspect
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import typer
 
 import tzero
 from bench.pages import with_tables
-from tzero import cli, errors, settings
+from tests.unit.public import PUBLIC
+from tzero import cli, errors, moved, settings
 from tzero.cures import CURES
 
 __all__ = ["FALLBACKS", "PAGES", "ROOT", "fallbacks_page", "main"]
@@ -40,7 +42,6 @@ Every error that tzero raises on purpose derives from `tzero.TzeroError`, and is
 Most derive from the built-in exception that fits, too. The message says what happened, where, and
 what to do; the facts are attributes.
 """
-_PART = "    options: {show_root_heading: false, heading_level: 4}"
 
 
 # -- settings --------------------------------------------------------------------------------------
@@ -108,26 +109,16 @@ def _example(kind: type) -> str:
 
 # -- public names ----------------------------------------------------------------------------------
 
-_MODULES = (
-    "settings",
-    "events",
-    "measure",
-    "compile",
-    "cache",
-    "tune",
-    "pool",
-    "helion",
-    "ray",
-    "backends",
-)
 _GROUPS = {
     "Kernels": ("kernel", "jit", "multi_kernel", "Kernel", "BoundKernel", "JitKernel"),
     "Whole programs": ("install", "uninstall", "installed"),
     "What counts in a key": ("ConstExpr", "specialize", "constant"),
-    "Configs and tuning": ("Config", "Space", "ship", "pretuned"),
+    "Configs and tuning": (
+        *("Config", "Space", "ship", "pretuned", "pause_tuning", "wait_for_tuning"),
+    ),
     "Before traffic": (
         *("Spec", "Range", "precompile", "Precompiled", "warmup", "Warmed"),
-        *("seal", "unseal", "coverage", "load_bundle"),
+        *("seal", "unseal", "coverage", "build_bundle", "load_bundle", "unload_bundle"),
     ),
     "Many processes": ("fleet",),
 }
@@ -138,24 +129,51 @@ def api_page() -> Iterator[str]:
     yield _WRITTEN
     yield "Every public name. The errors have [a page of their own](errors.md)."
     listed = [name for names in _GROUPS.values() for name in names]
-    public = [each for each in tzero.__all__ if each not in errors.__all__ and each[0] != "_"]
-    rest = tuple(sorted(set(public) - set(listed)))
-    assert set(listed) <= set(public), set(listed) - set(public)
-    for title, names in {**_GROUPS, **({"More": rest} if rest else {})}.items():
+    public = {each for each in PUBLIC[tzero] if each not in errors.__all__ and each[0] != "_"}
+    assert set(listed) == public, f"in no group: {public - set(listed)}"
+    for title, names in _GROUPS.items():
         yield f"## {title}"
         yield from (f"::: tzero.{name}" for name in names)
     yield "## Modules"
-    for name in _MODULES:
-        yield f"### tzero.{name}"
-        yield f"::: {getattr(tzero, name).__name__}\n{_PART}"
+    for module, names in PUBLIC.items():
+        if module not in (tzero, errors):
+            yield f"### {public_name(module)}"
+            yield _first_sentence(module)
+            yield from (_member(module, name) for name in names)
+
+
+def public_name(module: ModuleType) -> str:
+    """The name by which users import a module."""
+    short = {f"tzero.{place}": f"tzero.{name}" for name, place in moved.PUBLIC.items()}
+    return short.get(module.__name__, module.__name__)
+
+
+def _first_sentence(module: ModuleType) -> str:
+    text = (module.__doc__ or "").split("\n\n")[0]
+    return " ".join(text.split()).replace("``", "`").removesuffix(" ::")
+
+
+def _member(module: ModuleType, name: str) -> str:
+    """What mkdocstrings makes the entry of a name from: its own place, and the name for users. An
+    error is on a page of its own."""
+    if name in errors.__all__:
+        return f"`{public_name(module)}.{name}`: [{name}](errors.md#{name.lower()})."
+    place = module.__name__
+    if place == "tzero.compile" and name in ("Queue", "queue"):
+        place = "tzero.compile.redis_queue"  # brought in when it is asked for
+    named = f"{public_name(module)}.{name}"
+    options = f"{{heading: '{named}', toc_label: '{named}', heading_level: 4}}"
+    return f"::: {place}.{name}\n    options: {options}"
 
 
 # -- the command line ------------------------------------------------------------------------------
 
 _COMMANDS = """
-`tzero`, or `python -m tzero`. `-h` says what a command takes, `--version` which tzero it is. Every
-command prints JSON with `--json`. Colours are left out where `NO_COLOR` is set, and where stdout is
-no terminal. `tzero --install-completion` teaches your shell to complete commands and options.
+`tzero`, or `python -m tzero`. `-h` says what a command takes, as `tzero help` and its name do;
+`--version` which tzero it is. With `--json` every command prints JSON on stdout and nothing else:
+what a program prints goes to stderr then. Colours are left out where `NO_COLOR` is set, and where
+stdout is no terminal. `tzero --install-completion` teaches your shell to complete commands and
+options.
 """
 _EXIT = """
 | code | meaning |

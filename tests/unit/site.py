@@ -1,9 +1,9 @@
 """Looks at the built site in a browser without a screen: no page may be wider than a phone, and
-each is dark where the reader's system is.
+each is dark where the reader's system is. The page of the API must show every public name.
 
 Enters: build/site, as `make site` builds it. Leaves: a list of what is wrong, and pictures of some
 pages in build/pictures. It must not know what the pages say. Without a browser it says so, and does
-nothing.
+not look.
 
     python -m tests.unit.site
 """
@@ -91,10 +91,27 @@ def problems(dark: bool) -> list[str]:
     return wrong
 
 
+def missing() -> list[str]:
+    """Public names that the built page does not show: mkdocstrings leaves out what it finds no
+    description of."""
+    shown = set(re.findall(r'<h[2-6] id="([^"]+)"', (SITE / "api.html").read_text()))
+    entries = re.findall(r"^::: (\S+)$", (ROOT / "docs" / "api.md").read_text(), re.M)
+    return [f"api.html does not show {each}" for each in entries if each not in shown]
+
+
 def main() -> int:
+    wrong = missing()
     if find() is None:
         print("SKIPPED: no browser looks at the site (on Debian: apt-get install chromium)")
-        return 0
+    else:
+        wrong += _looked_at()
+    for each in wrong:
+        print(each)
+    return 1 if wrong else 0
+
+
+def _looked_at() -> list[str]:
+    """What a browser finds wrong; it leaves pictures."""
     wrong = [*problems(dark=False), *problems(dark=True)]
     PICTURES.mkdir(parents=True, exist_ok=True)
     with _served(SITE) as address:
@@ -102,9 +119,7 @@ def main() -> int:
             for dark in (False, True):
                 out = PICTURES / f"{name}-{'dark' if dark else 'light'}.png"
                 picture(f"{address}/{name}.html", out, WIDE, 1600, dark=dark)
-    for each in wrong:
-        print(each)
-    return 1 if wrong else 0
+    return wrong
 
 
 if __name__ == "__main__":

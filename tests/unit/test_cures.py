@@ -10,6 +10,7 @@ import pytest
 
 import tzero
 from tzero.cures import CURES, cure
+from tzero.reading.path import interrupted_by
 
 SOURCE = Path(tzero.__file__).parent
 
@@ -67,6 +68,7 @@ def test_every_reason_has_a_row(reason: str) -> None:
         ("not replayed: argument 'w' is a tensor subclass", "an argument without a key"),
         ("Triton launches: argument 'w' has the type nvTmaDesc", "what native code does not read"),
         ("Triton launches: a launch hook is attached", "hooks and observers"),
+        (f"not replayed: {interrupted_by('on_exit')}", "other code in the middle of a call"),
         ("it reads the value of a tensor (Tensor.item), at a.py:3", "a value of a tensor"),
         ("it prints", None),
     ],

@@ -31,6 +31,7 @@ PAGES = [
     "docs/serving.md",
     "docs/caching.md",
     "docs/concurrency.md",
+    "docs/scale.md",
     "docs/tuning.md",
     pytest.param(
         "docs/helion.md",
@@ -61,6 +62,13 @@ def test_the_code_of_a_page_runs(
         exec(compile(source, name, "exec"), {"__name__": "page", "__file__": name})
     finally:
         linecache.cache.pop(name, None)
+
+
+def test_every_page_with_code_is_run() -> None:
+    pages = [str(each.values[0]) if hasattr(each, "values") else str(each) for each in PAGES]
+    found = [*(ROOT / "docs").glob("*.md"), ROOT / "README.md"]
+    coded = {str(each.relative_to(ROOT)) for each in found if "```python\n" in each.read_text()}
+    assert coded == set(pages)
 
 
 def _lines(text: str) -> list[tuple[int, str]]:

@@ -75,3 +75,11 @@ def test_an_unknown_kind_is_an_error_that_names_them_all() -> None:
 def test_kinds_may_be_in_the_plural() -> None:
     read = settings.read({"TZERO_LOGS": "fallbacks, compile,tune,misses,hits"})
     assert read.logs == ("fallback", "compile", "tune", "miss", "hit")
+
+
+def test_a_digest_is_shortened(capsys: pytest.CaptureFixture[str]) -> None:
+    with settings.override(logs=("compile",)):
+        logs.begin()
+    digest = "0123456789abcdef" * 4
+    emit(Event("compile", "add", f"{digest} was compiled in 0.3 s"))
+    assert capsys.readouterr().err == "tzero: add: compile: 0123456789ab… was compiled in 0.3 s\n"

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from bench import chart, parts, watched
+from bench import chart, parts, searched, watched
 
 DOCS = Path(__file__).parents[2] / "docs"
 MADE = {
     "call.svg": chart.call,
     "decode.svg": chart.decode,
     "parts.svg": parts.picture,
+    "search.svg": searched.picture,
     "timeline.svg": watched.picture,
 }
 WIDEST = {"small": 6.4}
@@ -33,11 +34,16 @@ def test_each_part_of_a_call_takes_some_time() -> None:
 
 @pytest.mark.parametrize("path", sorted(DOCS.glob("*.svg")), ids=lambda path: path.name)
 def test_a_picture_reads_in_light_and_in_dark(path: Path) -> None:
-    """It has a ground of its own, or other colours in the dark."""
-    text = path.read_text()
-    assert (
-        "prefers-color-scheme: dark" in text or '<rect width="760" height="380" fill="#fff"' in text
-    )
+    assert "prefers-color-scheme: dark" in path.read_text()
+
+
+def test_every_picture_is_made_from_a_record() -> None:
+    assert {path.name for path in DOCS.glob("*.svg")} == set(MADE)
+
+
+def test_the_chosen_config_of_the_search_is_the_lowest() -> None:
+    _, _, chosen, decided = searched.read()
+    assert decided[chosen].median == min(each.median for each in decided.values())
 
 
 @pytest.mark.parametrize("path", sorted(DOCS.glob("*.svg")), ids=lambda path: path.name)

@@ -206,6 +206,14 @@ def test_a_wrong_environment_raises_at_first_use_not_at_import() -> None:
     assert "InvalidSetting: TZERO_CPU is 'perhaps'" in done.stderr
 
 
+def test_a_wrong_environment_ends_an_import_of_triton_with_one_short_traceback() -> None:
+    done = in_a_fresh_process("import triton", TZERO_CPU="perhaps")
+    assert done.returncode == 1
+    assert done.stderr.count("Traceback") == 1 and "Malformed" not in done.stderr
+    assert "settings.py" not in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("tzero.errors.InvalidSetting: TZERO_CPU is")
+
+
 def test_now_sees_a_change_that_current_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     kept = settings.current().quiesce
     monkeypatch.setenv("TZERO_QUIESCE", str(kept + 5))

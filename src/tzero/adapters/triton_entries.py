@@ -3,15 +3,17 @@
     kernel[grid]     KernelInterface.__getitem__ ─► Heuristics.run, Autotuner.run ─► JITFunction.run
     compiled[grid]   CompiledKernel.__getitem__
 
-Enters: native functions to use instead, a function that is shown launches, and blocks in which
-autotuners launch with every config. Leaves: Triton's classes, with the functions that are right
-now. A function that the program has replaced is left alone. It must not know what the functions do.
+Enters: native functions to use instead, a function that is shown launches, one around the trials of
+autotuners, and blocks in which these launch with every config. Leaves: Triton's classes, with the
+functions that are right now. A function that the program has replaced is left alone. It must not
+know what the functions do.
 
 While launches are shown to a recorder, all but `JITFunction.run` are Triton's own.
 """
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -32,6 +34,7 @@ __all__ = [
     "Config",
     "all_kwargs",
     "around_subscripts",
+    "around_trials",
     "compiled_is_known",
     "configs_are_known",
     "every_config",
@@ -234,6 +237,30 @@ def around_subscripts(around: Around, kind: type = KernelInterface) -> Iterator[
                 else:
                     setattr(kind, name, own)
                 _put()
+
+
+_plain_bench = Autotuner._bench
+_bench = _plain_bench  # what we have put in its place
+
+Trial = Callable[[], Any]
+"""Launches with one config of an autotuner, many times, and returns what that took."""
+
+
+def around_trials(around: Callable[[Any, Trial], Any] | None) -> None:
+    """Let a function make each trial of Triton's autotuners from now on: it gets the autotuner and
+    the trial. None puts Triton's own back.
+
+    >>> around_trials(None)
+    """
+    global _bench
+
+    def bench(self: Any, *args: Any, **kwargs: Any) -> Any:
+        assert around is not None
+        return around(self, functools.partial(_plain_bench, self, *args, **kwargs))
+
+    with _lock:
+        if Autotuner._bench is _bench:  # else the program has replaced it
+            _bench = Autotuner._bench = _plain_bench if around is None else bench
 
 
 def _show(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:

@@ -20,7 +20,15 @@ from tzero import locks
 from tzero.adapters.triton_entries import around_subscripts
 from tzero.adapters.triton_launch import ASTSource
 
-__all__ = ["Candidate", "binaries_timed", "candidates", "launches_timed", "tuned", "tuner_of"]
+__all__ = [
+    "Candidate",
+    "binaries_timed",
+    "candidates",
+    "launches_timed",
+    "trials_timed",
+    "tuned",
+    "tuner_of",
+]
 
 Note = Callable[[Any, int, int], None]
 """Gets a kernel or what is around it, and the start and the end of its launch in nanoseconds."""
@@ -97,6 +105,36 @@ def binaries_timed(note: Callable[[Any, int, int, bool], None]) -> Iterator[None
                 ASTSource.make_ir = make_ir
 
 
+@contextmanager
+def trials_timed(note: Note) -> Iterator[None]:
+    """Time each config that an autotuner tries, until the block ends: the autotuner, the start and
+    the end in nanoseconds. Compiling for it is part of that.
+
+    ::
+
+        with trials_timed(lambda tuner, start, end: print(tuner.base_fn.__name__, end - start)):
+            tuned_kernel[(1,)](x, y, out, 64)
+    """
+    with _lock:
+        inner = Autotuner._bench
+
+    def timed(self: Any, *args: Any, **kwargs: Any) -> Any:
+        start = time.perf_counter_ns()
+        try:
+            return inner(self, *args, **kwargs)
+        finally:
+            note(self, start, time.perf_counter_ns())
+
+    with _lock:
+        Autotuner._bench = timed
+    try:
+        yield
+    finally:
+        with _lock:
+            if Autotuner._bench is timed:
+                Autotuner._bench = inner
+
+
 class _Lowered(threading.local):
     here = False
 
@@ -126,13 +164,22 @@ class Candidate(NamedTuple):
 
     config: str
     seconds: float
+    low: float | None = None
+    """Four of five samples were not shorter, and four of five not longer; None where Triton did not
+    keep that."""
+    high: float | None = None
 
 
 def candidates(tuner: Any) -> tuple[list[Candidate], str]:
     """The configs that an autotuner has timed last, and the one that it has chosen."""
     timings = getattr(tuner, "configs_timings", None) or {}
-    rows = [
-        Candidate(str(config), (each[0] if isinstance(each, Sequence) else each) / 1e3)
-        for config, each in timings.items()
-    ]
+    rows = [_candidate(str(config), each) for config, each in timings.items()]
     return rows, str(getattr(tuner, "best_config", ""))
+
+
+def _candidate(config: str, timing: Any) -> Candidate:
+    """A config with what Triton keeps of it: milliseconds, or these with their 20 % and 80 %."""
+    if not isinstance(timing, Sequence):
+        return Candidate(config, timing / 1e3)
+    middle, *ends = (each / 1e3 for each in timing)
+    return Candidate(config, middle, *(ends if len(ends) == 2 else ()))

@@ -23,6 +23,7 @@ from typing import Any
 import torch
 
 from tzero import settings
+from tzero.adapters import triton_timing
 from tzero.api.install import install
 from tzero.api.runs import Ended, Input, run
 from tzero.calls import program
@@ -63,6 +64,9 @@ class Measured:
     rows: list[Row]
     without: list[float] = field(default_factory=list)
     with_tzero: list[float] = field(default_factory=list)
+    tuned_without: list[float] = field(default_factory=list)
+    """How much of each run Triton's autotuners spent on trials of configs."""
+    tuned_with: list[float] = field(default_factory=list)
 
     @property
     def times(self) -> float | None:
@@ -71,6 +75,21 @@ class Measured:
             return None
         return statistics.median(self.without) / statistics.median(self.with_tzero)
 
+    @property
+    def times_besides(self) -> float | None:
+        """How many times faster it is besides the trials of autotuners, by the medians; None where
+        there are none."""
+        if not any((*self.tuned_without, *self.tuned_with)):
+            return None
+        one, other = (
+            statistics.median([whole - part for whole, part in zip(*both, strict=True)])
+            for both in (
+                (self.without, self.tuned_without),
+                (self.with_tzero, self.tuned_with),
+            )
+        )
+        return one / other if one > 0 and other > 0 else None
+
     def facts(self) -> dict[str, Any]:
         """All of it, for JSON."""
         seconds = statistics.median(self.without) if self.without else 0.0
@@ -78,7 +97,9 @@ class Measured:
             {**asdict(row), "times": row.times, "share": row.share(seconds)} for row in self.rows
         ]
         whole = {"without": self.without, "with": self.with_tzero, "times": self.times}
-        return {"kernels": rows, "program": whole}
+        tuned = {"without": self.tuned_without, "with": self.tuned_with}
+        trials = {**tuned, "times_besides": self.times_besides}
+        return {"kernels": rows, "program": whole, "autotuners": trials}
 
 
 class Failed(Exception):
@@ -123,7 +144,7 @@ def measure(
 
     with Input() as given:
         tell("run 1, without tzero: it may compile, and is not counted\n")
-        seconds = ended(functools.partial(_timed, what, False), False)
+        seconds, _ = ended(functools.partial(_timed, what, False), False)
         tell("run 2, with tzero: each kernel is timed at the end")
         rows = [Row(**each) for each in ended(functools.partial(_watched, what), True)]
         measured = Measured(rows)
@@ -131,26 +152,34 @@ def measure(
             return measured
         pairs = runs or max(1, min(MOST_PAIRS, int(SECONDS / 2 / max(seconds, 1e-3))))
         for _ in range(pairs):
-            for has_tzero, into in ((False, measured.without), (True, measured.with_tzero)):
+            for has_tzero, into, tuned in (
+                (False, measured.without, measured.tuned_without),
+                (True, measured.with_tzero, measured.tuned_with),
+            ):
                 how = "with" if has_tzero else "without"
                 tell(f"run {count + 1} of {2 + 2 * pairs}, {how} tzero")
-                into.append(ended(functools.partial(_timed, what, has_tzero), has_tzero))
+                found = ended(functools.partial(_timed, what, has_tzero), has_tzero)
+                into.append(found[0])
+                tuned.append(found[1])
     return measured
 
 
 # -- in a child ------------------------------------------------------------------------------------
 
 
-def _timed(what: Program, has_tzero: bool) -> tuple[int, float]:
-    """Run the program; its status, and seconds from its first line to its end."""
+def _timed(what: Program, has_tzero: bool) -> tuple[int, tuple[float, float]]:
+    """Run the program; its status, and seconds: from its first line to its end, and those of them
+    that Triton's autotuners spent on trials."""
+    trials: list[int] = []
     with settings.applied({} if has_tzero else {"TZERO_TIER": "0"}):
         if has_tzero:
             install()
-        start = time.perf_counter()
-        status = what.status()
-        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-            torch.cuda.synchronize()
-        return status, time.perf_counter() - start
+        with triton_timing.trials_timed(lambda _, start, end: trials.append(end - start)):
+            start = time.perf_counter()
+            status = what.status()
+            if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+                torch.cuda.synchronize()
+            return status, (time.perf_counter() - start, sum(trials) / 1e9)
 
 
 def _watched(what: Program) -> tuple[int, list[dict[str, Any]]]:

@@ -1,4 +1,4 @@
-"""Builds bundles: ``tzero bundle build``.
+"""Builds bundles: `tzero.build_bundle` and ``tzero bundle build``.
 
 ::
 
@@ -10,6 +10,7 @@ Enters: commands, coverage files. Leaves: bundles. It must not know how a bundle
 
 from __future__ import annotations
 
+import os
 import platform
 import subprocess
 import tempfile
@@ -26,10 +27,11 @@ from tzero.backends import triton as backend
 from tzero.backends.triton import carried
 from tzero.cache.bundle import Bundle, Item, write
 from tzero.calls.coverage import Coverage
+from tzero.calls.coverage import coverage as own_coverage
 from tzero.errors import InvalidArgument
 from tzero.tune import bundled
 
-__all__ = ["Built", "build_from_coverage", "build_from_program", "target_of"]
+__all__ = ["Built", "build_bundle", "build_from_coverage", "build_from_program", "target_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,33 @@ class Built:
     configs: int
     refused: dict[str, str]
     """Kernels that the program uses and that no bundle can have, with the reason."""
+
+
+def build_bundle(
+    path: str | os.PathLike[str],
+    coverage: Coverage | str | os.PathLike[str] | None = None,
+    *,
+    target: str | None = None,
+) -> Built:
+    """Write a bundle of the compiled kernels and tuned configs that this process covers, or those
+    of a `tzero.coverage()` that was kept or saved to a file.
+
+    ::
+
+        made = tzero.build_bundle("app.tzb")
+        made = tzero.build_bundle("app.tzb", "coverage.json", target="cuda:90")
+        print(made.kernels, made.configs)
+
+    With a target, such as ``cuda:90``, ``hip:gfx942`` or ``cpu``, kernels are compiled for it,
+    which need not be there; without one, for the device that the coverage is from.
+    """
+    if coverage is None:
+        coverage = own_coverage()
+    elif not isinstance(coverage, Coverage):
+        coverage = Coverage.read(coverage)
+    return build_from_coverage(
+        os.fspath(path), coverage, None if target is None else target_of(target)
+    )
 
 
 def build_from_program(path: str, command: Sequence[str]) -> Built:

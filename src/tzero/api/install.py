@@ -108,6 +108,8 @@ class KernelLaunches:
     """What a launch takes, as the mean of one in 32."""
     reasons: dict[str, int]
     """Why Triton made the others, and how often."""
+    trials: int = 0
+    """Launches by an autotuner that was timing its configs; they are not among the others."""
     runs: tuple[Run, ...] = ()
     """One launch of each binary on CUDA, and the CUDA graph that it became."""
 
@@ -134,20 +136,29 @@ class Installed:
         """How many of them were native."""
         return sum(each.native for each in self.kernels)
 
+    @property
+    def trials(self) -> int:
+        """How many launches autotuners made besides, to time configs."""
+        return sum(each.trials for each in self.kernels)
+
     def __str__(self) -> str:
         if self.packages is None and not self.kernels:
             return "tzero is not installed: call tzero.install()"
-        table = Table("kernel", "launches", "native", "µs", "why not native", box=None)
+        tried = ("trials",) if self.trials else ()
+        table = Table("kernel", "launches", *tried, "native", "µs", "why not native", box=None)
         for each in sorted(self.kernels, key=lambda each: -each.launches):
             reasons = "; ".join(f"{why} ({count})" for why, count in each.reasons.items())
             mean = "" if each.microseconds is None else f"{each.microseconds:.1f}"
             name = Text(f"{each.module}.{each.kernel}", overflow="fold")
-            table.add_row(name, f"{each.launches:,}", f"{each.native:,}", mean, Text(reasons))
+            counts = [each.launches, *([each.trials] if tried else []), each.native]
+            table.add_row(name, *(f"{count:,}" for count in counts), mean, Text(reasons))
         # Rounded down: "100%" says that there is nothing to look for.
         share = f"{100 * self.native // self.launches}%" if self.launches else "none"
         launches = counted(self.launches, "launch", "launches")
         kernels = counted(len(self.kernels), "kernel", "kernels")
         whole = f"{launches} of {kernels}, {share} native"
+        if self.trials:
+            whole += f", and {counted(self.trials, 'trial', 'trials')} by autotuners"
         graphs = [
             f"{each.module}.{each.kernel}: {run}" for each in self.kernels for run in each.runs
         ]
@@ -164,29 +175,30 @@ def installed() -> Installed:
     ::
 
         print(tzero.installed())
-        # 1,204 launches of 3 kernels, 99% native
+        # 1,204 launches of 3 kernels, 99% native, and 4,410 trials by autotuners
         # ...
     """
     if tier() < 2:
         return Installed(_packages, ())
-    from tzero.launches import beside
+    from tzero.launches import counted
 
-    found = [_described(each) for each in beside.launched() if each.launches]
+    found = [_described(each) for each in counted.launched() if each.launches or each.trials]
     return Installed(_packages, tuple(found))
 
 
-def _described(counted: Any) -> KernelLaunches:
-    reasons = {why or "a hook, an observer or an error": n for why, n in counted.left.items()}
-    if counted.missed:
-        reasons = {"the first launch with a binary": counted.missed, **reasons}
+def _described(found: Any) -> KernelLaunches:
+    reasons = {why or "a hook, an observer or an error": n for why, n in found.left.items()}
+    if found.missed:
+        reasons = {"the first launch with a binary": found.missed, **reasons}
     return KernelLaunches(
-        counted.module,
-        counted.name,
-        counted.launches,
-        counted.native,
-        counted.microseconds,
+        found.module,
+        found.name,
+        found.launches,
+        found.native,
+        found.microseconds,
         reasons,
-        counted.runs,
+        found.trials,
+        found.runs,
     )
 
 

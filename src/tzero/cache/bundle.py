@@ -39,7 +39,7 @@ from tzero.cache import entry
 from tzero.errors import BundleRefused
 from tzero.events import Event, emit
 
-__all__ = ["SCHEMA", "Bundle", "Item", "Listed", "write"]
+__all__ = ["MAGIC", "SCHEMA", "Bundle", "Item", "Listed", "write"]
 
 SCHEMA = 1
 """Incremented when the format changes."""

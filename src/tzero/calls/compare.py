@@ -229,10 +229,10 @@ def _of_installed(kernel: Any, grid: Any, args: Any, kwargs: Any) -> tuple[float
 def _launches_of(kernel: Any) -> Any:
     if tier() < 2:
         return None
-    from tzero.launches import beside
+    from tzero.launches import counted
 
     function = _function_of(kernel)
-    return next((each for each in beside.launched() if each.kernel is function), None)
+    return next((each for each in counted.launched() if each.kernel is function), None)
 
 
 def _times(before: Call, after: Call, switch: Switch | None = None) -> tuple[float, float]:

@@ -25,11 +25,14 @@ import typer
 
 from tzero import versions
 from tzero.cli import bundle, cache, here, programs, worker
+from tzero.cli.help import Command, Group
 
 __all__ = ["app", "main"]
 
 _SHORT: dict[str, Any] = {"help_option_names": ["-h", "--help"]}
-app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, context_settings=_SHORT)
+app = typer.Typer(
+    cls=Group, no_args_is_help=True, pretty_exceptions_enable=False, context_settings=_SHORT
+)
 
 
 def main() -> None:
@@ -53,19 +56,19 @@ def _root(
     version: Annotated[
         bool,
         typer.Option(
-            "--version", help="Print tzero's version.", callback=_show_version, is_eager=True
+            "--version", "-V", help="Print tzero's version.", callback=_show_version, is_eager=True
         ),
     ] = False,
 ) -> None:
     """Make calls of Triton and Helion kernels cheap, and see what that does."""
 
 
-app.command()(here.doctor)
-app.command()(here.explain)
-app.command(context_settings=programs.OWN_ARGUMENTS)(programs.run)
-app.command(context_settings=programs.OWN_ARGUMENTS)(programs.bench)
-app.command(context_settings=programs.OWN_ARGUMENTS)(programs.trace)
-app.command(context_settings=programs.OWN_ARGUMENTS)(programs.report)
+app.command(cls=Command)(here.doctor)
+app.command(cls=Command)(here.explain)
+app.command(cls=Command, context_settings=programs.OWN_ARGUMENTS)(programs.run)
+app.command(cls=Command, context_settings=programs.OWN_ARGUMENTS)(programs.bench)
+app.command(cls=Command, context_settings=programs.OWN_ARGUMENTS)(programs.trace)
+app.command(cls=Command, context_settings=programs.OWN_ARGUMENTS)(programs.report)
 app.add_typer(cache.app, name="cache")
 app.add_typer(bundle.app, name="bundle")
-app.command()(worker.worker)
+app.command(cls=Command)(worker.worker)

@@ -7,16 +7,18 @@ not do the work.
 from __future__ import annotations
 
 import subprocess
+import sys
+from contextlib import nullcontext
 from dataclasses import asdict
 from typing import Annotated
 
 import typer
 from rich.table import Table
-from rich.text import Text
 
 from tzero import settings
 from tzero.cache.bundle import Bundle
 from tzero.cache.entry import Damaged
+from tzero.cli.help import Command, Group
 from tzero.cli.printing import (
     AsJson,
     Facts,
@@ -24,6 +26,8 @@ from tzero.cli.printing import (
     check_place,
     exit_on_errors,
     fail,
+    listing,
+    output_on_stderr,
     pairs,
     plain,
     print_facts,
@@ -32,19 +36,21 @@ from tzero.errors import BundleRefused, TzeroError
 
 __all__ = ["app"]
 
-app = typer.Typer(help="Build and check bundles of compiled kernels.", no_args_is_help=True)
+app = typer.Typer(
+    cls=Group, help="Build and check bundles of compiled kernels.", no_args_is_help=True
+)
 
 BundlePath = Annotated[str, typer.Argument(metavar="PATH", help="A bundle.")]
 
 
 # Everything after -- belongs to the program.
-@app.command()
+@app.command(cls=Command)
 def build(
     out: Annotated[str, typer.Option("-o", "--out", help="The bundle to write.")],
     command: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="COMMAND...", help="A program to run, after --, such as python app.py."
+            metavar="COMMAND", help="A program to run, after --, such as python app.py."
         ),
     ] = None,
     coverage: Annotated[
@@ -61,13 +67,11 @@ def build(
     check_place(out, "-o")
     # Imported here: this command alone needs torch.
     from tzero.api import bundles
-    from tzero.calls.coverage import Coverage
 
-    with exit_on_errors():
+    with exit_on_errors(), output_on_stderr() if as_json else nullcontext():
         try:
             if coverage is not None:
-                chosen = None if target is None else bundles.target_of(target)
-                made = bundles.build_from_coverage(out, Coverage.read(coverage), chosen)
+                made = bundles.build_bundle(out, coverage, target=target)
             else:
                 made = bundles.build_from_program(out, command or [])
         except subprocess.CalledProcessError as error:
@@ -75,10 +79,27 @@ def build(
         except TzeroError as error:
             fail(error, 3 if isinstance(error, BundleRefused) else 2)
     print_facts(asdict(made), as_json, _built_table)
+    if not made.kernels:
+        print(f"tzero: {_nothing(made.refused, coverage)}", file=sys.stderr)
     raise typer.Exit(0 if made.kernels else 1)
 
 
-@app.command()
+def _nothing(refused: dict[str, str], coverage: str | None) -> str:
+    """Why a bundle has no kernel, and what to do."""
+    if refused:
+        return "the bundle has no kernel: none of those that are used can be in one."
+    if coverage is not None:
+        return "the bundle has no kernel: the coverage names none. Save it after the calls."
+    return (
+        "the bundle has no kernel: the program launched no Triton kernel in a Python that has "
+        "tzero. Run it with the Python that tzero is installed for, let it make the calls that are "
+        "to be in the bundle, and pass its environment on to the processes that it starts. Where "
+        "TRITON_BACKENDS_IN_TREE or TRITON_DEFAULT_BACKEND is set, Triton does not ask tzero: "
+        "unset it, or give `-- python -m tzero run app.py`."
+    )
+
+
+@app.command(cls=Command)
 def inspect(path: BundlePath, as_json: AsJson = False) -> None:
     """List the entries of a bundle: for which target, hardware and versions each is."""
     with exit_on_errors(), Bundle(path, settings.now().cache_key) as opened:
@@ -91,7 +112,7 @@ def inspect(path: BundlePath, as_json: AsJson = False) -> None:
     print_facts(facts, as_json, _inspect_table)
 
 
-@app.command("verify")
+@app.command("verify", cls=Command)
 def verify_bundle(path: BundlePath, as_json: AsJson = False) -> None:
     """Verify every entry of a bundle, and list the damaged ones."""
     damaged = []
@@ -113,7 +134,7 @@ def _built_table(facts: Facts) -> Table:
 
 
 def _inspect_table(facts: Facts) -> Table:
-    table = Table("kind", "name", "size", "for", title=Text(facts["path"]), title_justify="left")
+    table = listing("kind", "name", "size", "for", title=facts["path"])
     for each in facts["entries"]:
         words = ", ".join(f"{name} {value}" for name, value in each["facts"].items())
         table.add_row(each["kind"], plain(each["name"]), amount(each["bytes"]), plain(words))

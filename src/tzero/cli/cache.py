@@ -18,6 +18,7 @@ from tzero import settings
 from tzero.cache import stores
 from tzero.cache.disk import Disk, Removed, Verdict
 from tzero.cache.store import location
+from tzero.cli.help import Command, Group
 from tzero.cli.printing import (
     AsJson,
     Facts,
@@ -26,6 +27,8 @@ from tzero.cli.printing import (
     day,
     exit_on_errors,
     fail,
+    listing,
+    number_of,
     pairs,
     plain,
     print_facts,
@@ -33,12 +36,12 @@ from tzero.cli.printing import (
 
 __all__ = ["app"]
 
-app = typer.Typer(help="Manage the cache of compiled kernels.", no_args_is_help=True)
+app = typer.Typer(cls=Group, help="Manage the cache of compiled kernels.", no_args_is_help=True)
 
 Remove = Annotated[bool, typer.Option("--remove", help="Remove damaged entries.")]
 
 
-@app.command()
+@app.command(cls=Command)
 def stats(as_json: AsJson = False) -> None:
     """Show the location, size and limit of the cache."""
     with exit_on_errors():
@@ -63,7 +66,7 @@ def stats(as_json: AsJson = False) -> None:
     print_facts(facts, as_json, _stats_table)
 
 
-@app.command("ls")
+@app.command("ls", cls=Command)
 def listed(as_json: AsJson = False) -> None:
     """List the entries on disk, the one used last first."""
     from tzero.commands.listing import entries
@@ -74,20 +77,33 @@ def listed(as_json: AsJson = False) -> None:
     if as_json:
         print(json.dumps([asdict(each) for each in found]))
         return
-    table = Table("kernel", "for", "size", "last used", "digest", box=None, pad_edge=False)
+    if not found:
+        print(f"The cache is empty: {store.root}")
+        return
+    table = listing("kernel", "for", "size", "last used", "digest")
     for each in found:
         row = (each.kernel, each.target, amount(each.bytes), day(each.used), each.digest[:12])
         table.add_row(*map(plain, row))
     console().print(table)
 
 
-@app.command()
+@app.command(cls=Command)
 def prune(
     days: Annotated[
-        float | None, typer.Option(min=0, help="Remove what was not used for that many days.")
+        float | None,
+        typer.Option(
+            parser=number_of("days", float),
+            metavar="DAYS",
+            help="Remove what was not used for that many days.",
+        ),
     ] = None,
     size: Annotated[
-        int | None, typer.Option(min=0, help="Keep at most that many MiB, the latest used.")
+        int | None,
+        typer.Option(
+            parser=number_of("MiB", int),
+            metavar="MIB",
+            help="Keep at most that many MiB, the latest used.",
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -101,7 +117,7 @@ def prune(
     _print_removed(store, removed, as_json)
 
 
-@app.command()
+@app.command(cls=Command)
 def clear(as_json: AsJson = False) -> None:
     """Remove every entry on disk. A shared cache is not changed."""
     with exit_on_errors():
@@ -110,7 +126,7 @@ def clear(as_json: AsJson = False) -> None:
     _print_removed(store, removed, as_json)
 
 
-@app.command()
+@app.command(cls=Command)
 def verify(as_json: AsJson = False, remove: Remove = False) -> None:
     """Verify every entry on disk, and list the damaged ones."""
     with exit_on_errors():

@@ -6,6 +6,7 @@ Enters: arguments. Leaves: text or JSON, and an exit code. It must not do the wo
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from dataclasses import asdict
 from typing import Annotated
 
@@ -13,7 +14,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from tzero.cli.printing import AsJson, console, exit_on_errors
+from tzero.cli.printing import AsJson, console, exit_on_errors, output_on_stderr
 from tzero.errors import InvalidArgument, InvalidSetting
 
 __all__ = ["doctor", "explain"]
@@ -62,16 +63,23 @@ def explain(
     call: Annotated[
         str,
         typer.Option(
-            "--call", help="The arguments of a call, as Python code: 'torch.randn(8, 64), 2.0'."
+            "--call",
+            help="The arguments of a call, as Python code: 'torch.randn(8, 64, device=device), "
+            "2.0'. It sees the names of the file or module, torch, and device, where kernels run.",
         ),
     ] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Call a function that launches kernels, and explain how tzero makes its calls."""
+    """Call a function that launches kernels, and explain how tzero makes its calls.
+
+    The file is run, or the module imported, except for what is below `if __name__ == "__main__"`.
+    Then the function is called three times, with arguments that are computed anew each time: what
+    it does besides launching kernels happens three times too.
+    """
     from tzero.calls import program
     from tzero.commands.explaining import explain as explained
 
-    with exit_on_errors():
+    with exit_on_errors(), output_on_stderr() if as_json else nullcontext():
         try:
             found = explained(place, call)
         except (InvalidArgument, InvalidSetting):

@@ -6,14 +6,16 @@ Enters: facts. Leaves: text. It must not know any command. rich leaves colours o
 
 from __future__ import annotations
 
+import atexit
 import json
+import math
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn, TextIO
 
 import typer
 from rich.console import Console
@@ -31,12 +33,16 @@ __all__ = [
     "day",
     "exit_on_errors",
     "fail",
+    "listing",
+    "number_of",
+    "output_on_stderr",
     "pairs",
     "plain",
     "print_facts",
+    "stdout_alone",
 ]
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on stdout.")]
 Facts = dict[str, Any]
 
 
@@ -54,6 +60,43 @@ def exit_on_errors() -> Iterator[None]:
         fail(error, 2)
     except (BundleRefused, CacheRefused, OSError) as error:
         fail(error, 3)
+
+
+@contextmanager
+def output_on_stderr() -> Iterator[None]:
+    """Send what programs write to stdout to stderr, until the block ends: what follows is JSON.
+    What they print when this process ends goes there too."""
+    sys.stdout.flush()
+    with redirect_stdout(sys.stderr):
+        kept = os.dup(1)
+        os.dup2(2, 1)
+        try:
+            yield
+        finally:
+            os.dup2(kept, 1)
+            os.close(kept)
+    # Registered after the program's own functions, so that it is called before them.
+    atexit.unregister(_end_stdout)
+    atexit.register(_end_stdout)
+
+
+def stdout_alone() -> TextIO:
+    """A file for stdout, on which nothing else is written any more: what programs write to stdout goes
+    to stderr from now on.
+
+    ::
+
+        print(json.dumps(found), file=stdout_alone())
+    """
+    sys.stdout.flush()
+    alone = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    return alone
+
+
+def _end_stdout() -> None:
+    sys.stdout.flush()
+    os.dup2(2, 1)
 
 
 def fail(error: Exception | str, code: int) -> NoReturn:
@@ -92,6 +135,37 @@ def pairs(rows: list[tuple[str, str]]) -> Table:
     for name, value in rows:
         table.add_row(name, plain(value))
     return table
+
+
+def listing(*names: str, title: str = "") -> Table:
+    """A table with a row for each of several things, below the names of its columns. All commands
+    that list something print it so.
+
+    >>> listing("kernel", "size").row_count
+    0
+    """
+    shown = Text(title) if title else None
+    return Table(*names, box=None, pad_edge=False, title=shown, title_justify="left")
+
+
+def number_of(what: str, kind: type[float] | type[int]) -> Callable[[str], Any]:
+    """What reads a number from 0 on of an option, for typer.
+
+    >>> number_of("days", float)("30")
+    30.0
+    """
+
+    def read(text: str) -> float:
+        try:
+            found = kind(text)
+        except ValueError:
+            found = -1
+        if not 0 <= found < math.inf:
+            like = "a number" if kind is float else "a whole number"
+            raise typer.BadParameter(f"{text!r} is not {like} of {what} from 0 on, such as 30.")
+        return found
+
+    return read
 
 
 def plain(text: str) -> Text:

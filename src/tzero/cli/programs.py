@@ -12,20 +12,26 @@ import json
 import os
 import statistics
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, redirect_stdout
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich import box
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from tzero import settings
-from tzero.cli.printing import AsJson, check_place, exit_on_errors, fail
+from tzero.cache.bundle import MAGIC
+from tzero.cli.printing import (
+    AsJson,
+    check_place,
+    exit_on_errors,
+    fail,
+    listing,
+    output_on_stderr,
+    stdout_alone,
+)
 
 if TYPE_CHECKING:
     from tzero.api.bench import Measured
@@ -42,7 +48,7 @@ Program = Annotated[
 Arguments = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="ARGUMENTS...", help="Its arguments. Options of tzero come before the program."
+        metavar="ARGUMENTS", help="Its arguments. Options of tzero come before the program."
     ),
 ]
 Watched = Annotated[
@@ -102,7 +108,7 @@ def show_bench(found: Measured) -> None:
     """Print what a program gains, as a table."""
     seconds = statistics.median(found.without)
     title = "µs a call, without and with tzero"
-    table = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False, padding=0)
+    table = listing(title=title)
     table.add_column("kernel", overflow="fold")
     for name in ("calls", "without", "with", "times", "share"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -132,11 +138,32 @@ def _whole(found: Measured) -> str:
         each += f"{span(found.with_tzero)})"
     return (
         f"The whole program: {_seconds(one)} without tzero, {_seconds(other)} with it, "
-        f"{found.times:.2f} times as fast.\n"
+        f"{found.times:.2f} times as fast.\n{_trials(found)}"
         f"{each}; the first run of each is not counted. The clock starts at the program's first "
-        "line, after torch, Triton and tzero were imported. µs are those of a call alone, with the "
-        "arguments of the first one; share is calls x µs without tzero, of the whole run."
+        "line, after torch, Triton and tzero were imported. µs are what one call takes by itself, "
+        "with the arguments of the first call. share is the part of the run without tzero that the "
+        "calls of a kernel take: their number times their µs."
     )
+
+
+MUCH = 0.02
+"""The part of a run from which on the trials of autotuners are told."""
+
+
+def _trials(found: Measured) -> str:
+    """How much of the program is trials of autotuners, which tzero does not make shorter."""
+    if not found.tuned_without or not found.tuned_with:
+        return ""
+    one, other = statistics.median(found.tuned_without), statistics.median(found.tuned_with)
+    if one < MUCH * statistics.median(found.without):
+        return ""
+    words = (
+        f"Of that, Triton's autotuners spent {_seconds(one)} and {_seconds(other)} on trials of "
+    )
+    words += "configs, which take a fixed time each"
+    if found.times_besides is not None:
+        words += f"; the rest is {found.times_besides:.2f} times as fast"
+    return f"{words}. triton.autotune(..., cache_results=True) keeps what they find.\n"
 
 
 def _seconds(seconds: float) -> str:
@@ -147,7 +174,7 @@ def run(
     target: Program,
     arguments: Arguments = None,
     is_module: IsModule = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Say it as JSON, on stderr.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Run a program whose Triton and Helion kernels tzero launches; then say how, on stderr."""
     from tzero.api.install import install, installed
@@ -157,13 +184,14 @@ def run(
         _check_program(target)
     install()
     own = os.getpid()
+    out = stdout_alone() if as_json else sys.stderr
 
     def say() -> None:
         if os.getpid() == own:  # no child of the program
             found = installed()
-            print(json.dumps(asdict(found)) if as_json else found, file=sys.stderr)
+            print(json.dumps(asdict(found)) if as_json else found, file=out, flush=True)
 
-    if not settings.current().quiet:
+    if as_json or not settings.current().quiet:
         atexit.register(say)  # before the program's own, to be called after them
     raise typer.Exit(program.status_of(target, arguments or [], is_module=is_module, waits=False))
 
@@ -231,30 +259,34 @@ def _watched(target: str, arguments: list[str] | None, is_module: bool, is_quiet
     from tzero.commands.watching import watch
 
     if not is_module:
-        _check_program(target)
+        _check_program(target, takes_records=True)
         if target.endswith(".json"):
             if arguments:
                 fail(f"a record has no arguments; options come before it, not {arguments[0]}", 2)
             return Run.read(target)
-    with _output_on_stderr() if is_quiet else nullcontext():
+    with output_on_stderr() if is_quiet else nullcontext():
         return watch(target, arguments or [], is_module=is_module)
 
 
-@contextmanager
-def _output_on_stderr() -> Iterator[None]:
-    """Send what is written to stdout to stderr, until the block ends."""
-    sys.stdout.flush()
-    with redirect_stdout(sys.stderr):
-        kept = os.dup(1)
-        os.dup2(2, 1)
-        try:
-            yield
-        finally:
-            os.dup2(kept, 1)
-            os.close(kept)
-
-
-def _check_program(script: str) -> None:
+def _check_program(script: str, *, takes_records: bool = False) -> None:
+    """Exit unless there is such a program. Of a file that is something else of tzero's, say what it
+    is: run as Python, it would fail far from the cause."""
     path = Path(script)
-    if not (path.is_file() or (path / "__main__.py").is_file()):
-        fail(f"there is no program {script!r}. Give the path of a Python file.", 2)
+    or_record = ", or that of a record, which tzero report --save run.json app.py writes"
+    give = f"Give the path of a Python file{or_record if takes_records else ''}."
+    if path.is_file():
+        what = _other_kind(path, takes_records)
+        if what:
+            fail(f"{script!r} is {what}, not a program. {give}", 2)
+    elif not (path / "__main__.py").is_file():
+        is_record = takes_records and path.suffix == ".json"
+        fail(f"there is no {'record' if is_record else 'program'} {script!r}. {give}", 2)
+
+
+def _other_kind(path: Path, takes_records: bool) -> str:
+    """What a file is that is surely no Python program; empty if it may be one."""
+    if path.suffix == ".json":
+        return "" if takes_records else "a file of JSON"
+    with path.open("rb") as file:
+        start = file.read(len(MAGIC))
+    return "a bundle, which `tzero bundle inspect` lists" if start == MAGIC else ""

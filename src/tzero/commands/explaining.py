@@ -6,10 +6,12 @@ Enters: ``module:function`` or ``file.py:function``, and the arguments of a call
 
 from __future__ import annotations
 
+import ast
 import importlib
 import runpy
 import sys
 from collections.abc import Callable
+from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -33,6 +35,8 @@ def explain(place: str, arguments: str = "") -> Any:
     The arguments are Python code, which sees the names of the module, `torch`, and `device`, where
     Triton's kernels run.
     """
+    if not arguments:
+        _check_source(place)
     function, names = _found(place)
     kernel = _as_kernel(function, place)
     given = _arguments(arguments, names)
@@ -72,9 +76,63 @@ def _check_takes_none(kernel: Any, place: str) -> None:
     try:
         kernel.explain()
     except InvalidArgument as error:
-        problem = f"{place} needs arguments: {error.advice[:1].lower()}{error.advice[1:-1]}"
-        advice = "Give those of a call, such as --call 'torch.randn(8, 64), 2.0'"
-        raise _invalid(problem, advice) from error
+        raise _needs(place, f"{error.advice[:1].lower()}{error.advice[1:-1]}") from error
+
+
+def _needs(place: str, what: str) -> InvalidArgument:
+    advice = "Give those of a call, such as --call 'torch.randn(8, 64), 2.0'"
+    return _invalid(f"{place} needs arguments: {what}", advice)
+
+
+def _check_source(place: str) -> None:
+    """Refuse a function that needs arguments before anything runs, if its source alone says so: it
+    is defined once, below nothing, and nothing that may add arguments is around it."""
+    where, _, name = place.rpartition(":")
+    text = _source_of(where)
+    try:
+        body = ast.parse(text).body if text else []
+    except SyntaxError:
+        return  # running the file says so
+    found = [each for each in body if isinstance(each, ast.FunctionDef) and each.name == name]
+    if len(found) != 1 or any(ast.unparse(d) != "tzero.kernel" for d in found[0].decorator_list):
+        return
+    if any(name in _assigned(each) for each in body):
+        return
+    given = found[0].args
+    names = [each.arg for each in (*given.posonlyargs, *given.args)]
+    needed = names[: len(names) - len(given.defaults)]
+    only = zip(given.kwonlyargs, given.kw_defaults, strict=True)
+    needed += [each.arg for each, default in only if default is None]
+    if needed:
+        raise _needs(place, f"it takes {', '.join(needed)}")
+
+
+def _source_of(where: str) -> str:
+    """The source of a file, or of a module that is found without importing a package."""
+    if not where.endswith(".py"):
+        spec = None if "." in where else PathFinder.find_spec(where, [str(Path.cwd()), *sys.path])
+        where = "" if spec is None or not spec.has_location else str(spec.origin)
+    path = Path(where)
+    if path.suffix != ".py" or not path.is_file():
+        return ""
+    return path.read_text(encoding="utf-8", errors="replace")
+
+
+def _assigned(statement: ast.stmt) -> set[str]:
+    """The names that a statement assigns, imports or deletes, functions left out."""
+    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return set() if isinstance(statement, ast.FunctionDef) else {statement.name}
+    found = {
+        each.id
+        for each in ast.walk(statement)
+        if isinstance(each, ast.Name) and not isinstance(each.ctx, ast.Load)
+    }
+    for each in ast.walk(statement):
+        if isinstance(each, ast.alias):
+            found.add((each.asname or each.name).partition(".")[0])
+        elif isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(each.name)
+    return found
 
 
 def _found(place: str) -> tuple[Any, dict[str, Any]]:

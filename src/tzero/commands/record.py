@@ -45,6 +45,8 @@ class Kernel:
     """File and line of its definition."""
     others: Mapping[str, int] = field(default_factory=dict)
     """Why the other calls were not native, or how they were made, and how many."""
+    trials: int = 0
+    """Launches by an autotuner that was timing its configs; they are not among the calls."""
 
     @property
     def share(self) -> float | None:
@@ -97,7 +99,11 @@ class Candidate:
 
     config: str
     seconds: float | None
+    """The time that decided: of those that were timed again, the later one."""
     problem: str = ""
+    low: float | None = None
+    """The ends of the interval of its time; None where they are not known."""
+    high: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from importlib.resources import files
 
 from tzero.commands import timeline
-from tzero.commands.record import AUTOTUNER, Kernel, Plan, Run, Search, Told
+from tzero.commands.record import AUTOTUNER, Candidate, Kernel, Plan, Run, Search, Told
 from tzero.cures import Cure, cure
 from tzero.events import one_line
 from tzero.shown import counted
@@ -198,10 +198,14 @@ def _kernels(run: Run) -> str:
             part = f"{each.calls * each.microseconds / 1e6 / run.seconds:.1%}"
         about = f'<br><span class="weak">{each.kind}, {_safe(each.place or each.module)}</span>'
         name = f"<code>{_safe(each.name)}</code>{about}"
-        rows.append((name, f"{each.calls:,}", bar, took, part, others))
+        calls = f"{each.calls:,}"
+        if each.trials:
+            calls += f'<br><span class="weak">and {each.trials:,} trials of its autotuner</span>'
+        rows.append((name, calls, bar, took, part, others))
     note = (
-        "µs are what the caller waits for a call; time on a device is not in them. Launches inside "
-        "a replay are part of it, and not counted by themselves; those are that an autotuner makes."
+        "µs are what the caller waits for a call; time on a device is not in them. A replay counts "
+        "as one call, however many launches it makes. What an autotuner launches to time its "
+        "configs is a trial, and no call."
     )
     numbers = ("calls", "µs a call", "of the run")
     return f'{_table(names, rows, numbers)}<p class="weak">{note}</p>' if rows else ""
@@ -265,27 +269,50 @@ def _search(search: Search) -> str:
         (each for each in search.candidates if each.seconds is not None),
         key=lambda each: each.seconds or 0.0,
     )
-    slowest = max((each.seconds or 0.0 for each in timed), default=0.0) or 1.0
-    rows = []
-    for each in timed:
-        chosen = ' <b class="good">chosen</b>' if each.config == search.chosen else ""
-        width = f"{(each.seconds or 0.0) / slowest:.1%}"
-        bar = f'<span class="bar"><i style="width:{width}"></i></span>'
-        took = f"{(each.seconds or 0.0) * 1e6:,.1f}"
-        rows.append((f"<code>{_safe(each.config)}</code>{chosen}", took, bar))
+    widest = max((max(each.seconds or 0.0, each.high or 0.0) for each in timed), default=0.0)
+    rows = [_candidate(search, each, widest or 1.0) for each in timed]
     for each in search.candidates:
         if each.seconds is None:
-            why = _safe(each.problem) or "it failed"
-            rows.append(
-                (f"<code>{_safe(each.config)}</code>", "", f'<span class="bad">{why}</span>')
-            )
-    table = _table(("config", "µs", "beside the slowest"), rows, ("µs",)) if rows else ""
+            why = f'<span class="bad">{_safe(each.problem) or "it failed"}</span>'
+            rows.append((f"<code>{_safe(each.config)}</code>", "", "", why))
+    names = ("config", "µs", "interval", "beside the slowest")
+    table = _table(names, rows, ("µs", "interval")) if rows else ""
+    if timed and search.chosen not in {each.config for each in _fastest(timed)}:
+        table += f'<p class="weak">{_kept(search, timed)}</p>'
     about = f'<p class="weak">{_safe(search.arguments)}</p>' if search.arguments else ""
     took = f" in {search.seconds:.2f} s" if search.seconds else ""
     return (
         f"<details open><summary><code>{_safe(search.kernel)}</code>: "
         f"<code>{_safe(search.chosen)}</code>{took}</summary>"
         f"<p>{_safe(search.why)}</p>{about}{table}</details>"
+    )
+
+
+def _candidate(search: Search, each: Candidate, widest: float) -> tuple[str, str, str, str]:
+    """The row of a config that was timed: its bar, and on it the interval of its time."""
+    seconds = each.seconds or 0.0
+    chosen = ' <b class="good">chosen</b>' if each.config == search.chosen else ""
+    ends = mark = ""
+    if each.low is not None and each.high is not None:
+        ends = f"{each.low * 1e6:,.1f} to {each.high * 1e6:,.1f}"
+        place = f"left:{each.low / widest:.1%};width:{(each.high - each.low) / widest:.1%}"
+        mark = f'<b style="{place}"></b>'
+    bar = f'<span class="bar"><i style="width:{seconds / widest:.1%}"></i>{mark}</span>'
+    name = f"<code>{_safe(each.config)}</code>{chosen}"
+    return name, f"{seconds * 1e6:,.1f}", ends, bar
+
+
+def _fastest(timed: Sequence[Candidate]) -> list[Candidate]:
+    return [each for each in timed if each.seconds == timed[0].seconds]
+
+
+def _kept(search: Search, timed: Sequence[Candidate]) -> str:
+    """Why the chosen config is not the one with the least time."""
+    if search.chosen not in {each.config for each in timed}:
+        return "The chosen config was not timed in this search."
+    return (
+        "The chosen config is the first one. It is kept unless another is faster by more than the "
+        "spread: unless the whole interval of another lies below its own."
     )
 
 

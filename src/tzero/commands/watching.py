@@ -235,9 +235,7 @@ def _kernels(seen: _Seen, spans: Sequence[measure.Span]) -> Iterator[Kernel]:
         took_each = _median([each for one in calls for each in one.took])
         times = sum(each.times.value() for each in calls)
         if same:
-            # Most launches of a tuned kernel may be those of the search, which fills queues.
-            is_tuned = any(each.tuner is not None for each in calls)
-            mean = None if is_tuned else same[0].microseconds
+            mean = same[0].microseconds
             yield _counted(same.pop(0), mean or took_each, _lines_of(function.fn))
         elif times:
             yield _launched(function, is_own, times, took_each)
@@ -260,6 +258,7 @@ def _counted(counted: KernelLaunches, microseconds: float | None, place: str) ->
         microseconds=microseconds,
         place=place,
         others=dict(counted.reasons),
+        trials=counted.trials,
     )
 
 
@@ -324,10 +323,7 @@ def _searches(seen: _Seen, clock: Clock) -> Iterator[Search]:
         choice, found = facts["choice"], facts["search"]
         rows: tuple[Candidate, ...] = ()
         if found is not None:
-            outcomes = found.outcomes.items()
-            rows = tuple(
-                Candidate(repr(c), o.median if o.usable else None, o.problem) for c, o in outcomes
-            )
+            rows = tuple(_candidate(*each) for each in found.outcomes.items())
         yield Search(
             kernel=kernel,
             at=clock(at),
@@ -339,7 +335,9 @@ def _searches(seen: _Seen, clock: Clock) -> Iterator[Search]:
         )
     for each in seen.tuned:
         rows = tuple(
-            Candidate(one.config, one.seconds if one.seconds < math.inf else None)
+            Candidate(one.config, one.seconds, "", one.low, one.high)
+            if one.seconds < math.inf
+            else Candidate(one.config, None)
             for one in each.rows
         )
         yield Search(
@@ -350,6 +348,15 @@ def _searches(seen: _Seen, clock: Clock) -> Iterator[Search]:
             seconds=(each.end - each.start) / 1e9,
             candidates=rows,
         )
+
+
+def _candidate(config: Any, outcome: Any) -> Candidate:
+    """A config with the outcome by which it was chosen, or not."""
+    if not outcome.usable:
+        return Candidate(repr(config), None, outcome.problem)
+    known = outcome.low > 0 and outcome.high < math.inf
+    ends = (outcome.low, outcome.high) if known else (None, None)
+    return Candidate(repr(config), outcome.median, "", *ends)
 
 
 def _plans(hosts: Sequence[Host[..., Any]]) -> Iterator[Plan]:

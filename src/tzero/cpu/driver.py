@@ -10,6 +10,7 @@ Triton imports this module during its own import, so import triton before it.
 from __future__ import annotations
 
 import ctypes
+import importlib
 import math
 import platform
 import statistics
@@ -23,6 +24,7 @@ from triton.backends.driver import DriverBase
 from tzero import settings
 from tzero.cpu import extra, loading, pool, sealing, triton_compat
 from tzero.cpu.launcher import Launcher
+from tzero.errors import InvalidSetting
 from tzero.versions import require
 
 if TYPE_CHECKING:
@@ -54,6 +56,7 @@ class CPUDriver(DriverBase):
 
     def __init__(self) -> None:
         require("python", "triton")  # not at import: Triton's GPU drivers must work beside it
+        _begin_bundles()
         super().__init__()
         self.utils = _Utils
         self.launcher_cls = Launcher
@@ -61,6 +64,7 @@ class CPUDriver(DriverBase):
     @staticmethod
     def is_active() -> bool:
         """As TZERO_CPU says; when it is unset, whether no GPU driver of Triton's is active."""
+        _begin_bundles()
         forced = settings.current().cpu
         if forced is None:
             return not any(driver.is_active() for driver in triton_compat.gpu_drivers())
@@ -103,6 +107,16 @@ class CPUDriver(DriverBase):
 
     def clear_cache(self, cache: torch.Tensor) -> None:
         cache.zero_()
+
+
+def _begin_bundles() -> None:
+    """With a bundle, or while one is collected, let all of Triton's kernels compile through tzero
+    from the first launch on, also in a program that never imports tzero. Triton asks each backend
+    whether it is active, on a GPU too, before it launches anything."""
+    now = settings.now()
+    if now.bundle is not None or now.collect is not None:
+        # By its name, since this package may not know that one: it needs all of Triton, and torch.
+        importlib.import_module("tzero.backends.triton")
 
 
 class _Utils:
@@ -240,7 +254,11 @@ def _quantile(ordered: Sequence[float], at: float) -> float:
     return ordered[below] + (ordered[above] - ordered[below]) * (position - below)
 
 
-if settings.current().cpu:
+try:
+    _is_forced = settings.current().cpu
+except InvalidSetting as error:
+    raise error.with_traceback(None) from None  # it ends `import triton`: only its frames are shown
+if _is_forced:
     triton_compat.deactivate_gpu_drivers()
 
 extra.offer()

@@ -18,22 +18,20 @@ from __future__ import annotations
 
 import functools
 import itertools
-import weakref
-from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
 
-from tzero import locks, settings
+from tzero import settings
 from tzero.adapters import triton_entries, triton_launch
 from tzero.events import Event, emit
 from tzero.fallbacks import Fallbacks
 from tzero.launches import graphs
+from tzero.launches.counted import Counting
 from tzero.launches.native import NotNative, alone, described, parameter_of
 from tzero.launches.python import finish
 
-__all__ = ["Launches", "everywhere", "in_fallbacks", "launched", "nowhere", "with_native_run"]
+__all__ = ["everywhere", "in_fallbacks", "nowhere", "with_native_run"]
 
 Chooses = Callable[[Any], bool]
 
@@ -69,6 +67,7 @@ def everywhere(native: ModuleType, chooses: Chooses) -> None:
     _chooses = chooses
     run.choice = next(_numbers)
     triton_entries.replace({"run": run, **_around(native), **_compiled(native)})
+    triton_entries.around_trials(functools.partial(_counted_apart, run))
 
 
 def nowhere(native: ModuleType) -> None:
@@ -77,82 +76,22 @@ def nowhere(native: ModuleType) -> None:
     run = _run(native)
     run.choice, _chooses = 0, None
     triton_entries.replace({"run": run} if _fall_back else {})
+    triton_entries.around_trials(None)
 
 
-@dataclass(frozen=True, slots=True)
-class Launches:
-    """How one of Triton's kernels was launched: natively, or by Triton, with the reason of each; or
-    how those kernels of one name were that are gone by now."""
-
-    kernel: Any
-    """None for those that are gone."""
-    module: str
-    name: str
-    launches: int
-    missed: int
-    """Launches that compiled, or looked for, another binary: Triton makes these."""
-    left: Mapping[str, int]
-    """Other launches that Triton made, by reason."""
-    timed: int
-    """How many of them were timed: one of 32."""
-    nanoseconds: int
-    runs: tuple[graphs.Run, ...] = ()
-    """One launch of each binary on CUDA, and the CUDA graph that it became; of no kernel that is
-    gone."""
-
-    @property
-    def microseconds(self) -> float | None:
-        """The mean of those launches that were timed."""
-        return self.nanoseconds / self.timed / 1e3 if self.timed else None
-
-    @property
-    def native(self) -> int:
-        """How many launches were native."""
-        return self.launches - self.missed - sum(self.left.values())
-
-
-def launched() -> list[Launches]:
-    """The kernels that were launched since they were first chosen."""
-    kept = list(_all)  # until the end, so that none is counted twice
-    with _gone_lock:
-        _add_up()
-        return [*(each.counted() for each in kept), *_gone.values()]
-
-
-_all: weakref.WeakSet[Any] = weakref.WeakSet()
-_ended: deque[Launches] = deque()  # of kernels that are gone, and not in `_gone` yet
-_gone: dict[tuple[str, str], Launches] = {}  # by module and name
-_gone_lock = locks.lock()  # protects `_gone`
-
-
-def _keep(ended: Launches) -> None:
-    """Keep the counts of a kernel that is about to go. That happens anywhere, also where this
-    thread holds the lock."""
-    _ended.append(ended)
-    if not locks.owned(_gone_lock) and _gone_lock.acquire(blocking=False):
-        try:
-            _add_up()
-        finally:
-            _gone_lock.release()
-
-
-def _add_up() -> None:
-    """Add the counts of kernels that are gone, name by name; the caller holds the lock."""
-    while _ended:
-        new = _ended.popleft()
-        known = _gone.get((new.module, new.name))
-        _gone[new.module, new.name] = new if known is None else _sum(known, new)
-
-
-def _sum(one: Launches, other: Launches) -> Launches:
-    numbers = {
-        name: getattr(one, name) + getattr(other, name)
-        for name in ("launches", "missed", "timed", "nanoseconds")
-    }
-    left = {
-        why: one.left.get(why, 0) + other.left.get(why, 0) for why in {**one.left, **other.left}
-    }
-    return replace(one, left=left, **numbers)
+def _counted_apart(run: Any, tuner: Any, trial: triton_entries.Trial) -> Any:
+    """Make a trial of an autotuner, and count its launches apart from those of the program."""
+    kernel = tuner
+    while not isinstance(kernel, triton_launch.JITFunction) and hasattr(kernel, "fn"):
+        kernel = kernel.fn
+    if not isinstance(kernel, triton_launch.JITFunction):
+        return trial()
+    counts = run.beside_of(kernel)
+    before = counts.tally()
+    try:
+        return trial()
+    finally:
+        counts.were_trials(counts.tally() - before)
 
 
 @functools.cache
@@ -236,7 +175,7 @@ def _run(native: ModuleType) -> Any:
 def _class(native: ModuleType) -> Any:
     """The class of what stands beside a kernel."""
 
-    class Beside(native.Launchable):  # type: ignore[name-defined, misc]
+    class Beside(Counting, native.Launchable):  # type: ignore[name-defined, misc]
         """Launches one of Triton's kernels. Native code calls methods with an underscore."""
 
         def __init__(self, kernel: Any, why_not: str) -> None:
@@ -246,7 +185,7 @@ def _class(native: ModuleType) -> Any:
             if not why_not:
                 shape = tuple(map(parameter_of, self.shape))
                 self._prepare(shape, settings.current().max_specializations)
-            _all.add(self)
+            self.count()
 
         def _chosen(self) -> bool:
             """Whether launches outside of fallbacks are native."""
@@ -276,21 +215,8 @@ def _class(native: ModuleType) -> Any:
             finish(self.kernel, kernel, grid, values, stream)
             return kernel
 
-        def counted(self) -> Launches:
-            """How the kernel was launched."""
-            return replace(self._told(), runs=graphs.runs(native, self._runs()))
-
-        def _told(self) -> Launches:
-            launches, missed, left, timed, nanoseconds = self._counts()
-            if self.why_not:
-                left = {self.why_not: launches}
-            names = self.kernel.__module__ or "", self.kernel.__name__
-            return Launches(self.kernel, *names, launches, missed, left, timed, nanoseconds)
-
-        def __del__(self) -> None:
-            ended = self._told()
-            if ended.launches:
-                _keep(replace(ended, kernel=None))
+        def _described_runs(self) -> tuple[graphs.Run, ...]:
+            return graphs.runs(native, self._runs())
 
         # A copy of Triton's kernel has attributes of its own, and gets another one of these.
 

@@ -1,4 +1,4 @@
-"""`tzero.load_bundle`: launches use the compiled kernels of a bundle.
+"""`tzero.load_bundle` and `tzero.unload_bundle`: launches use the compiled kernels of a bundle.
 
 Enters: the path of a bundle. Leaves: a process whose Triton kernels are looked up there first. It
 must not know the format of a bundle.
@@ -12,7 +12,7 @@ import tzero.backends.triton  # noqa: F401 - all of Triton's kernels are looked 
 from tzero.cache import in_use
 from tzero.cache.bundle import Bundle
 
-__all__ = ["load_bundle"]
+__all__ = ["load_bundle", "unload_bundle"]
 
 
 def load_bundle(path: str | os.PathLike[str]) -> Bundle:
@@ -29,3 +29,14 @@ def load_bundle(path: str | os.PathLike[str]) -> Bundle:
     call this.
     """
     return in_use.use(path)
+
+
+def unload_bundle(bundle: Bundle) -> None:
+    """Use a bundle of `load_bundle` no longer. Kernels that were loaded from it stay.
+
+    ::
+
+        bundle = tzero.load_bundle("app.tzb")
+        tzero.unload_bundle(bundle)
+    """
+    in_use.drop(bundle)

@@ -395,7 +395,10 @@ def page(plan: Plan) -> Iterator[str]:
             yield f"  assumes {condition}"
     for guard in plan.guards:
         if not isinstance(guard.value, torch.Tensor):
-            yield f"  assumes {guard.text}: {short(guard.value)}"
+            # Read from the source, where `kernel[grid]` and `tensor[i]` look alike.
+            is_operator = guard.text.startswith("torch.Tensor.__")
+            what = "torch's own, if the operator meets a tensor"
+            yield f"  assumes {guard.text}: {what if is_operator else short(guard.value)}"
     parts = {part.first: part for part in plan.parts}
     cuts = {cut.number: cut.reason for cut in plan.cuts}
     for k, step in enumerate(plan.steps):

@@ -73,7 +73,7 @@ from tzero.reading.bytecode import span_of, uses_low_bits
 from tzero.reading.dependencies import Dependencies
 from tzero.reading.forwarded import Passing
 from tzero.reading.guards import Equal, Guard, Setting
-from tzero.reading.path import Path
+from tzero.reading.path import Path, interrupted_by
 from tzero.reading.special import Callee
 from tzero.reading.world import World
 from tzero.symbolic.formulas import Source
@@ -563,8 +563,7 @@ class Recorder:
         recording."""
         stranger = self._stack.stranger()
         if stranger:
-            what = f"{stranger}, which it does not call, interrupts it"
-            self.refuse(what, lasting=False, show=False, outside=True)
+            self.refuse(interrupted_by(stranger), lasting=False, show=False, outside=True)
         return bool(stranger)
 
 

@@ -165,13 +165,13 @@ class Path:
             return self._follow(frame)
         if code not in self._judge.followed and self._is_of_library(function, frame):
             return None
-        if _is_importing(frame, self.codes, self._outside):
+        if _is_importing(frame, self.codes, self._outside) or _serves_tzero(frame):
             return None
         try:
             if not isinstance(function, FunctionType):
                 raise Unreplayable("it defines a class, or runs a module", "", 0)
             if function is not self._host and not self._is_called(function, code):
-                self._stop(f"{code.co_name}, which it does not call, interrupts it", frame, False)
+                self._stop(interrupted_by(code.co_name), frame, False)
                 return None
             self._known(function)
         except Unreplayable as error:
@@ -343,6 +343,34 @@ def _is_importing(frame: FrameType, codes: Container[CodeType], outside: CodeTyp
             return True
         caller = caller.f_back
     return False
+
+
+_TOOLS = frozenset({"cloudpickle", "loky"})
+"""Packages of others with which tzero compiles."""
+
+
+def _serves_tzero(frame: FrameType) -> bool:
+    """Whether a frame belongs to a tool that tzero's own code has called, such as to start a
+    process that compiles. That happens in a first call, and is no part of it."""
+    if _package(frame) not in _TOOLS:
+        return False
+    caller = frame.f_back
+    while caller is not None and _package(caller) in _TOOLS | sys.stdlib_module_names:
+        caller = caller.f_back
+    return caller is not None and _package(caller) == "tzero"
+
+
+def _package(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__") or "").partition(".")[0]
+
+
+def interrupted_by(name: str) -> str:
+    """Why a call is not recorded in whose middle other code ran.
+
+    >>> interrupted_by("on_exit")
+    'on_exit ran in the middle of it, and its code does not call that'
+    """
+    return f"{name} ran in the middle of it, and its code does not call that"
 
 
 def _code_in(code: CodeType) -> list[CodeType]:

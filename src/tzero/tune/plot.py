@@ -16,20 +16,33 @@ from tzero.tune.seconds import in_words
 
 __all__ = ["svg"]
 
-WIDTH, HEIGHT = 760, 380
-LEFT, RIGHT, TOP, BOTTOM = 78, 24, 46, 52
+WIDTH, HEIGHT = 760, 400
+LEFT, RIGHT, TOP, BOTTOM = 78, 24, 46, 72
 
+# The ground is drawn: a browser shows a file on white, in the dark too.
 _STYLE = """
   text { font: 12px system-ui, sans-serif; fill: #555 }
+  .ground { fill: #fff }
   .title { font-size: 14px; fill: #222 }
   .axis { stroke: #bbb; stroke-width: 1; fill: none }
   .grid { stroke: #eee; stroke-width: 1 }
-  .candidate { fill: #4878a8; fill-opacity: .55 }
+  .candidate { fill: #4878a8 }
+  .spread { stroke: #4878a8; stroke-width: 1; fill: none }
   .best { fill: none; stroke: #c0504d; stroke-width: 1.5; stroke-opacity: .6 }
   .chosen { fill: #c0504d }
-  .first { stroke: #4878a8; stroke-width: 1; stroke-opacity: .35 }
+  .first { stroke: #4878a8; stroke-width: 3; stroke-opacity: .25 }
   .failed { stroke: #888; stroke-width: 1.5; fill: none }
+  @media (prefers-color-scheme: dark) {
+    text { fill: #bbb } .ground { fill: #1e2129 } .title { fill: #eee }
+    .axis { stroke: #666 } .grid { stroke: #343a44 }
+    .candidate { fill: #7fb0e0 } .spread, .first { stroke: #7fb0e0 }
+    .best { stroke: #ff9a92 } .chosen { fill: #ff9a92 } .failed { stroke: #aaa }
+  }
 """
+_ABOUT = (
+    "dots: the times that decided, with their intervals; wide lines lead from the first timing",
+    "red: the chosen one, which is the lowest, or the first if no interval lies below its own",
+)
 
 
 def svg(
@@ -46,7 +59,9 @@ def svg(
     """
     last = [decided.get(each.config, each.outcome) for each in steps]
     timed = [each.median for each in last if each.usable]
-    low, high = _ends([*timed, *(each.outcome.median for each in steps if each.outcome.usable)])
+    spread = [end for each in last if each.usable for end in _interval(each)]
+    first = [each.outcome.median for each in steps if each.outcome.usable]
+    low, high = _ends([*timed, *spread, *first])
 
     def x(number: float) -> float:
         return LEFT + (number + 0.5) / max(len(steps), 1) * (WIDTH - LEFT - RIGHT)
@@ -67,6 +82,7 @@ def svg(
             if each.outcome.usable:
                 ends = f"M{x(number):.1f} {y(each.outcome.median):.1f}V{y(outcome.median):.1f}"
                 parts.append(f'<path class="first" d="{ends}"/>')
+            parts.append(_whisker(outcome, x(number), y))
             parts.append(f'<circle class="{kind}" {place} r="4.5"><title>{words}</title></circle>')
         else:
             words = html.escape(outcome.problem)
@@ -76,8 +92,23 @@ def svg(
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img">\n'
         f"<style>{_STYLE}</style>\n"
-        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#fff"/>\n{body}\n</svg>\n'
+        f'<rect class="ground" width="{WIDTH}" height="{HEIGHT}"/>\n{body}\n</svg>\n'
     )
+
+
+def _interval(outcome: Any) -> tuple[float, ...]:
+    """The ends of an outcome's interval; none where it is unknown."""
+    known = outcome.low > 0 and math.isfinite(outcome.high)
+    return (outcome.low, outcome.high) if known else ()
+
+
+def _whisker(outcome: Any, x: float, y: Any) -> str:
+    """The interval of a candidate, as a line with two ends."""
+    ends = _interval(outcome)
+    if not ends:
+        return ""
+    low, high = map(y, ends)
+    return f'<path class="spread" d="M{x - 4:.1f} {high:.1f}h8m-4 0V{low:.1f}m-4 0h8"/>'
 
 
 def _ends(medians: Sequence[float]) -> tuple[float, float]:
@@ -104,9 +135,10 @@ def _frame(title: str, steps: Sequence[Any], low: float, high: float, x: Any, y:
         lines.append(
             f'<text x="{x(number):.1f}" y="{bottom + 18}" text-anchor="middle">{words}</text>'
         )
-    words = "candidates by the times that decided; lines lead from their first; red: the chosen one"
     middle = (LEFT + WIDTH - RIGHT) / 2
-    lines.append(f'<text x="{middle}" y="{HEIGHT - 10}" text-anchor="middle">{words}</text>')
+    for number, words in enumerate(_ABOUT):
+        at = HEIGHT - 28 + 18 * number
+        lines.append(f'<text x="{middle}" y="{at}" text-anchor="middle">{words}</text>')
     return "\n".join(lines)
 
 

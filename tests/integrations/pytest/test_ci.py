@@ -47,6 +47,16 @@ def test_the_commands_of_the_workflow_and_the_image_are_right() -> None:
     assert "3 passed, 1 skipped" in said, said
 
 
+def test_the_workflow_keeps_both_caches_and_saves_them_again() -> None:
+    workflow = yaml.safe_load((EXAMPLES / "ci" / "kernels.yml").read_text())
+    (step,) = (
+        each for each in workflow["jobs"]["test"]["steps"] if "cache" in each.get("uses", "")
+    )
+    given = step["with"]
+    assert given["path"].split() == ["~/.cache/tzero", "~/.triton/cache"]
+    assert "hashFiles(" in given["key"] and given["key"].startswith(given["restore-keys"])
+
+
 # -- the notebook ----------------------------------------------------------------------------------
 
 
