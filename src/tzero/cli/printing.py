@@ -81,8 +81,8 @@ def output_on_stderr() -> Iterator[None]:
 
 
 def stdout_alone() -> TextIO:
-    """A file for stdout, on which nothing else is written any more: what programs write to stdout goes
-    to stderr from now on.
+    """A file for stdout, on which nothing else is written any more: what programs write to stdout
+    goes to stderr from now on.
 
     ::
 
