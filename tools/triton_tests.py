@@ -3,6 +3,7 @@
     python tools/triton_tests.py CHECKOUT              every test, which takes hours
     python tools/triton_tests.py CHECKOUT --share 0.02 two of a hundred, chosen by --seed
     python tools/triton_tests.py CHECKOUT --jobs 16    in 16 processes of pytest at once
+    python tools/triton_tests.py CHECKOUT --write FILE the CPU backend alone, without comparing
 
     a file of tests ─┬─ pytest ──► the outcome of each test ───────────┬──► same, or differing
                      └─ pytest, `tzero.install()` first ──► outcomes ──┘
@@ -14,6 +15,10 @@ count. A file that cannot be imported counts as a test. A test whose outcomes di
 alone; one that differs from itself is listed as unsteady. ``--launches 2`` makes each launch of a
 kernel twice in both runs: with tzero, the second one is native. With ``--jobs`` files are cut into
 parts. After ``--most`` seconds no test is begun, and those that did not run both ways are left out.
+
+``--write`` runs each test of ``unit/language`` once, without `tzero.install`: these ask what the
+CPU backend can do. What happened is kept as a record, which `tools.triton_record` shows in
+docs/cpu.md.
 
 In the pytest processes this module is a plugin; the functions whose names start with ``pytest_``
 are its hooks.
@@ -42,6 +47,7 @@ from typing import Any, NamedTuple
 import pytest
 
 FOLDERS = ("unit/language", "unit/runtime")
+ALONE = FOLDERS[0]  # what asks about a backend, not about launches
 _TESTS = Path("python/test")  # of a checkout
 
 
@@ -255,6 +261,23 @@ def compare(options: argparse.Namespace, folder: Path) -> Summary:
     return summary
 
 
+def alone(options: argparse.Namespace, folder: Path) -> dict[str, Outcome]:
+    """The outcome of each test, run once and without `tzero.install`."""
+    found: dict[str, Outcome] = {}
+    ends = time.time() + options.most
+    # All files in one process, unless some are chosen: it takes seconds to start.
+    whole = options.checkout / _TESTS / ALONE
+    parts = _parts(options) if options.file else _cut(whole, options.jobs)
+    with ThreadPoolExecutor(options.jobs) as threads:
+        running = [
+            threads.submit(_outcomes, options, folder, replace(each, ends=(ends, ends)), False)
+            for each in parts
+        ]
+        for each in as_completed(running):
+            found.update(each.result())
+    return found or sys.exit(f"no test ran in {whole}: give a checkout of Triton")
+
+
 _LARGE = 100_000  # bytes of a file that is cut into as many parts as there are processes
 
 
@@ -263,8 +286,12 @@ def _parts(options: argparse.Namespace) -> list[Part]:
     found = []
     for path in sorted(_files(options), key=lambda each: -each.stat().st_size):
         of = options.jobs if path.stat().st_size > _LARGE else min(options.jobs, 4)
-        found += [Part(path, number, of) for number in range(of)]
+        found += _cut(path, of)
     return found
+
+
+def _cut(path: Path, of: int) -> list[Part]:
+    return [Part(path, number, of) for number in range(of)]
 
 
 def _both(options: argparse.Namespace, folder: Path, part: Part, ends: float) -> tuple[Part, Seen]:
@@ -336,6 +363,7 @@ def _command(options: argparse.Namespace, record: Path, part: Part, tzero: bool)
     return [
         *(sys.executable, "-m", "pytest", "-q", "-p", Path(__file__).stem),
         *("-p", "no:cacheprovider", "-p", "no:xdist", "-c", str(empty), "--tb", "no"),
+        "--continue-on-collection-errors",
         *("--rootdir", str(options.checkout / _TESTS), "--device", options.device),
         *("--record", str(record), "--share", str(options.share)),
         *("--choice-seed", str(options.seed), "--seconds", str(options.seconds)),
@@ -370,6 +398,23 @@ def _run(command: list[str], record: Path, options: argparse.Namespace) -> int |
                 return None
 
 
+def _write(options: argparse.Namespace) -> int:
+    """Run the tests of the CPU backend alone, and write the record of it."""
+    if options.device != "cpu" or options.launches != 1:
+        sys.exit("--write is about the CPU backend alone: leave out --device and --launches")
+    # pytest loads this file as a plugin, where the root of the repository is not on the path.
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    from tools import triton_record
+
+    with tempfile.TemporaryDirectory() as folder:
+        begun = triton_record.begun(options.checkout, options.share, options.seed, options.seconds)
+        outcomes = alone(options, Path(folder))
+    record = triton_record.finished(begun, outcomes)
+    options.write.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    print(triton_record.in_words(record))
+    return 0
+
+
 def main() -> int:
     """Compare as the command line says."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
@@ -382,8 +427,11 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1, help="how many processes at once")
     parser.add_argument("--most", type=float, default=math.inf, help="when to begin no more, in s")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument("--write", type=Path, help="run the CPU backend alone, and keep a record")
     options = parser.parse_args()
     options.checkout = options.checkout.resolve()
+    if options.write is not None:
+        return _write(options)
     with tempfile.TemporaryDirectory() as folder:
         summary = compare(options, Path(folder))
     print(summary)
