@@ -50,6 +50,13 @@ def broken():
 def test_that_cannot_start(broken):
     pass
 """
+BLACKWELL = """
+import pytest, torch
+
+@pytest.mark.skipif(torch.cuda.get_device_capability()[0] < 1000, reason="for a GPU to come")
+def test_that_is_for_some_gpus():
+    pass
+"""
 CONFTEST = """
 import pytest
 
@@ -110,20 +117,22 @@ def test_the_backend_alone_runs_each_test_of_the_language_once(tmp_path: Path) -
         (unit / name / f"test_{name}.py").write_text(TESTS)
     (unit.parent / "conftest.py").write_text(CONFTEST)
     (unit / "language" / "test_elsewhere.py").write_text("import nowhere_to_be_found")
+    (unit / "language" / "test_blackwell.py").write_text(BLACKWELL)
     found = alone(given(tmp_path, jobs=1, file=None, most=math.inf), tmp_path)
     assert {test.partition("::")[0] for test in found} == {
         "unit/language/test_language.py",
         "unit/language/test_elsewhere.py",
+        "unit/language/test_blackwell.py",
     }
     record = triton_record.finished({}, found)
     assert record["counts"] == {
-        "tests": 10,
+        "tests": 11,
         "ended the process with 7": 1,
         "expected to fail": 1,
         "failed": 3,
         "not collected": 1,
         "passed": 3,
-        "skipped": 1,
+        "skipped": 2,
     }
     assert (triton_record.passing(record), record["failing"]) == (4, 5)
     assert record["kinds"] == {"open": 4, "time": 1}
