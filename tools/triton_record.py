@@ -101,8 +101,11 @@ def _commit(checkout: Path) -> str:
     return "not a git checkout"
 
 
-def finished(begun: Mapping[str, Any], outcomes: Mapping[str, tuple[str, str]]) -> dict[str, Any]:
-    """The whole record: how many tests ended how, and every failure."""
+def finished(
+    begun: Mapping[str, Any], outcomes: Mapping[str, tuple[str, str]], early: bool = False
+) -> dict[str, Any]:
+    """The whole record: how many tests ended how, and every failure. ``early`` says that there was
+    no time for the last of the share."""
     words = Counter(word.rpartition(", ")[2] for word, _ in outcomes.values())
     failures = [
         {"test": test, "kind": kind(test, error), "word": word, "error": error}
@@ -111,6 +114,7 @@ def finished(begun: Mapping[str, Any], outcomes: Mapping[str, tuple[str, str]]) 
     ]
     return {
         **begun,
+        "early": early,
         "counts": {"tests": len(outcomes), **dict(sorted(words.items()))},
         "failing": len(failures),
         "kinds": dict(sorted(Counter(each["kind"] for each in failures).items())),
@@ -180,7 +184,7 @@ def _row(record: Mapping[str, Any]) -> str:
     cells = [
         record["versions"]["triton"],
         record["tests"],
-        "all" if record["share"] == 1 else f"{record['share']:g}, seed {record['seed']}",
+        _share(record),
         f"{good:,} ({_percent(good, bad)})",
         f"{bad:,}",
         f"{bad - ours:,}",
@@ -188,6 +192,11 @@ def _row(record: Mapping[str, Any]) -> str:
         f"`{record['path']}`",
     ]
     return f"| {' | '.join(cells)} |"
+
+
+def _share(record: Mapping[str, Any]) -> str:
+    share = "all" if record["share"] == 1 else f"{record['share']:g}, seed {record['seed']}"
+    return f"{share}; stopped early" if record["early"] else share
 
 
 def _asked(found: Sequence[Mapping[str, Any]]) -> list[str]:

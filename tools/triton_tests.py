@@ -423,8 +423,9 @@ def _write(options: argparse.Namespace) -> int:
 
     with tempfile.TemporaryDirectory() as folder:
         begun = triton_record.begun(options.checkout, options.share, options.seed, options.seconds)
+        ends = time.time() + options.most
         outcomes = alone(options, Path(folder))
-    record = triton_record.finished(begun, outcomes)
+    record = triton_record.finished(begun, outcomes, early=time.time() > ends)
     options.write.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     print(triton_record.in_words(record))
     return 0

@@ -70,7 +70,7 @@ def device(request):
 
 
 def given(checkout: Path, **more: object) -> argparse.Namespace:
-    options = {"share": 1.0, "seed": 0, "seconds": 1.0, "launches": 1, "device": "nowhere"}
+    options = {"share": 1.0, "seed": 0, "seconds": 3.0, "launches": 1, "device": "nowhere"}
     return argparse.Namespace(checkout=checkout, **{**options, **more})
 
 
