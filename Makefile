@@ -62,11 +62,12 @@ endif
 # A file stays in one process. tests/conftest.py orders them, the longest first.
 BY_FILE := --dist loadfile --no-loadscope-reorder
 
-.PHONY: help bench test test-bench lint types bench-beside-sanitized bench-then-environments environments checks tests tests-beside-checks tidy site test-all test-others test-faults test-verify test-symbolic test-helion sanitized sanitize test-newest test-gpu test-graphs sanitize-gpu soak soak-gpu corpus triton-tests wheels fix docs clean
+.PHONY: help bench test test-bench lint types bench-beside-sanitized bench-then-environments environments checks tests tests-beside-checks tidy site test-all test-others test-faults test-verify test-symbolic test-helion sanitized sanitize test-newest test-between test-versions test-gpu test-graphs sanitize-gpu soak soak-gpu corpus triton-tests wheels fix docs clean
 
 help:
 	@echo 'make bench     build, and print a table of measurements for this machine'
 	@echo 'make test      lint, types, all tests that need no GPU, those about Triton on the newest too'
+	@echo 'make test-versions  what depends on Triton, on each release between the oldest and the newest'
 	@echo 'make fix       format, and repair what ruff can repair'
 	@echo 'make test-gpu  the tests that need a GPU, and those of launches on it'
 	@echo 'make sanitize  the tests of native launches under AddressSanitizer and UBSan'
@@ -99,7 +100,7 @@ tests: test-all test-others
 
 # The longest first. Three at a time, since some tests wait for processes and deadlines.
 test-others:
-	@$(MAKE) --no-print-directory -j 3 -O BESIDE=1 test-newest test-faults sanitize test-verify test-symbolic test-helion
+	@$(MAKE) --no-print-directory -j 3 -O BESIDE=1 test-newest test-faults sanitize test-verify test-symbolic test-between test-helion
 
 lint: $(VENV)/.ready-dev
 	$(BIN)/ruff format --check .
@@ -127,7 +128,7 @@ checks: $(VENV)/.ready-dev
 # That of the oldest Helion may fail here; test-helion tries again and says what then.
 environments: $(VENV)/.ready-dev
 	-@$(MAKE) --no-print-directory $(OLD_HELION)/.made
-	@$(MAKE) --no-print-directory $(NEWEST)/.made
+	@$(MAKE) --no-print-directory $(NEWEST)/.made $(BETWEEN:%=build/triton-%/.made)
 
 INCLUDE = $(shell $(BIN)/python -c 'import sysconfig; print(sysconfig.get_paths()["include"])')
 VERSION = $(shell sed -n 's/^TZERO = "\(.*\)"/\1/p' src/tzero/versions.py)
@@ -210,16 +211,37 @@ NEWEST_TESTS := tests/cpu tests/launches/test_fast_path.py tests/adapters tests/
 PACKAGES = -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])'
 
 # An environment with that Triton alone; everything else it finds in .venv, by a path file.
-$(NEWEST)/.made: constraints-newest.txt | $(VENV)/.ready-dev
-	@rm -rf $(NEWEST)
-	@$(BIN)/python -m venv $(NEWEST)
-	@$(NEWEST)/bin/python $(INSTALL) $(PIP_ARGS) --no-deps -c constraints-newest.txt triton
-	@{ $(BIN)/python $(PACKAGES); echo $(CURDIR)/src; } > `$(NEWEST)/bin/python $(PACKAGES)`/venv.pth
+define with-triton
+	@rm -rf $(@D)
+	@$(BIN)/python -m venv $(@D)
+	@$(@D)/bin/python $(INSTALL) $(PIP_ARGS) --no-deps $(1)
+	@{ $(BIN)/python $(PACKAGES); echo $(CURDIR)/src; } > `$(@D)/bin/python $(PACKAGES)`/venv.pth
 	@touch $@
+endef
+
+$(NEWEST)/.made: constraints-newest.txt | $(VENV)/.ready-dev
+	$(call with-triton,-c constraints-newest.txt triton)
 
 test-newest: $(NEWEST)/.made
 	TZERO_CPU=1 $(NEWEST)/bin/python -m pytest -n $(WORKERS) $(BY_FILE) \
 		-m 'not gpu and not soak' $(NEWEST_TESTS) $(TEST_ARGS)
+
+# The releases between the pinned one and the newest. `make test` launches a kernel of each kind with
+# them; test-versions runs what test-newest does.
+BETWEEN := 3.7.1 3.8.0
+BRIEF_TESTS := tests/cpu/test_driver.py tests/cpu/test_descriptors.py tests/cpu/test_launching.py \
+	tests/adapters tests/launches/test_fast_path.py
+ON_EACH = for version in $(BETWEEN); do echo "Triton $$version"; TZERO_CPU=1 \
+	build/triton-$$version/bin/python -m pytest -q -n $(WORKERS) $(BY_FILE) -m 'not gpu and not soak'
+
+build/triton-%/.made: | $(VENV)/.ready-dev
+	$(call with-triton,triton==$*)
+
+test-versions: $(BETWEEN:%=build/triton-%/.made)
+	@$(ON_EACH) $(NEWEST_TESTS) $(TEST_ARGS) || exit 1; done
+
+test-between: $(BETWEEN:%=build/triton-%/.made)
+	@$(ON_EACH) $(BRIEF_TESTS) $(TEST_ARGS) || exit 1; done
 
 test-gpu: $(READY_DEV)
 	$(PY) -m pytest -m 'gpu and not soak' tests/gpu tests/tune $(TEST_ARGS)
@@ -261,7 +283,8 @@ soak-gpu: $(READY_DEV)
 corpus: $(READY_DEV)
 	TZERO_CPU=1 $(PY) -m tests.corpus $(CORPUS_ARGS)
 
-# From a checkout of the Triton that is installed. TRITON_ARGS='--share 0.05' runs one test of twenty.
+# From a checkout of the Triton that is installed. TRITON_ARGS='--share 0.05' runs one test of twenty,
+# PY=build/triton-3.8.0/bin/python runs them with a Triton of test-versions.
 triton-tests: $(READY_DEV)
 	@test -n '$(CHECKOUT)' || { echo 'give a checkout of Triton: make triton-tests CHECKOUT=PATH'; exit 2; }
 	$(PY) tools/triton_tests.py '$(CHECKOUT)' $(TRITON_ARGS)
@@ -275,6 +298,7 @@ fix: $(VENV)/.ready-dev
 
 docs: $(VENV)/.ready-dev
 	$(BIN)/python -m tests.cpu.table
+	$(BIN)/python -m tools.triton_record
 	$(BIN)/python -m tests.corpus.table
 	$(BIN)/python -m tests.integrations.helion.table
 	$(BIN)/python -m tests.unit.map

@@ -3,6 +3,7 @@
     python tools/triton_tests.py CHECKOUT              every test, which takes hours
     python tools/triton_tests.py CHECKOUT --share 0.02 two of a hundred, chosen by --seed
     python tools/triton_tests.py CHECKOUT --jobs 16    in 16 processes of pytest at once
+    python tools/triton_tests.py CHECKOUT --write FILE the CPU backend alone, without comparing
 
     a file of tests ─┬─ pytest ──► the outcome of each test ───────────┬──► same, or differing
                      └─ pytest, `tzero.install()` first ──► outcomes ──┘
@@ -10,10 +11,16 @@
 Enters: a checkout of the Triton release that is installed; nothing in it is changed. Leaves: a
 summary, and exit status 1 if a test has another outcome with tzero. An outcome is passed, failed,
 skipped or expected to fail, with the type and the text of the exception, in which numbers do not
-count. A file that cannot be imported counts as a test. A test whose outcomes differ is run again,
-alone; one that differs from itself is listed as unsteady. ``--launches 2`` makes each launch of a
-kernel twice in both runs: with tzero, the second one is native. With ``--jobs`` files are cut into
-parts. After ``--most`` seconds no test is begun, and those that did not run both ways are left out.
+count. A file that cannot be imported counts as a test; one that asks for the compute capability of
+a GPU while it is imported is told 0.0 where there is none. A test whose outcomes differ is run
+again, alone; one that differs from itself is listed as unsteady. ``--launches 2`` makes each launch
+of a kernel twice in both runs: with tzero, the second one is native. With ``--jobs`` files are cut
+into parts. After ``--most`` seconds no test is begun, and those that did not run both ways are left
+out.
+
+``--write`` runs each test of ``unit/language`` once, without `tzero.install`: these ask what the
+CPU backend can do. What happened is kept as a record, which `tools.triton_record` shows in
+docs/cpu.md.
 
 In the pytest processes this module is a plugin; the functions whose names start with ``pytest_``
 are its hooks.
@@ -42,6 +49,7 @@ from typing import Any, NamedTuple
 import pytest
 
 FOLDERS = ("unit/language", "unit/runtime")
+ALONE = FOLDERS[0]  # what asks about a backend, not about launches
 _TESTS = Path("python/test")  # of a checkout
 
 
@@ -171,6 +179,15 @@ def pytest_configure(config: pytest.Config) -> None:
         _repeat_launches(config.getoption("launches"))
 
 
+def pytest_pycollect_makemodule(module_path: Path) -> None:
+    """Let a file be imported that asks for the GPU's compute capability in a decorator."""
+    if "torch.cuda.get_device_capability" in module_path.read_text():
+        import torch
+
+        if not torch.cuda.is_available():
+            torch.cuda.get_device_capability = lambda device=None: (0, 0)
+
+
 def _repeat_launches(times: int) -> None:
     from triton.runtime.jit import JITFunction, KernelInterface
 
@@ -255,6 +272,23 @@ def compare(options: argparse.Namespace, folder: Path) -> Summary:
     return summary
 
 
+def alone(options: argparse.Namespace, folder: Path) -> dict[str, Outcome]:
+    """The outcome of each test, run once and without `tzero.install`."""
+    found: dict[str, Outcome] = {}
+    ends = time.time() + options.most
+    # All files in one process, unless some are chosen: it takes seconds to start.
+    whole = options.checkout / _TESTS / ALONE
+    parts = _parts(options) if options.file else _cut(whole, options.jobs)
+    with ThreadPoolExecutor(options.jobs) as threads:
+        running = [
+            threads.submit(_outcomes, options, folder, replace(each, ends=(ends, ends)), False)
+            for each in parts
+        ]
+        for each in as_completed(running):
+            found.update(each.result())
+    return found or sys.exit(f"no test ran in {whole}: give a checkout of Triton")
+
+
 _LARGE = 100_000  # bytes of a file that is cut into as many parts as there are processes
 
 
@@ -263,8 +297,12 @@ def _parts(options: argparse.Namespace) -> list[Part]:
     found = []
     for path in sorted(_files(options), key=lambda each: -each.stat().st_size):
         of = options.jobs if path.stat().st_size > _LARGE else min(options.jobs, 4)
-        found += [Part(path, number, of) for number in range(of)]
+        found += _cut(path, of)
     return found
+
+
+def _cut(path: Path, of: int) -> list[Part]:
+    return [Part(path, number, of) for number in range(of)]
 
 
 def _both(options: argparse.Namespace, folder: Path, part: Part, ends: float) -> tuple[Part, Seen]:
@@ -336,6 +374,7 @@ def _command(options: argparse.Namespace, record: Path, part: Part, tzero: bool)
     return [
         *(sys.executable, "-m", "pytest", "-q", "-p", Path(__file__).stem),
         *("-p", "no:cacheprovider", "-p", "no:xdist", "-c", str(empty), "--tb", "no"),
+        "--continue-on-collection-errors",
         *("--rootdir", str(options.checkout / _TESTS), "--device", options.device),
         *("--record", str(record), "--share", str(options.share)),
         *("--choice-seed", str(options.seed), "--seconds", str(options.seconds)),
@@ -354,20 +393,42 @@ def _run(command: list[str], record: Path, options: argparse.Namespace) -> int |
         env["TZERO_CPU"] = "1"
     with record.with_name("output").open("w") as output:
         process = subprocess.Popen(command, env=env, stdout=output, stderr=subprocess.STDOUT)
-        started = time.monotonic()
+        started = time.time()
         while True:
             try:
                 return process.wait(1.0)
             except subprocess.TimeoutExpired:
                 pass
-            if record.exists():
-                quiet = time.time() - record.stat().st_mtime - options.seconds
-            else:
-                quiet = time.monotonic() - started - 600  # collecting
-            if quiet > 30:
+            # Between tests it collects, imports torch, or sets up what many tests share.
+            most = options.seconds + 30 if _is_in_test(record) else 600
+            last = record.stat().st_mtime if record.exists() else started
+            if time.time() - last > most:
                 process.kill()
                 process.wait()
                 return None
+
+
+def _is_in_test(record: Path) -> bool:
+    """Whether the last line says that a test has begun. A line may be half written."""
+    return record.exists() and record.read_text().endswith('"word": "begun", "error": ""}\n')
+
+
+def _write(options: argparse.Namespace) -> int:
+    """Run the tests of the CPU backend alone, and write the record of it."""
+    if options.device != "cpu" or options.launches != 1:
+        sys.exit("--write is about the CPU backend alone: leave out --device and --launches")
+    # pytest loads this file as a plugin, where the root of the repository is not on the path.
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    from tools import triton_record
+
+    with tempfile.TemporaryDirectory() as folder:
+        begun = triton_record.begun(options.checkout, options.share, options.seed, options.seconds)
+        ends = time.time() + options.most
+        outcomes = alone(options, Path(folder))
+    record = triton_record.finished(begun, outcomes, early=time.time() > ends)
+    options.write.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    print(triton_record.in_words(record))
+    return 0
 
 
 def main() -> int:
@@ -382,8 +443,11 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1, help="how many processes at once")
     parser.add_argument("--most", type=float, default=math.inf, help="when to begin no more, in s")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument("--write", type=Path, help="run the CPU backend alone, and keep a record")
     options = parser.parse_args()
     options.checkout = options.checkout.resolve()
+    if options.write is not None:
+        return _write(options)
     with tempfile.TemporaryDirectory() as folder:
         summary = compare(options, Path(folder))
     print(summary)

@@ -91,6 +91,14 @@ def test_ci_pins_the_oldest_and_the_newest_triton_and_the_newest_of_the_rest() -
         assert minor(pin(constraints, "helion")) == HELION.newest
 
 
+def test_make_tests_every_release_of_triton_between_the_oldest_and_the_newest() -> None:
+    (releases,) = re.findall(r"^BETWEEN := (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    first, last = (int(version.split(".")[1]) for version in (TRITON.oldest, TRITON.newest))
+    assert [minor(each) for each in releases.split()] == [
+        f"3.{each}" for each in range(first + 1, last)
+    ]
+
+
 def test_make_asks_for_the_oldest_python_and_tests_the_oldest_helion() -> None:
     makefile = (ROOT / "Makefile").read_text()
     assert set(re.findall(r"helion==(\d+\.\d+)", makefile)) == {HELION.oldest}

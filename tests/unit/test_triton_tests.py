@@ -6,15 +6,18 @@ import argparse
 import math
 from pathlib import Path
 
+from tools import triton_record
 from tools.triton_tests import (
     Outcome,
     Part,
     Summary,
     _outcomes,
+    alone,
     compare,
     is_chosen,
     without_numbers,
 )
+from tzero.versions import SUPPORTED
 
 TESTS = """
 import os, time
@@ -47,6 +50,13 @@ def broken():
 def test_that_cannot_start(broken):
     pass
 """
+BLACKWELL = """
+import pytest, torch
+
+@pytest.mark.skipif(torch.cuda.get_device_capability()[0] < 1000, reason="for a GPU to come")
+def test_that_is_for_some_gpus():
+    pass
+"""
 CONFTEST = """
 import pytest
 
@@ -60,7 +70,7 @@ def device(request):
 
 
 def given(checkout: Path, **more: object) -> argparse.Namespace:
-    options = {"share": 1.0, "seed": 0, "seconds": 1.0, "launches": 1, "device": "nowhere"}
+    options = {"share": 1.0, "seed": 0, "seconds": 3.0, "launches": 1, "device": "nowhere"}
     return argparse.Namespace(checkout=checkout, **{**options, **more})
 
 
@@ -98,6 +108,73 @@ def test_parts_of_a_file_run_at_once_and_stop_in_time(tmp_path: Path) -> None:
     early = compare(given(tmp_path, **{**options, "most": 0.5}), tmp_path)
     assert 0 < sum(early.words.values()) < 9 and not early.differing
     assert not compare(given(tmp_path, **{**options, "most": -1.0}), tmp_path).words
+
+
+def test_the_backend_alone_runs_each_test_of_the_language_once(tmp_path: Path) -> None:
+    unit = tmp_path / "python" / "test" / "unit"
+    for name in ("language", "runtime"):
+        (unit / name).mkdir(parents=True)
+        (unit / name / f"test_{name}.py").write_text(TESTS)
+    (unit.parent / "conftest.py").write_text(CONFTEST)
+    (unit / "language" / "test_elsewhere.py").write_text("import nowhere_to_be_found")
+    (unit / "language" / "test_blackwell.py").write_text(BLACKWELL)
+    found = alone(given(tmp_path, jobs=1, file=None, most=math.inf), tmp_path)
+    assert {test.partition("::")[0] for test in found} == {
+        "unit/language/test_language.py",
+        "unit/language/test_elsewhere.py",
+        "unit/language/test_blackwell.py",
+    }
+    record = triton_record.finished({}, found)
+    assert record["counts"] == {
+        "tests": 11,
+        "ended the process with 7": 1,
+        "expected to fail": 1,
+        "failed": 3,
+        "not collected": 1,
+        "passed": 3,
+        "skipped": 2,
+    }
+    assert (triton_record.passing(record), record["failing"]) == (4, 5)
+    assert record["kinds"] == {"open": 4, "time": 1}
+
+
+def test_what_fails_is_named_with_what_it_asks_for() -> None:
+    cuda = "E   AssertionError: Torch not compiled with CUDA enabled"
+    outcomes = {
+        "test_core.py::test_print[a-b]": Outcome("failed", "AssertionError"),
+        "test_core.py::test_new": Outcome("setup, failed", "OSError: broken"),
+        "test_core.py::test_bin_op": Outcome("passed"),
+        "test_matmul.py": Outcome("not collected", cuda),
+    }
+    known = {"versions": {"triton": "3.6.0"}, "tests": "v3.6.0", "share": 0.5, "seed": 3}
+    record = triton_record.finished(known, outcomes)
+    assert {each["test"]: each["kind"] for each in record["failures"]} == {
+        "test_core.py::test_new": "open",
+        "test_core.py::test_print[a-b]": "threads",
+        "test_matmul.py": "cuda",
+    }
+    assert triton_record.in_words(record).splitlines() == [
+        "1 of 4 tests pass (25.00 %), not counting skipped ones",
+        "3 fail: 1 cuda, 1 open, 1 threads",
+        "  test_core.py::test_new: OSError: broken",
+    ]
+    tables = triton_record.tables([{**record, "path": "some.json"}]).splitlines()
+    assert tables[2] == ("| 3.6.0 | v3.6.0 | 0.5, seed 3 | 1 (25.00 %) | 3 | 2 | 0 | `some.json` |")
+    assert tables[-1] == "| something that the CPU backend should do | `test_new` (1) |"
+
+
+def test_the_tables_of_the_records_are_up_to_date() -> None:
+    assert triton_record.page() == triton_record.PAGE.read_text(), "run `make docs`"
+
+
+def test_every_supported_triton_has_a_record() -> None:
+    minors = {each["versions"]["triton"].rpartition(".")[0] for each in triton_record.records()}
+    triton = next(each for each in SUPPORTED if each.package == "triton")
+    assert minors == {f"3.{each}" for each in between(triton.oldest, triton.newest)}
+
+
+def between(oldest: str, newest: str) -> range:
+    return range(int(oldest.split(".")[1]), int(newest.split(".")[1]) + 1)
 
 
 def test_a_share_is_the_same_each_time_and_has_its_size() -> None:
