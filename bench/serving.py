@@ -2,9 +2,10 @@
 
 A program with 32 kernels is bundled. New processes without a compiler on their PATH load the bundle
 and launch each kernel once; others do the same from the disk cache. Then the first call of a sealed
-process is compared with its second. Wall times are the least of several processes, because other
-programs make them longer; processor times and ratios are medians. Enters: nothing. Leaves: a record
-in ``bench/results``, and the table of ``docs/serving.md``.
+process is compared with its second, and with the same call after the process was idle: what that
+takes more is what caches cost that others have used meanwhile. Wall times are the least of several
+processes, because other programs make them longer; processor times and ratios are medians. Enters:
+nothing. Leaves: a record in ``bench/results``, and the table of ``docs/serving.md``.
 
     python -m bench.serving               measure here, and print
     python -m bench.serving --write       measure, keep the record, and write the table
@@ -26,7 +27,10 @@ from typing import Any
 
 from bench.pages import with_tables
 
-__all__ = ["CALLS", "COUNT", "HEAD", "KERNEL", "PAGE", "main", "page"]
+__all__ = [
+    *("BUNDLE", "CALLS", "COUNT", "HEAD", "KERNEL", "PAGE"),
+    *("asked_for", "first_calls", "main", "page"),
+]
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "serving.md"
@@ -90,12 +94,27 @@ size, device = int(sys.argv[1]), sys.argv[2]
 scaled.warmup(tzero.Spec((tzero.Range(1, size),)))
 x = torch.randn(size, device=device)
 tzero.seal("error")
-times = [time.perf_counter_ns()]
-for _ in range(2):
-    scaled(x)
-    times.append(time.perf_counter_ns())
-print(json.dumps({"first": (times[1] - times[0]) / 1e9, "second": (times[2] - times[1]) / 1e9}))
+
+
+def timed(call):
+    times = [time.perf_counter_ns()]
+    for _ in range(2):
+        call(x)
+        times.append(time.perf_counter_ns())
+    return (times[1] - times[0]) / 1e9, (times[2] - times[1]) / 1e9
+
+
+timed(torch.neg)  # else the first call has the first use of the timer, which takes longer
+first, second = timed(scaled)
+time.sleep(0.1)
+print(json.dumps({"first": first, "second": second, "idle": timed(scaled)[0]}))
 """
+
+FIRST = 2.0
+"""How many times as long as the second call the first one may take."""
+
+BUNDLE = 50e-3
+"""Seconds that the first launches from a bundle may take."""
 
 
 def measured() -> dict[str, dict[str, float]]:
@@ -143,23 +162,38 @@ def table(record: Mapping[str, Any]) -> str:
         f"{machine['cpu']}; Python {versions['python']}, torch {versions['torch']}, "
         f"Triton {versions['triton']}; {PROCESSES} processes each:",
         "",
-        "|  | wall, the least | processor time | compiles |",
-        "|---|--:|--:|--:|",
+        "|  | wall, the least | asked for | processor time | compiles |",
+        "|---|--:|--:|--:|--:|",
     ]
     for name, title in (
         ("bundle", f"first launches of {COUNT} kernels, from a bundle, no compiler on the PATH"),
         ("disk", "the same from the disk cache"),
     ):
         row = rows[name]
-        cells = f"{row['wall'] * 1e3:.0f} ms | {row['processor'] * 1e3:.0f} ms"
+        asked = asked_for(row["wall"], BUNDLE, "50 ms") if name == "bundle" else ""
+        cells = f"{row['wall'] * 1e3:.0f} ms | {asked} | {row['processor'] * 1e3:.0f} ms"
         lines.append(f"| {title} | {cells} | {row['compiled']:.0f} |")
-    lines += ["", "|  | first call | second | ratio |", "|---|--:|--:|--:|"]
+    return "\n".join([*lines, "", *first_calls(rows)])
+
+
+def asked_for(value: float, most: float, words: str) -> str:
+    """A target, and whether it is met."""
+    return f"≤ {words}: {'met' if value <= most else 'missed'}"
+
+
+def first_calls(rows: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """The lines of the table of first calls."""
+    lines = [
+        "|  | first call | second | ratio | asked for | after 100 ms of idling |",
+        "|---|--:|--:|--:|--:|--:|",
+    ]
     for size in (65536, 4096):
         row = rows[f"first.{size}"]
-        first, second = row["first"], row["second"]
-        cells = f"{first * 1e6:.1f} µs | {second * 1e6:.1f} µs | {row['ratio']:.1f}"
-        lines.append(f"| sealed, {size:,} floats | {cells} |")
-    return "\n".join(lines)
+        idle = f"{row['idle'] * 1e6:.1f} µs" if "idle" in row else "not measured"
+        cells = f"{row['first'] * 1e6:.1f} µs | {row['second'] * 1e6:.1f} µs | {row['ratio']:.1f}"
+        asked = asked_for(row["ratio"], FIRST, f"{FIRST:g}")
+        lines.append(f"| sealed, {size:,} floats | {cells} | {asked} | {idle} |")
+    return lines
 
 
 def page(text: str) -> str:

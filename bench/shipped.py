@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.pages import with_tables
-from bench.serving import CALLS, COUNT, HEAD, KERNEL, PAGE
+from bench.serving import BUNDLE, CALLS, COUNT, HEAD, KERNEL, PAGE, asked_for, first_calls
 
 __all__ = ["main", "page"]
 
@@ -156,7 +156,7 @@ def _summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _ratio(runs: list[dict[str, float]]) -> dict[str, float]:
-    found = {name: statistics.median(run[name] for run in runs) for name in ("first", "second")}
+    found = {name: statistics.median(run[name] for run in runs) for name in runs[0]}
     return {**found, "ratio": statistics.median(run["first"] / run["second"] for run in runs)}
 
 
@@ -168,8 +168,9 @@ def table(record: Mapping[str, Any]) -> str:
         f"Triton {versions['triton']}. The bundle was built without a GPU, with Python "
         f"{built['python']} and torch {built['torch']}: {built['bytes'] / 2**20:.1f} MiB.",
         "",
-        f"| first launches of {COUNT} kernels | wall, the least | compiles | programs started |",
-        "|---|--:|--:|---|",
+        f"| first launches of {COUNT} kernels | wall, the least | asked for | compiles | "
+        "programs started |",
+        "|---|--:|--:|--:|---|",
     ]
     for name, title in (
         ("bundle", "from the bundle, sealed, no compiler on the PATH, empty caches"),
@@ -181,13 +182,10 @@ def table(record: Mapping[str, Any]) -> str:
         row = rows[name]
         counted = COUNT if name == "triton.cold" else row["compiled"]
         programs = ", ".join(row["started"]) or "none"
-        lines.append(f"| {title} | {row['wall'] * 1e3:.0f} ms | {counted} | {programs} |")
-    lines += ["", "|  | first call | second | ratio |", "|---|--:|--:|--:|"]
-    for size in (65536, 4096):
-        row = rows[f"first.{size}"]
-        cells = f"{row['first'] * 1e6:.1f} µs | {row['second'] * 1e6:.1f} µs | {row['ratio']:.1f}"
-        lines.append(f"| sealed, {size:,} floats | {cells} |")
-    return "\n".join(lines)
+        asked = asked_for(row["wall"], BUNDLE, "50 ms") if name == "bundle" else ""
+        wall = f"{row['wall'] * 1e3:.0f} ms"
+        lines.append(f"| {title} | {wall} | {asked} | {counted} | {programs} |")
+    return "\n".join([*lines, "", *first_calls(rows)])
 
 
 def page(text: str) -> str:

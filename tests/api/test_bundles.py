@@ -201,9 +201,51 @@ def test_an_entry_for_the_cpu_needs_its_thread_pool(tmp_path: Path, seen: list[E
     opened = in_use.use(tmp_path / "half.tzb")
     try:
         assert carried.find(written()) is None
-        assert "does not have it" in seen[0].reason
+        assert "has it without the CPU's thread pool" in seen[0].reason and len(seen) == 1
     finally:
         in_use.drop(opened)
+
+
+@pytest.mark.parametrize("damaged", [carried.KERNEL, carried.POOL])
+def test_a_damaged_entry_is_the_reason_why_a_kernel_is_not_used(
+    damaged: str, tmp_path: Path, seen: list[Event]
+) -> None:
+    path = tmp_path / "torn.tzb"
+    bundle.write(path, carried.items(written(), Artifact({"double.so": b"code"})))
+    with Bundle(path) as whole:
+        place = next(each for each in whole if each.kind == damaged)
+    data = bytearray(path.read_bytes())
+    data[place.start + place.size - 1] ^= 1
+    path.write_bytes(data)
+    opened = in_use.use(path)
+    try:
+        assert carried.find(written()) is None
+        why = {
+            carried.KERNEL: f"no bundle has it: its entry in {path} is damaged",
+            carried.POOL: f"no bundle has it: {path} has it without the CPU's thread pool, "
+            "whose entry is missing or damaged",
+        }
+        assert "torn" in seen[0].reason or "SHA-256" in seen[0].reason
+        assert [each.reason for each in seen[1:]] == [why[damaged]]
+    finally:
+        in_use.drop(opened)
+
+
+def test_an_observer_that_asks_for_bundles_is_told_once_that_one_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "odd.tzb"
+    path.write_bytes(b"x")
+    monkeypatch.setenv("TZERO_BUNDLE", str(path))
+    told: list[str] = []
+
+    def ask(event: Event) -> None:
+        told.append(event.reason)
+        assert len(told) < 9 and in_use.bundles() == ()
+
+    with observe(ask):
+        assert in_use.bundles() == ()
+    assert len(told) == 1 and "it is no bundle" in told[0]
 
 
 @pytest.mark.skipif(not needed(), reason="this Triton compiles no modules for CUDA")
@@ -335,13 +377,22 @@ def test_inspect_and_verify(built: Path, tmp_path: Path) -> None:
         (["--", "/no/such/program"], "No such file"),
         (["--coverage", "/no/such/file"], "No such file"),
         (["--coverage", str(PROGRAM)], "it is no file of coverage"),
+        (["--coverage", "NESTED"], "it is no file of coverage: RecursionError"),
+        (["--coverage", "UNTYPED"], "and has types for []"),
         (["--coverage", "COVERAGE", "--target", "tpu:5"], "'tpu:5' is no target"),
     ],
 )
 def test_a_command_that_makes_no_bundle_says_why(
     words: list[str], said: str, built: Path, tmp_path: Path
 ) -> None:
-    words = [str(built.with_name("coverage.json")) if w == "COVERAGE" else w for w in words]
+    coverage = built.with_name("coverage.json")
+    nested, untyped = built.with_name("nested.json"), built.with_name("untyped.json")
+    nested.write_text("[" * 200_000)
+    facts = json.loads(coverage.read_text())
+    facts["kernels"][0]["parts"]["signature"] = "[]"
+    untyped.write_text(json.dumps(facts))
+    files = {"COVERAGE": coverage, "NESTED": nested, "UNTYPED": untyped}
+    words = [str(files.get(word, word)) for word in words]
     done = command("build", "-o", str(tmp_path / "out.tzb"), *words)
     assert done.exit_code in (2, 3) and said in done.output
     assert not list(tmp_path.iterdir())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -267,16 +269,22 @@ def test_an_error_of_who_looks_is_theirs(make: Callable[..., Claims], events: li
     assert events == []
 
 
-def test_what_is_no_mark_is_taken_over_after_a_lease(
-    make: Callable[..., Claims], boards: Make, clock: Clock
+@pytest.mark.parametrize(
+    "text", ["a lie, without end", "aa -\n" + "9" * 5000 + " held  ", "aa -\n7 held  "]
+)
+def test_what_is_no_mark_is_taken_over_after_a_lease_with_an_event(
+    text: str, make: Callable[..., Claims], boards: Make, clock: Clock, events: list[Event]
 ) -> None:
     claims = make()
     name = claims._prefix + MINE
-    assert boards().swap(name, "", "a lie, without end", 60)
-    assert claims.claim(MINE) is None
+    assert boards().swap(name, "", text, 60)
+    assert claims.claim(MINE) is None and events == []
     clock.now += LEASE
     held(claims.claim(MINE)).release()
     assert boards().read(name) == ""
+    assert [event.kind for event in events] == ["cache"]
+    assert f"after 30 s without a sign of life: what {claims.board.shown}" in events[0].reason
+    assert f"has is no mark ({text[:40]!r})" in events[0].reason
 
 
 def test_the_mark_of_a_process_that_is_gone_is_taken_over_at_once(
@@ -322,7 +330,88 @@ def test_a_swap_that_was_made_too_late_to_be_told_is_not_a_loss(
     held(make().claim(MINE)).release()
 
 
+def test_the_number_of_a_process_may_be_anything(make: Callable[..., Claims]) -> None:
+    claims = make()
+    for k, pid in enumerate(("9" * 900, "²", "٣", "")):
+        digest = digest_of(f"number {k}")
+        mark = Mark("cc", f"{module._machine()}/{pid}/1").text
+        assert claims.board.swap(claims._prefix + digest, "", mark, 60)
+        assert claims.claim(digest) is None
+
+
+@pytest.mark.parametrize("how", ["file", "pipe"])
+def test_an_empty_file_is_no_mark_and_is_taken_over_after_a_lease(
+    how: str, tmp_path: Path, clock: Clock, events: list[Event]
+) -> None:
+    """As a machine that lost power leaves one, whose file system had not written the mark."""
+    from tzero.cache.claims_directory import Directory
+
+    claims = Claims(Directory(str(tmp_path)), LEASE, clock=clock)
+    place = tmp_path / MINE[-2:] / MINE
+    place.parent.mkdir()
+    place.touch() if how == "file" else os.mkfifo(place)
+    assert claims.claim(MINE) is None
+    clock.now += LEASE
+    lease = held(claims.claim(MINE))
+    assert "is no mark" in events[0].reason and len(events) == 1
+    assert Claims(Directory(str(tmp_path)), LEASE, clock=clock).claim(MINE) is None
+    lease.release()
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+    held(claims.claim(MINE)).release()
+
+
+def test_an_empty_value_in_redis_is_no_claim(tmp_path: Path) -> None:
+    with board("redis", tmp_path) as views:
+        redis = views()
+        redis._client.set("empty", "")  # type: ignore[attr-defined]
+        assert redis.read("empty") == ""
+        assert redis.swap("empty", "", Mark("a1", "-").text, 60)
+        assert not views().swap("empty", "", Mark("b2", "-").text, 60)
+        assert redis.read("empty") == Mark("a1", "-").text
+
+
 # -- boards that fail ------------------------------------------------------------------------------
+
+
+class Lying:
+    """Shows one text after the other, and takes no mark."""
+
+    shown = "lying"
+
+    def __init__(self, texts: Iterator[str]) -> None:
+        self.texts = texts
+
+    def read(self, name: str) -> str:
+        return next(self.texts)
+
+    def swap(self, name: str, seen: str, mark: str, seconds: float) -> bool:
+        return False
+
+
+LIES: dict[str, Callable[[int], str]] = {
+    "nothing": lambda k: "",
+    "one mark": lambda k: Mark("aa", "-").text,
+    "the same garbage": lambda k: "garbage",
+    "other garbage": lambda k: f"garbage {k}",
+    "new owners": lambda k: Mark(f"{k}", f"elsewhere/{k}/1").text,
+    "owners that failed": lambda k: Mark(f"{k}", "-", 0, True).text,
+    "processes that are gone": lambda k: Mark("aa", f"{module._machine()}/{1 << 30}/1", 0).text,
+    "beats in any order": lambda k: Mark("aa", "-", k % 2).text,
+    "a mark and nothing": lambda k: Mark("aa", "-").text if k % 2 else "",
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_board_that_lies_is_believed_for_a_lease(
+    lie: str, clock: Clock, events: list[Event]
+) -> None:
+    claims = Claims(Lying(map(LIES[lie], itertools.count())), LEASE, clock=clock)
+    begun, claim = clock.now, None
+    while claim is None and clock.now - begun < 10 * LEASE:
+        claim = claims.claim(MINE)
+        clock.now += LEASE / 100
+    assert alone(claim) and clock.now - begun < LEASE * 1.1
+    assert "lying takes no other mark" in events[-1].reason
 
 
 class Broken:
@@ -398,8 +487,8 @@ def test_without_links_marks_are_created_exclusively(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import errno
-    import os
 
+    from tzero import ownership
     from tzero.cache.claims_directory import Directory
 
     def no_links(source: str, target: str) -> None:
@@ -412,6 +501,19 @@ def test_without_links_marks_are_created_exclusively(
     assert not other.swap("name", "", second, 60)
     assert other.swap("name", first, second, 60) and one.read("name") == second
     assert other.swap("name", second, "", 60) and one.read("name") == ""
+
+    write, written = ownership.write_all, []
+
+    def full(file: int, data: bytes) -> None:
+        written.append(data)
+        if len(written) == 2:  # the first is a file of its own
+            raise OSError(errno.ENOSPC, "the disk is full")
+        write(file, data)
+
+    monkeypatch.setattr(ownership, "write_all", full)
+    with pytest.raises(OSError, match="the disk is full"):
+        one.swap("name", "", first, 60)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
 # -- a process that is silent ----------------------------------------------------------------------

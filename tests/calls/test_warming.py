@@ -140,6 +140,77 @@ def test_launches_are_compiled_for_each_class_of_an_integer() -> None:
         kernel[(1,)](x, out, 5, BLOCK=32)
 
 
+@tzero.jit
+def shift_kernel(x, out, n, BY: tl.constexpr, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + at, tl.load(x + at, mask=at < n) + BY, mask=at < n)
+
+
+@pytest.mark.parametrize("how", ["all", "one"])
+def test_each_value_of_a_range_for_a_constant_of_a_launch_is_compiled(how: str) -> None:
+    spec = Spec((64,))
+    if how == "all":
+        tzero.warmup([(shift_kernel, spec, spec, Range(1, 99), Range(64, 70), {"BLOCK": 64})])
+    else:
+        shift_kernel.warmup(spec, spec, Range(1, 99), BY=Range(64, 70), BLOCK=64, grid=(1,))
+    x, out = torch.ones(64), torch.empty(64)
+    with tzero.seal():
+        for by in range(64, 71):
+            for n in (1, 16, 17, 64):
+                shift_kernel[(1,)](x, out, n, by, BLOCK=64)
+            assert torch.equal(out, x + by)
+    before = tzero.compile.service().stats()
+    why = "mean 2,000 classes, .* because each value of 'BY' is one: it is a compile-time constant"
+    with pytest.raises(InvalidArgument, match=why):
+        shift_kernel.warmup(spec, spec, 5, Range(1, 2000), BLOCK=64, grid=(1,))
+    assert tzero.compile.service().stats() == before
+
+
+def test_each_value_of_a_range_for_an_option_of_a_launch_is_compiled() -> None:
+    spec = Spec((64,))
+    given = {"BLOCK": 64, "num_stages": Range(1, 3), "grid": (1,)}
+    (warmed,) = tzero.warmup([(shift_kernel, spec, spec, 64, 5, given)])
+    assert warmed.classes == 3
+
+
+def test_a_value_of_a_range_that_does_not_compile_is_named() -> None:
+    spec = Spec((64,))
+    why = (
+        r"shift_kernel: it does not compile for BLOCK=17 of Range\(low=16, high=20\), .*power of 2"
+    )
+    with pytest.raises(InvalidArgument, match=why):
+        tzero.warmup([(shift_kernel, spec, spec, 64, 1, {"BLOCK": Range(16, 20)})])
+
+
+WRONG_SPECS: dict[str, tuple[dict[str, Any], str]] = {
+    "a number as shape": ({"shape": 5}, "its shape is 5, which is no tuple"),
+    "a negative size": ({"shape": (-1,)}, "-1 is in its shape"),
+    "a size that is no integer": ({"shape": (1.5,)}, "1.5 is in its shape"),
+    "the name of a dtype": ({"shape": (4,), "dtype": "float32"}, "its dtype is 'float32'"),
+    "few strides": ({"shape": (4, 4), "strides": (1,)}, "2 sizes and 1 strides"),
+    "a negative stride": ({"shape": (4,), "strides": (-1,)}, "-1 is in its strides"),
+    "no device": ({"shape": (4,), "device": "abacus"}, "its device is 'abacus'"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG_SPECS)
+def test_a_spec_of_no_tensor_is_refused(what: str) -> None:
+    given, why = WRONG_SPECS[what]
+    with pytest.raises(InvalidArgument, match=f"tzero.Spec: .*{why}. Give sizes"):
+        Spec(**given)
+
+
+def test_items_that_are_no_calls_are_refused() -> None:
+    kernel = tzero.kernel(doubled)
+    wrong: tuple[Any, ...] = ([kernel], [()], kernel, 5)
+    for items in wrong:
+        with pytest.raises(InvalidArgument, match=r"it was given the item .*Give tuples"):
+            tzero.warmup(items)
+    if not torch.cuda.is_available():
+        with pytest.raises(InvalidArgument, match="a Spec is on cuda, where no tensor can be"):
+            kernel.warmup(Spec((4,), device="cuda"))
+
+
 def test_too_many_classes_are_said_before_anything_is_compiled() -> None:
     calls: list[int] = []
 
@@ -153,6 +224,8 @@ def test_too_many_classes_are_said_before_anything_is_compiled() -> None:
         kernel.warmup(Spec((Range(1, 1_000_000),)))
     with pytest.raises(InvalidArgument, match="kernel: its ranges mean 1,048,576 classes"):
         tzero.warmup([(kernel, Spec((4,))), (kernel, Spec((Range(1, 1024), Range(0, 1023))))])
+    with pytest.raises(InvalidArgument, match="mean 18,446,744,073,709,551,616 classes"):
+        kernel.warmup(Spec((Range(1, 2**64),)))
     many = tuple(Range(1, 40 + k) for k in range(10))
     with pytest.raises(InvalidArgument, match=r"mean 59,\d+ classes, and at most 1,024"):
         tzero.kernel(doubled).warmup(Spec(many))
@@ -248,5 +321,6 @@ def test_the_first_call_imports_and_compiles_nothing_and_coverage_files_warm_up_
     assert done.returncode == 0, done.stderr
     imported, requests, count = json.loads(done.stdout)
     assert (imported, requests) == ([], 0)
-    (warmed,) = tzero.warmup(path)
-    assert warmed.classes == count and not warmed.left
+    for place in (path, Path(path)):
+        (warmed,) = tzero.warmup(place)
+        assert warmed.classes == count and not warmed.left

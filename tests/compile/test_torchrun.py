@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.compile.waiting import PYTHONPATH
 
 JOB = Path(__file__).with_name("job.py")
@@ -42,3 +44,24 @@ def test_ranks_compile_each_kernel_once_and_make_one_choice(tmp_path: Path) -> N
     assert sorted(report["how"] for report in reports) == ["cached", "tuned"]
     assert len({report["block"] for report in reports}) == 1
     assert sum(report["hits"]["remote"] for report in reports) >= 4
+
+
+LEASE = 3
+
+
+@pytest.mark.parametrize("how", ["exit", "stop"])
+def test_what_a_lost_rank_had_claimed_is_made_once_by_another(how: str, tmp_path: Path) -> None:
+    """It ends, or is stopped until the others have reported, while it holds a lease."""
+    (tmp_path / "kill").write_text(how)
+    reports = run_job(tmp_path, ranks=4, kernels=6, TZERO_LEASE=str(LEASE))
+    pid, at, _, digest = json.loads((tmp_path / "lost").read_text())
+    others = [report for report in reports if report["pid"] != pid]
+    assert len(others) == 3 and len(reports) == (3 if how == "exit" else 4)
+    compiled = [each for report in others for each in report["compiled"]]
+    assert len(compiled) == len(set(compiled)) == 6 + 2 and digest in compiled
+    assert len({report["block"] for report in reports}) == 1
+    assert [report["how"] for report in others].count("tuned") <= 1
+    # The others may have all kernels to compile yet; all of them together bound that here.
+    work = sum(sum(report["seconds"]) for report in others)
+    left = max(report["precompile"][1] for report in others) - at
+    assert left <= 3 * (LEASE + work)

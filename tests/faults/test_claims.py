@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -227,6 +228,25 @@ def test_a_waiting_job_can_be_stopped_and_ends_with_its_service(
             place.unlink()
         for each in first:
             each.result(HANG)
+
+
+@pytest.mark.parametrize("waiting", [False, True], ids=["in the background", "in the caller"])
+def test_an_empty_mark_costs_a_lease(
+    waiting: bool, tmp_path: Path, stack: ExitStack, events: list[Event]
+) -> None:
+    asked = request("compiler", '["echo", "right"]')
+    with fleet_at("file", tmp_path) as url:
+        node = Nodes(url, tmp_path, stack, lease=0.3)()
+        for claims in node._stores(None).claims:  # type: ignore[arg-type]
+            assert isinstance(claims.board, Directory)
+            place = Path(claims.board._place(claims._prefix + asked.digest))
+            place.parent.mkdir(parents=True, mode=0o700)
+            place.touch()
+        call = (lambda: node.compile(asked)) if waiting else node.submit(asked).result
+        with ThreadPoolExecutor(1) as pool:
+            assert pool.submit(call).result(HANG).files["out"] == b"right\n"
+    assert compiles(node) == 1
+    assert sum("is no mark" in event.reason for event in events) == 2
 
 
 # -- real processes that share a disk --------------------------------------------------------------

@@ -29,6 +29,7 @@ from triton._C.libtriton import native_specialize_impl
 from triton.backends.compiler import GPUTarget
 from triton.compiler.compiler import ASTSource, CompiledKernel, make_backend
 from triton.compiler.compiler import compile as compile_here
+from triton.compiler.errors import CompilationError
 from triton.knobs import HookChain
 from triton.runtime.autotuner import Autotuner
 from triton.runtime.driver import driver
@@ -49,6 +50,7 @@ __all__ = [
     "RAW_SOURCE",
     "ASTSource",
     "Block",
+    "CompilationError",
     "Compiled",
     "CompiledKernel",
     "Constexpr",

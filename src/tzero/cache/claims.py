@@ -5,8 +5,9 @@
     claim ── free ───────────────── swap ──► a Lease: make it, put it into the cache, release
        ├──── theirs ── unchanged for a lease, or its process is gone ── swap ──► a Lease
        ├──── theirs ────────────────────────► None: ask again soon
+       ├──── no mark, for a lease ─ swap ──► a Lease, and an event
        ├──── the cache has it meanwhile ────► FOUND
-       └──── it failed there, too long, or no reply ──► a Lease of nothing: make it alone
+       └──── it failed there, too long, no swap or no reply ──► a Lease of nothing: make it alone
 
     Keeper ── every quarter of a lease ── swap (the same token, the next beat) ──► renewed, or lost
 
@@ -17,7 +18,8 @@ A lease saves work; nothing rests on it. Two processes may believe that they hav
 example because one was stopped meanwhile: the first result counts (`Disk.keep`, `Fleet.agree`).
 Clocks of machines are never compared: a lease is over for a waiter that has itself seen the same
 mark for that long. A mark has a random token, so no two claims are alike, and a beat, which the
-owner counts up while it lives.
+owner counts up while it lives. Nothing else is a sign of life: not text that is no mark, however
+often it changes, nor one new token after the other.
 """
 
 from __future__ import annotations
@@ -41,6 +43,13 @@ _R = TypeVar("_R")
 
 BEATS = 4
 """How often an owner renews within one lease."""
+
+OWNERS = 2
+"""For how many owners a process waits of which it has seen none renew: the one that it finds, and
+one that took over."""
+
+LONGEST = 1000
+"""Characters of a mark, at most."""
 
 POLLS = (0.01, 0.1, 500), (0.05, 1.0, 20)
 """How often a process asks again for what others have claimed, on this machine's disk, and
@@ -100,10 +109,13 @@ class Mark(NamedTuple):
     @staticmethod
     def parse(text: str) -> Mark | None:
         """The mark of a text; None for any other text."""
+        if len(text) > LONGEST:
+            return None
         first, _, second = text.partition("\n")
         token, _, holder = first.partition(" ")
         beat, _, state = second.partition(" ")
-        if not (beat.isascii() and beat.isdecimal() and state in ("held  ", "failed") and token):
+        is_beat = len(beat) == 8 and beat.isascii() and beat.isdecimal()
+        if not (is_beat and state in ("held  ", "failed") and token):
             return None
         return Mark(token, holder, int(beat), state == "failed")
 
@@ -175,18 +187,20 @@ FOUND: Final = "found"
 
 
 class _Watched(NamedTuple):
-    """A mark that a waiter sees, since when, since when its owner has it, and since when it
-    waits."""
+    """What a waiter knows of who has what it waits for."""
 
-    text: str
-    since: float
-    owned: float
     begun: float
-
-    @property
-    def token(self) -> str:
-        """Distinguishes the owners."""
-        return self.text.partition(" ")[0]
+    """Since when it waits."""
+    since: float
+    """When it saw the latest sign of life."""
+    owned: float
+    """Since when it sees this owner."""
+    mark: Mark | None = None
+    """The latest mark that was one."""
+    owners: int = 0
+    """How many owners it has seen since one of them renewed."""
+    is_refused: bool = False
+    """Whether the board has refused a swap since the latest sign of life."""
 
 
 class Claims:
@@ -250,7 +264,7 @@ class Claims:
         mark = Mark(secrets.token_hex(8), _holder())
         try:
             if verdict == "take" and not self._swapped(digest, seen, mark.text):
-                self._see(digest, "")
+                self._refused(digest, seen)
                 return None
         except Exception as error:  # of any board: a claim never fails a compile
             self.failed(error)
@@ -265,10 +279,10 @@ class Claims:
         """What to do about a digest, and the mark that is there."""
         try:
             seen = self.reached(lambda: self.board.read(self._prefix + digest))
+            return self._verdict(digest, seen, limit), seen
         except Exception as error:  # as in `claim`
             self.failed(error)
             return "alone", ""
-        return self._verdict(digest, seen, limit), seen
 
     def is_claimed(self, digest: str) -> bool:
         """Whether a process has claimed a digest; False if that is not known."""
@@ -300,45 +314,62 @@ class Claims:
 
     def _verdict(self, digest: str, seen: str, limit: float) -> str:
         """What follows from a mark: ``take`` it over, ``wait``, or go on ``alone``."""
-        mark = Mark.parse(seen)
-        before = self._watched.get(digest)
-        if not seen:
+        mark, before = Mark.parse(seen), self._watched.get(digest)
+        is_free = not seen or (mark is not None and mark.has_failed)
+        if is_free and before is None:
             return "take"
-        if mark is not None and mark.has_failed:
-            was = None if before is None else Mark.parse(before.text)
-            return "alone" if was is not None and was.token == mark.token else "take"
-        watched = self._see(digest, seen)
+        if is_free and mark is not None and _is_same(mark, before):
+            return "alone"
+        watched = self._see(digest, mark)
         now = self.clock()
         if now - watched.begun >= limit:
             reason = f"not waited for any longer: another process has it for {limit:g} s and more"
             self._emit(digest, reason)
             return "alone"
         if now - watched.since >= self.seconds:
-            if mark is not None and mark.holder != "-":
-                self._silent[mark.holder] = now
-            return "take"
-        if mark is not None and (_is_gone(mark.holder) or self._is_silent(mark.holder)):
+            return self._over(digest, seen, mark, watched)
+        if is_free or (mark and (_is_gone(mark.holder) or self._is_silent(mark.holder))):
             return "take"
         return "wait"
+
+    def _over(self, digest: str, seen: str, mark: Mark | None, watched: _Watched) -> str:
+        """The same once there was no sign of life for a lease."""
+        waited = f"after {self.seconds:g} s without a sign of life"
+        if watched.is_refused:
+            self._emit(digest, f"not claimed: {self.board.shown} takes no other mark, {waited}")
+            return "alone"
+        if mark is not None and mark.holder != "-":
+            self._silent[mark.holder] = self.clock()
+        if mark is None and seen:
+            what = f"what {self.board.shown} has is no mark ({seen[:40]!r})"
+            self._emit(digest, f"the claim is taken over {waited}: {what}")
+        return "take"
 
     def _is_silent(self, holder: str) -> bool:
         """Whether a lease of a process has ended within a lease from now, and it has renewed none
         since: then it renews no other one either."""
         return self.clock() - self._silent.get(holder, -self.seconds) < self.seconds
 
-    def _see(self, digest: str, text: str) -> _Watched:
+    def _see(self, digest: str, mark: Mark | None) -> _Watched:
+        """Note what is on the board now."""
         with self._lock:
-            before, now = self._watched.get(digest), self.clock()
-            if before is None:
-                before = self._watched[digest] = _Watched(text, now, now, now)
-            elif before.text != text:
-                after = _Watched(text, now, now, before.begun)
-                mark = Mark.parse(text)
-                if mark is not None and mark.token == before.token:  # it was renewed
-                    after = after._replace(owned=before.owned)
-                    self._silent.pop(mark.holder, None)
-                before = self._watched[digest] = after
-            return before
+            now = self.clock()
+            seen = self._watched.get(digest) or _Watched(now, now, now)
+            if mark is not None and not _is_same(mark, seen):
+                seen = seen._replace(mark=mark, owned=now, owners=seen.owners + 1)
+                if seen.owners <= OWNERS:
+                    seen = seen._replace(since=now, is_refused=False)
+            elif mark is not None and seen.mark is not None and mark.beat > seen.mark.beat:
+                seen = seen._replace(mark=mark, since=now, owners=1, is_refused=False)
+                self._silent.pop(mark.holder, None)
+            self._watched[digest] = seen
+            return seen
+
+    def _refused(self, digest: str, seen: str) -> None:
+        """Note that the board has refused a swap: somebody was faster, or it refuses them all."""
+        watched = self._see(digest, Mark.parse(seen))
+        with self._lock:
+            self._watched[digest] = watched._replace(is_refused=True)
 
     def _swapped(self, digest: str, seen: str, mark: str) -> bool:
         name = self._prefix + digest
@@ -387,6 +418,11 @@ class Claims:
 
     def _emit(self, subject: str, reason: str) -> None:
         emit(Event("cache", subject[:12], reason, {"layer": "claims", "board": self.board.shown}))
+
+
+def _is_same(mark: Mark, watched: _Watched | None) -> bool:
+    """Whether a mark is of the owner that a waiter sees already."""
+    return watched is not None and watched.mark is not None and watched.mark.token == mark.token
 
 
 class _BackingOff(Exception):
@@ -453,7 +489,8 @@ def _is_gone(holder: str) -> bool:
     """Whether a holder is a process of this machine that has ended. False if that is not known."""
     machine, _, process = holder.partition("/")
     pid, _, started = process.partition("/")
-    if not machine or machine != _machine() or not pid.isdecimal():
+    is_number = pid.isascii() and pid.isdecimal() and len(pid) <= 10
+    if not (machine and machine == _machine() and is_number):
         return False
     return _started(int(pid)) != started
 

@@ -13,6 +13,10 @@ made by their server: of two processes one succeeds. So each mark has exactly on
 that takes over from it, named by the owner of the mark before: whoever comes late with an old mark
 in mind finds that place taken, or a mark that nothing leads to, which counts for nothing. An owner
 writes its own file only, so one that was stopped and wakes cannot undo a later claim.
+
+A file may be empty: marks are not forced to the disk, and where there are no links one is created
+before it is written. Such a file is not "no mark": its place is taken. It reads as a text that
+names it, which is no mark, and which can be taken over like one.
 """
 
 from __future__ import annotations
@@ -131,9 +135,13 @@ class Directory:
             except FileExistsError:
                 return False
             try:
-                ownership.write_all(file, mark.encode())
-            finally:
-                os.close(file)
+                try:
+                    ownership.write_all(file, mark.encode())
+                finally:
+                    os.close(file)
+            except BaseException:  # such as a full disk: leave no place without a mark
+                _remove(path)
+                raise
         return True
 
     def _opened(self, path: str) -> int:
@@ -147,21 +155,23 @@ def _owner(mark: str) -> str:
 
 
 def _content(path: str) -> str:
+    """The mark of a file; empty if there is no file."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
         return ""
     try:
-        return os.read(file, 1 << 22).decode(errors="replace")
+        found = os.read(file, 1 << 22).decode(errors="replace")
     finally:
         os.close(file)
+    return found or f"(empty: {os.path.basename(path)})"
 
 
 def _rewrite(path: str, seen: str, mark: str) -> bool:
     """Change a mark in its file; return False if the file is gone or has another mark. It is the
     file that was opened and read, so never that of another owner."""
     try:
-        file = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        file = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
         return False
     try:

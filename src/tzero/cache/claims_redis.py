@@ -42,6 +42,7 @@ class Redis:
     def swap(self, name: str, seen: str, mark: str, seconds: float) -> bool:
         """Replace the mark that was seen by another; return False if another is there now."""
         milliseconds = max(int(seconds * 1000), 1)
-        if not seen and mark:
-            return self._client.set(name, mark, nx=True, px=milliseconds) is True
+        if not seen and mark and self._client.set(name, mark, nx=True, px=milliseconds) is True:
+            return True
+        # Also after that: an empty value is no mark, and keeps the name from being set.
         return bool(self._swap(keys=[name], args=[seen, mark, milliseconds]) == 1)

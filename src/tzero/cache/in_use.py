@@ -60,17 +60,21 @@ def bundles() -> tuple[Bundle, ...]:
     if now.bundle is None:
         return _loaded
     key = (now.bundle, now.cache_key)
-    if key not in _named:
-        with _change:
-            if key not in _named:
-                _named[key] = _opened(*key)
-    named = _named[key]
+    named = _named[key] if key in _named else _opened(*key)
     return _loaded if named is None else (*_loaded, named)
 
 
 def _opened(path: str, key: str | None) -> Bundle | None:
-    try:
-        return Bundle(os.path.expanduser(path), key)
-    except BundleRefused as error:
-        emit(Event("cache", "TZERO_BUNDLE", str(error)))
-        return None
+    """Open the bundle that the variable names, once."""
+    problem = ""
+    with _change:
+        if (path, key) not in _named:
+            made = None
+            try:
+                made = Bundle(os.path.expanduser(path), key)
+            except BundleRefused as error:
+                problem = str(error)
+            _named[path, key] = made
+    if problem:  # told without the lock: an observer may call kernels, which ask for bundles
+        emit(Event("cache", "TZERO_BUNDLE", problem))
+    return _named[path, key]

@@ -9,6 +9,7 @@ is as trusting as importing a module.
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 import os
@@ -38,6 +39,12 @@ _PARTS = {
     *("tables", "target", "variables"),
 }
 _PLACES = {"files", "libraries"}
+
+_WRONG = (
+    *(ValueError, LookupError, TypeError, AttributeError),
+    *(RecursionError, SyntaxError, PretunedDamaged),
+)
+"""What reading a file raises whose contents are wrong: its text may nest without end, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +95,7 @@ class Coverage:
                 raise ValueError(f"its schema is {value['tzero_coverage']!r}, not {SCHEMA}")
             kernels = tuple(_kernel(row, value["texts"]) for row in value["kernels"])
             configs = Pretuned.decode(json.dumps(value["configs"]).encode(), name).entries
-        except (ValueError, LookupError, TypeError, AttributeError, PretunedDamaged) as error:
+        except _WRONG as error:
             raise InvalidArgument(
                 kernel=name,
                 problem=f"it is no file of coverage: {type(error).__name__}: {error}",
@@ -145,5 +152,17 @@ def _kernel(row: Any, texts: Any) -> Written:
         raise ValueError(f"the kernel {row['name']!r} has other parts")
     for text in (*parts.values(), *places.values()):
         parse(text)
+    _check_arguments(row["name"], parse(parts["signature"]), parse(parts["tables"]))
     backend, arch, warp = parse(parts["target"])
     return Written(row["name"], GPUTarget(backend, arch, warp), parts, places)
+
+
+def _check_arguments(name: str, signature: Any, tables: Any) -> None:
+    """Raise unless the types are those of the arguments that the source of the kernel has."""
+    (function,) = ast.parse(tables["functions"][0]["source"]).body
+    if not isinstance(function, ast.FunctionDef):
+        raise ValueError(f"the source of the kernel {name!r} is no function")
+    every = (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)
+    taken, typed = [each.arg for each in every], [argument for argument, _ in signature]
+    if taken != typed:
+        raise ValueError(f"the kernel {name!r} takes {taken}, and has types for {typed}")

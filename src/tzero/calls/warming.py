@@ -18,6 +18,7 @@ from __future__ import annotations
 import importlib
 import itertools
 import math
+import os
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -39,7 +40,7 @@ from tzero.events import one_line
 from tzero.launches.ahead import Precompiled, Spec, precompile_host
 from tzero.launches.current_call import current
 from tzero.launches.python import PythonJit
-from tzero.launches.ranges import classes
+from tzero.launches.ranges import classes, launch_classes
 from tzero.shown import in_cells
 from tzero.tune.by_size import NotResizable, check_memory
 from tzero.tune.copying import copies
@@ -105,7 +106,7 @@ class Warmable:
         return warmup([(self, *args, dict(kwargs))])[0]
 
 
-def warmup(items: Iterable[tuple[Any, ...]] | str) -> tuple[Warmed, ...]:
+def warmup(items: Iterable[tuple[Any, ...]] | str | os.PathLike[str]) -> tuple[Warmed, ...]:
     """Warm up several kernels, with a progress bar on a terminal. An item is a kernel and the
     arguments of a call; a dict as the last one holds keyword arguments. For a kernel of `tzero.jit`
     they are those of a launch, which is compiled and loaded, but not made.
@@ -121,15 +122,39 @@ def warmup(items: Iterable[tuple[Any, ...]] | str) -> tuple[Warmed, ...]:
     for this device, and uses its configs. Before anything is compiled, it raises `InvalidArgument`
     if ranges mean more than 1,024 classes.
     """
-    if isinstance(items, str):
-        return (_from_coverage(items),)
-    planned = [_planned(*item) for item in items]
+    if isinstance(items, (str, os.PathLike)):
+        return (_from_coverage(os.fspath(items)),)
+    planned = [_planned(*item) for item in _checked(items)]
     current.is_asked, outer = True, current.is_asked
     try:
         with _bar(sum(len(each) for _, each in planned)) as advance:
             return tuple(_warmed(kernel, each, advance) for kernel, each in planned)
     finally:
         current.is_asked = outer
+
+
+def _checked(items: Any) -> list[tuple[Any, ...]]:
+    """The items, each of which has a kernel, and tensors that this machine can make."""
+    listed = list(items) if isinstance(items, Iterable) else [items]
+    for item in listed:
+        if not isinstance(item, (tuple, list)) or not item:
+            raise InvalidArgument(
+                kernel="tzero.warmup",
+                problem=f"it was given the item {one_line(repr(item))[:80]}",
+                advice="Give tuples of a kernel and the arguments of a call, in a list: "
+                "[(kernel, x, y)].",
+            )
+    for place in {each.place for each in tree_leaves(listed) if isinstance(each, Spec)}:
+        try:
+            torch.empty(0, device=place)
+        except (AssertionError, RuntimeError) as error:  # as torch has it for each kind of device
+            raise InvalidArgument(
+                kernel="tzero.warmup",
+                problem=f"a Spec is on {place}, where no tensor can be made here "
+                f"({one_line(str(error))})",
+                advice="Give the device that calls have here, or none.",
+            ) from error
+    return listed
 
 
 def _planned(kernel: Any, *given: Any) -> tuple[Any, list[Any]]:
@@ -144,7 +169,8 @@ def _planned(kernel: Any, *given: Any) -> tuple[Any, list[Any]]:
                 problem="warmup was given a kernel of Triton's",
                 advice="Put @tzero.jit on it, or give the @tzero.kernel that launches it.",
             )
-        return kernel, classes(kernel.__name__, (args, named), exact=False)
+        launched = {name: value for name, value in named.items() if name != "grid"}
+        return kernel, launch_classes(kernel, args, launched)
     if not isinstance(kernel, Warmable):
         raise InvalidArgument(
             kernel=getattr(kernel, "__name__", repr(kernel)),
@@ -165,8 +191,8 @@ def _is_exact(kernel: Kernel[..., Any]) -> bool:
 def _warmed(kernel: Any, each: list[Any], advance: Any) -> Warmed:
     start, before = time.perf_counter(), _compiles()
     if isinstance(kernel, PythonJit):
-        for args, named in each:
-            kernel.warmup(*args, **{"grid": (1,), **named})
+        for one in each:
+            kernel.warm(one, (1,))  # nothing that is compiled depends on the grid
             advance(kernel.__name__, 1)
         seconds = time.perf_counter() - start
         return Warmed(kernel.__name__, len(each), _compiles() - before, 0, seconds)

@@ -66,6 +66,36 @@ class Spec:
     aligned: bool = True
     """Whether its address is a multiple of 16 bytes; that of a slice may not be."""
 
+    def __post_init__(self) -> None:
+        problem = self._problem()
+        if problem:
+            raise InvalidArgument(
+                kernel="tzero.Spec",
+                problem=problem,
+                advice="Give sizes and strides as integers from 0 on or tzero.Ranges, one stride "
+                "for each size, a torch.dtype, and a device as torch takes it.",
+            )
+
+    def _problem(self) -> str:
+        """What is wrong with it; usually empty."""
+        given: Any = self  # whatever its types are to be
+        strides = () if given.strides is None else given.strides
+        for what, numbers in (("shape", given.shape), ("strides", strides)):
+            if not isinstance(numbers, (tuple, list)):
+                return f"its {what} is {numbers!r}, which is no tuple"
+            wrong = [each for each in numbers if not _is_size(each)]
+            if wrong:
+                return f"{wrong[0]!r} is in its {what}"
+        if given.strides is not None and len(strides) != len(given.shape):
+            return f"it has {len(given.shape)} sizes and {len(strides)} strides"
+        if not isinstance(given.dtype, torch.dtype):
+            return f"its dtype is {given.dtype!r}"
+        try:
+            torch.device(self.device or "cpu")
+        except (RuntimeError, TypeError):
+            return f"its device is {self.device!r}"
+        return ""
+
     @property
     def offsets(self) -> range:
         """In elements, how far its address may be from the last multiple of 16 bytes."""
@@ -91,6 +121,13 @@ class Spec:
     def place(self) -> torch.device:
         """The device, or the one that None stands for."""
         return torch.device(self.device or torch.accelerator.current_accelerator() or "cpu")
+
+
+def _is_size(value: Any) -> bool:
+    from tzero.launches.ranges import Range  # late: it knows what a Spec is
+
+    is_integer = isinstance(value, (int, torch.SymInt)) or hasattr(value, "__index__")
+    return isinstance(value, Range) or (is_integer and value >= 0)
 
 
 class Precompiled(Mapping[str, "Future[Any]"]):

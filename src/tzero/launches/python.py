@@ -32,6 +32,7 @@ from tzero.launches import graphs
 
 if TYPE_CHECKING:
     from tzero.launches.ahead import Precompiled
+    from tzero.launches.ranges import LaunchClass
 
 __all__ = ["Launching", "PythonJit", "finish", "over"]
 
@@ -228,17 +229,31 @@ class PythonJit(JITFunction):
     def warmup(self, *args: Any, grid: Any, **kwargs: Any) -> Any:
         """Compile and load what a launch with these arguments needs, without launching, as Triton
         does. Tensors may be `tzero.Spec`s, and integers `tzero.Range`s, which stand for every class
-        in them. Returns the compiled kernel, the last one of several."""
-        from tzero.launches.ahead import stand_in
-        from tzero.launches.ranges import classes
+        in them; in the place of a compile-time constant each integer is a class. Returns the
+        compiled kernel, the last one of several."""
+        from tzero.launches.ranges import launch_classes
 
         made = None
-        for values, named in classes(self.__name__, (args, kwargs), exact=False):
-            given = [stand_in(each) for each in values]
-            by_name = {name: stand_in(each) for name, each in named.items()}
+        for each in launch_classes(self, args, kwargs):
+            made = self.warm(each, grid)
+        return made
+
+    def warm(self, one: LaunchClass, grid: Any) -> Any:
+        """Compile and load what one class of launches needs."""
+        from tzero.launches.ahead import stand_in
+
+        given = [stand_in(each) for each in one.args]
+        by_name = {name: stand_in(each) for name, each in one.named.items()}
+        try:
             made = super().warmup(*given, grid=grid, **by_name)
-            if type(made) is triton_launch.CompiledKernel:  # not while others compile it
-                made.run  # noqa: B018 - loads it
+        except triton_launch.CompilationError as error:
+            if not one.constants:
+                raise
+            names = (each.name for each in triton_launch.parameters(self))
+            values = {**dict(zip(names, one.args, strict=False)), **one.named}
+            raise one.refused(self.__name__, values, error) from error
+        if type(made) is triton_launch.CompiledKernel:  # not while others compile it
+            made.run  # noqa: B018 - loads it
         return made
 
     @untraced

@@ -7,6 +7,7 @@ must not know what is called with them.
 Triton specializes an integer on being 1, on divisibility by 16, and on needing 64 bits. A host
 function computes with sizes before it launches: so numbers of each remainder by 16 are taken, and
 from each interval between two powers of two, where constants such as ``next_power_of_2(n)`` change.
+A ``tl.constexpr`` counts in full: each of its values is a class.
 """
 
 from __future__ import annotations
@@ -14,14 +15,15 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tzero.adapters import triton_launch
 from tzero.adapters.torch_internals import tree_leaves, tree_map
 from tzero.errors import InvalidArgument
 from tzero.launches.ahead import Spec
 
-__all__ = ["MOST", "Range", "classes"]
+__all__ = ["MOST", "LaunchClass", "Range", "classes", "launch_classes"]
 
 MOST = 1024
 """The most classes that are warmed up for one call."""
@@ -51,8 +53,13 @@ class Range:
                 advice="Give the least and the greatest integer, from 0 on.",
             )
 
-    def __len__(self) -> int:
+    @property
+    def count(self) -> int:
+        """How many integers it has; ``len`` cannot tell that of very many."""
         return self.high - self.low + 1
+
+    def __len__(self) -> int:
+        return self.count
 
     def every(self) -> Iterator[int]:
         """All integers."""
@@ -95,8 +102,11 @@ class Range:
         return Range(low, high) if low <= high else None
 
 
-def classes(kernel: str, args: tuple[Any, ...], *, exact: bool) -> list[tuple[Any, ...]]:
-    """The arguments for each class. `exact`: each size is a class of its own.
+def classes(
+    kernel: str, args: tuple[Any, ...], *, exact: bool, constants: Mapping[Range, str] | None = None
+) -> list[tuple[Any, ...]]:
+    """The arguments for each class. `exact`: each size is a class of its own. Each value of a range
+    among `constants`, which name the argument, is a class in any case.
 
     >>> classes("add", (Range(1, 3), 5), exact=True)
     [(1, 5), (2, 5), (3, 5)]
@@ -105,26 +115,84 @@ def classes(kernel: str, args: tuple[Any, ...], *, exact: bool) -> list[tuple[An
     and all typical values are combined.
     """
     ranges = list(dict.fromkeys(_ranges_in(args)))
-    combine = [len(each) if exact else len(each.typical()) for each in ranges]
-    alone = 0 if exact else sum(len(each.representative()) for each in ranges)
+    full = set(ranges) if exact else set(constants or ())
+    sampled = [each for each in ranges if each not in full]
+    combine = [each.count if each in full else len(each.typical()) for each in ranges]
+    alone = sum(len(each.representative()) for each in sampled)
     count = math.prod(combine) + alone
     if count > MOST:
-        raise InvalidArgument(
-            kernel=kernel,
-            problem=f"its ranges mean {count:,} classes, and at most {MOST:,} are warmed up"
-            + (", because each size is one: sizes are not left open" if exact else ""),
-            advice="Give narrower ranges, fewer of them, or with configs= also size_hints=.",
-        )
-    chosen = [each.every() if exact else each.typical() for each in ranges]
+        raise _too_many(kernel, count, exact, constants or {})
+    chosen = [each.every() if each in full else each.typical() for each in ranges]
     found = [
         dict(zip(ranges, each, strict=True)) for each in itertools.product(*map(tuple, chosen))
     ]
-    if not exact:
-        for one in ranges:
-            others = {each: each.typical()[-1] for each in ranges if each is not one}
-            found += [{**others, one: value} for value in one.representative()]
+    for one in sampled:
+        others = {each: each.typical()[-1] for each in ranges if each is not one}
+        found += [{**others, one: value} for value in one.representative()]
     unique = {tuple(each[one] for one in ranges): each for each in found}
     return [_filled(args, each) for each in unique.values()]
+
+
+def _too_many(
+    kernel: str, count: int, exact: bool, constants: Mapping[Range, str]
+) -> InvalidArgument:
+    why = ", because each size is one: sizes are not left open" if exact else ""
+    if constants:
+        names = " and ".join(map(repr, constants.values()))
+        why = f", because each value of {names} is one: it is a compile-time constant"
+    return InvalidArgument(
+        kernel=kernel,
+        problem=f"its ranges mean {count:,} classes, and at most {MOST:,} are warmed up{why}",
+        advice="Give narrower ranges, fewer of them, or with configs= also size_hints=.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchClass:
+    """The arguments of a launch for one class.
+
+    >>> LaunchClass((5,), {"BLOCK": 64}, {"BLOCK": Range(16, 64)}).named
+    {'BLOCK': 64}
+    """
+
+    args: tuple[Any, ...]
+    named: dict[str, Any]
+    constants: Mapping[str, Range] = field(default_factory=dict)
+    """The ranges that were given for compile-time constants."""
+
+    def refused(self, kernel: str, values: Mapping[str, Any], error: Exception) -> InvalidArgument:
+        """The error for a class that does not compile, where that is due to a constant of a range.
+        ``values``: the arguments by name."""
+        given = [f"{name}={values[name]} of {each}" for name, each in self.constants.items()]
+        return InvalidArgument(
+            kernel=kernel,
+            problem=f"it does not compile for {', '.join(given)}, and each value of a compile-time "
+            f"constant is a class of its own ({str(error).strip().splitlines()[-1]})",
+            advice="Give the values that are launched, with an item of tzero.warmup for each.",
+        )
+
+
+def launch_classes(
+    kernel: Any, args: tuple[Any, ...], named: Mapping[str, Any]
+) -> list[LaunchClass]:
+    """The arguments of a launch for each class. In the place of a ``tl.constexpr`` or of an option
+    of the compiler, each integer of a range is a class.
+
+    ::
+
+        launch_classes(add_kernel, (x, y, out, Range(1, 4096)), {"BLOCK": 1024})
+    """
+    parameters = triton_launch.parameters(kernel)
+    open_ = {each.name for each in parameters if not each.constant}
+    given = {**dict(zip((each.name for each in parameters), args, strict=False)), **named}
+    ranges = {
+        name: value
+        for name, value in given.items()
+        if isinstance(value, Range) and name not in open_
+    }
+    constants = {value: name for name, value in reversed(ranges.items())}
+    made = classes(kernel.__name__, (args, dict(named)), exact=False, constants=constants)
+    return [LaunchClass(ordered, by_name, ranges) for ordered, by_name in made]
 
 
 def _ranges_in(args: Sequence[Any]) -> Iterator[Range]:

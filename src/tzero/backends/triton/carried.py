@@ -142,21 +142,30 @@ def find(made: Written) -> Artifact | None:
     if not held:
         return None
     digest = content(made)
+    reasons = []
     for each in held:
-        payload = each.get(KERNEL, digest)
-        if payload is None:
-            continue
-        try:
-            artifact = Artifact.decode(payload)
-        except Malformed as error:
-            emit(Event("cache", made.name, f"not used: its entry in {each.path}: {error}"))
-            continue
-        if made.target.backend == "cpu" and not _offers_pool(each):
-            continue
-        return artifact
-    reasons = "; ".join(_why_not(each, made) for each in held)
-    emit(Event("cache", made.name, f"no bundle has it: {reasons}"))
+        found = _held_by(each, digest, made)
+        if isinstance(found, Artifact):
+            return found
+        reasons.append(found)
+    emit(Event("cache", made.name, f"no bundle has it: {'; '.join(reasons)}"))
     return None
+
+
+def _held_by(bundle: Bundle, digest: str, made: Written) -> Artifact | str:
+    """What a bundle has for a kernel, or why that is nothing."""
+    payload = bundle.get(KERNEL, digest)
+    if payload is None:
+        is_listed = any((each.kind, each.digest) == (KERNEL, digest) for each in bundle)
+        return f"its entry in {bundle.path} is damaged" if is_listed else _why_not(bundle, made)
+    try:
+        artifact = Artifact.decode(payload)
+    except Malformed as error:
+        return f"its entry in {bundle.path} is not used: {error}"
+    if made.target.backend == "cpu" and not _offers_pool(bundle):
+        what = "has it without the CPU's thread pool, whose entry is missing or damaged"
+        return f"{bundle.path} {what}"
+    return artifact
 
 
 def _offers_pool(bundle: Bundle) -> bool:
@@ -167,7 +176,6 @@ def _offers_pool(bundle: Bundle) -> bool:
         return True
     payload = bundle.get(POOL, _pool_digest(_cpu_facts()))
     if payload is None:
-        emit(Event("cache", "the CPU's thread pool", f"{bundle.path} does not have it"))
         return False
     pool.offer(payload)
     _with_pool.add(bundle)
