@@ -14,7 +14,6 @@ from __future__ import annotations
 import collections
 import enum
 import functools
-import gc
 import inspect
 import operator
 import sys
@@ -30,10 +29,11 @@ import torch
 from tzero.adapters import triton_launch, triton_wrappers
 from tzero.adapters.python_frames import Codes
 from tzero.arguments.host import Host
+from tzero.reading.cached import guard_cached
 from tzero.reading.contents import CONTAINERS, MODULES, STEADY, has_state
 from tzero.reading.contexts import Contexts
 from tzero.reading.findings import Unreplayable
-from tzero.reading.guards import Check, Items, Kept, Same
+from tzero.reading.guards import Check, Items, Same
 from tzero.reading.kinds import CACHED, KERNELS, is_plain
 from tzero.reading.known import is_a, is_program_class
 from tzero.reading.probes import ConstantFunction
@@ -250,7 +250,7 @@ class Judge:
         elif function in (isinstance, issubclass):
             self._answered(callee, result)
         elif is_a(function, CACHED):
-            self._cached(function, callee, result)
+            guard_cached(self._world, function, callee, result)
         elif (
             is_a(function, FunctionType)
             and is_library(function)
@@ -382,7 +382,9 @@ class Judge:
             content = cell.cell_contents if cell != types.CellType() else None
             if callable(content) and not self._world.has(content):
                 self._world.cell(f"what {function.__name__} wraps", cell)
-                if isinstance(content, FunctionType) and is_library(content):
+                if _is_kernel_of_tzero(content):
+                    self._kernel_of_tzero(content)
+                elif isinstance(content, FunctionType) and is_library(content):
                     self._library(content, Callee(content, []))
         wrapped = vars(function).get("__wrapped__")
         if isinstance(wrapped, FunctionType):
@@ -414,6 +416,10 @@ class Judge:
 
     def _kernel_of_tzero(self, kernel: Any) -> None:
         function = kernel.host.function
+        if isinstance(function, MethodType):  # the kernel of one object, of a method of its class
+            if self._world.has(kernel):
+                self._world.enter(function.__self__, f"the object of {kernel.name}")
+            function = function.__func__
         if not isinstance(function, FunctionType):
             raise Unreplayable(f"{kernel.name} is not a plain Python function", "", 0)
         self._world.enter(function, kernel.name)
@@ -431,32 +437,11 @@ class Judge:
         self._world.attribute(module, "_compiled_call_impl")
         forward = self._world.attribute(module, "forward")
         self._opened_wrapper(forward)
+        if _is_kernel_of_tzero(forward):
+            self._kernel_of_tzero(forward)
         if is_a(forward, FunctionType) and _module_of(forward).startswith("torch.nn."):
             self._world.enter(forward, f"{self._world.name(module)}.forward")
             self.followed.update([forward.__code__])
-
-    def _cached(self, function: Any, callee: Callee, result: Any) -> None:
-        """A cached function has returned: guard its cache entry. An entry that is evicted, or
-        computed again, is another object."""
-        text = f"what {self._world.name(function)} has cached"
-        # Among what it refers to are its cache, and the results in it.
-        held = [each for each in gc.get_referents(function) if type(each) is dict]
-        own = [each for each in held if each is not vars(function) and each is not result]
-        found = [(cache, key) for cache in own for key in cache if _is_key(key, callee)]
-        if len(found) != 1:
-            raise Unreplayable(f"{text} cannot be found", "", 0)
-        ((cache, key),) = found
-        entry = cache[key]
-        name = f"{text} for {len(callee.args)} arguments"
-        if function.cache_parameters()["maxsize"] is None:
-            self._world.add(Same(name, cache, key, entry))
-        else:  # an entry that is evicted is used again, for other arguments
-            _, misses, most, _ = function.cache_info()
-            is_same: Callable[[], bool] = lambda: function.cache_info().misses == misses  # noqa: E731
-            self._world.add(Kept.of(name, cache, key, most, is_same))
-        if isinstance(result, torch.Tensor):
-            raise Unreplayable(f"{self._world.name(function)} has cached a tensor", "", 0)
-        self._world.enter(result, f"the result of {self._world.name(function)}")
 
 
 def _check_pure(function: Any) -> None:
@@ -488,36 +473,6 @@ def looks_at_result(function: Any) -> bool:
     if is_a(function, FunctionType):
         return is_library(function)
     return function is isinstance or function is issubclass or is_a(function, CACHED)
-
-
-def _is_key(key: Any, callee: Callee) -> bool:
-    """Whether a key of a cache is that of a call. With keywords there is one more object in it, a
-    mark between positions and names; a cache by type has the types at its end."""
-    positional = callee.positional
-    if len(callee.args) == 1 and not callee.names and type(key) is not tuple:
-        return _are_same([key], callee.args)
-    if not isinstance(key, (tuple, list)):
-        return False
-    pairs = zip(callee.names, callee.args[len(positional) :], strict=True)
-    named = [each for pair in pairs for each in pair]
-    if not named:
-        return _are_same(key, positional)
-    head, tail = key[: len(positional)], key[len(positional) + 1 :]
-    return _are_same(head, positional) and _are_same(tail, named)
-
-
-def _are_same(some: Sequence[Any], others: Sequence[Any]) -> bool:
-    """Whether the items are the same objects, or equal and plain: comparing others may run code of
-    the program."""
-    return len(some) == len(others) and all(map(_is_same, some, others))
-
-
-def _is_same(one: Any, other: Any) -> bool:
-    if one is other:
-        return True
-    if type(one) is tuple and type(other) is tuple:
-        return _are_same(one, other)
-    return type(one) is type(other) and is_plain(one) and bool(one == other)
 
 
 def _module_of(function: FunctionType) -> str:
