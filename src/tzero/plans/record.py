@@ -204,6 +204,7 @@ class Recorder:
         callee = Callee.of(host, [value for _, value in self.leaves])
         integers = None if self.sizes is None else self.sizes.integers
         path = Path(callee, self.args, world, stop, integers)
+        path.hiding(self._hide, self._show)
         self._stack.known = path.codes
         return path
 
@@ -378,8 +379,10 @@ class Recorder:
 
     def _show(self) -> None:
         """See torch functions again."""
+        if not self._is_hidden:
+            return
         with self._own:
-            if self.mode is not None and self._is_hidden:
+            if self.mode is not None:
                 self.mode.__enter__()  # type: ignore[no-untyped-call]
                 self._is_hidden = False
 
