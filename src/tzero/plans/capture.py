@@ -55,6 +55,7 @@ def _recorded(
         result = subject.function(*args)
         if torch_modes.dispatch() != recorder.torch.modes:
             recorder.refuse("it changes torch's modes and does not restore them", show=False)
+        recorder.returned()
     try:
         if recorder.refusal is None and recorder.given() != before:
             recorder.refuse("it changes the items or the geometry of its arguments", show=False)

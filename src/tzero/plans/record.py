@@ -469,6 +469,15 @@ class Recorder:
         finally:
             self._paused = outer
 
+    def returned(self) -> None:
+        """The host function has returned, and the modes of the recording are still on."""
+        if self.refusal is None:
+            with self.unseen(), self._own:
+                try:
+                    self.torch.settle()
+                except NotAStep as refused:
+                    self.refuse(str(refused), show=False)
+
     # -- the plan ------------------------------------------------------------------------------
 
     def plan(self, result: Any) -> Plan | Refusal:

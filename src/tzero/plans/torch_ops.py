@@ -362,18 +362,16 @@ def _obstacle_in(name: str, ran: Sequence[Ran]) -> str:
     return ""
 
 
+_TURNED = ("aten::transpose_", "aten::t_", "aten::squeeze_", "aten::unsqueeze_")
+
+
 def _is_of_own(ran: Sequence[Ran], k: int) -> bool:
     """Whether an operator changes the geometry of a tensor that another one in the function made,
     which nobody has seen yet."""
-    if torch.Tag.inplace_view not in _traits(ran[k].operator).tags:
+    if ran[k].name not in _TURNED:
         return False
     changed = ran[k].args[0]
-    return any(
-        each.result is not None
-        and each.result() is changed
-        and not _is_in(changed, tree_leaves((each.args, dict(each.kwargs))))
-        for each in ran[:k]
-    )
+    return any(each.result is not None and each.result() is changed for each in ran[:k])
 
 
 def _obstacle_in_result(name: str, result: Any, ran: Sequence[Ran]) -> str:

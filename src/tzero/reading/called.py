@@ -44,7 +44,13 @@ from tzero.reading.modules import (
 )
 from tzero.reading.probes import ConstantFunction
 from tzero.reading.purity import impure, is_library
-from tzero.reading.special import Callee, apply, asks_for_modes, special_read
+from tzero.reading.special import (
+    Callee,
+    apply,
+    asks_for_modes,
+    guard_autocast,
+    special_read,
+)
 from tzero.reading.world import Pending, World
 
 __all__ = ["Judge", "looks_at_result"]
@@ -125,6 +131,7 @@ class Judge:
         one (see `_check_device`)."""
         if not isinstance(manager, (*_LOCKS, torch.cuda.device)):
             _check_pure(type(manager))
+        guard_autocast(self._world, manager)
 
     def subscripted(self, value: Any) -> None:
         """A kernel is given its grid: heuristics and hooks around it run in the launch."""
@@ -411,6 +418,7 @@ class Judge:
             content = cell.cell_contents if cell != types.CellType() else None
             if callable(content) and not self._world.has(content):
                 self._world.cell(f"what {function.__name__} wraps", cell)
+                guard_autocast(self._world, content)
                 if _is_kernel_of_tzero(content):
                     self._kernel_of_tzero(content)
                 elif isinstance(content, FunctionType) and is_library(content):

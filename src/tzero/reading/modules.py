@@ -52,6 +52,9 @@ _GLOBAL_HOOKS = (
 _FOLLOWED = frozenset([torch.backends.mha.get_fastpath_enabled])
 """Functions of torch that return a global, which is guarded like one of the program."""
 
+_DECORATORS = ("torch.utils._contextlib", "torch.amp.autocast_mode")
+"""Modules with functions that call what they decorate in a block, as torch.no_grad makes them."""
+
 
 def is_read_by_followed(function: Any) -> bool:
     """Whether a function of torch reads no more than can be seen in its code.
@@ -59,7 +62,10 @@ def is_read_by_followed(function: Any) -> bool:
     >>> is_read_by_followed(torch.backends.mha.get_fastpath_enabled)
     True
     """
-    return is_a(function, FunctionType) and function in _FOLLOWED
+    if not is_a(function, FunctionType):
+        return False
+    is_block = function.__globals__.get("__name__") in _DECORATORS
+    return function in _FOLLOWED or (is_block and "__wrapped__" in vars(function))
 
 
 def is_method_of_module(function: Any, args: Sequence[Any]) -> bool:

@@ -26,9 +26,10 @@ from typing import Any, NamedTuple, cast
 import torch
 
 from tzero import settings
+from tzero.adapters import torch_modes
 from tzero.reading.attributes import INTROSPECTION, MISSING
 from tzero.reading.findings import Unreplayable
-from tzero.reading.guards import Check, Result, result_guard
+from tzero.reading.guards import Check, Result, Setting, result_guard
 from tzero.reading.imports import read_import
 from tzero.reading.known import is_a
 from tzero.reading.purity import (
@@ -41,7 +42,7 @@ from tzero.reading.purity import (
 )
 from tzero.reading.world import Pending, World
 
-__all__ = ["Callee", "apply", "asks_for_modes", "special_read"]
+__all__ = ["Callee", "apply", "asks_for_modes", "guard_autocast", "special_read"]
 
 
 class Callee(NamedTuple):
@@ -224,6 +225,21 @@ def referent(world: World, callee: Callee) -> None:
         world.referred(f"what {world.name(reference)} refers to", reference)
 
 
+def autocast(world: World, callee: Callee) -> None:
+    """torch.autocast: what it is not given it reads of what is set."""
+    for each in callee.args:
+        world.contents(each, deep=True)
+    text = "what autocast casts to by default"
+    world.add(Setting.of(text, torch_modes.casting, world.casting))
+
+
+def guard_autocast(world: World, manager: Any) -> None:
+    """A block of autocast that was there before the call is entered."""
+    if is_a(manager, torch.autocast) and world.has(manager):
+        for name in ("device", "fast_dtype", "_enabled", "_cache_enabled"):
+            world.attribute(manager, name)
+
+
 Special = Callable[[World, Callee], Pending | None]
 _SPECIAL: dict[Any, Special] = {
     getattr: get_attribute,
@@ -240,6 +256,9 @@ _SPECIAL: dict[Any, Special] = {
     **{getattr(logging.Logger, name): log for name in (*_LEVELS, "log")},
     **dict.fromkeys((*GETTERS, *READS_A_SETTING), setting),
     **dict.fromkeys(AUTOCAST, autocast_dtype),
+    torch.autocast: autocast,
+    torch.cpu.amp.autocast: autocast,  # type: ignore[attr-defined]
+    torch.cuda.amp.autocast: autocast,
 }
 
 

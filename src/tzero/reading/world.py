@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from tzero.adapters import torch_modes
 from tzero.adapters.python_frames import Codes
 from tzero.reading.attributes import MISSING, class_dict, follow
 from tzero.reading.contents import Contents
@@ -63,6 +64,8 @@ class World(Contents):
         super().__init__(tensor)
         self._plain_kinds: set[type] = set()  # whose objects have attributes like most
         self._of_tensors: set[tuple[type, str]] = set()  # attributes of tensors that were read
+        self.casting = torch_modes.casting()
+        """To what autocast casts when the call begins."""
         self.followed = Codes()
         """Code of libraries that is followed like that of the program."""
 
@@ -310,7 +313,7 @@ def _is_harmless(found: Any) -> bool:
 _GUARDED = frozenset(
     [
         *(("os", "environ"), ("sys", "modules"), ("torch.cuda", "device")),
-        ("torch.cuda", "is_current_stream_capturing"),
+        *(("torch.cuda", "is_current_stream_capturing"), ("torch", "autocast")),
         *(("torch", each.__name__) for each in AUTOCAST),
     ]
 )
