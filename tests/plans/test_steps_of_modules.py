@@ -448,3 +448,61 @@ def test_whether_torch_functions_are_seen_is_as_without_a_recording() -> None:
     for _ in range(4):
         assert torch.equal(found(x := rows()), x + 2)
     assert found.stats().native_replays
+
+
+# -- generators ------------------------------------------------------------------------------------
+
+
+def drawing(generator: torch.Generator) -> Any:
+    def step(x: Tensor) -> Any:
+        chances = (x * 2).softmax(-1)
+        noise = torch.rand(2, generator=generator)
+        return torch.multinomial(chances, 1, generator=generator) + 1, noise, chances.cumsum(-1)
+
+    return step
+
+
+def test_draws_from_a_generator_of_the_program_are_replayed() -> None:
+    plain, own = torch.Generator().manual_seed(3), torch.Generator().manual_seed(3)
+    step, found = drawing(plain), kernel(drawing(own))
+    for k in range(8):
+        x = rows()
+        assert all(map(torch.equal, found(x), step(x)))
+        assert torch.equal(own.get_state(), plain.get_state())
+        if k == 5:
+            plain.manual_seed(7), own.manual_seed(7)
+    assert found.stats().native_replays == 7
+
+
+def test_another_generator_is_drawn_from_at_once() -> None:
+    table = {"generator": torch.Generator().manual_seed(3)}
+
+    def step(x: Tensor) -> Tensor:
+        return x + torch.randn(x.shape, generator=table["generator"])
+
+    found = kernel(step)
+    for k in range(8):
+        if k == 4:
+            table["generator"] = torch.Generator().manual_seed(5)
+        state, x = table["generator"].get_state(), rows()
+        wanted = step(x)
+        table["generator"].set_state(state)
+        assert torch.equal(found(x), wanted)
+    assert found.stats().native_replays >= 4
+
+
+def test_a_generator_that_a_step_makes_or_seeds_is_not_replayed() -> None:
+    outer = torch.Generator()
+
+    def made(x: Tensor) -> Tensor:
+        return x + torch.rand(8, generator=torch.Generator().manual_seed(3))
+
+    def seeded(x: Tensor) -> Tensor:
+        outer.manual_seed(3)
+        return x + torch.rand(8, generator=outer)
+
+    for step in (made, seeded):
+        found = kernel(step)
+        for _ in range(4):
+            assert torch.equal(found(x := rows()), step(x))
+        assert found.stats().native_replays == 0

@@ -30,6 +30,7 @@ def capture(subject: Subject, args: tuple[Any, ...]) -> tuple[Any, Plan | Refusa
     except Exception as error:
         return subject.function(*args), failure(error)
     if recorder.refusal is not None:
+        recorder.close()
         return subject.function(*args), recorder.refusal
     with contextlib.closing(recorder):
         return _recorded(recorder, args, before, misses)

@@ -145,6 +145,7 @@ class Recorder:
         self.refusal: Refusal | None = None
         self.leaves = list(leaves(args, subject.parameters))
         self.slots = Slots()
+        self.slots.is_generator_kept = self._is_kept
         self.steps: list[Step] = []
         self._guards: list[Guard] = []
         self._passed: set[tuple[str, Any]] = set()  # parameter, and the launch that forwarded it
@@ -533,11 +534,11 @@ class Recorder:
                 raise NotAStep("its result requires a gradient that no torch function gave it")
         return value
 
-    def _is_kept(self, function: FunctionType) -> bool:
-        """Whether a function was there before the call, and guards keep it."""
+    def _is_kept(self, value: FunctionType | torch.Generator) -> bool:
+        """Whether an object was there before the call, and guards keep it."""
         if self.path is not None:
-            return self.path.world.has(function, passing=False)
-        return any(guard.value is function for guard in self.guards)
+            return self.path.world.has(value, passing=False)
+        return any(guard.value is value for guard in self.guards)
 
     def _settled(self) -> None:
         if self.subject.graphed is None and not any(isinstance(s, Launch) for s in self.steps):
@@ -558,6 +559,7 @@ class Recorder:
         """Let go of the path and the mode, which refer to this recorder, so that nothing keeps the
         tensors of the call alive."""
         self.path = self.mode = None
+        self.slots.is_generator_kept = lambda _: False
         if self.sizes is not None:
             self.sizes.close()
 

@@ -222,6 +222,8 @@ def has_state(value: Any) -> bool:
         return False
     if is_library(type(value)) and is_a(value, enum.Enum):  # compared by identity
         return False
+    if type(value) is torch.Generator:  # each draw is recorded, and its methods are refused
+        return False
     return not is_plain(value) and not is_a(value, (*STEADY, triton_launch.Constexpr))
 
 
