@@ -144,8 +144,7 @@ class Recorder:
         self.args = args
         self.refusal: Refusal | None = None
         self.leaves = list(leaves(args, subject.parameters))
-        self.slots = Slots()
-        self.slots.is_generator_kept = self._is_kept
+        self.slots = Slots(self._is_kept)
         self.steps: list[Step] = []
         self._guards: list[Guard] = []
         self._passed: set[tuple[str, Any]] = set()  # parameter, and the launch that forwarded it
@@ -380,10 +379,8 @@ class Recorder:
 
     def _show(self) -> None:
         """See torch functions again."""
-        if not self._is_hidden:
-            return
-        with self._own:
-            if self.mode is not None:
+        if self.mode is not None and self._is_hidden:
+            with self._own:
                 self.mode.__enter__()  # type: ignore[no-untyped-call]
                 self._is_hidden = False
 
@@ -474,10 +471,9 @@ class Recorder:
         """The host function has returned, and the modes of the recording are still on."""
         if self.refusal is None:
             with self.unseen(), self._own:
-                try:
-                    self.torch.settle()
-                except NotAStep as refused:
-                    self.refuse(str(refused), show=False)
+                why = self.torch.why_not_in_modes()
+            if why:
+                self.refuse(why, show=False)
 
     # -- the plan ------------------------------------------------------------------------------
 

@@ -21,8 +21,8 @@ __all__ = ["Slots"]
 class Slots:
     """The tensors of a call so far."""
 
-    def __init__(self) -> None:
-        self.is_generator_kept: Callable[[torch.Generator], bool] = lambda _: False
+    def __init__(self, is_kept: Callable[[Any], bool] = lambda _: False) -> None:
+        self.is_generator_kept = is_kept
         """Whether each call draws from the same generator."""
         self.all: list[Slot] = []
         self.tensors: list[torch.Tensor] = []  # of the slots; kept so that ids stay unique

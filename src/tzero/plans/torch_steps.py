@@ -283,19 +283,20 @@ class TorchSteps:
         if guard not in self._guards:
             self._guards.append(guard)
 
-    def settle(self) -> None:
-        """Refuse what cannot be made in other modes, now that the host function has returned, in
-        the mode in which it was called."""
+    def why_not_in_modes(self) -> str:
+        """Why calls in other modes cannot be repeated, now that the host function has returned, in
+        the mode in which it was called; usually empty."""
         for mode, keys in self._others.items():
             with mode.entered():
                 if torch_modes.dispatch() != keys:
-                    raise NotAStep("it calls torch in a mode that tzero does not know")
+                    return "it calls torch in a mode that tzero does not know"
         for step in self.steps if self._cast else ():
             slots = {*step.writes, *step.unseen} if isinstance(step, Call) else set()
             if isinstance(step, Launch):
                 slots = {slot for value in step.args for slot in tensors_in(value)}
             if any(self._based(slot) in self._cast for slot in slots):
-                raise NotAStep(in_mode.KEEPS)
+                return in_mode.KEEPS
+        return ""
 
     def _allocated(
         self, tensor: torch.Tensor, ran: list[torch_ops.Ran], sizes: TorchSizes | None

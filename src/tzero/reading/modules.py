@@ -128,7 +128,7 @@ def guard_hooks(world: World, before: set[int], module: torch.nn.Module) -> Iter
         before.add(id(of_all))
         for each in _GLOBAL_HOOKS:
             _guard(world, f"no hooks on all modules ({each})", of_all, each)
-    if id(own) not in before:
+    if id(own) not in before and world.has(module):  # else the call has made it
         before.add(id(own))
         for each in (*_HOOKS, *_NEVER):
             _guard(world, f"the hooks on {name} ({each})", own, each)
