@@ -56,7 +56,11 @@ def _recorded(
         result = subject.function(*args)
         if torch_modes.dispatch() != recorder.torch.modes:
             recorder.refuse("it changes torch's modes and does not restore them", show=False)
-        recorder.returned()
+        elif recorder.refusal is None:
+            with recorder.unseen():
+                why = recorder.torch.why_not_in_modes()
+            if why:
+                recorder.refuse(why, show=False)
     try:
         if recorder.refusal is None and recorder.given() != before:
             recorder.refuse("it changes the items or the geometry of its arguments", show=False)

@@ -467,14 +467,6 @@ class Recorder:
         finally:
             self._paused = outer
 
-    def returned(self) -> None:
-        """The host function has returned, and the modes of the recording are still on."""
-        if self.refusal is None:
-            with self.unseen(), self._own:
-                why = self.torch.why_not_in_modes()
-            if why:
-                self.refuse(why, show=False)
-
     # -- the plan ------------------------------------------------------------------------------
 
     def plan(self, result: Any) -> Plan | Refusal:
