@@ -192,7 +192,6 @@ CURES = (
             r"a torch (function|dispatch) mode is on",
             r"a transform of torch\.func",
             r" follows$",
-            r"autocast is on",
             r"outside of any torch function",
         ),
         "a mode has to see each operator",
@@ -308,7 +307,7 @@ CURES = (
 def cure(reason: str) -> Cure | None:
     """The row for a reason; None where there is none.
 
-    >>> cure("not replayed: autocast is on").passes
+    >>> cure("not replayed: a torch function mode is on").passes
     True
     >>> cure("something else") is None
     True

@@ -67,14 +67,8 @@ def with_an_autotuner(kernel: tzero.Kernel) -> None:
     kernel(X)
 
 
-def under_autocast(kernel: tzero.Kernel) -> None:
-    with torch.autocast("cpu"):
-        kernel(X)
-
-
 PASSING: dict[str, tuple[Callable[..., Any], Callable[[Any], None], str]] = {
     "a mode": (scaled, in_a_mode, "a torch function mode is on"),
-    "autocast": (scaled, under_autocast, "autocast is on"),
     "an autotuner": (tuned_by_triton, with_an_autotuner, "an autotuner times scale_kernel"),
 }
 

@@ -305,11 +305,10 @@ class _Mode(TorchDispatchMode):
         lambda: torch.device("meta"),
         lambda: torch.overrides.BaseTorchFunctionMode(),
         _Mode,
-        lambda: torch.autocast("cpu"),
         lambda: events.observe(lambda event: None),
         lambda: settings.override(verify=True),
     ],
-    ids=["device", "function mode", "dispatch mode", "autocast", "observer", "verify"],
+    ids=["device", "function mode", "dispatch mode", "observer", "verify"],
 )
 def test_who_listens_is_served_by_the_twin(xy: Any, context: Any) -> None:
     kernel = Stub(lambda x, y: "host", lambda x, y: plan((), (), Constant("plan")))

@@ -294,7 +294,7 @@ def the_cache_of_autocast(x):
     return scaled(x, 2.0 if torch.is_autocast_cache_enabled() else 3.0)
 
 
-@case(lambda patch: torch.autocast("cpu", torch.bfloat16), guard="obstacle")
+@case(lambda patch: torch.autocast("cpu", torch.bfloat16), guard="modes")
 def whether_autocast_is_on(x):
     return scaled(x, 2.0 if torch.is_autocast_enabled("cpu") else 3.0)
 

@@ -85,7 +85,7 @@ def whether_gradients_are_recorded(x):
     return scaled(x, 2.0 if torch.is_grad_enabled() else 3.0)
 
 
-@case(lambda patch: torch.autocast("cpu", torch.bfloat16), "obstacle")
+@case(lambda patch: torch.autocast("cpu", torch.bfloat16), "modes")
 def under_autocast(x):
     square = x.unsqueeze(0) @ x.unsqueeze(1)
     return gathered(square.float()), square.dtype

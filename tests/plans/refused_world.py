@@ -226,27 +226,6 @@ def a_dict_with_another_name(xs):
 # -- launches and modes ----------------------------------------------------------------------------
 
 
-@refused("another torch mode", lambda: (torch.randn(3, requires_grad=True),))
-def an_operator_without_gradients(x):
-    with torch.no_grad():
-        twice = x * 2  # here
-    return scaled(twice, 2.0), twice
-
-
-@refused("inference mode")
-def a_result_of_inference_mode(x):
-    with torch.inference_mode():
-        out = scaled(x, 2.0)
-    return out
-
-
-@refused("inference mode")
-def a_view_of_a_result_of_inference_mode(x):
-    with torch.inference_mode():
-        out = scaled(x, 2.0)
-    return out.view(-1)
-
-
 @refused("it catches an exception of")
 def an_operator_that_raises(x):
     try:

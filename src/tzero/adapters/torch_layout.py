@@ -143,12 +143,28 @@ def _flag_on(key: Any) -> Iterator[None]:
 
 def _plain_modes(native: ModuleType) -> dict[str, int]:
     """The thread-local dispatch keys that may vary in calls that native code replays: those that
-    inference mode changes."""
+    inference mode and autocast change."""
     with torch.inference_mode(False):
         before = native.torch_modes()
+        keys = [_changed_by_autocast(native, device) for device in ("cpu", "cuda")]
     with torch.inference_mode():
         within = native.torch_modes()
-    return {"plain_included": before[0] ^ within[0], "plain_excluded": before[1] ^ within[1]}
+    keys.append((before[0] ^ within[0], before[1] ^ within[1]))
+    included, excluded = (functools.reduce(operator.or_, each) for each in zip(*keys, strict=True))
+    return {"plain_included": included, "plain_excluded": excluded}
+
+
+def _changed_by_autocast(native: ModuleType, device: str) -> tuple[int, int]:
+    """The dispatch keys that autocast for a type of device changes."""
+    found = []
+    before = torch.is_autocast_enabled(device)
+    try:
+        for is_on in (False, True):
+            torch.set_autocast_enabled(device, is_on)
+            found.append(native.torch_modes())
+    finally:
+        torch.set_autocast_enabled(device, before)
+    return found[0][0] ^ found[1][0], found[0][1] ^ found[1][1]
 
 
 def _examples() -> list[torch.Tensor]:

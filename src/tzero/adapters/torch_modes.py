@@ -10,7 +10,8 @@ torch are in `tzero.adapters`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -37,8 +38,10 @@ _grad_enabled = torch.is_grad_enabled
 _PROXIES = torch._C._TorchDispatchModeKey.PROXY
 
 __all__ = [
+    "Computing",
     "Dispatching",
     "Modes",
+    "casting",
     "dispatch",
     "follower",
     "is_innermost",
@@ -112,9 +115,62 @@ def obstacle() -> str:
     who = follower()
     if who:
         return f"{who} follows"
-    if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
-        return "autocast is on"
     return ""
+
+
+_CASTING = ("cpu", "cuda")
+"""The devices whose autocast is supported."""
+
+
+class Computing(NamedTuple):
+    """How torch computes in a thread: whether it records gradients, is in inference mode, to which
+    dtype each device casts, None where autocast is off, and whether casts of weights are kept.
+
+    >>> Computing.now().casts
+    (None, None)
+    """
+
+    grad: bool
+    inference: bool
+    casts: tuple[torch.dtype | None, ...]
+    keeps: bool
+
+    @classmethod
+    def now(cls) -> Computing:
+        """The present state."""
+        casts = tuple(
+            torch.get_autocast_dtype(each) if torch.is_autocast_enabled(each) else None
+            for each in _CASTING
+        )
+        keeps = any(casts) and torch.is_autocast_cache_enabled()
+        return cls(_grad_enabled(), torch.is_inference_mode_enabled(), casts, keeps)
+
+    @contextlib.contextmanager
+    def entered(self) -> Iterator[None]:
+        """A block in which torch computes in this way."""
+        now = Computing.now()
+        with contextlib.ExitStack() as stack:
+            if now.inference != self.inference:
+                stack.enter_context(torch.inference_mode(self.inference))
+            stack.enter_context(torch.set_grad_enabled(self.grad))
+            for device, before, dtype in zip(_CASTING, now.casts, self.casts, strict=True):
+                if dtype is not before or (dtype is not None and now.keeps != self.keeps):
+                    wanted = {"enabled": dtype is not None, "cache_enabled": self.keeps}
+                    stack.enter_context(torch.autocast(device, dtype, **wanted))
+            yield
+
+
+def casting() -> str:
+    """To which dtypes autocast casts in this thread, where it is on, and whether it keeps casts.
+
+    >>> casting() == casting()
+    True
+    """
+    on = "".join(
+        f"{each}: {torch.is_autocast_enabled(each)} {torch.get_autocast_dtype(each)}, "
+        for each in _CASTING
+    )
+    return on + str(torch.is_autocast_cache_enabled())
 
 
 def transforming() -> bool:

@@ -30,6 +30,7 @@ def capture(subject: Subject, args: tuple[Any, ...]) -> tuple[Any, Plan | Refusa
     except Exception as error:
         return subject.function(*args), failure(error)
     if recorder.refusal is not None:
+        recorder.close()
         return subject.function(*args), recorder.refusal
     with contextlib.closing(recorder):
         return _recorded(recorder, args, before, misses)
@@ -55,6 +56,11 @@ def _recorded(
         result = subject.function(*args)
         if torch_modes.dispatch() != recorder.torch.modes:
             recorder.refuse("it changes torch's modes and does not restore them", show=False)
+        elif recorder.refusal is None:
+            with recorder.unseen():
+                why = recorder.torch.why_not_in_modes()
+            if why:
+                recorder.refuse(why, show=False)
     try:
         if recorder.refusal is None and recorder.given() != before:
             recorder.refuse("it changes the items or the geometry of its arguments", show=False)

@@ -144,7 +144,7 @@ class Recorder:
         self.args = args
         self.refusal: Refusal | None = None
         self.leaves = list(leaves(args, subject.parameters))
-        self.slots = Slots()
+        self.slots = Slots(self._is_kept)
         self.steps: list[Step] = []
         self._guards: list[Guard] = []
         self._passed: set[tuple[str, Any]] = set()  # parameter, and the launch that forwarded it
@@ -204,6 +204,7 @@ class Recorder:
         callee = Callee.of(host, [value for _, value in self.leaves])
         integers = None if self.sizes is None else self.sizes.integers
         path = Path(callee, self.args, world, stop, integers)
+        path.hiding(self._hide, self._show)
         self._stack.known = path.codes
         return path
 
@@ -378,8 +379,8 @@ class Recorder:
 
     def _show(self) -> None:
         """See torch functions again."""
-        with self._own:
-            if self.mode is not None and self._is_hidden:
+        if self.mode is not None and self._is_hidden:
+            with self._own:
                 self.mode.__enter__()  # type: ignore[no-untyped-call]
                 self._is_hidden = False
 
@@ -521,11 +522,11 @@ class Recorder:
                 raise NotAStep("its result requires a gradient that no torch function gave it")
         return value
 
-    def _is_kept(self, function: FunctionType) -> bool:
-        """Whether a function was there before the call, and guards keep it."""
+    def _is_kept(self, value: FunctionType | torch.Generator) -> bool:
+        """Whether an object was there before the call, and guards keep it."""
         if self.path is not None:
-            return self.path.world.has(function, passing=False)
-        return any(guard.value is function for guard in self.guards)
+            return self.path.world.has(value, passing=False)
+        return any(guard.value is value for guard in self.guards)
 
     def _settled(self) -> None:
         if self.subject.graphed is None and not any(isinstance(s, Launch) for s in self.steps):
@@ -546,6 +547,7 @@ class Recorder:
         """Let go of the path and the mode, which refer to this recorder, so that nothing keeps the
         tensors of the call alive."""
         self.path = self.mode = None
+        self.slots.is_generator_kept = lambda _: False
         if self.sizes is not None:
             self.sizes.close()
 

@@ -21,7 +21,9 @@ __all__ = ["Slots"]
 class Slots:
     """The tensors of a call so far."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_kept: Callable[[Any], bool] = lambda _: False) -> None:
+        self.is_generator_kept = is_kept
+        """Whether each call draws from the same generator."""
         self.all: list[Slot] = []
         self.tensors: list[torch.Tensor] = []  # of the slots; kept so that ids stay unique
         self.made: set[int] = set()
@@ -54,6 +56,8 @@ class Slots:
             items = tuple(self.value(item, what, is_kept) for item in value.values())
             return Nest(kind, items, tuple(constant_of(key, what).value for key in value))
         if kind is FunctionType and is_kept(value):
+            return Constant(value)
+        if kind is torch.Generator and self.is_generator_kept(value):
             return Constant(value)
         return constant_of(value, what)
 

@@ -347,7 +347,8 @@ def _obstacle_in_name(name: str) -> str:
 
 def _obstacle_in(name: str, ran: Sequence[Ran]) -> str:
     """An obstacle in what the operators do."""
-    tags = {tag for each in ran for tag in _traits(each.operator).tags}
+    own = [ran[k] for k in range(len(ran)) if not _is_of_own(ran, k)]
+    tags = {tag for each in own for tag in _traits(each.operator).tags}
     for tag, words in _OBSTACLES.items():
         if tag in tags:
             return words.format(name)
@@ -359,6 +360,18 @@ def _obstacle_in(name: str, ran: Sequence[Ran]) -> str:
     if any(map(_is_sized_by_values, ran)):
         return f"the size of the result of {name} depends on values"
     return ""
+
+
+_TURNED = ("aten::transpose_", "aten::t_", "aten::squeeze_", "aten::unsqueeze_")
+
+
+def _is_of_own(ran: Sequence[Ran], k: int) -> bool:
+    """Whether an operator changes the geometry of a tensor that another one in the function made,
+    which nobody has seen yet."""
+    if ran[k].name not in _TURNED:
+        return False
+    changed = ran[k].args[0]
+    return any(each.result is not None and each.result() is changed for each in ran[:k])
 
 
 def _obstacle_in_result(name: str, result: Any, ran: Sequence[Ran]) -> str:

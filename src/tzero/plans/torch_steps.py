@@ -18,14 +18,27 @@ import torch
 
 from tzero.adapters import torch_modes
 from tzero.adapters.torch_internals import in_c, is_straight, is_thin, names_in
-from tzero.plans import effects, torch_ops
+from tzero.plans import effects, in_mode, torch_ops
 from tzero.plans.call_sizes import TorchSizes
-from tzero.plans.plan import Allocate, Call, Constant, Fill, Read, Step, Tensor, Value, View
+from tzero.plans.in_mode import InMode
+from tzero.plans.plan import (
+    Allocate,
+    Call,
+    Constant,
+    Fill,
+    Launch,
+    Read,
+    Step,
+    Tensor,
+    Value,
+    View,
+    tensors_in,
+)
 from tzero.plans.sizes import Sizes
 from tzero.plans.slots import Slots
 from tzero.plans.values import NotAStep, NotYet, is_inexact, tensors_of
 from tzero.reading.attributes import class_dict
-from tzero.reading.guards import Absent, Guard, Result, Same
+from tzero.reading.guards import Absent, Guard, Result, Same, Setting
 
 __all__ = ["TorchSteps"]
 
@@ -52,7 +65,12 @@ class TorchSteps:
         """Whether something was done that may outlive the call; from then on no value is read."""
         self._line = line
         self._guards = guards
-        self._inference = torch.is_inference_mode_enabled()
+        self._computing = torch_modes.Computing.now()
+        self._casting = torch_modes.casting()
+        self._others: dict[torch_modes.Computing, Any] = {}  # other modes, as dispatch keys
+        self._cast: set[int] = set()  # slots of weights whose casts a block of autocast keeps
+        if any(self._computing.casts):
+            self._guard_casting()
         self._bases: dict[int, int] = {}  # of slots that are views: what each is a view of
 
     def has_known_alignment(self, tensor: torch.Tensor) -> bool:
@@ -106,7 +124,8 @@ class TorchSteps:
         inexact = any(map(is_inexact, fresh)) and kwargs.get("dtype") is None
         if inexact and not any(map(is_inexact, given)):
             self._default_dtype()
-        if is_thin(func) and self._lowered(func, args, kwargs, found, ran, sizes):
+        casts = any(torch_modes.Computing.now().casts) or isinstance(call.function, InMode)
+        if is_thin(func) and not casts and self._lowered(func, args, kwargs, found, ran, sizes):
             return
         several = result is not found[0] if found else False
         if several and len(given) > 1:
@@ -129,11 +148,11 @@ class TorchSteps:
         kwargs: Mapping[str, Any],
     ) -> Call:
         """A call with its result, and with what a CUDA graph of it has to know."""
-        cut = effects.cut(ran)
-        if torch.is_grad_enabled():
-            given = tensors_of((*args, *kwargs.values()))
-            if any(tensor.requires_grad for tensor in given):
-                cut = cut or f"autograd records {call.name}"
+        given = tensors_of((*args, *kwargs.values()))
+        mode = torch_modes.Computing.now()
+        cut = effects.cut(ran) or in_mode.cut(self._computing, mode, given)
+        if mode.grad and any(tensor.requires_grad for tensor in given):
+            cut = cut or f"autograd records {call.name}"
         writes, unseen = map(self._roots, (effects.changed(ran), effects.changed_unseen(ran)))
         made_by = call.function, call.name, call.args, call.kwargs
         return Call(*made_by, result, call.line, cut, writes, unseen)
@@ -144,6 +163,9 @@ class TorchSteps:
     def _root(self, tensor: torch.Tensor) -> int | None:
         """The slot of a tensor, or of that which it is a view of."""
         slot = self.slots.of(tensor)
+        return None if slot is None else self._based(slot)
+
+    def _based(self, slot: int) -> int:
         while slot in self._bases:
             slot = self._bases[slot]
         return slot
@@ -233,11 +255,48 @@ class TorchSteps:
             values, named = sizes.valued(values, named)
         now: tuple[Any, ...] = torch_modes.dispatch()
         wanted: tuple[Any, ...] = self.modes
-        if not any(tensor.requires_grad for tensor in tensors_of((*args, *kwargs.values()))):
+        given = tensors_of((*args, *kwargs.values()))
+        if not any(tensor.requires_grad for tensor in given):
             now, wanted = now[:2], wanted[:2]  # without gradients their mode does not matter
-        if now != wanted:
-            raise NotAStep(f"{name} is called in another torch mode than the host function")
+        mode = torch_modes.Computing.now()
+        is_cast_else = mode.casts != self._computing.casts or mode.keeps != self._computing.keeps
+        if now != wanted or is_cast_else:
+            func = self._in_mode(func, mode, given)
         return Call(func, name, values, named, Constant(None), self._line())
+
+    def _in_mode(
+        self, func: Any, mode: torch_modes.Computing, given: Sequence[torch.Tensor]
+    ) -> InMode:
+        """A function that was called in another mode than the host function."""
+        why = in_mode.why_not(self._computing, mode, given)
+        if why:
+            raise NotAStep(why)
+        self._others[mode] = torch_modes.dispatch()
+        if any((*mode.casts, *self._computing.casts)):
+            self._guard_casting()
+        if in_mode.is_kept(mode, given) and not self._computing.keeps:
+            self._cast.update(self._roots([each for each in given if each.requires_grad]))
+        return InMode(func, mode)
+
+    def _guard_casting(self) -> None:
+        guard = Setting.of(_CASTING, torch_modes.casting, self._casting)
+        if guard not in self._guards:
+            self._guards.append(guard)
+
+    def why_not_in_modes(self) -> str:
+        """Why calls in other modes cannot be repeated, now that the host function has returned, in
+        the mode in which it was called; usually empty."""
+        for mode, keys in self._others.items():
+            with mode.entered():
+                if torch_modes.dispatch() != keys:
+                    return "it calls torch in a mode that tzero does not know"
+        for step in self.steps if self._cast else ():
+            slots = {*step.writes, *step.unseen} if isinstance(step, Call) else set()
+            if isinstance(step, Launch):
+                slots = {slot for value in step.args for slot in tensors_in(value)}
+            if any(self._based(slot) in self._cast for slot in slots):
+                return in_mode.KEEPS
+        return ""
 
     def _allocated(
         self, tensor: torch.Tensor, ran: list[torch_ops.Ran], sizes: TorchSizes | None
@@ -249,8 +308,8 @@ class TorchSteps:
         filling = torch_ops.allocates(ran[0])
         if filling is None:
             return False
-        if tensor.is_inference() != self._inference:
-            raise NotAStep("a tensor is allocated in another inference mode")
+        if tensor.is_inference() != self._computing.inference:
+            return False
         if ran[0].arguments.get("dtype") is None and not ran[0].of_tensor:
             self._default_dtype()
         slot = self.slots.add(tensor, f"t{len(self.slots.all)}")
@@ -275,7 +334,7 @@ class TorchSteps:
             return False
         # In inference mode it may not count as a change.
         if torch_modes.dispatch()[:2] != self.modes[:2]:
-            raise NotAStep(f"{ran[0].name} is called in another torch mode")
+            return False
         assert slot is not None
         if sizes is not None:
             sizes.pin(tensors=False)
@@ -301,6 +360,7 @@ class TorchSteps:
         assert base is not None
         several = not isinstance(result, torch.Tensor)
         is_strided = not several and all(map(torch_ops.is_strided, ran))
+        is_strided = is_strided and not isinstance(call.function, InMode)
         for k, tensor in enumerate(result if several else [result]):
             if self.slots.has(tensor):
                 continue
@@ -319,6 +379,7 @@ class TorchSteps:
 
 
 _DEFAULT = "torch's default dtype"
+_CASTING = "what autocast casts to"
 
 
 def _check_plain(name: str, tensors: Sequence[torch.Tensor]) -> None:

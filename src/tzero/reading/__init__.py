@@ -12,7 +12,7 @@ The other follows one call, where the first cannot, and guards what the call rea
 
 path          the frames and instructions of a call
 steps         an instruction -> what it reads, stores or calls
-called        a call -> followed, pure, or a reason not to replay
+called        a call -> followed, pure, or a reason not to replay; cached: of `functools.cache`
 special       functions that read one thing; imports: of modules; probes: `tzero.constant`
 world         a read of an object that was there before the call -> guards
 known         the objects that it has met; contents: reads of all that one contains

@@ -11,10 +11,8 @@ Enters: a callable and its arguments, before it is called, and its result. Leave
 
 from __future__ import annotations
 
-import collections
 import enum
 import functools
-import gc
 import inspect
 import operator
 import sys
@@ -30,15 +28,29 @@ import torch
 from tzero.adapters import triton_launch, triton_wrappers
 from tzero.adapters.python_frames import Codes
 from tzero.arguments.host import Host
-from tzero.reading.contents import CONTAINERS, MODULES, STEADY, has_state
+from tzero.reading.cached import guard_cached
+from tzero.reading.contents import BY_METHODS, CONTAINERS, MODULES, STEADY, has_state
 from tzero.reading.contexts import Contexts
 from tzero.reading.findings import Unreplayable
-from tzero.reading.guards import Check, Items, Kept, Same
 from tzero.reading.kinds import CACHED, KERNELS, is_plain
 from tzero.reading.known import is_a, is_program_class
+from tzero.reading.modules import (
+    follow_operators,
+    guard_hooks,
+    holds_modules,
+    is_method_of_module,
+    is_read_by_followed,
+    is_told_apart,
+)
 from tzero.reading.probes import ConstantFunction
 from tzero.reading.purity import impure, is_library
-from tzero.reading.special import Callee, apply, special_read
+from tzero.reading.special import (
+    Callee,
+    apply,
+    asks_for_modes,
+    guard_autocast,
+    special_read,
+)
 from tzero.reading.world import Pending, World
 
 __all__ = ["Judge", "looks_at_result"]
@@ -52,6 +64,8 @@ _READING = frozenset(
     ]
 )
 """Methods of containers that read all contents and change nothing."""
+
+_VIEWS = ("keys", "values", "items")
 
 _STORING = {"append": 0, "appendleft": 0, "__setitem__": 1, "setdefault": 1, "__setattr__": 1}
 """Methods in C that keep an argument and do not look at it, and how many they look at before it."""
@@ -82,13 +96,19 @@ class Judge:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._unhooked_before: set[int] = set()  # dicts of modules whose hooks are guarded
+        self._hooked_before: set[int] = set()  # ids of dicts of hooks that are guarded
         self._given: dict[int, Any] = {}  # arguments of the recorded call that can be changed
         self.contexts = Contexts(world)
+        self.hide: Callable[[], None] = lambda: None
+        """Takes off the recorder's mode of torch functions, for a call that looks at modes."""
+        self.show: Callable[[], None] = lambda: None
+        """Puts it on again, if it is off."""
         self.codes = Codes()
         """Code that a call may run besides the functions of the world."""
-        self.followed = Codes()
+        self.followed = world.followed
         """Code of libraries that is followed like that of the program."""
+        self.made = Codes()
+        """Code of functions that the followed ones make."""
 
     def give(self, args: Sequence[Any]) -> None:
         """Note the arguments of the recorded call: they are not new, and their key is compared."""
@@ -111,6 +131,7 @@ class Judge:
         one (see `_check_device`)."""
         if not isinstance(manager, (*_LOCKS, torch.cuda.device)):
             _check_pure(type(manager))
+        guard_autocast(self._world, manager)
 
     def subscripted(self, value: Any) -> None:
         """A kernel is given its grid: heuristics and hooks around it run in the launch."""
@@ -174,6 +195,10 @@ class Judge:
         if is_a(function, ConstantFunction):
             self._reads_all(callee.args, self._world.name(function))
             return None
+        if asks_for_modes(function):
+            self._reads_all(callee.args, function.__name__)
+            self.hide()
+            return None
         if special is not None:
             pending = special(self._world, callee)
             if special is apply:
@@ -181,7 +206,12 @@ class Judge:
             return pending
         if is_a(function, FunctionType) and not is_library(function):
             return None
+        if is_a(function, FunctionType) and self._is_made(function):
+            return None
         if callee.args and self.follows(function, type(callee.args[0])):
+            return None
+        if is_method_of_module(function, callee.args) or is_read_by_followed(function):
+            self._world.follow(function, function.__qualname__)
             return None
         if is_a(function, CACHED):
             self._world.enter(function.__wrapped__, self._world.name(function))
@@ -205,6 +235,10 @@ class Judge:
             name = self._world.name(function)
             raise Unreplayable(f"it calls {name}, whose reads tzero does not see", "", 0)
         return None
+
+    def _is_made(self, function: FunctionType) -> bool:
+        """Whether a followed function of a library has made a function in this call."""
+        return function.__code__ in self.made and not self._world.has(function)
 
     def _is_plain_call(self, callee: Callee) -> bool:
         """Judge a call quickly if nothing matters of it but its arguments, as of most calls: a
@@ -231,8 +265,7 @@ class Judge:
             return False
         if not any(each is method for base in kind.__mro__ for each in vars(base).values()):
             return False
-        self._world.enter(method, method.__qualname__)
-        self.followed.update([method.__code__])
+        self._world.follow(method, method.__qualname__)
         return True
 
     def returned(
@@ -250,7 +283,7 @@ class Judge:
         elif function in (isinstance, issubclass):
             self._answered(callee, result)
         elif is_a(function, CACHED):
-            self._cached(function, callee, result)
+            guard_cached(self._world, function, callee, result)
         elif (
             is_a(function, FunctionType)
             and is_library(function)
@@ -364,11 +397,14 @@ class Judge:
                     return
                 of = self._world.name(owner)
                 raise Unreplayable(f"it calls {of}.{name}, which may change it", "", 0)
-            self._world.contents(owner, deep=True)
+            is_shown = name in _VIEWS and holds_modules(owner)  # what they are is not read
+            self._world.contents(owner, deep=not is_shown)
         _check_pure(function)
         stores = name in _STORING and self.is_new(owner)
         if stores and (is_a(owner, CONTAINERS) or name == "__setattr__"):
             args = args[: _STORING[name]]
+        if name == "add" and type(owner) is set:
+            args = [each for each in args if not is_told_apart(self._world, each)]
         self._reads_all(args, name)
 
     def _library(self, function: FunctionType, callee: Callee) -> None:
@@ -382,7 +418,10 @@ class Judge:
             content = cell.cell_contents if cell != types.CellType() else None
             if callable(content) and not self._world.has(content):
                 self._world.cell(f"what {function.__name__} wraps", cell)
-                if isinstance(content, FunctionType) and is_library(content):
+                guard_autocast(self._world, content)
+                if _is_kernel_of_tzero(content):
+                    self._kernel_of_tzero(content)
+                elif isinstance(content, FunctionType) and is_library(content):
                     self._library(content, Callee(content, []))
         wrapped = vars(function).get("__wrapped__")
         if isinstance(wrapped, FunctionType):
@@ -409,11 +448,17 @@ class Judge:
         for value in args:
             if type(value) in (*CONTAINERS, *MODULES):  # the modules' own methods do no more
                 self._world.contents(value)
+            elif is_a(value, BY_METHODS):
+                follow_operators(self._world, value, ("__iter__", "__len__", "__getitem__"))
             else:
                 self._reads_all([value], "a builtin")
 
     def _kernel_of_tzero(self, kernel: Any) -> None:
         function = kernel.host.function
+        if isinstance(function, MethodType):  # the kernel of one object, of a method of its class
+            if self._world.has(kernel):
+                self._world.enter(function.__self__, f"the object of {kernel.name}")
+            function = function.__func__
         if not isinstance(function, FunctionType):
             raise Unreplayable(f"{kernel.name} is not a plain Python function", "", 0)
         self._world.enter(function, kernel.name)
@@ -421,42 +466,18 @@ class Judge:
 
     def _module(self, module: torch.nn.Module) -> None:
         """A call of a module runs its hooks and its `forward`."""
-        if _is_hooked(module):
-            raise Unreplayable(f"{self._world.name(module)} has hooks", "", 0)
-        guarded = self._world, self._unhooked_before
-        _unhooked(*guarded, f"no hooks on {self._world.name(module)}", vars(module), _HOOKS)
-        _unhooked(*guarded, "no hooks on all modules", vars(torch.nn.modules.module), _GLOBAL_HOOKS)
+        for hook in guard_hooks(self._world, self._hooked_before, module):
+            self.opened(hook)
+            self.call(Callee.of(hook, [module]))
         for name in ("__call__", "_call_impl", "_wrapped_call_impl"):
             self._world.of_classes(type(module), name)
         self._world.attribute(module, "_compiled_call_impl")
         forward = self._world.attribute(module, "forward")
         self._opened_wrapper(forward)
-        if is_a(forward, FunctionType) and _module_of(forward).startswith("torch.nn."):
-            self._world.enter(forward, f"{self._world.name(module)}.forward")
-            self.followed.update([forward.__code__])
-
-    def _cached(self, function: Any, callee: Callee, result: Any) -> None:
-        """A cached function has returned: guard its cache entry. An entry that is evicted, or
-        computed again, is another object."""
-        text = f"what {self._world.name(function)} has cached"
-        # Among what it refers to are its cache, and the results in it.
-        held = [each for each in gc.get_referents(function) if type(each) is dict]
-        own = [each for each in held if each is not vars(function) and each is not result]
-        found = [(cache, key) for cache in own for key in cache if _is_key(key, callee)]
-        if len(found) != 1:
-            raise Unreplayable(f"{text} cannot be found", "", 0)
-        ((cache, key),) = found
-        entry = cache[key]
-        name = f"{text} for {len(callee.args)} arguments"
-        if function.cache_parameters()["maxsize"] is None:
-            self._world.add(Same(name, cache, key, entry))
-        else:  # an entry that is evicted is used again, for other arguments
-            _, misses, most, _ = function.cache_info()
-            is_same: Callable[[], bool] = lambda: function.cache_info().misses == misses  # noqa: E731
-            self._world.add(Kept.of(name, cache, key, most, is_same))
-        if isinstance(result, torch.Tensor):
-            raise Unreplayable(f"{self._world.name(function)} has cached a tensor", "", 0)
-        self._world.enter(result, f"the result of {self._world.name(function)}")
+        if _is_kernel_of_tzero(forward):
+            self._kernel_of_tzero(forward)
+        if is_a(forward, FunctionType) and is_library(forward):
+            self._world.follow(forward, f"{self._world.name(module)}.forward")
 
 
 def _check_pure(function: Any) -> None:
@@ -488,36 +509,6 @@ def looks_at_result(function: Any) -> bool:
     if is_a(function, FunctionType):
         return is_library(function)
     return function is isinstance or function is issubclass or is_a(function, CACHED)
-
-
-def _is_key(key: Any, callee: Callee) -> bool:
-    """Whether a key of a cache is that of a call. With keywords there is one more object in it, a
-    mark between positions and names; a cache by type has the types at its end."""
-    positional = callee.positional
-    if len(callee.args) == 1 and not callee.names and type(key) is not tuple:
-        return _are_same([key], callee.args)
-    if not isinstance(key, (tuple, list)):
-        return False
-    pairs = zip(callee.names, callee.args[len(positional) :], strict=True)
-    named = [each for pair in pairs for each in pair]
-    if not named:
-        return _are_same(key, positional)
-    head, tail = key[: len(positional)], key[len(positional) + 1 :]
-    return _are_same(head, positional) and _are_same(tail, named)
-
-
-def _are_same(some: Sequence[Any], others: Sequence[Any]) -> bool:
-    """Whether the items are the same objects, or equal and plain: comparing others may run code of
-    the program."""
-    return len(some) == len(others) and all(map(_is_same, some, others))
-
-
-def _is_same(one: Any, other: Any) -> bool:
-    if one is other:
-        return True
-    if type(one) is tuple and type(other) is tuple:
-        return _are_same(one, other)
-    return type(one) is type(other) and is_plain(one) and bool(one == other)
 
 
 def _module_of(function: FunctionType) -> str:
@@ -558,38 +549,3 @@ def _is_pure_object(function: Any) -> bool:
     if type(function).__module__.partition(".")[0] in sys.stdlib_module_names:
         return is_a(function, (operator.itemgetter, types.GetSetDescriptorType))
     return True
-
-
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-_GLOBAL_HOOKS = (
-    *("_global_forward_hooks", "_global_forward_pre_hooks"),
-    *("_global_backward_hooks", "_global_backward_pre_hooks"),
-)
-
-
-def _unhooked(
-    world: World, before: set[int], text: str, own: dict[str, Any], names: Sequence[str]
-) -> None:
-    """Guard dicts of hooks, which are empty; `before` are those that have guards."""
-    if id(own) in before:
-        return
-    before.add(id(own))
-    for name in names:
-        if name not in own:
-            world.absent(f"{text} ({name})", own, name)
-            continue
-        hooks = own[name]
-        world.add(Same(f"{text} ({name})", own, name, hooks))
-        if type(hooks) in (dict, collections.OrderedDict):
-            world.add(Items.of(f"{text} ({name} is empty)", hooks))
-        else:
-            empty: Callable[[Any], bool] = lambda now: not now  # noqa: E731
-            where = {"of": hooks}
-            world.add(Check(f"{text} ({name} is empty)", where, "of", hooks, empty))
-
-
-def _is_hooked(module: torch.nn.Module) -> bool:
-    of_all = vars(torch.nn.modules.module)
-    return any(vars(module).get(name) for name in _HOOKS) or any(
-        of_all.get(name) for name in _GLOBAL_HOOKS
-    )

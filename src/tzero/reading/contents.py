@@ -32,7 +32,7 @@ from tzero.reading.kinds import KERNELS, is_plain
 from tzero.reading.known import Known, is_a, is_program_class
 from tzero.reading.purity import is_library
 
-__all__ = ["CONTAINERS", "MODULES", "STEADY", "Contents", "has_state"]
+__all__ = ["BY_METHODS", "CONTAINERS", "MODULES", "STEADY", "Contents", "has_state"]
 
 CONTAINERS = (
     *(list, tuple, dict, set, frozenset, collections.OrderedDict, collections.defaultdict),
@@ -47,6 +47,9 @@ STEADY = (str, bytes, int, float, complex, range, slice, tuple, frozenset, torch
 
 MODULES = (torch.nn.Sequential, torch.nn.ModuleList, torch.nn.ModuleDict)
 """Modules that hold others, in a dict of modules."""
+
+BY_METHODS = (torch.nn.ParameterList, torch.nn.ParameterDict)
+"""Modules whose own methods, which are followed, find what they hold."""
 
 _OPERATORS = (
     *(
@@ -154,6 +157,8 @@ class Contents(Known):
             self.attributes_of(value)
             modules = self.own(f"the modules of {self.name(value)}", vars(value), "_modules")
             self._items_of_world(modules)
+        elif is_a(value, BY_METHODS) and not deep:
+            return
         elif self.is_of_program(type(value)):
             self._object(value, deep, state, seen)
         elif self.has(value) and has_state(value):
@@ -214,6 +219,10 @@ def has_state(value: Any) -> bool:
     if is_a(value, (torch.Tensor, FunctionType, type, ModuleType, *KERNELS)):
         return False
     if is_library(type(value)) and callable(value) and not is_a(value, torch.nn.Module):
+        return False
+    if is_library(type(value)) and is_a(value, enum.Enum):  # compared by identity
+        return False
+    if type(value) is torch.Generator:  # each draw is recorded, and its methods are refused
         return False
     return not is_plain(value) and not is_a(value, (*STEADY, triton_launch.Constexpr))
 

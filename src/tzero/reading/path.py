@@ -83,7 +83,7 @@ class Path:
         self._prefixed: dict[int, int] = {}  # by frame: where EXTENDED_ARG was before it
         self.codes = Codes()
         """The code that was followed, and the code nested in it."""
-        self._inner = Codes()  # of functions that the call makes
+        self._inner = self._judge.made
         self._tables: dict[int, Any] = {}  # what is seen of frames, by the id of their code
         self._seen: set[Any] = set()  # functions that were followed
         self._helpers: dict[FunctionType, None] = {}
@@ -104,6 +104,11 @@ class Path:
         self._outside = sys._getframe(1).f_code
         among = self.codes, self._judge.followed
         return traced(follower(self._entered, self._step, self._left, _modules, among))
+
+    def hiding(self, hide: Callable[[], None], show: Callable[[], None]) -> None:
+        """Say how the recorder's mode of torch functions is taken off, for a call that looks at
+        modes, and put on again."""
+        self._judge.hide, self._judge.show = hide, show
 
     def miss(self) -> None:
         """Refuse a call that another thread prevents from being followed."""
@@ -277,6 +282,7 @@ class Path:
 
     def _left(self, frame: FrameType) -> None:
         """A followed frame is left, or a generator yields."""
+        self._judge.show()
         if self.integers is not None and not self._is_over:
             self.integers.leave(frame)
 

@@ -21,6 +21,7 @@ import torch
 from tzero import events, settings
 
 __all__ = [
+    "ASKS_FOR_MODES",
     "AUTOCAST",
     "GETTERS",
     "IMPURE_BUILTINS",
@@ -99,7 +100,7 @@ _IMPURE: Mapping[str, frozenset[str] | None] = {
 module and its submodules."""
 
 _PURE_OF_BACKENDS = ("is_available", "is_built", "version")
-_IMPURE_PREFIXES = ("_get_", "_set_", "_is_", "_cuda_")
+_IMPURE_PREFIXES = ("_get_", "_set_", "_is_", "_cuda_", "_has_torch_function")
 
 GETTERS: tuple[Callable[[], Any], ...] = (
     torch.get_default_dtype,
@@ -124,6 +125,14 @@ AUTOCAST = (
     torch.get_autocast_gpu_dtype,
 )
 """Functions that return a dtype of autocast, some by the type of a device."""
+
+ASKS_FOR_MODES = (
+    torch.overrides.has_torch_function,
+    torch.overrides.has_torch_function_unary,
+    torch.overrides.has_torch_function_variadic,
+)
+"""Functions that see the recorder's mode: they are called without it. Code that is not followed may
+not call them."""
 
 READS_A_SETTING: Mapping[Any, Callable[[], Any]] = {torch.finfo: torch.get_default_dtype}
 """Functions that call one of those if they get no argument."""

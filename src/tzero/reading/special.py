@@ -18,6 +18,7 @@ import importlib
 import importlib.util
 import logging
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from types import BuiltinFunctionType, FunctionType, MethodType, MethodWrapperType
 from typing import Any, NamedTuple, cast
@@ -25,15 +26,23 @@ from typing import Any, NamedTuple, cast
 import torch
 
 from tzero import settings
+from tzero.adapters import torch_modes
 from tzero.reading.attributes import INTROSPECTION, MISSING
 from tzero.reading.findings import Unreplayable
-from tzero.reading.guards import Check, Result, result_guard
+from tzero.reading.guards import Check, Result, Setting, result_guard
 from tzero.reading.imports import read_import
 from tzero.reading.known import is_a
-from tzero.reading.purity import AUTOCAST, GETTERS, IMPURE_BUILTINS, READS_A_SETTING, is_library
+from tzero.reading.purity import (
+    ASKS_FOR_MODES,
+    AUTOCAST,
+    GETTERS,
+    IMPURE_BUILTINS,
+    READS_A_SETTING,
+    is_library,
+)
 from tzero.reading.world import Pending, World
 
-__all__ = ["Callee", "apply", "special_read"]
+__all__ = ["Callee", "apply", "asks_for_modes", "guard_autocast", "special_read"]
 
 
 class Callee(NamedTuple):
@@ -208,6 +217,29 @@ def log_level(world: World, callee: Callee) -> None:
     world.add(Check(text, {"of": logger}, "of", logger, same))
 
 
+def referent(world: World, callee: Callee) -> None:
+    """A weak reference is called: it gives the same object as long as that is alive, as it is
+    while a guard holds it."""
+    reference = callee.function
+    if world.has(reference):
+        world.referred(f"what {world.name(reference)} refers to", reference)
+
+
+def autocast(world: World, callee: Callee) -> None:
+    """torch.autocast: what it is not given it reads of what is set."""
+    for each in callee.args:
+        world.contents(each, deep=True)
+    text = "what autocast casts to by default"
+    world.add(Setting.of(text, torch_modes.casting, world.casting))
+
+
+def guard_autocast(world: World, manager: Any) -> None:
+    """A block of autocast that was there before the call is entered."""
+    if is_a(manager, torch.autocast) and world.has(manager):
+        for name in ("device", "fast_dtype", "_enabled", "_cache_enabled"):
+            world.attribute(manager, name)
+
+
 Special = Callable[[World, Callee], Pending | None]
 _SPECIAL: dict[Any, Special] = {
     getattr: get_attribute,
@@ -224,6 +256,9 @@ _SPECIAL: dict[Any, Special] = {
     **{getattr(logging.Logger, name): log for name in (*_LEVELS, "log")},
     **dict.fromkeys((*GETTERS, *READS_A_SETTING), setting),
     **dict.fromkeys(AUTOCAST, autocast_dtype),
+    torch.autocast: autocast,
+    torch.cpu.amp.autocast: autocast,  # type: ignore[attr-defined]
+    torch.cuda.amp.autocast: autocast,
 }
 
 
@@ -238,6 +273,8 @@ def special_read(function: Any, args: Sequence[Any]) -> Special | None:
     """
     if function is object.__getattribute__ or _is_bound_getattribute(function):
         return get_plainly
+    if type(function) is weakref.ref:
+        return referent
     if not is_a(function, (FunctionType, BuiltinFunctionType, type)):
         return None  # to look for it would hash it, which may run code of the program
     if is_a(function, type) and not is_library(function):
@@ -249,6 +286,19 @@ def special_read(function: Any, args: Sequence[Any]) -> Special | None:
         name = function.__name__
         raise Unreplayable(f"it calls {name}, which has side effects or reads hidden state", "", 0)
     return found
+
+
+_MODES = frozenset(ASKS_FOR_MODES)
+
+
+def asks_for_modes(function: Any) -> bool:
+    """Whether a function says if torch functions of an object are seen by others, the recorder
+    among them.
+
+    >>> asks_for_modes(torch.overrides.has_torch_function)
+    True
+    """
+    return type(function) is BuiltinFunctionType and function in _MODES
 
 
 def _is_bound_getattribute(function: Any) -> bool:

@@ -30,11 +30,13 @@ from tzero.adapters.triton_launch import JITFunction
 from tzero.reading.attributes import INTROSPECTION, own_dict
 from tzero.reading.bytecode import implied
 from tzero.reading.called import Judge, looks_at_result
+from tzero.reading.contents import BY_METHODS
 from tzero.reading.findings import Unreplayable
 from tzero.reading.imports import read_import
 from tzero.reading.instructions import is_second_half
 from tzero.reading.kinds import CACHED, EQUAL, KERNELS
 from tzero.reading.known import is_a, is_program_class
+from tzero.reading.modules import follow_operators, is_told_apart
 from tzero.reading.purity import is_library
 from tzero.reading.special import Callee
 from tzero.reading.world import Pending, World
@@ -63,6 +65,7 @@ class Steps:
     def take(self, frame: FrameType, ready: Ready, values: tuple[Any, ...]) -> bool:
         """An instruction is about to run, on the last of these values; the result of the call
         before it is on the stack. Returns whether it awaits what comes of this one."""
+        self.judge.show()
         at, count, handle, self._after = ready
         awaited, place = self._awaited.pop(id(frame), _NOTHING) if self._awaited else _NOTHING
         if self.fills_cache and (not _is_of_cache(awaited) or frame.f_lasti != place):
@@ -156,7 +159,9 @@ class Steps:
         else:
             self.asked_for(container, ("__iter__", "__getitem__"))
             for each in values:
-                self.world.contents(each, deep=True)
+                inside = each if type(each) is set else (each,)
+                if not all(is_told_apart(self.world, one) for one in inside):
+                    self.world.contents(each, deep=not is_a(each, BY_METHODS))
 
     def binary(self, frame: FrameType, at: Instruction, values: Any) -> None:
         """BINARY_OP"""
@@ -177,6 +182,7 @@ class Steps:
         """Guard methods that an instruction looks for in the class of an object. One of a library,
         which the class inherits, reads what the call does not show."""
         kind = type(value)
+        follow_operators(self.world, value, names)
         for name in names if self.world.is_of_program(kind) else ():
             if self.judge.follows(self.world.of_classes(kind, name), kind):
                 continue
@@ -373,6 +379,8 @@ _SPREAD: tuple[type, ...] = (
 
 def _is_followed(function: Any) -> bool:
     """Whether what a function reads of its arguments is seen."""
+    if is_a(function, torch.nn.Module):
+        return True
     return is_a(function, (FunctionType, type)) and not is_library(function)
 
 

@@ -21,16 +21,19 @@ import functools
 import inspect
 import threading
 import types
+import weakref
 from collections.abc import Callable
 from types import CellType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
 import torch
 
+from tzero.adapters import torch_modes
+from tzero.adapters.python_frames import Codes
 from tzero.reading.attributes import MISSING, class_dict, follow
 from tzero.reading.contents import Contents
 from tzero.reading.findings import Unreplayable
-from tzero.reading.guards import Check, Code, Same
+from tzero.reading.guards import Check, Code, Result, Same
 from tzero.reading.kinds import IDENTICAL, KERNELS
 from tzero.reading.known import is_a, is_program_class
 from tzero.reading.purity import AUTOCAST, is_impure_name, is_library
@@ -61,6 +64,15 @@ class World(Contents):
         super().__init__(tensor)
         self._plain_kinds: set[type] = set()  # whose objects have attributes like most
         self._of_tensors: set[tuple[type, str]] = set()  # attributes of tensors that were read
+        self.casting = torch_modes.casting()
+        """To what autocast casts when the call begins."""
+        self.followed = Codes()
+        """Code of libraries that is followed like that of the program."""
+
+    def follow(self, function: FunctionType, name: str) -> None:
+        """Follow a function of a library, which is about to be called."""
+        self.enter(function, name)
+        self.followed.update([function.__code__])
 
     # -- names ---------------------------------------------------------------------------------
 
@@ -120,6 +132,11 @@ class World(Contents):
         if not is_a(value, MethodType):
             self._plain_kinds.add(kind)
         return self._of_object(value, name)
+
+    def referred(self, text: str, reference: weakref.ref[Any]) -> None:
+        """A weak reference of the world is about to be called."""
+        found = reference()
+        self._given(found, text, self.add(Result.of(text, reference, found)))
 
     def settle(self, pending: Pending, result: Any) -> None:
         """Guard an attribute that was computed, now that the call has read it."""
@@ -234,7 +251,12 @@ class World(Contents):
         kind, text = type(value), f"{self.name(value)}.{name}"
         found = self.of_classes(kind, name)
         if isinstance(found, property) and isinstance(found.fget, FunctionType):
-            return self._computed(value, name, text) if is_library(found.fget) else MISSING
+            if not is_library(found.fget):
+                return MISSING
+            if is_a(value, torch.nn.Module):  # such as a weight that is computed from others
+                self.follow(found.fget, text)
+                return MISSING
+            return self._computed(value, name, text)
         if not self.has(value):
             return found
         own = self.attributes_of(value)
@@ -291,7 +313,7 @@ def _is_harmless(found: Any) -> bool:
 _GUARDED = frozenset(
     [
         *(("os", "environ"), ("sys", "modules"), ("torch.cuda", "device")),
-        ("torch.cuda", "is_current_stream_capturing"),
+        *(("torch.cuda", "is_current_stream_capturing"), ("torch", "autocast")),
         *(("torch", each.__name__) for each in AUTOCAST),
     ]
 )

@@ -35,7 +35,7 @@ def why_not_now(args: tuple[Any, ...]) -> str:
         return interpreting
     if intercept.here.recorder is None:  # else the modes are those of a recording
         why = torch_modes.obstacle()
-        if why and not why.startswith(("a torch function mode", "autocast")):
+        if why and not why.startswith("a torch function mode"):
             return why
     if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
         return "a CUDA graph is captured"
