@@ -334,7 +334,8 @@ class Plan:
     values the host function used: the plan is for one value of each. With a `sizing` it is for
     other sizes too; what its slots and views say of their geometry is that of the recorded call.
     `unsized` says why a call that was followed for that has none. `parts` are made as CUDA graphs
-    where native code replays the plan; `cuts` are the steps between them.
+    where native code replays the plan; `cuts` are the steps between them. `bare` are the leaves
+    that are tensors, each with names that were read and that it must not have itself.
     """
 
     kernel: str
@@ -349,6 +350,7 @@ class Plan:
     unsized: str = ""
     parts: tuple[Part, ...] = ()
     cuts: tuple[Cut, ...] = ()
+    bare: tuple[tuple[int, tuple[str, ...]], ...] = ()
 
     __repr__ = first_line
     _repr_pretty_ = in_cells

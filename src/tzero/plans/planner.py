@@ -235,9 +235,16 @@ class Planner(Generic[R]):
 
     def _entangled(self, found: Planned, args: tuple[Any, ...], given: Sequence[Any]) -> str:
         """Why a plan is not for these arguments, though it is for such arguments: one is also in a
-        global or a closure. Usually empty."""
+        global or a closure, or hides what was read of its class. Usually empty."""
         if found.held and any(id(value) in found.held for value in given):
             return record.HELD
+        for leaf, names in found.plan.bare:
+            put = vars(given[leaf])
+            if put and not put.keys().isdisjoint(names):
+                name = sorted(put.keys() & set(names))[0]
+                return (
+                    f"it reads {found.plan.leaves[leaf]}.{name}, which someone put on that tensor"
+                )
         return record.SHARED if given is not args and shared(args, found.plan.guards) else ""
 
     def _given(self, args: tuple[Any, ...]) -> Sequence[Any]:

@@ -69,6 +69,7 @@ from tzero.plans.sizes import Sizes
 from tzero.plans.slots import Slots
 from tzero.plans.torch_steps import TorchSteps
 from tzero.plans.values import NotAStep, NotYet, constant_of, containers_in, shared, tensors_of
+from tzero.reading.attributes import may_be_hidden
 from tzero.reading.bytecode import span_of, uses_low_bits
 from tzero.reading.dependencies import Dependencies
 from tzero.reading.forwarded import Passing
@@ -172,10 +173,11 @@ class Recorder:
             elif type(value) in TENSORS and not self.slots.has(value):
                 self.slots.add(value, name, leaf=k)
                 self._guards += subject.dependencies.of_parameters(value)
-                put = sorted(subject.dependencies.attributes.intersection(vars(value)))
+                named = subject.dependencies.attributes | subject.dependencies.loaded
+                put = sorted(named.intersection(vars(value)))
                 if put:
                     reason = f"it reads {name}.{put[0]}, which someone put on that tensor"
-                    self.refuse(reason, show=False)
+                    self.refuse(reason, lasting=False, show=False)
         if self.path is not None:
             self._guards += subject.dependencies.guards
         if self.sizes is not None and subject.require is not None:
@@ -194,9 +196,11 @@ class Recorder:
         if sys.gettrace() is not None:
             self.refuse("a debugger or coverage tool traces it", lasting=False, show=False)
 
-        def stop(reason: str, file: str, line: int, lasting: bool) -> None:
+        def stop(
+            reason: str, file: str, line: int, lasting: bool = True, outside: bool = False
+        ) -> None:
             if self.refusal is None:
-                self.refusal = Refusal(reason, file, line, lasting, outside=not lasting)
+                self.refusal = Refusal(reason, file, line, lasting, outside)
 
         world = World(self._held)
         if isinstance(host, MethodType):
@@ -496,12 +500,22 @@ class Recorder:
             tuple(replaced(step, back) for step in self.steps),
             value,
             self.subject.code.co_filename,
+            bare=self._bare(),
         )
         if self.subject.graphed is not None:
             chosen = Setting.of(_CHOSEN, torch_graphs.setting, torch_graphs.setting())
             plan = dataclasses.replace(plan, guards=(*plan.guards, chosen))
             return parted(plan, self.slots.tensors, *self.subject.graphed)
         return plan if self.sizes is None else sized(plan, self.sizes)
+
+    def _bare(self) -> tuple[tuple[int, tuple[str, ...]], ...]:
+        """The leaves that are tensors, with the names that they must not have themselves."""
+        found, of_all = {}, self.subject.dependencies.loaded
+        for k, (_, value) in enumerate(self.leaves):
+            if type(value) in TENSORS:
+                read = self.path.world.of_arguments.get(id(value), ()) if self.path else of_all
+                found[k] = tuple(sorted(filter(may_be_hidden, read)))
+        return tuple((k, names) for k, names in found.items() if names)
 
     def _result(self, result: Any) -> Value:
         value = self.slots.value(result, "its result", self._is_kept)

@@ -95,6 +95,8 @@ class Judge:
         for value in args:
             if not is_plain(value) and id(value) not in self._given:
                 self._given[id(value)] = value
+                if type(value) in _TENSORS:
+                    self._world.of_arguments[id(value)] = set()
                 if type(value) in CONTAINERS:
                     held = value.values() if isinstance(value, Mapping) else value
                     self.give(list(held))

@@ -238,6 +238,7 @@ class Values:
             raise self._found.refuse(f"it reads {name}, which gives access to hidden state")
         if not of_local:
             return
+        self._found.loaded.add(name)
         if hasattr(torch.Tensor, name):
             self.tensor_attribute(name)
         else:
