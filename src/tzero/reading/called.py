@@ -11,7 +11,6 @@ Enters: a callable and its arguments, before it is called, and its result. Leave
 
 from __future__ import annotations
 
-import collections
 import enum
 import functools
 import gc
@@ -33,7 +32,8 @@ from tzero.arguments.host import Host
 from tzero.reading.contents import CONTAINERS, MODULES, STEADY, has_state
 from tzero.reading.contexts import Contexts
 from tzero.reading.findings import Unreplayable
-from tzero.reading.guards import Check, Items, Kept, Same
+from tzero.reading.guards import Kept, Same
+from tzero.reading.hooks import Hooks
 from tzero.reading.kinds import CACHED, KERNELS, is_plain
 from tzero.reading.known import is_a, is_program_class
 from tzero.reading.probes import ConstantFunction
@@ -82,7 +82,7 @@ class Judge:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._unhooked_before: set[int] = set()  # dicts of modules whose hooks are guarded
+        self._hooks = Hooks(world)
         self._given: dict[int, Any] = {}  # arguments of the recorded call that can be changed
         self.contexts = Contexts(world)
         self.codes = Codes()
@@ -312,6 +312,9 @@ class Judge:
             _check_device(callee.args[0])
             return
         _check_pure(kind)
+        if issubclass(kind, torch.nn.Module):
+            self._hooks.none_on_what_registers()
+            self._methods(kind, "__new__", "__init__", "__setattr__")
         if kind in _ITERATING:
             self._iterates(callee.args)
         elif kind not in _TYPE_ONLY:
@@ -423,11 +426,7 @@ class Judge:
 
     def _module(self, module: torch.nn.Module) -> None:
         """A call of a module runs its hooks and its `forward`."""
-        if _is_hooked(module):
-            raise Unreplayable(f"{self._world.name(module)} has hooks", "", 0)
-        guarded = self._world, self._unhooked_before
-        _unhooked(*guarded, f"no hooks on {self._world.name(module)}", vars(module), _HOOKS)
-        _unhooked(*guarded, "no hooks on all modules", vars(torch.nn.modules.module), _GLOBAL_HOOKS)
+        self._hooks.none_on(module)
         for name in ("__call__", "_call_impl", "_wrapped_call_impl"):
             self._world.of_classes(type(module), name)
         self._world.attribute(module, "_compiled_call_impl")
@@ -560,38 +559,3 @@ def _is_pure_object(function: Any) -> bool:
     if type(function).__module__.partition(".")[0] in sys.stdlib_module_names:
         return is_a(function, (operator.itemgetter, types.GetSetDescriptorType))
     return True
-
-
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-_GLOBAL_HOOKS = (
-    *("_global_forward_hooks", "_global_forward_pre_hooks"),
-    *("_global_backward_hooks", "_global_backward_pre_hooks"),
-)
-
-
-def _unhooked(
-    world: World, before: set[int], text: str, own: dict[str, Any], names: Sequence[str]
-) -> None:
-    """Guard dicts of hooks, which are empty; `before` are those that have guards."""
-    if id(own) in before:
-        return
-    before.add(id(own))
-    for name in names:
-        if name not in own:
-            world.absent(f"{text} ({name})", own, name)
-            continue
-        hooks = own[name]
-        world.add(Same(f"{text} ({name})", own, name, hooks))
-        if type(hooks) in (dict, collections.OrderedDict):
-            world.add(Items.of(f"{text} ({name} is empty)", hooks))
-        else:
-            empty: Callable[[Any], bool] = lambda now: not now  # noqa: E731
-            where = {"of": hooks}
-            world.add(Check(f"{text} ({name} is empty)", where, "of", hooks, empty))
-
-
-def _is_hooked(module: torch.nn.Module) -> bool:
-    of_all = vars(torch.nn.modules.module)
-    return any(vars(module).get(name) for name in _HOOKS) or any(
-        of_all.get(name) for name in _GLOBAL_HOOKS
-    )

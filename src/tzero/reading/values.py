@@ -128,6 +128,9 @@ class Values:
         name = impure(value)
         if name:
             raise self._found.refuse(f"it uses {name}, {_IMPURE}")
+        if isinstance(value, type) and issubclass(value, torch.nn.Module):
+            words = "a class of modules, whose calls read more than their arguments"
+            raise self._found.refuse(f"it uses {value.__name__}, {words}")
 
     def _guard_setting(self, text: str, value: Any) -> None:
         """Guard the result of a function that returns a setting, such as the default dtype."""

@@ -229,7 +229,7 @@ class World(Contents):
         if kind is FunctionType and name == "__name__":
             self.add(Code.of(f"the code of {self.name(value)}", value))
             return value.__name__
-        if self.is_of_program(kind):
+        if self.is_of_program(kind) or is_a(value, torch.nn.Module):
             self.of_classes(kind, "__getattr__")
             hook = self.of_classes(kind, "__getattribute__")
             if is_a(hook, FunctionType) and not is_library(hook):
