@@ -30,9 +30,9 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 from tzero import locks
 
 __all__ = [
+    "NAMED_IN_C",
     "DisableTorchDispatch",
     "DisableTorchFunction",
-    "NAMED_IN_C",
     "OpOverload",
     "TensorBase",
     "cuda_sleep",

@@ -373,6 +373,11 @@ class Refusal:
     lasting: bool = True  # whether the next call in the same situation would fail too
     outside: bool = False  # whether the cause lies outside of the host function
     read: tuple[Read, ...] = ()  # the values that it had read
+    until: int = 0  # the number of the call that is recorded again; none if 0
+
+    def is_due(self, now: int) -> bool:
+        """Whether a call with this number is to be recorded again."""
+        return 0 < self.until <= now
 
     def __str__(self) -> str:
         return f"{self.reason}, at {self.file}:{self.line}" if self.line else self.reason
