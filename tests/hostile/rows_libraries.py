@@ -204,3 +204,26 @@ def a_module_that_it_makes_with_hooks_on_all(x):
 )
 def a_module_with_hooks(x):
     return scaled(LINEAR(x), 2.0)
+
+
+@after(
+    call_impl=attribute(LINEAR, "_call_impl", lambda x: x * 5),
+    compiled=attribute(LINEAR, "_compiled_call_impl", lambda x: x * 5),
+)
+def a_module_with_methods_of_its_own(x):
+    return scaled(LINEAR(x), 2.0)
+
+
+# -- tensors that are there before the call --------------------------------------------------------
+
+WEIGHT = torch.full((4,), 2.0)
+
+
+def five(*args: Any) -> torch.Tensor:
+    return torch.full((4,), 5.0)
+
+
+@after(view=attribute(WEIGHT, "view", five), other=attribute(WEIGHT, "mul", five))
+def a_tensor_under_another_name(x):
+    weight = WEIGHT
+    return scaled(weight.view(-1).add(weight.mul(x)), 2.0)

@@ -427,9 +427,10 @@ class Judge:
     def _module(self, module: torch.nn.Module) -> None:
         """A call of a module runs its hooks and its `forward`."""
         self._hooks.none_on(module)
-        for name in ("__call__", "_call_impl", "_wrapped_call_impl"):
+        for name in ("__call__", "_wrapped_call_impl"):
             self._world.of_classes(type(module), name)
-        self._world.attribute(module, "_compiled_call_impl")
+        for name in ("_call_impl", "_compiled_call_impl"):
+            self._world.attribute(module, name)
         forward = self._world.attribute(module, "forward")
         self._opened_wrapper(forward)
         if is_a(forward, FunctionType) and _module_of(forward).startswith("torch.nn."):
