@@ -47,7 +47,7 @@ from tzero.adapters.torch_internals import (
 )
 from tzero.adapters.torch_modes import is_innermost
 from tzero.arguments.situation import NUMBERS, TENSORS, leaves, situation, unsupported
-from tzero.plans import torch_ops
+from tzero.plans import torch_ops, values
 from tzero.plans.call_sizes import LaunchSizes
 from tzero.plans.frames import Stack, is_timed
 from tzero.plans.grids import Meta
@@ -69,7 +69,6 @@ from tzero.plans.sizes import Sizes
 from tzero.plans.slots import Slots
 from tzero.plans.torch_steps import TorchSteps
 from tzero.plans.values import NotAStep, NotYet, constant_of, containers_in, shared, tensors_of
-from tzero.reading.attributes import may_be_hidden
 from tzero.reading.bytecode import span_of, uses_low_bits
 from tzero.reading.dependencies import Dependencies
 from tzero.reading.forwarded import Passing
@@ -510,12 +509,9 @@ class Recorder:
 
     def _bare(self) -> tuple[tuple[int, tuple[str, ...]], ...]:
         """The leaves that are tensors, with the names that they must not have themselves."""
-        found, of_all = {}, self.subject.dependencies.loaded
-        for k, (_, value) in enumerate(self.leaves):
-            if type(value) in TENSORS:
-                read = self.path.world.of_arguments.get(id(value), ()) if self.path else of_all
-                found[k] = tuple(sorted(filter(may_be_hidden, read)))
-        return tuple((k, names) for k, names in found.items() if names)
+        loaded = self.subject.dependencies.loaded
+        read = {} if self.path is None else self.path.world.of_arguments
+        return values.bare(self.leaves, lambda each: read.get(id(each), loaded))
 
     def _result(self, result: Any) -> Value:
         value = self.slots.value(result, "its result", self._is_kept)
