@@ -490,6 +490,8 @@ class Recorder:
         if self.sizes is not None:
             value = self.sizes.result(value, result)
             back |= self.sizes.numbers(by_value)
+        loaded = self.subject.dependencies.loaded
+        read = {} if self.path is None else self.path.world.of_arguments
         plan = Plan(
             self.subject.kernel,
             tuple(name for name, _ in self.leaves),
@@ -499,19 +501,13 @@ class Recorder:
             tuple(replaced(step, back) for step in self.steps),
             value,
             self.subject.code.co_filename,
-            bare=self._bare(),
+            bare=values.bare(self.leaves, lambda each: read.get(id(each), loaded)),
         )
         if self.subject.graphed is not None:
             chosen = Setting.of(_CHOSEN, torch_graphs.setting, torch_graphs.setting())
             plan = dataclasses.replace(plan, guards=(*plan.guards, chosen))
             return parted(plan, self.slots.tensors, *self.subject.graphed)
         return plan if self.sizes is None else sized(plan, self.sizes)
-
-    def _bare(self) -> tuple[tuple[int, tuple[str, ...]], ...]:
-        """The leaves that are tensors, with the names that they must not have themselves."""
-        loaded = self.subject.dependencies.loaded
-        read = {} if self.path is None else self.path.world.of_arguments
-        return values.bare(self.leaves, lambda each: read.get(id(each), loaded))
 
     def _result(self, result: Any) -> Value:
         value = self.slots.value(result, "its result", self._is_kept)
