@@ -257,6 +257,10 @@ __attribute__((noinline)) PyObject *looked_up(Dispatcher &dispatcher, const Give
     if (find(dispatcher, leaves, &found) < 0) return nullptr;
     observed.times.entry_found();
     Entry *entry = found.entry;
+    if (entry != nullptr && entry->fallback != nullptr && entry->fallback->is_due(dispatcher.clock)) {
+        dispatcher.entries.drop(entry);
+        entry = nullptr;
+    }
     if (entry != nullptr && entry->fallback != nullptr) {
         unreplayed->entry.emplace(entry);
         dispatcher.steady.note(dispatcher.parameters, given, form, entry);
@@ -326,7 +330,8 @@ PyObject *replayed(Dispatcher &dispatcher, const Given &given, Observed &observe
             : dispatcher.forms.find(dispatcher.parameters, given.positional, given.names,
                                     Reserved::nothing, &number, &reason);
     if (form == nullptr || !form->options.empty()) return in_python(dispatcher, given);
-    if (Entry *entry = dispatcher.steady.entry_for(dispatcher.parameters, given, *form)) {
+    if (Entry *entry = dispatcher.steady.entry_for(dispatcher.parameters, given, *form,
+                                                      dispatcher.clock)) {
         observed.times.arguments_read();
         unreplayed->entry.emplace(entry);
         unreplayed->args = ordered(dispatcher.parameters, state.leaf_types, given, *form);

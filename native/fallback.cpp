@@ -84,7 +84,8 @@ int Fallback::visit(visitproc visit, void *arg) const {
 
 Fallback fallback_from(PyObject *description) {
     const Fields fields(description);
-    return {fields.any("call"), fields.any("note"), fields.tuple("base"), fields.flag("keyless")};
+    return {fields.any("call"), fields.any("note"), fields.tuple("base"), fields.flag("keyless"),
+            static_cast<uint64_t>(fields.integer("until", 0, PY_SSIZE_T_MAX))};
 }
 
 bool in_fallback() { return depth != 0; }

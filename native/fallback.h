@@ -3,6 +3,8 @@
 
 #include "python.h"
 
+#include <cstdint>
+
 #include "state.h"
 
 namespace tzero {
@@ -13,6 +15,9 @@ struct Fallback {
     Ref call;  // the host function, with its config
     Ref note, base;
     bool keyless = false;  // whether calls with other keys would be made in the same way
+    uint64_t until = 0;    // the number of the call that Python makes, to record it; 0 for none
+
+    bool is_due(uint64_t number) const { return until != 0 && until <= number; }
 
     int visit(visitproc visit, void *arg) const;
 };

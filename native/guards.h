@@ -31,7 +31,7 @@ namespace tzero {
     EACH(plan_modes) EACH(plan_keys_on) EACH(plan_functions_on) EACH(plan_recorders)              \
     EACH(plan_quiet) EACH(plan_unwatched)                                                         \
     EACH(plan_versions) EACH(plan_names) EACH(plan_global_tensors) EACH(plan_global_arguments)    \
-    EACH(plan_global_containers)                                                                  \
+    EACH(plan_global_containers) EACH(plan_bare)                                                  \
     EACH(plan_knobs) EACH(plan_attributes) EACH(plan_run_hooks) EACH(plan_globals)                \
     EACH(plan_cache)                                                                              \
     EACH(plan_others_fixed) EACH(plan_other_sizes) EACH(plan_conditions) EACH(plan_variants)       \

@@ -88,6 +88,7 @@ bool Replay::load_arguments() {
         Py_INCREF(leaf.object);
         frame_.set(slot, leaf.object, leaf.value.address);
     }
+    if (!are_bare()) return false;
     // An argument that is also a global tensor W: the host function may test `x is W`.
     for (size_t k = 0; k < leaves_.count && !plan_.held.empty(); ++k) {
         if (!off(Guard::plan_global_arguments) &&
@@ -97,6 +98,20 @@ bool Replay::load_arguments() {
     }
     return plan_.tables.empty() || leaves_.container_count == 0 ||
            off(Guard::plan_global_containers) || !shares_tables();
+}
+
+// Whether no argument has an attribute in the place of one that was read of its class, or that was
+// not there.
+bool Replay::are_bare() const {
+    for (const Bare &each : plan_.bare) {
+        PyObject *put = attributes_of(leaves_.leaf[each.leaf].object);
+        for (Py_ssize_t k = 0; put != nullptr && k < PyTuple_GET_SIZE(each.names.get()); ++k) {
+            const int has = PyDict_Contains(put, PyTuple_GET_ITEM(each.names.get(), k));
+            if (has < 0) PyErr_Clear();
+            if (has != 0 && !off(Guard::plan_bare)) return false;
+        }
+    }
+    return true;
 }
 
 // Whether an argument is, or contains, a list, tuple or dict that the host function also reads.

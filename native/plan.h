@@ -170,6 +170,13 @@ struct Run {
     std::unique_ptr<graph::Site> site;
 };
 
+// Names that were read of an argument and that it must not have itself, in the place of what its
+// class has.
+struct Bare {
+    size_t leaf;
+    Ref names;  // a tuple
+};
+
 // A watch of a list, tuple or dict; and the version of a dict that holds none of these.
 struct Table {
     size_t watch;
@@ -188,6 +195,7 @@ struct Plan {
     std::vector<size_t> watched;                       // slots of tensors in globals and closures
     std::vector<const PyObject *> held;                // these tensors, sorted by address
     std::vector<Table> tables;
+    std::vector<Bare> bare;
     std::vector<Function> functions;
     std::vector<Step> steps;
     std::vector<Allocate> allocates;

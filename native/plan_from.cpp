@@ -38,6 +38,7 @@ class Maker {
             plan.wrong("sizes", "sizes with a launch for each launch step");
         }
         plan_->result = value(plan, "result");
+        plan.for_each("bare", [&](PyObject *each) { bare(plan, each); });
         for (const size_t slot : plan_->watched) {
             plan_->held.push_back(plan_->watches[plan_->slots[slot].watch].value.get());
         }
@@ -83,6 +84,18 @@ class Maker {
         if (watch.object && watch.kind == Watch::own_dict) {
             watch.own = _PyObject_GetDictPtr(watch.object.get());
         }
+    }
+
+    void bare(const Fields &plan, PyObject *item) {
+        long long leaf = 0;
+        PyObject *names = nullptr;
+        const bool is_pair =
+            PyTuple_CheckExact(item) && PyArg_ParseTuple(item, "LO!", &leaf, &PyTuple_Type, &names);
+        if (!is_pair || leaf < 0 || static_cast<size_t>(leaf) >= leaves_) {
+            PyErr_Clear();
+            plan.wrong("bare", "tuples of a leaf and a tuple of names");
+        }
+        plan_->bare.push_back({static_cast<size_t>(leaf), Ref::borrow(names)});
     }
 
     static bool reads_a_name(Watch::Kind kind) {
@@ -592,6 +605,9 @@ int Plan::visit(visitproc visit, void *arg) const {
         found = first_of(namespaces, [&](const Namespace &each) {
             return visit_all(visit, arg, {&each.dict});
         });
+    }
+    if (found == 0) {
+        found = first_of(bare, [&](const Bare &each) { return visit_all(visit, arg, {&each.names}); });
     }
     if (found == 0) {
         found = first_of(functions, [&](const Function &each) {

@@ -48,6 +48,7 @@ class Replay {
     Answer watches_hold();
     Answer watched_tensors_hold();
     bool load_arguments();
+    bool are_bare() const;
     bool shares_tables() const;
     bool shares(const Table &table) const;
     bool is_given(PyObject *value, int depth) const;

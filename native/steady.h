@@ -16,11 +16,12 @@ namespace tzero {
 
 class Steady {
   public:
-    // The entry that a call may be made with, without looking it up; or null. This and `end` are
+    // The entry that the call with this number may be made with, without looking it up; or null.
+    // This and `end` are
     // inline, because every replayed call comes here.
     Entry *entry_for(const std::vector<Parameter> &parameters, const Given &given,
-                     const Form &form) {
-        if (!latest_) return nullptr;
+                     const Form &form, uint64_t number) {
+        if (!latest_ || (*latest_)->fallback->is_due(number)) return nullptr;
         Entry *entry = &**latest_;
         return may_use(*entry, parameters, given, form) ? entry : nullptr;
     }

@@ -45,6 +45,10 @@ struct Watch {
         if (about == nullptr) return false;
         if (kind == of_class) return reinterpret_cast<PyObject *>(Py_TYPE(about)) == value.get();
         if (kind == own_dict) return own != nullptr && *own == value.get();
+        if (kind == bases) {
+            return PyType_Check(about) &&
+                   reinterpret_cast<PyTypeObject *>(about)->tp_mro == value.get();
+        }
         return kind == items && PyODict_CheckExact(about) && PyODict_SIZE(about) == 0 &&
                PyTuple_GET_SIZE(value.get()) == 0;
     }

@@ -145,9 +145,16 @@ CURES = (
             r"has builtins of its own",
             r"whose body runs after the call",
             r"it executes ",
+            r"its bytecode is not understood",
         ),
         "its code cannot be followed",
         "decorate the Python function that launches kernels",
+    ),
+    Cure(
+        "functions of torch that were replaced",
+        (r"the program has replaced (torch|X)",),
+        "torch shows functions to a recording by their names, and would show another one",
+        "replace each by a Python function of its own, which is not in the place of another",
     ),
     Cure(
         "caught exceptions",

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from tests.hostile import rows_calls, rows_known, rows_objects
+from tests.hostile import rows_calls, rows_known, rows_libraries, rows_objects
 from tests.hostile.conftest import follow_all
 from tests.hostile.row import Row
 from tests.plans.test_world import every_guard_holds
 from tests.plans.tiers import NotReplayed, Pair, available, verifying
 from tests.rows import by_row
 
-ROWS = (*rows_known.ROWS, *rows_calls.ROWS, *rows_objects.ROWS)
+ROWS = (*rows_known.ROWS, *rows_calls.ROWS, *rows_objects.ROWS, *rows_libraries.ROWS)
 
 
 def run(row: Row, tier: int, watched: bool = False) -> Pair:

@@ -396,6 +396,19 @@ def an_argument_may_be_a_tensor_of_a_global(make):
     same(kernel(WEIGHT), by_being_the_weight(WEIGHT))
 
 
+def by_an_attribute(x):
+    return scaled(x, getattr(x, "factor", 2.0))
+
+
+@fails_without("plan_bare")
+def an_argument_has_an_attribute_of_its_own(make):
+    kernel = make(by_an_attribute)
+    warm(kernel, X)
+    other = X.clone()
+    other.factor = 5.0
+    same(kernel(other), by_an_attribute(other))
+
+
 TABLE = [2.0]
 
 

@@ -30,9 +30,11 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 from tzero import locks
 
 __all__ = [
+    "NAMED_IN_C",
     "DisableTorchDispatch",
     "DisableTorchFunction",
     "OpOverload",
+    "TensorBase",
     "cuda_sleep",
     "current_cuda_stream",
     "disable_current_modes",
@@ -63,6 +65,13 @@ __all__ = [
 ]
 
 locks.register_properties(OpOverload)
+
+NAMED_IN_C = tuple(
+    getattr(torch._C, name)
+    for name in ("_nn", "_fft", "_linalg", "_special", "_sparse", "_nested")
+    if hasattr(torch._C, name)
+)
+"""Modules in C of which torch shows a function to modes by its name in the module."""
 
 
 def is_zero_tensor(tensor: torch.Tensor) -> bool:

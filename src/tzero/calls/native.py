@@ -21,7 +21,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import tzero._native as _native
-from tzero import events, measure, settings
+from tzero import events, measure, sealed, settings
 from tzero.adapters import intercept, torch_modes
 from tzero.adapters.torch_layout import configure, in_a_new_thread
 from tzero.arguments.extract import unwrapped
@@ -55,13 +55,15 @@ _ENTRIES_PER_BOUND_KERNEL = 8
 class FallbackDescription:
     """How native code makes calls that are not replayed: the function to call, and what
     `specialize` needs in it (see `current_call.Call`). `keyless`: calls with other keys can be made
-    like this one too, because the host function has no config."""
+    like this one too, because the host function has no config. `until`: the number of the call that
+    is left to Python, which records it again; 0 for none."""
 
     bound: BoundKernel[Any]
     call: Callable[..., Any]
     note: Callable[..., None]
     base: Raw
     keyless: bool
+    until: int = 0
 
     def lasts(self) -> bool:
         """Whether such calls are still made in this way: another thread may have chosen another
@@ -192,7 +194,9 @@ class NativeCalls(Kernel[..., Any]):
         if not found_by_words(bound.facts, args):
             return result, None
         keyless = self.host.config_at is None and not bound.facts
-        return result, FallbackDescription(bound, bound.call, self._note, base, keyless)
+        until = 0 if sealed.is_sealed() else outcome.until  # else each call would be due
+        described = FallbackDescription(bound, bound.call, self._note, base, keyless, until)
+        return result, described
 
     def _timed_run(self) -> AbstractContextManager[None]:
         record = measure.active()

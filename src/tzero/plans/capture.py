@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 from typing import Any
 
 from torch.overrides import TorchFunctionMode
 
 from tzero.adapters import intercept, torch_modes
+from tzero.plans import replaced
 from tzero.plans.plan import Plan, Refusal
 from tzero.plans.record import Recorder, Subject, failure, unfollowed
 from tzero.plans.torch_ops import is_custom
@@ -24,6 +26,9 @@ __all__ = ["capture"]
 def capture(subject: Subject, args: tuple[Any, ...]) -> tuple[Any, Plan | Refusal]:
     """Call a host function; returns its result, and its plan or a refusal. A failure of the
     recorder itself is a refusal too: the host function gets its call and its result in any case."""
+    odd = replaced.obscured()
+    if odd:
+        return subject.function(*args), Refusal(f"the program has replaced {odd}", lasting=False)
     try:
         recorder = Recorder(subject, args)
         before, misses = recorder.given(), _misses(subject.dependencies)
@@ -77,6 +82,7 @@ class _Functions(TorchFunctionMode):
         self.recorder = recorder
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        func = replaced.called(func, sys._getframe(1))
         return self.recorder.function(func, args, kwargs or {})
 
 

@@ -212,7 +212,7 @@ class StepDescription(NamedTuple):
 
 class PlanDescription(NamedTuple):
     """A whole plan, beside the plan itself, which Python resumes where native code cannot go on.
-    `sizes` is None for a plan whose calls all have the same sizes."""
+    `sizes` is None for a plan whose calls all have the same sizes. `bare` is as in the plan."""
 
     plan: Plan
     guards: tuple[GuardDescription, ...]
@@ -221,6 +221,7 @@ class PlanDescription(NamedTuple):
     steps: tuple[StepDescription, ...]
     result: ValueDescription
     sizes: SizesDescription | None = None
+    bare: tuple[tuple[int, tuple[str, ...]], ...] = ()
 
 
 # -- describing ------------------------------------------------------------------------------------
@@ -303,7 +304,8 @@ class _Describer:
         sizes = describe_sizes(self.native, (plan, *self.variants), self._launch)
         functions = tuple(self.functions)
         result = self._value(plan.result)
-        return PlanDescription(plan, watched, slots, functions, tuple(steps), result, sizes)
+        told = slots, functions, tuple(steps), result, sizes
+        return PlanDescription(plan, watched, *told, plan.bare)
 
     def _part(self, part: Part, before: Sequence[int]) -> PartDescription:
         assert self.captures is not None

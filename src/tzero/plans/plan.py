@@ -334,7 +334,8 @@ class Plan:
     values the host function used: the plan is for one value of each. With a `sizing` it is for
     other sizes too; what its slots and views say of their geometry is that of the recorded call.
     `unsized` says why a call that was followed for that has none. `parts` are made as CUDA graphs
-    where native code replays the plan; `cuts` are the steps between them.
+    where native code replays the plan; `cuts` are the steps between them. `bare` are the leaves
+    that are tensors, each with names that were read and that it must not have itself.
     """
 
     kernel: str
@@ -349,6 +350,7 @@ class Plan:
     unsized: str = ""
     parts: tuple[Part, ...] = ()
     cuts: tuple[Cut, ...] = ()
+    bare: tuple[tuple[int, tuple[str, ...]], ...] = ()
 
     __repr__ = first_line
     _repr_pretty_ = in_cells
@@ -371,6 +373,11 @@ class Refusal:
     lasting: bool = True  # whether the next call in the same situation would fail too
     outside: bool = False  # whether the cause lies outside of the host function
     read: tuple[Read, ...] = ()  # the values that it had read
+    until: int = 0  # the number of the call that is recorded again; none if 0
+
+    def is_due(self, now: int) -> bool:
+        """Whether a call with this number is to be recorded again."""
+        return 0 < self.until <= now
 
     def __str__(self) -> str:
         return f"{self.reason}, at {self.file}:{self.line}" if self.line else self.reason

@@ -108,6 +108,11 @@ def drifted(plan: Plan, fact: Drift) -> NoReturn:
     raise OperatorDrift(kernel=plan.kernel, fact=fact.words, before=fact.before, now=fact.now)
 
 
+def _number() -> int:
+    """The number of the call that this thread makes, among those of its kernel."""
+    return 0 if current.call is None else current.call[-1]
+
+
 def _only_python() -> bool:
     """Whether native code leaves all calls to Python, which then replays plans over sizes too."""
     return events.watched() and not settings.current().verify
@@ -195,9 +200,14 @@ class Planner(Generic[R]):
         if found is None and key is not None and _only_python():
             found = self.varied.find(args, self._apart(bound))
         if type(found) is Refusal:
-            return bound.call(*args), found
+            if not found.is_due(_number()) or sealed.is_sealed():
+                return bound.call(*args), found
+            bound.plans.drop_refusal(key)
         if type(found) is Planned:
             holds = found.wrapper.holds()
+            other = None if holds else bound.plans.turn(key, found)
+            if other is not None:
+                found, holds = other, True
             if holds and not settings.current().verify:
                 try:
                     return self._replay(found, args)
@@ -235,9 +245,16 @@ class Planner(Generic[R]):
 
     def _entangled(self, found: Planned, args: tuple[Any, ...], given: Sequence[Any]) -> str:
         """Why a plan is not for these arguments, though it is for such arguments: one is also in a
-        global or a closure. Usually empty."""
+        global or a closure, or hides what was read of its class. Usually empty."""
         if found.held and any(id(value) in found.held for value in given):
             return record.HELD
+        for leaf, names in found.plan.bare:
+            put = vars(given[leaf])
+            if put and not put.keys().isdisjoint(names):
+                name = sorted(put.keys() & set(names))[0]
+                return (
+                    f"it reads {found.plan.leaves[leaf]}.{name}, which someone put on that tensor"
+                )
         return record.SHARED if given is not args and shared(args, found.plan.guards) else ""
 
     def _given(self, args: tuple[Any, ...]) -> Sequence[Any]:
@@ -432,8 +449,9 @@ class Planner(Generic[R]):
         entangled = self._entangled(found, args, self._given(args))
         if entangled:
             return found.plan, entangled
-        changed = [guard.text for guard in found.plan.guards if not guard.holds()]
-        return found.plan, f"{', '.join(changed)} changed" if changed else ""
+        changed = ", ".join(guard.text for guard in found.plan.guards if not guard.holds())
+        last = bound.plans.last_try(key)
+        return found.plan, str(last or f"{changed} changed") if changed else ""
 
     def stages(self, bound: Bound[R], args: tuple[Any, ...]) -> dict[str, Callable[[], object]]:
         """The parts of a replay that can be timed without a launch."""
@@ -449,10 +467,10 @@ class Planner(Generic[R]):
         if key is None:
             return
         most = settings.current().max_specializations
-        why_not = table.keep(key, planned, most=most, stale=stale)
+        why_not = table.keep(key, planned, most=most, stale=stale, now=_number())
         if why_not:
             self.fallbacks.lasting(f"not replayed: {why_not}")
-            table.keep_refusal(key, Refusal(why_not))
+            table.keep_refusal(key, Refusal(why_not, lasting=False), _number())
 
     def _keep_refusal(self, bound: Bound[R], key: Key, refusal: Refusal) -> None:
         words = f"not replayed: {refusal}"
@@ -460,7 +478,7 @@ class Planner(Generic[R]):
             bound.plans.refusal = refusal
             self.fallbacks.unimportant(words)
         elif (refusal.lasting and key is not None) or self._tried_in_vain(bound, key, refusal):
-            bound.plans.keep_refusal(key, refusal)
+            bound.plans.keep_refusal(key, refusal, _number())
             self.fallbacks.lasting(words)
         elif refusal.lasting:
             self.fallbacks.lasting(words)

@@ -47,7 +47,7 @@ from tzero.adapters.torch_internals import (
 )
 from tzero.adapters.torch_modes import is_innermost
 from tzero.arguments.situation import NUMBERS, TENSORS, leaves, situation, unsupported
-from tzero.plans import torch_ops
+from tzero.plans import torch_ops, values
 from tzero.plans.call_sizes import LaunchSizes
 from tzero.plans.frames import Stack, is_timed
 from tzero.plans.grids import Meta
@@ -172,10 +172,11 @@ class Recorder:
             elif type(value) in TENSORS and not self.slots.has(value):
                 self.slots.add(value, name, leaf=k)
                 self._guards += subject.dependencies.of_parameters(value)
-                put = sorted(subject.dependencies.attributes.intersection(vars(value)))
+                named = subject.dependencies.attributes | subject.dependencies.loaded
+                put = sorted(named.intersection(vars(value)))
                 if put:
                     reason = f"it reads {name}.{put[0]}, which someone put on that tensor"
-                    self.refuse(reason, show=False)
+                    self.refuse(reason, lasting=False, show=False)
         if self.path is not None:
             self._guards += subject.dependencies.guards
         if self.sizes is not None and subject.require is not None:
@@ -194,9 +195,11 @@ class Recorder:
         if sys.gettrace() is not None:
             self.refuse("a debugger or coverage tool traces it", lasting=False, show=False)
 
-        def stop(reason: str, file: str, line: int, lasting: bool) -> None:
+        def stop(
+            reason: str, file: str, line: int, lasting: bool = True, outside: bool = False
+        ) -> None:
             if self.refusal is None:
-                self.refusal = Refusal(reason, file, line, lasting, outside=not lasting)
+                self.refusal = Refusal(reason, file, line, lasting, outside)
 
         world = World(self._held)
         if isinstance(host, MethodType):
@@ -488,6 +491,8 @@ class Recorder:
         if self.sizes is not None:
             value = self.sizes.result(value, result)
             back |= self.sizes.numbers(by_value)
+        loaded = self.subject.dependencies.loaded
+        read = {} if self.path is None else self.path.world.of_arguments
         plan = Plan(
             self.subject.kernel,
             tuple(name for name, _ in self.leaves),
@@ -497,6 +502,7 @@ class Recorder:
             tuple(replaced(step, back) for step in self.steps),
             value,
             self.subject.code.co_filename,
+            bare=values.bare(self.leaves, lambda each: read.get(id(each), loaded)),
         )
         if self.subject.graphed is not None:
             chosen = Setting.of(_CHOSEN, torch_graphs.setting, torch_graphs.setting())

@@ -253,4 +253,4 @@ def _comparable(plan: Plan) -> Any:
         else:
             steps.append(step)
     slots = [dataclasses.replace(each, size=(), stride=()) for each in plan.slots]
-    return plan.guards, plan.by_value, slots, steps, plan.result, plan.sizing
+    return plan.guards, plan.bare, plan.by_value, slots, steps, plan.result, plan.sizing

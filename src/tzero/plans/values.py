@@ -6,19 +6,21 @@ and containers in a value; or `NotAStep` if a plan cannot hold it. It must not k
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 
 from tzero.adapters import triton_launch
-from tzero.arguments.situation import containers
+from tzero.arguments.situation import TENSORS, containers
 from tzero.plans.plan import Constant
+from tzero.reading.attributes import may_be_hidden
 from tzero.reading.guards import Guard
 
 __all__ = [
     "NotAStep",
     "NotYet",
+    "bare",
     "constant_of",
     "containers_in",
     "is_inexact",
@@ -119,3 +121,17 @@ def _gather(value: Any, found: list[torch.Tensor]) -> None:
     elif isinstance(value, dict):
         for item in value.values():
             _gather(item, found)
+
+
+def bare(
+    leaves: Sequence[tuple[str, Any]], read: Callable[[torch.Tensor], Iterable[str]]
+) -> tuple[tuple[int, tuple[str, ...]], ...]:
+    """The leaves that are tensors of which names were `read` that a tensor itself may have, with
+    these names.
+
+    >>> bare([("x", torch.ones(2))], lambda x: ["scale", "shape"])
+    ((0, ('scale',)),)
+    """
+    tensors = [(k, value) for k, (_, value) in enumerate(leaves) if type(value) in TENSORS]
+    found = [(k, tuple(sorted(filter(may_be_hidden, read(value))))) for k, value in tensors]
+    return tuple(each for each in found if each[1])

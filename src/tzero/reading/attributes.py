@@ -19,6 +19,8 @@ from collections.abc import Iterator, Sequence
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
+import torch
+
 __all__ = [
     "CONSTRUCTION",
     "COPYING",
@@ -35,6 +37,7 @@ __all__ = [
     "is_generated",
     "is_hooked",
     "is_same",
+    "may_be_hidden",
     "own_dict",
     "snapshot",
 ]
@@ -197,6 +200,15 @@ def follow(value: Any, chain: Sequence[str]) -> Any:
 def is_data_descriptor(value: Any, name: str) -> bool:
     """Whether the class defines an attribute so that none on the object can hide it."""
     return hasattr(type(inspect.getattr_static(type(value), name, None)), "__set__")
+
+
+def may_be_hidden(name: str) -> bool:
+    """Whether a tensor may have an attribute of its own in the place of one of its class.
+
+    >>> may_be_hidden("view"), may_be_hidden("shape"), may_be_hidden("factor")
+    (True, False, True)
+    """
+    return not hasattr(type(inspect.getattr_static(torch.Tensor, name, None)), "__set__")
 
 
 def is_hooked(kind: type) -> bool:

@@ -32,11 +32,11 @@ from tzero.reading.cached import guard_cached
 from tzero.reading.contents import BY_METHODS, CONTAINERS, MODULES, STEADY, has_state
 from tzero.reading.contexts import Contexts
 from tzero.reading.findings import Unreplayable
+from tzero.reading.hooks import Hooks
 from tzero.reading.kinds import CACHED, KERNELS, is_plain
 from tzero.reading.known import is_a, is_program_class
 from tzero.reading.modules import (
     follow_operators,
-    guard_hooks,
     holds_modules,
     is_method_of_module,
     is_read_by_followed,
@@ -96,7 +96,7 @@ class Judge:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._hooked_before: set[int] = set()  # ids of dicts of hooks that are guarded
+        self._hooks = Hooks(world)
         self._given: dict[int, Any] = {}  # arguments of the recorded call that can be changed
         self.contexts = Contexts(world)
         self.hide: Callable[[], None] = lambda: None
@@ -115,6 +115,8 @@ class Judge:
         for value in args:
             if not is_plain(value) and id(value) not in self._given:
                 self._given[id(value)] = value
+                if type(value) in _TENSORS:
+                    self._world.of_arguments[id(value)] = set()
                 if type(value) in CONTAINERS:
                     held = value.values() if isinstance(value, Mapping) else value
                     self.give(list(held))
@@ -343,6 +345,9 @@ class Judge:
             _check_device(callee.args[0])
             return
         _check_pure(kind)
+        if issubclass(kind, torch.nn.Module):
+            self._hooks.none_on_what_registers()
+            self._methods(kind, "__new__", "__init__", "__setattr__")
         if kind in _ITERATING:
             self._iterates(callee.args)
         elif kind not in _TYPE_ONLY:
@@ -466,12 +471,13 @@ class Judge:
 
     def _module(self, module: torch.nn.Module) -> None:
         """A call of a module runs its hooks and its `forward`."""
-        for hook in guard_hooks(self._world, self._hooked_before, module):
+        for hook in self._hooks.on(module):
             self.opened(hook)
             self.call(Callee.of(hook, [module]))
-        for name in ("__call__", "_call_impl", "_wrapped_call_impl"):
+        for name in ("__call__", "_wrapped_call_impl"):
             self._world.of_classes(type(module), name)
-        self._world.attribute(module, "_compiled_call_impl")
+        for name in ("_call_impl", "_compiled_call_impl"):
+            self._world.attribute(module, name)
         forward = self._world.attribute(module, "forward")
         self._opened_wrapper(forward)
         if _is_kernel_of_tzero(forward):

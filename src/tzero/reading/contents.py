@@ -154,6 +154,8 @@ class Contents(Known):
             for each in _items(value) if deep else ():
                 self.contents(each, True, state, seen)
         elif is_a(value, MODULES) and self.has(value):
+            for name in ("__iter__", "__len__"):
+                self.of_classes(type(value), name)
             self.attributes_of(value)
             modules = self.own(f"the modules of {self.name(value)}", vars(value), "_modules")
             self._items_of_world(modules)

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from tzero.reading.attributes import class_dict
+from tzero.reading.attributes import class_dict, may_be_hidden
 from tzero.reading.findings import Findings, Unreplayable
 from tzero.reading.guards import Absent, Code, Guard, Same
 from tzero.reading.names import NameReader
@@ -35,7 +35,8 @@ class Dependencies(NamedTuple):
     `tensors` are the tensors among the guards' values, by the number of the guard. `attributes` are
     names that the code loads from local variables and that tensors do not have, unless the program
     adds them. `helpers` are functions of the program that it may call, whose code was read.
-    `of_tensors` are the names that it may load from tensors.
+    `of_tensors` are the names that it may load from tensors, `loaded` those of them that a tensor
+    itself may hide.
 
     >>> read_dependencies(lambda x: torch.empty_like(x)).guards[1].text
     'torch.empty_like'
@@ -46,6 +47,7 @@ class Dependencies(NamedTuple):
     attributes: frozenset[str] = frozenset()
     helpers: tuple[FunctionType, ...] = ()
     of_tensors: frozenset[str] = frozenset()
+    loaded: frozenset[str] = frozenset()
 
     def of_parameters(self, tensor: torch.Tensor) -> list[Guard]:
         """The guards on what the program may put on `torch.nn.Parameter`, if a tensor is one."""
@@ -79,7 +81,8 @@ def read_dependencies(function: Callable[..., Any]) -> Dependencies:
     held = {k: guard.value for k, guard in enumerate(guards)}
     tensors = {k: v for k, v in held.items() if isinstance(v, torch.Tensor)}
     names = frozenset(found.of_tensors | found.attributes)
-    return Dependencies(guards, tensors, frozenset(found.attributes), tuple(found.helpers), names)
+    helpers, loaded = tuple(found.helpers), frozenset(filter(may_be_hidden, found.loaded))
+    return Dependencies(guards, tensors, frozenset(found.attributes), helpers, names, loaded)
 
 
 def _guard_helpers(found: Findings) -> None:

@@ -17,11 +17,15 @@ __all__ = ["Findings", "Line", "Unreplayable", "Variable"]
 
 class Unreplayable(Exception):
     """Why a host function cannot be replayed, the line that prevents it, and whether it prevents
-    that for good."""
+    that for good. What does not last comes from outside of the host function, unless it `passes`:
+    then it is a state of what the function reads."""
 
-    def __init__(self, reason: str, file: str, line: int, lasts: bool = True) -> None:
+    def __init__(
+        self, reason: str, file: str, line: int, lasts: bool = True, passes: bool = False
+    ) -> None:
         super().__init__(reason)
-        self.reason, self.file, self.line, self.lasts = reason, file, line, lasts
+        self.reason, self.file, self.line = reason, file, line
+        self.lasts, self.passes = lasts and not passes, passes
 
 
 class Line(NamedTuple):
@@ -66,6 +70,7 @@ class Findings:
         self.names: set[str] = set()  # every global and attribute that the code loads
         self.attributes: set[str] = set()  # loaded from locals, and unknown to torch.Tensor
         self.of_tensors: set[str] = set()  # those that torch.Tensor has
+        self.loaded: set[str] = set()  # of both, those that an object itself may hide
         self.catches = False  # whether an `except` may hide that an attribute is missing
         self.line = Line("", 0)
 

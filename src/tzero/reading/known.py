@@ -81,6 +81,8 @@ class Known:
         # What was found before in this call: the guards on it see whether that changes meanwhile.
         self._in_classes: dict[tuple[type, str, type | None], Any] = {}
         self._of_program: dict[type, bool] = {}
+        self._watched: dict[type, bool] = {}
+        self._dicts: dict[type, dict[str, Any]] = {}
         self._entered: set[type] = set()  # types of objects that are no constants
 
     def is_of_program(self, kind: type) -> bool:
@@ -147,16 +149,16 @@ class Known:
         return found
 
     def _look_up(self, kind: type, name: str, after: type | None) -> Any:
-        if self.is_of_program(kind):
+        if self._is_watched(kind):
             self.line(kind)
         first = 0 if after is None else kind.__mro__.index(after) + 1
         for each in kind.__mro__[first:]:
-            is_there, is_watched = name in vars(each), self._is_watched(each)
-            if not is_watched and not (is_there and can_change(each) and _may_be_patched(each)):
+            is_there = name in vars(each)
+            if not self._is_watched(each):
                 if is_there:
                     return vars(each)[name]
                 continue
-            own, text = class_dict(each), f"{each.__qualname__}.{name}"
+            own, text = self._dict_of(each), f"{each.__qualname__}.{name}"
             if (each, name) not in self._classes:
                 self._classes.add((each, name))
                 if is_there:
@@ -169,7 +171,19 @@ class Known:
         return MISSING
 
     def _is_watched(self, kind: type) -> bool:
-        return self.is_of_program(kind) or kind in _WATCHED
+        """Whether the program may set attributes of a class: its own, and most of libraries."""
+        found = self._watched.get(kind)
+        if found is None:
+            of_library = can_change(kind) and _may_be_patched(kind)
+            found = self._watched[kind] = of_library or self.is_of_program(kind)
+        return found
+
+    def _dict_of(self, kind: type) -> dict[str, Any]:
+        """`class_dict`, which searches for it."""
+        found = self._dicts.get(kind)
+        if found is None:
+            found = self._dicts[kind] = class_dict(kind)
+        return found
 
     def _found(self, inner: Any, text: str) -> None:
         """What a class holds: the functions behind it are called, and its own methods."""
@@ -243,9 +257,6 @@ def functions_behind(thing: Any) -> Sequence[Any]:
     if isinstance(thing, functools.cached_property):
         return [thing.func]
     return [thing] if is_a(thing, FunctionType) else []
-
-
-_WATCHED = (torch.Tensor, torch.nn.Parameter)
 
 
 def _may_be_patched(kind: type) -> bool:

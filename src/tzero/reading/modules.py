@@ -1,9 +1,7 @@
-"""Modules of torch: which of their methods are followed, and the hooks on them.
+"""Modules of torch: which of their methods are followed.
 
     self._conv_forward(x, ...)   ──► followed, like the `forward` that calls it
     self.parameters["a"]         ──► `ParameterDict.__getitem__` is followed
-    hooks that are functions     ──► guards on which there are; their code is followed
-    global hooks, backward hooks ──► `Unreplayable`
 
 Enters: a module, or a function of a library that is given one. Leaves: guards in a `World`, and the
 functions to follow. It must not know bytecode.
@@ -15,39 +13,24 @@ what it changes is refused.
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from types import FunctionType
 from typing import Any
 
 import torch
 
 from tzero.reading.contents import BY_METHODS
-from tzero.reading.findings import Unreplayable
-from tzero.reading.guards import Check, Items, Same
 from tzero.reading.known import is_a
 from tzero.reading.purity import is_library
 from tzero.reading.world import World
 
 __all__ = [
     "follow_operators",
-    "guard_hooks",
     "holds_modules",
     "is_method_of_module",
     "is_read_by_followed",
     "is_told_apart",
 ]
-
-_HOOKS = ("_forward_pre_hooks", "_forward_hooks")
-_OF_HOOKS = ("_forward_pre_hooks_with_kwargs", "_forward_hooks_with_kwargs")
-"""Which of the hooks are given keywords."""
-
-_NEVER = ("_forward_hooks_always_called", "_backward_hooks", "_backward_pre_hooks")
-"""Hooks with which a module is not replayed: they run around what is seen of a call."""
-
-_GLOBAL_HOOKS = (
-    *("_global_forward_hooks", "_global_forward_pre_hooks"),
-    *("_global_backward_hooks", "_global_backward_pre_hooks"),
-)
 
 _FOLLOWED = frozenset([torch.backends.mha.get_fastpath_enabled])
 """Functions of torch that return a global, which is guarded like one of the program."""
@@ -116,41 +99,3 @@ def follow_operators(world: World, value: Any, names: Sequence[str]) -> None:
             method = world.of_classes(type(value), name)
             if is_a(method, FunctionType) and is_library(method):
                 world.follow(method, f"{type(value).__name__}.{name}")
-
-
-def guard_hooks(world: World, before: set[int], module: torch.nn.Module) -> Iterator[Any]:
-    """Guard which hooks there are on a module, and return them. `before` are the dicts of modules
-    whose hooks have guards."""
-    own, of_all, name = vars(module), vars(torch.nn.modules.module), world.name(module)
-    if any(own.get(each) for each in _NEVER) or any(of_all.get(each) for each in _GLOBAL_HOOKS):
-        raise Unreplayable(f"{name} has hooks", "", 0)
-    if id(of_all) not in before:
-        before.add(id(of_all))
-        for each in _GLOBAL_HOOKS:
-            _guard(world, f"no hooks on all modules ({each})", of_all, each)
-    if id(own) not in before and world.has(module):  # else the call has made it
-        before.add(id(own))
-        for each in (*_HOOKS, *_NEVER):
-            _guard(world, f"the hooks on {name} ({each})", own, each)
-        if any(own.get(each) for each in _HOOKS):
-            for each in _OF_HOOKS:
-                _guard(world, f"the hooks on {name} ({each})", own, each)
-    for each in _HOOKS:
-        yield from own.get(each, {}).values()
-
-
-def _guard(world: World, text: str, own: dict[str, Any], name: str) -> None:
-    """Guard a dict of hooks."""
-    if name not in own:
-        world.absent(f"{text}", own, name)
-        return
-    hooks = own[name]
-    world.add(Same(text, own, name, hooks))
-    if hooks:
-        world.enter(hooks, text)
-        world.contents(hooks)
-    elif type(hooks) in (dict, collections.OrderedDict):
-        world.add(Items.of(f"{text} is empty", hooks))
-    else:
-        empty: Callable[[Any], bool] = lambda now: not now  # noqa: E731
-        world.add(Check(f"{text} is empty", {"of": hooks}, "of", hooks, empty))

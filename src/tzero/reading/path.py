@@ -23,7 +23,7 @@ import weakref
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from types import CodeType, FrameType, FunctionType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from tzero.adapters.python_frames import (
     Codes,
@@ -53,13 +53,21 @@ __all__ = ["BUSY", "Path"]
 BUSY = "another thread's call is being followed"
 """Why a call cannot be followed now."""
 
-Refuse = Callable[[str, str, int, bool], None]
+
+class Refuse(Protocol):
+    """Takes the reason why a call cannot be replayed, its file and line, whether that lasts, and
+    whether it comes from outside of the host function."""
+
+    def __call__(
+        self, reason: str, file: str, line: int, lasting: bool = True, outside: bool = False
+    ) -> None:
+        """Take it."""
 
 
 class Path:
     """Follows the calls that one thread makes while it is entered. `callee` is the function that is
-    called first. `refuse` gets the reason why the call cannot be replayed, its file and line, and
-    whether that lasts. `integers` follows the call's integers along, if it is given."""
+    called first. `refuse` gets the reason why the call cannot be replayed. `integers` follows the
+    call's integers along, if it is given."""
 
     def __init__(
         self,
@@ -96,7 +104,7 @@ class Path:
         except Unreplayable as error:
             code = function.__code__
             self._is_over = True
-            refuse(error.reason, code.co_filename, code.co_firstlineno, True)
+            refuse(error.reason, code.co_filename, code.co_firstlineno)
 
     def followed(self) -> AbstractContextManager[bool]:
         """The block in which the caller makes the call. It is entered with False if the call cannot
@@ -113,7 +121,7 @@ class Path:
     def miss(self) -> None:
         """Refuse a call that another thread prevents from being followed."""
         self._is_over = True
-        self._refuse(BUSY, "", 0, False)
+        self._refuse(BUSY, "", 0, lasting=False, outside=True)
 
     def finish(self) -> None:
         """Guard the code of the helpers that ran, once the call is over."""
@@ -121,7 +129,7 @@ class Path:
         try:
             self._judge.contexts.finish()
         except Unreplayable as error:
-            self._refuse(error.reason, "", 0, True)
+            self._refuse(error.reason, "", 0)
         if self.integers is not None:
             self.integers.finish()
         for function in self._helpers:
@@ -176,11 +184,12 @@ class Path:
             if not isinstance(function, FunctionType):
                 raise Unreplayable("it defines a class, or runs a module", "", 0)
             if function is not self._host and not self._is_called(function, code):
-                self._stop(interrupted_by(code.co_name), frame, False)
+                words = interrupted_by(code.co_name)
+                self._stop(Unreplayable(words, "", 0, lasts=False), frame)
                 return None
             self._known(function)
         except Unreplayable as error:
-            self._stop(error.reason, frame, error.lasts)
+            self._stop(error, frame)
             return None
         return self._follow(frame)
 
@@ -246,9 +255,10 @@ class Path:
             found = self._tables[id(code)] = _seen(code, self.integers is not None)
         return found
 
-    def _stop(self, reason: str, frame: FrameType, lasting: bool, line: int = 0) -> None:
+    def _stop(self, why: Unreplayable, frame: FrameType, line: int = 0) -> None:
         self._is_over = True
-        self._refuse(reason, frame.f_code.co_filename, line or frame.f_lineno or 0, lasting)
+        place = frame.f_code.co_filename, line or frame.f_lineno or 0
+        self._refuse(why.reason, *place, why.lasts, outside=not (why.lasts or why.passes))
 
     # -- instructions --------------------------------------------------------------------------
 
@@ -257,7 +267,7 @@ class Path:
         if self._is_over:
             return 0
         if entry is None:
-            self._stop("its bytecode is not understood", frame, True)
+            self._stop(Unreplayable("its bytecode is not understood", "", 0), frame)
             return 0
         place, at, ready, moved = entry
         steps, answers = self._steps, self._answers
@@ -270,7 +280,7 @@ class Path:
             if self.integers is not None:
                 is_awaited |= self.integers.before(frame, at, moved, values)
         except Unreplayable as error:
-            self._stop(error.reason, frame, error.lasts, at.line)
+            self._stop(error, frame, at.line)
             return 0
         except Exception as error:
             self._fail(error, frame)
@@ -288,7 +298,8 @@ class Path:
 
     def _fail(self, error: Exception, frame: FrameType) -> None:
         """An error of the follower itself must not reach the program."""
-        self._stop(f"it cannot be followed: {type(error).__name__}: {error}", frame, True)
+        words = f"it cannot be followed: {type(error).__name__}: {error}"
+        self._stop(Unreplayable(words, "", 0), frame)
 
 
 class Entry(NamedTuple):

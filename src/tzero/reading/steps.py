@@ -174,7 +174,7 @@ class Steps:
         for method in implied(at.name, at.value if at.name == "COMPARE_OP" else at.text):
             for value in values:
                 if is_a(value, torch.Tensor):
-                    self.world.attribute(value, method)
+                    self.world.operator_of_tensor(value, method)
                 else:
                     self.asked_for(value, (method, "__eq__") if method == "__ne__" else (method,))
 

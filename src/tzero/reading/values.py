@@ -43,6 +43,7 @@ from tzero.reading.attributes import (
     is_generated,
     is_hooked,
     is_same,
+    may_be_hidden,
 )
 from tzero.reading.classes import Classes
 from tzero.reading.findings import Findings, Line, Unreplayable, Variable
@@ -128,6 +129,9 @@ class Values:
         name = impure(value)
         if name:
             raise self._found.refuse(f"it uses {name}, {_IMPURE}")
+        if isinstance(value, type) and issubclass(value, torch.nn.Module):
+            words = "a class of modules, whose calls read more than their arguments"
+            raise self._found.refuse(f"it uses {value.__name__}, {words}")
 
     def _guard_setting(self, text: str, value: Any) -> None:
         """Guard the result of a function that returns a setting, such as the default dtype."""
@@ -238,6 +242,7 @@ class Values:
             raise self._found.refuse(f"it reads {name}, which gives access to hidden state")
         if not of_local:
             return
+        self._found.loaded.add(name)
         if hasattr(torch.Tensor, name):
             self.tensor_attribute(name)
         else:
@@ -281,12 +286,14 @@ class Values:
         """Refuse attributes that the program has added and the code may read under another name of
         the object; guard against those that it may still add."""
         found = self._found
+        hidden = set(filter(may_be_hidden, found.loaded)) - found.attributes
         for text, value, line in self._loose:
-            added = sorted(found.attributes.intersection(vars(value)))
+            hides = hidden if isinstance(value, torch.Tensor) else set()
+            added = sorted((found.attributes | hides).intersection(vars(value)))
             found.line = line
             if added:
                 raise found.refuse(f"it may read {text}.{added[0]}, an attribute added to it")
-            for name in sorted(found.attributes) if found.catches else ():
+            for name in sorted(hides | (found.attributes if found.catches else set())):
                 found.add(Absent(f"no attribute {name!r} on {text}", vars(value), name))
         for text, value, line in self._contained:
             found.line = line

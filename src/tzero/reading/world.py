@@ -68,6 +68,9 @@ class World(Contents):
         """To what autocast casts when the call begins."""
         self.followed = Codes()
         """Code of libraries that is followed like that of the program."""
+        self.of_arguments: dict[int, set[str]] = {}
+        """By the ids of the arguments that are tensors: names that were read, and that the tensor
+        itself does not have."""
 
     def follow(self, function: FunctionType, name: str) -> None:
         """Follow a function of a library, which is about to be called."""
@@ -186,16 +189,23 @@ class World(Contents):
         assert own is not None
         if name in own:
             if not self.has(tensor):
-                raise Unreplayable(f"it reads {name!r}, an attribute added to a tensor", "", 0)
+                words = f"it reads {name!r}, an attribute added to a tensor"
+                raise Unreplayable(words, "", 0, passes=True)
             self._read(f"{self.name(tensor)}.{name}", own, name, own[name])
             return own[name]
         if self.has(tensor):
             self.absent(f"no attribute {name!r} on {self.name(tensor)}", own, name)
+        elif id(tensor) in self.of_arguments:
+            self.of_arguments[id(tensor)].add(name)
+        self.operator_of_tensor(tensor, name)
+        return MISSING
+
+    def operator_of_tensor(self, tensor: torch.Tensor, name: str) -> None:
+        """A method that an operator looks for in the class of a tensor alone."""
         kind = type(tensor) if type(tensor) is torch.nn.Parameter else torch.Tensor
         if (kind, name) not in self._of_tensors:
             self._of_tensors.add((kind, name))
             self._of_tensor_class(kind, name)
-        return MISSING
 
     def _of_tensor_class(self, kind: type, name: str) -> None:
         for each in kind.__mro__[:-1]:
@@ -236,7 +246,7 @@ class World(Contents):
         if kind is FunctionType and name == "__name__":
             self.add(Code.of(f"the code of {self.name(value)}", value))
             return value.__name__
-        if self.is_of_program(kind):
+        if self.is_of_program(kind) or is_a(value, torch.nn.Module):
             self.of_classes(kind, "__getattr__")
             hook = self.of_classes(kind, "__getattribute__")
             if is_a(hook, FunctionType) and not is_library(hook):
