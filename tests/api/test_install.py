@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import copy
+import functools
 import gc
+import inspect
 import os
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -591,6 +594,24 @@ def test_a_program_that_is_not_there(capfd: pytest.CaptureFixture[str]) -> None:
     )
     assert done.returncode == 2
     assert "there is no program 'nowhere.py'" in done.stderr
+
+
+def test_a_kernel_with_its_grid_says_what_tritons_function_says(installed: None) -> None:
+    def facts(on_grid: Any) -> Any:
+        on_grid.mine = 5
+        wrapped = functools.wraps(on_grid)(lambda: None)
+        names = on_grid.__name__, on_grid.__qualname__, wrapped.__name__, on_grid.mine
+        return str(inspect.signature(on_grid)), *names, hasattr(on_grid, "nothing")
+
+    kernel = plain()
+    native = kernel[(1,)]
+    tzero.uninstall()
+    assert type(native) is not type(kernel[(1,)])
+    assert facts(native) == facts(kernel[(1,)])
+    reference = weakref.ref(native)
+    assert reference() is native
+    del native
+    assert reference() is None
 
 
 def test_kernels_that_are_gone_stay_in_the_report(installed: None) -> None:
