@@ -202,6 +202,21 @@ def test_a_package_that_is_not_there_is_an_error() -> None:
     assert entries() == before
 
 
+@pytest.mark.parametrize("name", ["torch.nope", "tests.", ".tests", "", "a b", 5, None, "os.nope"])
+def test_a_name_that_no_kernel_can_have_is_an_error(name: Any) -> None:
+    before = entries()
+    with pytest.raises(InvalidArgument, match="there is no package"):
+        tzero.install(name)
+    assert entries() == before
+
+
+def test_a_module_in_a_package_may_be_named_before_it_is_imported() -> None:
+    for name in ("__main__", "os.path", "tests.launches.kernels", "json.tool", "wsgiref.headers"):
+        tzero.install(name)
+        tzero.uninstall()
+    assert "wsgiref" not in sys.modules
+
+
 def test_a_program_that_has_replaced_run_keeps_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
 

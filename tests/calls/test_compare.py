@@ -395,7 +395,8 @@ for _ in range(100):
 def test_launches_that_are_written_otherwise_are_in_the_table(tmp_path: Path) -> None:
     done = run(tmp_path, OTHERWISE, "--json")
     rows = {row["kernel"]: row for row in kernels(done)}
-    assert rows["one_kernel"]["calls"] == rows["other_kernel"]["calls"] == 100
+    # The first launch of a compiled kernel is Triton's, which loads it, and is not counted.
+    assert rows["one_kernel"]["calls"] == 99 and rows["other_kernel"]["calls"] == 100
     for row in rows.values():
         assert row["how"].startswith("native; launched without [grid]")
         assert row["after"] > 0 and row["before"] is None
