@@ -108,7 +108,6 @@ def watch(run: Call, into: list[Seen]) -> None:
         watch(lambda: program.run("train.py", ["--steps", "3"]), seen)
     """
     seen: dict[int, Seen] = {}
-    inside: set[int] = set()  # kernels that host functions have launched
 
     def keep(kernel: Any, facts: Mapping[str, Any]) -> Seen:
         """Keep a copy of the first arguments that can be copied: the program may change or free
@@ -135,22 +134,21 @@ def watch(run: Call, into: list[Seen]) -> None:
             keep(kernel, {name: each for name, each in event.facts.items() if name != "kernel"})
 
     def launch(kernel: Any, grid: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        if current.call is not None:
-            inside.add(id(_function_of(kernel)))
-        elif not isinstance(kernel, PythonJit):
+        if current.call is None and not isinstance(kernel, PythonJit):
             keep(kernel, {"grid": grid, "args": args, "kwargs": dict(kwargs)}).launches.add()
 
     with ExitStack() as stack:
         stack.enter_context(events.observe(note, calls=False))
         stack.enter_context(triton_entries.subscripted(launch))
         run()
-    into += [*seen.values(), *_others(list(seen.values()), inside)]
+    into += [*seen.values(), *_others(list(seen.values()))]
 
 
-def _others(seen: Sequence[Seen], inside: set[int]) -> Iterator[Seen]:
+def _others(seen: Sequence[Seen]) -> Iterator[Seen]:
     """Kernels that the program launched in another way than ``kernel[grid](...)``, so that their
-    arguments are not known."""
-    if tier() < 2:
+    arguments are not known. There are none in a program with kernels of tzero's or Helion's, whose
+    launches are part of the calls of these."""
+    if tier() < 2 or any(isinstance(each.kernel, (Kernel, PythonJit)) for each in seen):
         return
     from tzero.launches import beside
 
@@ -160,7 +158,7 @@ def _others(seen: Sequence[Seen], inside: set[int]) -> Iterator[Seen]:
     for each in beside.launched():
         known = id(each.kernel)
         left = each.launches - counted.get(known, 0)
-        if left > 0 and known not in inside and (each.kernel is None or known not in tuned):
+        if left > 0 and (each.kernel is None or known not in tuned):
             yield Seen(each, None, left=left)
 
 
