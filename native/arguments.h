@@ -83,13 +83,15 @@ struct TorchShim {
 // How tensors are read: through torch's C shim (10 ns a tensor) or the DLPack exchange API (70 ns).
 // The shim takes a handle, the place in the Python object that holds the address of the C++ object.
 // Python finds it by probing (adapters/torch_layout.py); `handle` is its offset, or negative if it
-// was not found, and then DLPack is used.
+// was not found, and then DLPack is used. A tensor whose storage is null has no address: the shim
+// returns one of opaque memory for a tensor of MKL-DNN, where torch raises in Python.
 struct Tensors {
     PyTypeObject *tensor = nullptr;     // torch.Tensor, kept alive by the module
     PyTypeObject *parameter = nullptr;  // torch.nn.Parameter, likewise
     const dlpack::ExchangeApi *api = nullptr;
     TorchShim shim;
     Py_ssize_t handle = -1;
+    Py_ssize_t storage = -1;  // of the storage in the C++ object; known if `handle` is
 };
 
 // Where a tensor is, as its key has it. The first two are torch's own numbers.

@@ -70,22 +70,22 @@ PyObject *configure(PyObject *module, PyObject *args, PyObject *kwargs) {
         "driver", "driver_slot", "events", "observers", "watched", "log_cache", "debug_level",
         "get_num_threads", "launch_failed", "cuda_driver", "constexpr", "current", "const_expr",
         "callable", "descriptor", "size", "subscripts", "partial", "lookalike", "dtype", "device",
-        "handle", nullptr};
+        "handle", "storage", nullptr};
     PyObject *tensor, *parameter, *capsule, *knobs, *more_knobs, *hook_chain, *runtime_knobs;
     PyObject *driver, *driver_slot, *events, *observers, *watched, *log_cache, *debug_level;
     PyObject *get_num_threads, *launch_failed, *cuda_driver, *constexpr_type, *current,
         *const_expr, *callable, *descriptor, *size, *subscripts, *partial, *lookalike,
         *dtype, *device;
-    Py_ssize_t handle = -1;
+    Py_ssize_t handle = -1, storage = -1;
     if (!PyArg_ParseTupleAndKeywords(
-            args, kwargs, "$O!O!OO!O!OOOUO!UOO!O!OOO!O!OO!O!OO!OO!OO!O!n:configure", const_cast<char **>(keywords),
+            args, kwargs, "$O!O!OO!O!OOOUO!UOO!O!OOO!O!OO!O!OO!OO!OO!O!nn:configure", const_cast<char **>(keywords),
             &PyType_Type, &tensor, &PyType_Type, &parameter, &capsule, &PyDict_Type, &knobs,
             &PyTuple_Type, &more_knobs, &hook_chain, &runtime_knobs, &driver, &driver_slot,
             &PyDict_Type, &events, &observers, &watched, &PyDict_Type, &log_cache, &PyLong_Type,
             &debug_level, &get_num_threads, &launch_failed, &PyType_Type, &cuda_driver,
             &PyType_Type, &constexpr_type, &current, &PyType_Type, &const_expr,
             &PyType_Type, &callable, &descriptor, &PyType_Type, &size, &subscripts, &PyType_Type,
-            &partial, &lookalike, &PyType_Type, &dtype, &PyType_Type, &device, &handle)) {
+            &partial, &lookalike, &PyType_Type, &dtype, &PyType_Type, &device, &handle, &storage)) {
         return nullptr;
     }
     State *state = state_of(module);
@@ -97,7 +97,8 @@ PyObject *configure(PyObject *module, PyObject *args, PyObject *kwargs) {
     state->tensors.tensor = reinterpret_cast<PyTypeObject *>(tensor);
     state->tensors.parameter = reinterpret_cast<PyTypeObject *>(parameter);
     state->tensors.api = api;
-    state->tensors.handle = state->tensors.shim.open() ? handle : -1;
+    state->tensors.handle = storage >= 0 && state->tensors.shim.open() ? handle : -1;
+    state->tensors.storage = storage;
     state->knobs = Ref::borrow(knobs);
     state->more_knobs = Ref::borrow(more_knobs);
     state->hook_chain = Ref::borrow(hook_chain);
@@ -514,8 +515,9 @@ PyMethodDef methods[] = {
      PyDoc_STR("configure($module, /, *, tensor, parameter, exchange_api, knobs, more_knobs, "
                "hook_chain, runtime_knobs, driver, driver_slot, events, observers, watched, "
                "log_cache, debug_level, get_num_threads, launch_failed, cuda_driver, constexpr, "
-               "current, const_expr, callable, descriptor, size, subscripts, partial, lookalike, dtype, device, "
-               "handle)\n--\n\nSet the objects of torch, Triton and tzero that launches read.")},
+               "current, const_expr, callable, descriptor, size, subscripts, partial, lookalike, "
+               "dtype, device, handle, storage)\n--\n\nSet the objects of torch, Triton and tzero "
+               "that launches read.")},
     {"open_cuda", open_cuda, METH_NOARGS,
      PyDoc_STR("open_cuda($module, /)\n--\n\nOpen CUDA's driver; False if it is not there.")},
     {"open_torch", open_torch, METH_NOARGS,

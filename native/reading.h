@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 
 #include "arguments.h"
 #include "guards.h"
@@ -29,7 +30,13 @@ inline uint32_t place_from_dlpack(int32_t type) {
 }
 
 inline bool see_through_shim(const Tensors &tensors, PyObject *value, SeenTensor *out) {
-    const void *handle = reinterpret_cast<const char *>(value) + tensors.handle;
+    const char *handle = reinterpret_cast<const char *>(value) + tensors.handle;
+    const char *impl = nullptr;
+    const void *storage = nullptr;
+    std::memcpy(&impl, handle, sizeof impl);
+    if (impl == nullptr) return false;
+    std::memcpy(&storage, impl + tensors.storage, sizeof storage);
+    if (storage == nullptr) return false;
     void *data = nullptr;
     int32_t dtype = 0, type = 0, index = 0;
     if (tensors.shim.device_type(handle, &type) != 0 || tensors.shim.dtype(handle, &dtype) != 0 ||

@@ -43,6 +43,7 @@ struct OnGrid {
     PyObject_HEAD
     vectorcallfunc call;
     PyObject *kernel, *grid, *subscript;  // owned; the last is the Wrapper that made this
+    PyObject *dict, *weak;                // as functions have them; null until used
 };
 
 PyObject *on_grid_call(PyObject *object, PyObject *const *args, size_t nargsf, PyObject *names) {
@@ -72,9 +73,25 @@ PyObject *on_grid_call(PyObject *object, PyObject *const *args, size_t nargsf, P
         static_cast<size_t>(positional + 1) | PY_VECTORCALL_ARGUMENTS_OFFSET, all.get());
 }
 
+// What is not found here is asked of the function that Triton returns, such as its name and its
+// signature: `inspect` goes on to `__wrapped__`.
+PyObject *on_grid_getattr(PyObject *object, PyObject *name) {
+    PyObject *found = PyObject_GenericGetAttr(object, name);
+    if (found != nullptr || !PyErr_ExceptionMatches(PyExc_AttributeError)) return found;
+    PyErr_Clear();
+    const auto *self = reinterpret_cast<OnGrid *>(object);
+    PyObject *plain[] = {self->kernel, self->grid};
+    Ref made =
+        Ref::steal(PyObject_Vectorcall(wrapper(self->subscript)->plain, plain, 2, nullptr));
+    if (!made) return nullptr;
+    if (PyUnicode_CompareWithASCIIString(name, "__wrapped__") == 0) return made.release();
+    return PyObject_GetAttr(made.get(), name);
+}
+
 int on_grid_traverse(PyObject *object, visitproc visit, void *arg) {
     const auto *self = reinterpret_cast<OnGrid *>(object);
     Py_VISIT(Py_TYPE(object));
+    Py_VISIT(self->dict);
     Py_VISIT(self->kernel);
     Py_VISIT(self->grid);
     Py_VISIT(self->subscript);
@@ -86,12 +103,14 @@ int on_grid_clear(PyObject *object) {
     Py_CLEAR(self->kernel);
     Py_CLEAR(self->grid);
     Py_CLEAR(self->subscript);
+    Py_CLEAR(self->dict);
     return 0;
 }
 
 void on_grid_dealloc(PyObject *object) {
     PyTypeObject *type = Py_TYPE(object);
     PyObject_GC_UnTrack(object);
+    if (reinterpret_cast<OnGrid *>(object)->weak != nullptr) PyObject_ClearWeakRefs(object);
     on_grid_clear(object);
     type->tp_free(object);
     Py_DECREF(type);
@@ -101,12 +120,15 @@ PyMemberDef on_grid_members[] = {
     {"kernel", T_OBJECT, offsetof(OnGrid, kernel), READONLY, nullptr},
     {"grid", T_OBJECT, offsetof(OnGrid, grid), READONLY, nullptr},
     {"__vectorcalloffset__", T_PYSSIZET, offsetof(OnGrid, call), READONLY, nullptr},
+    {"__dictoffset__", T_PYSSIZET, offsetof(OnGrid, dict), READONLY, nullptr},
+    {"__weaklistoffset__", T_PYSSIZET, offsetof(OnGrid, weak), READONLY, nullptr},
     {nullptr, 0, 0, 0, nullptr},
 };
 
 PyType_Slot on_grid_slots[] = {
     {Py_tp_doc, const_cast<char *>("A kernel and its grid; calling it launches.")},
     {Py_tp_call, reinterpret_cast<void *>(PyVectorcall_Call)},
+    {Py_tp_getattro, reinterpret_cast<void *>(on_grid_getattr)},
     {Py_tp_traverse, reinterpret_cast<void *>(on_grid_traverse)},
     {Py_tp_clear, reinterpret_cast<void *>(on_grid_clear)},
     {Py_tp_dealloc, reinterpret_cast<void *>(on_grid_dealloc)},

@@ -43,6 +43,7 @@ __all__ = [
     "Settings",
     "applied",
     "current",
+    "hand_down",
     "launches_watched_by",
     "names",
     "now",
@@ -142,6 +143,10 @@ class Settings:
 
     disable: bool = _setting("TZERO_DISABLE", default=False, kind=SWITCH)
     """Leave every call to Triton."""
+
+    install: bool = _setting("TZERO_INSTALL", default=False, kind=SWITCH)
+    """Call `tzero.install()` once Triton is imported: for processes that others start, such as the
+    workers of a server."""
 
     verify: bool = _setting("TZERO_VERIFY", default=False, kind=SWITCH)
     """Record every call again, and compare it with its plan."""
@@ -524,6 +529,15 @@ def applied(variables: Mapping[str, str | None]) -> Iterator[None]:
         with _held.lock:
             _held.applied.remove(block)
             _undo(block)
+
+
+def hand_down(install: bool) -> None:
+    """Let the processes that this one starts from now on have TZERO_INSTALL, or not. The settings
+    of this process stay what they are.
+
+    >>> hand_down(install=False)
+    """
+    _put({"TZERO_INSTALL": "1" if install else None})
 
 
 def _undo(block: _Applied) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import copy
+import functools
 import gc
+import inspect
 import os
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -197,6 +200,21 @@ def test_a_package_that_is_not_there_is_an_error() -> None:
     with pytest.raises(InvalidArgument, match="there is no package 'flaa'"):
         tzero.install("flaa")
     assert entries() == before
+
+
+@pytest.mark.parametrize("name", ["torch.nope", "tests.", ".tests", "", "a b", 5, None, "os.nope"])
+def test_a_name_that_no_kernel_can_have_is_an_error(name: Any) -> None:
+    before = entries()
+    with pytest.raises(InvalidArgument, match="there is no package"):
+        tzero.install(name)
+    assert entries() == before
+
+
+def test_a_module_in_a_package_may_be_named_before_it_is_imported() -> None:
+    for name in ("__main__", "os.path", "tests.launches.kernels", "json.tool", "wsgiref.headers"):
+        tzero.install(name)
+        tzero.uninstall()
+    assert "wsgiref" not in sys.modules
 
 
 def test_a_program_that_has_replaced_run_keeps_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -591,6 +609,24 @@ def test_a_program_that_is_not_there(capfd: pytest.CaptureFixture[str]) -> None:
     )
     assert done.returncode == 2
     assert "there is no program 'nowhere.py'" in done.stderr
+
+
+def test_a_kernel_with_its_grid_says_what_tritons_function_says(installed: None) -> None:
+    def facts(on_grid: Any) -> Any:
+        on_grid.mine = 5
+        wrapped = functools.wraps(on_grid)(lambda: None)
+        names = on_grid.__name__, on_grid.__qualname__, wrapped.__name__, on_grid.mine
+        return str(inspect.signature(on_grid)), *names, hasattr(on_grid, "nothing")
+
+    kernel = plain()
+    native = kernel[(1,)]
+    tzero.uninstall()
+    assert type(native) is not type(kernel[(1,)])
+    assert facts(native) == facts(kernel[(1,)])
+    reference = weakref.ref(native)
+    assert reference() is native
+    del native
+    assert reference() is None
 
 
 def test_kernels_that_are_gone_stay_in_the_report(installed: None) -> None:

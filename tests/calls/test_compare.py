@@ -381,6 +381,65 @@ def test_much_output_forks_and_a_status_of_zero_do_not_matter(tmp_path: Path) ->
     assert len(done.stderr) == (4 << 20) + 1
 
 
+ADDRESSES = """
+import atexit, torch, triton, triton.language as tl
+
+@triton.jit
+def through_kernel(places, BLOCK: tl.constexpr):
+    tl.store(tl.load(places).to(tl.pointer_type(tl.float32)), 1.0)
+
+@triton.jit
+def fine_kernel(x, BLOCK: tl.constexpr):
+    tl.store(x + tl.arange(0, BLOCK), 1.0)
+
+memory, x = torch.zeros(1 << 24), torch.zeros(8)  # large: freed at once
+places = torch.tensor([memory.data_ptr()])
+for _ in range(3):
+    through_kernel[(1,)](places, BLOCK=8)
+    fine_kernel[(1,)](x, BLOCK=8)
+del memory
+kept = torch.ones(100)
+atexit.register(lambda: print(kept.sum().item(), flush=True))
+"""
+
+
+def test_a_kernel_whose_memory_is_freed_is_timed_apart_from_the_program(tmp_path: Path) -> None:
+    one, other = kernels(run(tmp_path, ADDRESSES, "--json"))
+    assert one["kernel"] == "through_kernel[grid]" and one["before"] is None
+    assert one["how"].startswith("could not be timed alone: a call ends with status 1")
+    assert other["how"] == "native" and other["before"] > 0
+
+
+OTHERWISE = """
+import torch, triton, triton.language as tl
+
+@triton.jit
+def one_kernel(x, n, BLOCK: tl.constexpr):
+    tl.store(x + tl.arange(0, BLOCK), n)
+
+@triton.jit
+def other_kernel(x, n, BLOCK: tl.constexpr):
+    tl.store(x + tl.arange(0, BLOCK), n)
+
+x = torch.zeros(8)
+compiled = one_kernel.warmup(x, 2.5, BLOCK=8, grid=(1,))
+for _ in range(100):
+    compiled[(1, 1, 1)](x, 2.5, 8)
+    other_kernel.run(x, 2.5, BLOCK=8, grid=(1,), warmup=False)
+"""
+
+
+def test_launches_that_are_written_otherwise_are_in_the_table(tmp_path: Path) -> None:
+    done = run(tmp_path, OTHERWISE, "--json")
+    rows = {row["kernel"]: row for row in kernels(done)}
+    # The first launch of a compiled kernel is Triton's, which loads it, and is not counted.
+    assert rows["one_kernel"]["calls"] == 99 and rows["other_kernel"]["calls"] == 100
+    for row in rows.values():
+        assert row["how"].startswith("native; launched without [grid]")
+        assert row["after"] > 0 and row["before"] is None
+    assert json.loads(done.stdout)["program"]["times"] > 0
+
+
 # -- programs that end otherwise -------------------------------------------------------------------
 
 
@@ -389,6 +448,7 @@ def test_a_program_without_kernels_is_said_to_have_none(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert done.stdout.splitlines()[0] == "hello"
     assert "launched no Triton kernel" in done.stdout
+    assert "The whole program: " in done.stdout
 
 
 def test_what_a_program_raises_is_shown_as_python_shows_it(tmp_path: Path) -> None:

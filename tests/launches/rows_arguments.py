@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 
 import numpy
@@ -14,6 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from tests.launches import kernels
 from tests.launches.looking import assumes_16, kind_of, warm
 from tests.launches.row import table
+from tzero.adapters.triton_entries import plain
 
 ROWS = table()
 row = ROWS.add
@@ -430,6 +432,70 @@ def a_batched_tensor_of_vmap_is_refused_as_by_triton(make, device):
         torch.vmap(launch)(torch.zeros(3, 4, device=device))
     put[GRID](out, 9)
     assert out[0].item() == 9.0
+
+
+def of_each_layout(device):
+    """Tensors that torch has in other ways than as a part of a memory, by name; and views that it
+    computes when they are read."""
+    some = torch.arange(1.0, 65.0)
+    made = {
+        "sparse": some.to_sparse(),
+        "csr": some.view(8, 8).to_sparse_csr(),
+        "bsr": some.view(8, 8).to_sparse_bsr((2, 2)),
+        "nested": torch.nested.nested_tensor([some, some]),
+        "quantized": torch.quantize_per_tensor(some, 1.0, 0, torch.qint8),
+        "negative": torch._neg_view(some),
+        "conjugate": some.to(torch.complex64).conj(),
+        "expanded": torch.ones(1).expand(64),
+        "zero": torch._efficientzerotensor(64),
+        "freed": torch.ones(64),
+    }
+    made["freed"].untyped_storage().resize_(0)
+    if device == "cpu":
+        made["mkldnn"] = some.to_mkldnn()
+    else:
+        made = {name: each.to(device) for name, each in made.items() if name != "quantized"}
+        made["freed"] = torch.ones(64, device=device)
+        made["freed"].untyped_storage().resize_(0)
+    return made
+
+
+@row()
+def a_tensor_of_any_layout_is_taken_or_refused_as_by_triton(make, device):
+    with warnings.catch_warnings(action="ignore"):  # most of these are prototypes
+        tensors = of_each_layout(device)
+    put, out = make(kernels.put), floats(device)
+    run = functools.partial(plain["run"], triton.jit(kernels.put), grid=(0,), warmup=False)
+    warm(put, lambda: put[(0,)](out, 7))
+    for name, tensor in tensors.items():
+        said = []
+        for launch in (run, put[(0,)], put[(0,)]):
+            try:
+                launch(tensor, 7)  # no program runs: some have an address of 0
+            except Exception as error:
+                said.append(f"{type(error).__name__}: {error}")
+            else:
+                said.append("launched")
+        assert said == said[:1] * 3, name
+
+
+@row()
+def the_tensors_of_transforms_are_refused_as_by_triton(make, device):
+    put, out = make(kernels.put), floats(device)
+    warm(put, lambda: put[(0,)](out, 7))
+
+    def launch(x):
+        put[(0,)](x, 3)
+        return x.sum()
+
+    x = torch.zeros(4, device=device)
+    for transform in (torch.func.grad, torch.func.vmap, torch.func.functionalize):
+        try:
+            transform(launch)(x)
+        except RuntimeError as error:
+            assert "data pointer" in str(error)
+        else:
+            assert transform is torch.func.functionalize
 
 
 @row()

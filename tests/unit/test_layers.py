@@ -141,7 +141,7 @@ MAY_READ = {
     *("_register_atexit", "_lru_cache_wrapper", "_children", "_args_from_interpreter_flags"),
     *("_executor_manager_thread", "_executor_manager_thread_wakeup", "_threads_wakeups"),
     *("_shutdown_lock", "_processes", "_is_owned", "_condition", "_shutdown"),
-    "_run_module_as_main",
+    *("_run_module_as_main", "_exit"),
 }
 
 

@@ -23,7 +23,14 @@ import torch
 
 from tzero import measure, settings
 
-__all__ = ["configure", "dtype_in", "handle_offset", "in_a_new_thread", "reference_words"]
+__all__ = [
+    "configure",
+    "dtype_in",
+    "handle_offset",
+    "in_a_new_thread",
+    "place_of_storage",
+    "reference_words",
+]
 
 
 def in_a_new_thread(ask: Callable[[], str]) -> str:
@@ -358,6 +365,23 @@ def handle_offset() -> int:
         for offset in range(object.__basicsize__, min(sizes), 8)
         if all(
             ctypes.c_void_p.from_address(id(tensor) + offset).value == tensor._cdata
+            for tensor in tensors
+        )
+    ]
+    return found[0] if len(found) == 1 else -1
+
+
+def place_of_storage() -> int:
+    """The offset in torch's C++ tensor of the pointer to its storage: the only one that holds the
+    address that torch returns. -1 if there is none, or several. Tensors without a storage, such as
+    sparse ones and those of MKL-DNN, have a null pointer there."""
+    tensors = [torch.empty(2), torch.empty(3, 4).t(), torch.nn.Parameter(torch.empty(1))]
+    found = [
+        offset
+        for offset in range(0, _MOST_OBJECT_BYTES, 8)
+        if all(
+            ctypes.c_uint64.from_address(tensor._cdata + offset).value
+            == tensor.untyped_storage()._cdata
             for tensor in tensors
         )
     ]

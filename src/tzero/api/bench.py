@@ -3,7 +3,8 @@
 ::
 
     run 1  without tzero   its output is shown; it compiles, and is not counted
-    run 2  with            watched; then each kernel is timed without and with tzero  ──► rows
+    run 2  with            watched; after its end each kernel is timed without and with tzero
+                                                                                      ──► rows
     then   without, with, without, with, ...  nothing is watched                      ──► seconds
 
 Enters: a script or the name of a module, and its arguments. Leaves: a `Measured`. It must not know
@@ -12,6 +13,7 @@ how it is printed. Each run is a process of its own (see `runs`).
 
 from __future__ import annotations
 
+import atexit
 import functools
 import os
 import statistics
@@ -25,9 +27,9 @@ import torch
 from tzero import settings
 from tzero.adapters import triton_timing
 from tzero.api.install import install
-from tzero.api.runs import Ended, Input, run
+from tzero.api.runs import Ended, Input, Tell, Work, run
 from tzero.calls import program
-from tzero.calls.compare import Row, compare, watch
+from tzero.calls.compare import Row, Seen, compare, ended_while_timed, watch
 
 __all__ = ["Failed", "Measured", "Program", "measure"]
 
@@ -134,22 +136,21 @@ def measure(
     """
     count = 0
 
-    def ended(work: Callable[[], tuple[int, Any]], has_tzero: bool) -> Any:
+    def ended(work: Work, has_tzero: bool, *, goes_on: bool = False) -> Any:
+        """The report of a run, which may have gone on after the program's end."""
         nonlocal count
         count += 1
         found = run(work, given, output=output if count == 1 else None)
-        if found.status or found.report is None:
+        if found.report is None or (found.status and not goes_on):
             raise Failed(found, count, has_tzero, given)
-        return found.report
+        return (found.report, found.status) if goes_on else found.report
 
     with Input() as given:
         tell("run 1, without tzero: it may compile, and is not counted\n")
         seconds, _ = ended(functools.partial(_timed, what, False), False)
         tell("run 2, with tzero: each kernel is timed at the end")
-        rows = [Row(**each) for each in ended(functools.partial(_watched, what), True)]
-        measured = Measured(rows)
-        if not rows:
-            return measured
+        found, status = ended(functools.partial(_watched, what), True, goes_on=True)
+        measured = Measured(ended_while_timed([Row(**each) for each in found], status))
         pairs = runs or max(1, min(MOST_PAIRS, int(SECONDS / 2 / max(seconds, 1e-3))))
         for _ in range(pairs):
             for has_tzero, into, tuned in (
@@ -158,20 +159,21 @@ def measure(
             ):
                 how = "with" if has_tzero else "without"
                 tell(f"run {count + 1} of {2 + 2 * pairs}, {how} tzero")
-                found = ended(functools.partial(_timed, what, has_tzero), has_tzero)
-                into.append(found[0])
-                tuned.append(found[1])
+                took, tuning = ended(functools.partial(_timed, what, has_tzero), has_tzero)
+                into.append(took)
+                tuned.append(tuning)
     return measured
 
 
 # -- in a child ------------------------------------------------------------------------------------
 
 
-def _timed(what: Program, has_tzero: bool) -> tuple[int, tuple[float, float]]:
-    """Run the program; its status, and seconds: from its first line to its end, and those of them
-    that Triton's autotuners spent on trials."""
+def _timed(what: Program, has_tzero: bool, tell: Tell) -> int:
+    """Run the program; its status. What is told are seconds: from its first line to its end, and
+    those of them that Triton's autotuners spent on trials."""
     trials: list[int] = []
     with settings.applied({} if has_tzero else {"TZERO_TIER": "0"}):
+        settings.hand_down(install=has_tzero)
         if has_tzero:
             install()
         with triton_timing.trials_timed(lambda _, start, end: trials.append(end - start)):
@@ -179,19 +181,27 @@ def _timed(what: Program, has_tzero: bool) -> tuple[int, tuple[float, float]]:
             status = what.status()
             if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
                 torch.cuda.synchronize()
-            return status, (time.perf_counter() - start, sum(trials) / 1e9)
+            tell((time.perf_counter() - start, sum(trials) / 1e9))
+        return status
 
 
-def _watched(what: Program) -> tuple[int, list[dict[str, Any]]]:
-    """Run the program with tzero; its status, and a row for each kernel that it called."""
+def _watched(what: Program, tell: Tell) -> int:
+    """Run the program with tzero; its status. What is told is a row for each kernel that it called.
+    They are timed after the program's own functions for the end of the process: what happens then
+    cannot change what the program does."""
     own, status = os.getpid(), 0
+    seen: list[Seen] = []
 
     def run_it() -> None:
         nonlocal status
         status = what.status()
 
+    def at_the_end() -> None:
+        if os.getpid() == own and not status:
+            compare(seen, lambda rows: tell([asdict(row) for row in rows]))
+
     install()
-    seen = watch(run_it)
-    if status or os.getpid() != own:
-        return status, []
-    return status, [asdict(row) for row in compare(seen)]
+    settings.hand_down(install=True)
+    atexit.register(at_the_end)
+    watch(run_it, seen)
+    return status

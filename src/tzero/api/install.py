@@ -10,6 +10,7 @@ says how launches were made. It must not know how a launch is made.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
@@ -50,7 +51,7 @@ def install(*packages: str) -> None:
     """
     global _packages
     for each in packages:
-        if each != "__main__" and find_spec(each.partition(".")[0]) is None:
+        if not _can_be_imported(each):
             raise InvalidArgument(
                 kernel="tzero.install",
                 problem=f"there is no package {each!r}",
@@ -200,6 +201,23 @@ def _described(found: Any) -> KernelLaunches:
         found.trials,
         found.runs,
     )
+
+
+def _can_be_imported(package: Any) -> bool:
+    """Whether there is a package or module of this name. None is imported to find that out."""
+    if not isinstance(package, str) or not all(package.split(".")):
+        return False
+    if package in sys.modules:
+        return True
+    places: Sequence[str] | None = None
+    whole = ""
+    for part in package.split("."):
+        whole = f"{whole}.{part}" if whole else part
+        spec = PathFinder.find_spec(whole, places) if whole != part else find_spec(part)
+        if spec is None:
+            return False
+        places = spec.submodule_search_locations or []
+    return True
 
 
 def _obstacle() -> str:

@@ -33,8 +33,11 @@ PATIENCE = 5.0
 
 _PIECE = 1 << 16
 
-Work = Callable[[], tuple[int, Any]]
-"""What a child does: returns its status, and a report that is written as JSON."""
+Tell = Callable[[Any], None]
+"""Writes what a child has found out, as JSON; what it has told before is replaced."""
+
+Work = Callable[[Tell], int]
+"""What a child does: returns its status, or an exception ends it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,11 +159,15 @@ def _in_child(
     if errors is not None:
         os.dup2(errors, 2)
     os.dup2(os.open(os.devnull, os.O_WRONLY) if output is None else output, 1)
-    status, found = work()
-    if os.getpid() == own:  # not a process that the program has forked
-        report.write(json.dumps(found).encode())
-        report.flush()
-    sys.exit(status)
+    told = os.dup(report.fileno())  # also after `report` is closed, at the end of the process
+
+    def tell(found: Any) -> None:
+        if os.getpid() == own:  # not a process that the program has forked
+            text = json.dumps(found).encode()
+            os.ftruncate(told, 0)
+            os.pwrite(told, text, 0)
+
+    sys.exit(work(tell))
 
 
 def _wait(pid: int, given: Input, into: int | None) -> int:

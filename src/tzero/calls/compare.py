@@ -3,20 +3,28 @@
 ::
 
     program ── run, observe misses and launches ──► kernels, each with a copy of its arguments
+                  after its end, each in a process of its own, where that can be forked
                                         └─ called without and with tzero, alternating ──► rows
 
 Enters: a program. Leaves: a row for each kernel: what a call costs without and with tzero. It must
 not know how calls are made. Arguments are copied, so that kernels that work in place do not change
-those of the program.
+those of the program. A copy may hold addresses of memory that the program has freed, or wait for
+what another kernel writes: such a call may crash or never end, which then is said in its row.
 """
 
 from __future__ import annotations
 
 import functools
+import json
+import os
+import select
+import signal
+import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import torch
@@ -24,6 +32,7 @@ import triton
 
 from tzero import events
 from tzero.adapters import triton_entries
+from tzero.adapters.triton_timing import tuner_of
 from tzero.calls.kernel import Kernel
 from tzero.counts import Count
 from tzero.errors import UnsupportedType
@@ -32,10 +41,12 @@ from tzero.launches.python import PythonJit
 from tzero.launches.tiers import tier
 from tzero.tune.copying import copies
 
-__all__ = ["Row", "Seen", "compare", "watch"]
+__all__ = ["Row", "Seen", "compare", "ended_while_timed", "watch"]
 
 ROUNDS = 9
 SAMPLE = 5e-3
+PATIENCE = 60.0
+"""Seconds that a kernel may take to be timed in a process of its own."""
 MOST_CALLS = 200
 """The most calls in a sample, so that a device's queue is never full."""
 
@@ -85,14 +96,16 @@ class Seen:
     """A copy of the arguments of a call; the error if they cannot be copied."""
     launches: Count = field(default_factory=Count)
     """How often one of Triton's was launched."""
+    left: int | None = None
+    """How often, in another way than ``kernel[grid](...)``; then `kernel` is its `Launches`."""
 
 
-def watch(run: Call) -> list[Seen]:
-    """Run a program; returns the kernels it called, each with its arguments.
+def watch(run: Call, into: list[Seen]) -> None:
+    """Run a program, and append the kernels it called, each with its arguments.
 
     ::
 
-        watch(lambda: program.run("train.py", ["--steps", "3"]))
+        watch(lambda: program.run("train.py", ["--steps", "3"]), seen)
     """
     seen: dict[int, Seen] = {}
 
@@ -125,39 +138,139 @@ def watch(run: Call) -> list[Seen]:
             keep(kernel, {"grid": grid, "args": args, "kwargs": dict(kwargs)}).launches.add()
 
     with ExitStack() as stack:
-        stack.enter_context(events.observe(note))
+        stack.enter_context(events.observe(note, calls=False))
         stack.enter_context(triton_entries.subscripted(launch))
         run()
-    return list(seen.values())
+    into += [*seen.values(), *_others(list(seen.values()))]
 
 
-def compare(seen: Sequence[Seen]) -> list[Row]:
-    """Time each kernel without and with tzero, alternating. Afterwards Triton launches its own
+def _others(seen: Sequence[Seen]) -> Iterator[Seen]:
+    """Kernels that the program launched in another way than ``kernel[grid](...)``, so that their
+    arguments are not known. There are none in a program with kernels of tzero's or Helion's, whose
+    launches are part of the calls of these."""
+    if tier() < 2 or any(isinstance(each.kernel, (Kernel, PythonJit)) for each in seen):
+        return
+    from tzero.launches.counted import launched
+
+    counted = {id(_function_of(each.kernel)): each.launches.value() for each in seen}
+    # The search of an autotuner launches in another way too.
+    tuned = {id(_function_of(each.kernel)) for each in seen if tuner_of(each.kernel) is not None}
+    for each in launched():
+        known = id(each.kernel)
+        left = each.launches - counted.get(known, 0)
+        if left > 0 and (each.kernel is None or known not in tuned):
+            yield Seen(each, None, left=left)
+
+
+Told = Callable[[Sequence[Row]], object]
+
+
+def compare(seen: Sequence[Seen], tell: Told) -> None:
+    """Time each kernel without and with tzero, alternating. The rows so far are told whenever there
+    is a new one, and before a call that may end this process. Afterwards Triton launches its own
     kernels.
 
     ::
 
-        compare(watch(lambda: program.run("train.py", [])))
+        compare(seen, print)
     """
-    rows = []
-    for each in seen:
-        kernel, facts = each.kernel, each.facts
-        _launch_natively(False)
-        name = kernel.name if isinstance(kernel, Kernel) else f"{_name_of(kernel)}[grid]"
-        calls = (
-            kernel.stats().calls if isinstance(kernel, Kernel) else each.launches.value()
-        ) or None
-        if isinstance(facts, Exception):
-            rows.append(Row(name, calls, None, None, f"not timed: {facts}"))
-        elif isinstance(kernel, Kernel):
-            take = functools.partial(_of_kernel, kernel, facts["args"])
-            rows.append(_row(name, calls, take))
-        elif isinstance(kernel, PythonJit):
-            rows.append(_row(name, calls, functools.partial(_of_launch, kernel, **facts)))
-        else:
-            rows.append(_row(name, calls, functools.partial(_of_installed, kernel, **facts)))
+    rows = [_untimed(each) for each in seen]
+    tell(rows)
+    for at, each in enumerate(seen):
+        if rows[at].how:  # it is not timed
+            continue
+        if isinstance(each.kernel, Kernel) or torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            continue
+        rows[at] = _apart(each, rows[at])
+        tell(rows)
+    for at, each in enumerate(seen):
+        if not rows[at].how:
+            rows[at] = replace(rows[at], how=_PENDING)
+            tell(rows)
+            rows[at] = _row(each, rows[at])
+            tell(rows)
     _launch_natively(False)
-    return rows
+
+
+_PENDING = "is called alone"
+
+
+def ended_while_timed(rows: Sequence[Row], status: int) -> list[Row]:
+    """The rows of a process that has ended with this status.
+
+    >>> ended_while_timed([Row("add", 1, None, None, "")], 139)[0].how
+    'not timed: the process ended before, with status 139'
+    """
+    words = {
+        "": f"not timed: the process ended before, with status {status}",
+        _PENDING: f"could not be timed alone: the process ended with status {status}",
+    }
+    return [replace(row, how=words.get(row.how, row.how)) for row in rows]
+
+
+def _untimed(seen: Seen) -> Row:
+    """The row of a kernel that is not timed yet, without words, or cannot be, with the reason."""
+    kernel = seen.kernel
+    if seen.left is not None:
+        reasons = [why for why in kernel.left if why]
+        how = (
+            f"Triton launches: {', '.join(reasons)}" if kernel.native <= seen.left / 2 else "native"
+        )
+        words = f"{how}; launched without [grid], so not timed alone"
+        return Row(kernel.name, seen.left, None, kernel.microseconds, words)
+    if isinstance(kernel, Kernel):
+        row = Row(kernel.name, kernel.stats().calls or None, None, None, "")
+    else:
+        row = Row(f"{_name_of(kernel)}[grid]", seen.launches.value() or None, None, None, "")
+    failed = isinstance(seen.facts, Exception)
+    return replace(row, how=f"not timed: {seen.facts}") if failed else row
+
+
+def _apart(seen: Seen, row: Row) -> Row:
+    """The row of a kernel that is timed in a forked process."""
+    with tempfile.TemporaryFile() as found:
+        with warnings.catch_warnings(action="ignore"):  # there may be threads
+            pid = os.fork()
+        if pid == 0:
+            try:
+                found.write(json.dumps(asdict(_row(seen, row))).encode())
+                found.flush()
+            finally:
+                os._exit(0)
+        ended = os.pidfd_open(pid)
+        try:
+            is_late = not select.select([ended], [], [], PATIENCE)[0]
+            if is_late:
+                os.kill(pid, signal.SIGKILL)
+            code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        finally:
+            os.close(ended)
+        found.seek(0)
+        text = found.read()
+    if text and not is_late:
+        return Row(**json.loads(text))
+    why = f"a call ends with status {128 - code if code < 0 else code}"
+    if is_late:
+        why = f"that takes more than {PATIENCE} s"
+    return replace(row, how=f"could not be timed alone: {why}")
+
+
+def _row(seen: Seen, row: Row) -> Row:
+    """The row of a kernel that is timed here."""
+    kernel, facts = seen.kernel, seen.facts
+    _launch_natively(False)
+    try:
+        if isinstance(kernel, Kernel):
+            found = _of_kernel(kernel, facts["args"])
+        elif isinstance(kernel, PythonJit):
+            found = _of_launch(kernel, **facts)
+        else:
+            found = _of_installed(kernel, **facts)
+    except Exception as error:  # it may have failed in the program too, which caught it
+        words = (str(error).splitlines() or [""])[0]
+        return replace(row, how=f"a call fails: {type(error).__name__}: {words}")
+    before, after, how = found
+    return replace(row, before=before, after=after, how=how)
 
 
 def _launch_natively(on: bool) -> None:
@@ -182,14 +295,6 @@ def _function_of(kernel: Any) -> Any:
     while not isinstance(kernel, triton.JITFunction) and hasattr(kernel, "fn"):
         kernel = kernel.fn
     return kernel
-
-
-def _row(name: str, calls: int | None, take: Callable[[], tuple[float, float, str]]) -> Row:
-    try:
-        return Row(name, calls, *take())
-    except Exception as error:  # it may have failed in the program too, which caught it
-        words = (str(error).splitlines() or [""])[0]
-        return Row(name, calls, None, None, f"a call fails: {type(error).__name__}: {words}")
 
 
 def _of_kernel(kernel: Kernel[..., Any], args: tuple[Any, ...]) -> tuple[float, float, str]:

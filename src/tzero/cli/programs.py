@@ -88,10 +88,8 @@ def bench(
     tell("")
     if as_json:
         print(json.dumps(found.facts()))
-    elif found.rows:
-        show_bench(found)
     else:
-        print("The program launched no Triton kernel, and called no kernel of tzero.")
+        show_bench(found)
     raise typer.Exit(0 if found.rows else 1)
 
 
@@ -120,7 +118,10 @@ def show_bench(found: Measured) -> None:
         part = "" if share is None else f"{share:.0%}"
         table.add_row(Text(row.kernel), calls, *numbers, part, Text(row.how))
     wide = Console(highlight=False)
-    wide.print(table)
+    if found.rows:
+        wide.print(table)
+    else:
+        wide.print("The program launched no Triton kernel, and called no kernel of tzero.")
     wide.print(_whole(found))
 
 
@@ -183,6 +184,7 @@ def run(
     if not is_module:
         _check_program(target)
     install()
+    settings.hand_down(install=True)
     own = os.getpid()
     out = stdout_alone() if as_json else sys.stderr
 

@@ -23,7 +23,7 @@ import torch
 import tzero._native as _native  # raises ModuleNotFoundError, with this name, if it is not built
 from tzero import events, settings
 from tzero.adapters import torch_profilers, triton_cuda, triton_launch
-from tzero.adapters.torch_layout import handle_offset, in_a_new_thread
+from tzero.adapters.torch_layout import handle_offset, in_a_new_thread, place_of_storage
 from tzero.adapters.torch_modes import untraced
 from tzero.adapters.triton_launch import driver
 from tzero.adapters.triton_lookalikes import lookalike
@@ -189,6 +189,7 @@ def configure(native: ModuleType) -> None:
         dtype=torch.dtype,
         device=torch.device,
         handle=handle_offset(),
+        storage=place_of_storage(),
     )
     graphs.configure(native)
 
