@@ -140,6 +140,14 @@ def _add_up() -> None:
         _gone[new.module, new.name] = new if known is None else _sum(known, new)
 
 
+def _counted(kernel: Any, why_not: str, counts: Any) -> Launches:
+    launches, missed, left, *timed = counts
+    left = {why_not: launches} if why_not else left
+    return Launches(
+        kernel, kernel.__module__ or "", kernel.__name__, launches, missed, left, *timed
+    )
+
+
 def _sum(one: Launches, other: Launches) -> Launches:
     numbers = {
         name: getattr(one, name) + getattr(other, name)
@@ -274,11 +282,7 @@ def _class(native: ModuleType) -> Any:
 
         def counted(self) -> Launches:
             """How the kernel was launched."""
-            launches, missed, left, timed, nanoseconds = self._counts()
-            if self.why_not:
-                left = {self.why_not: launches}
-            names = self.kernel.__module__ or "", self.kernel.__name__
-            return Launches(self.kernel, *names, launches, missed, left, timed, nanoseconds)
+            return _counted(self.kernel, self.why_not, self._counts())
 
         def __del__(self) -> None:
             ended = self.counted()
