@@ -124,7 +124,8 @@ _gone_lock = locks.lock()  # protects `_gone`
 def _keep(ended: Launches) -> None:
     """Keep the counts of a kernel that is about to go. That happens anywhere, also where this
     thread holds the lock."""
-    _ended.append(ended)
+    if ended.launches:
+        _ended.append(replace(ended, kernel=None))
     if not locks.owned(_gone_lock) and _gone_lock.acquire(blocking=False):
         try:
             _add_up()
@@ -285,9 +286,7 @@ def _class(native: ModuleType) -> Any:
             return _counted(self.kernel, self.why_not, self._counts())
 
         def __del__(self) -> None:
-            ended = self.counted()
-            if ended.launches:
-                _keep(replace(ended, kernel=None))
+            _keep(self.counted())
 
         # A copy of Triton's kernel has attributes of its own, and gets another one of these.
 
