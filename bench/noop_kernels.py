@@ -111,6 +111,11 @@ NOOPS = {0: noop0, 19: noop19, 58: noop58}
 
 
 @triton.jit
+def noop_constant(C0: tl.constexpr):
+    pass
+
+
+@triton.jit
 def noop_tuples(tensors, numbers, C0: tl.constexpr, C1: tl.constexpr):
     pass
 

@@ -23,7 +23,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 import tzero
 from bench import floor
 from bench.measure import Call, Loop
-from bench.noop_kernels import KINDS, NOOPS, noop_descriptors, noop_tuples
+from bench.noop_kernels import KINDS, NOOPS, noop_constant, noop_descriptors, noop_tuples
 from bench.record import Target
 from bench.rows.row import Case, Row
 
@@ -68,9 +68,14 @@ def _given(count: int, device: str) -> tuple[list[Any], dict[str, Any]]:
     return given, {f"C{k}": 32 + k for k in range(constants)}
 
 
+def _noop(kind: str, count: int) -> Any:
+    """A kernel with so many arguments; through heuristics also one without any has a constant."""
+    return noop_constant if kind == "heuristics" and not count else NOOPS[count]
+
+
 def _wrapped(kind: str, count: int, constants: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """A kernel with something around it, and the constants that a launch still gives."""
-    kernel = triton.jit(NOOPS[count].fn)
+    kernel = triton.jit(_noop(kind, count).fn)
     if kind == "plain":
         return kernel, constants
     if kind == "tuned":
@@ -109,7 +114,9 @@ def _launches(
 
 def _case(kind: str, count: int, device: str, beside: bool) -> Case:
     given, constants = _given(count, device)
-    plain = triton.jit(NOOPS[count].fn)
+    if _noop(kind, count) is noop_constant:
+        constants = {"C0": 32}
+    plain = triton.jit(_noop(kind, count).fn)
     compiled = plain[(1,)](*given, **constants, num_warps=1)
     grid: tuple[int, ...] = (1,)
     if kind == "compiled":
@@ -238,7 +245,7 @@ ROWS = (
         )
         for kind in ON_CPU
         for count in COUNTS
-        if KINDS[count][3] >= CONSTANTS.get(kind, 0)
+        if kind != "three" or KINDS[count][3] >= CONSTANTS["three"]
     ),
     *(
         _row(
@@ -292,6 +299,5 @@ ROWS = (
         )
         for kind in MORE_ON_CUDA
         for count in COUNTS
-        if kind != "heuristics" or count
     ),
 )

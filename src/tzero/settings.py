@@ -43,7 +43,6 @@ __all__ = [
     "Settings",
     "applied",
     "current",
-    "hand_down",
     "launches_watched_by",
     "names",
     "now",
@@ -532,11 +531,7 @@ def applied(variables: Mapping[str, str | None]) -> Iterator[None]:
 
 
 def hand_down(install: bool) -> None:
-    """Let the processes that this one starts from now on have TZERO_INSTALL, or not. The settings
-    of this process stay what they are.
-
-    >>> hand_down(install=False)
-    """
+    """Let the processes that this one starts from now on have TZERO_INSTALL, or not."""
     _put({"TZERO_INSTALL": "1" if install else None})
 
 
