@@ -215,6 +215,7 @@ class OnGrid:
     kernel: Any
     grid: Any
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+    def __getattribute__(self, name: str, /) -> Any: ...
 
 @final
 class Bound:

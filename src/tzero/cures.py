@@ -96,6 +96,7 @@ CURES = (
             r"is not in Python",
             r"what it has cached",
             r"has cached a tensor",
+            r"nothing that it reads holds what",
             r"whose results are cached",
             r"which \w+ computes",
             r"has hooks",

@@ -144,8 +144,7 @@ class Settings:
     """Leave every call to Triton."""
 
     install: bool = _setting("TZERO_INSTALL", default=False, kind=SWITCH)
-    """Call `tzero.install()` once Triton is imported: for processes that others start, such as the
-    workers of a server."""
+    """Call `tzero.install()` once Triton is imported, as for the workers of a server."""
 
     verify: bool = _setting("TZERO_VERIFY", default=False, kind=SWITCH)
     """Record every call again, and compare it with its plan."""
@@ -339,8 +338,6 @@ class _Variable:
                 except Malformed:
                     allowed = _listed([f"'' ({self.empty})", *self.kind.texts])
                     shown = self.shown(text)
-                    # It says all that the cause says, and ends `import triton`: the shorter, the
-                    # better.
                     raise InvalidSetting(name=name, value=shown, allowed=allowed) from None
         return self.default
 
@@ -531,7 +528,7 @@ def applied(variables: Mapping[str, str | None]) -> Iterator[None]:
 
 
 def hand_down(install: bool) -> None:
-    """Let the processes that this one starts from now on have TZERO_INSTALL, or not."""
+    """Let processes that this one starts have TZERO_INSTALL, or not."""
     _put({"TZERO_INSTALL": "1" if install else None})
 
 

@@ -48,7 +48,7 @@ def test_hooks_that_are_removed(tier: int) -> None:
     for times in (4, 40):
         with torch.no_grad():
             kernel(X)
-            handle = model.linear.register_forward_hook(lambda module, given, result: result * 2)
+            handle = model.linear.register_full_backward_hook(lambda module, given, result: None)
             for _ in range(times):
                 assert torch.equal(kernel(X), model.step(X))
             assert "has hooks" in kernel.explain(X).refusal

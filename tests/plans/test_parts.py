@@ -21,7 +21,10 @@ import tzero
 from tests.steps import CHANGES, Both, Change, Stand, decode, stand_in
 from tzero.launches.tiers import tier
 
-pytestmark = pytest.mark.skipif(tier() < 2, reason="parts are made by native code")
+pytestmark = [
+    pytest.mark.skipif(tier() < 2, reason="parts are made by native code"),
+    pytest.mark.usefixtures("replaying"),
+]
 
 
 @pytest.fixture(autouse=True)

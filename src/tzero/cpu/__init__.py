@@ -17,5 +17,9 @@ Since Triton imports this package on every machine, ``TZERO_INSTALL`` is read he
 import triton  # noqa: F401
 
 from tzero.cpu import installing
+from tzero.errors import InvalidSetting
 
-installing.begin()
+try:
+    installing.begin()
+except InvalidSetting as error:
+    raise error.with_traceback(None) from None  # it ends `import triton`: only its frames are shown

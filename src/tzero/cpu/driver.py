@@ -24,7 +24,6 @@ from triton.backends.driver import DriverBase
 from tzero import settings
 from tzero.cpu import extra, loading, pool, sealing, triton_compat
 from tzero.cpu.launcher import Launcher
-from tzero.errors import InvalidSetting
 from tzero.versions import require
 
 if TYPE_CHECKING:
@@ -254,11 +253,7 @@ def _quantile(ordered: Sequence[float], at: float) -> float:
     return ordered[below] + (ordered[above] - ordered[below]) * (position - below)
 
 
-try:
-    _is_forced = settings.current().cpu
-except InvalidSetting as error:
-    raise error.with_traceback(None) from None  # it ends `import triton`: only its frames are shown
-if _is_forced:
+if settings.current().cpu:
     triton_compat.deactivate_gpu_drivers()
 
 extra.offer()

@@ -27,7 +27,7 @@ from tzero.adapters import triton_entries, triton_launch
 from tzero.events import Event, emit
 from tzero.fallbacks import Fallbacks
 from tzero.launches import graphs
-from tzero.launches.counted import Counting
+from tzero.launches.counted import Counting, forget_gone
 from tzero.launches.native import NotNative, alone, described, parameter_of
 from tzero.launches.python import finish
 
@@ -64,6 +64,8 @@ def everywhere(native: ModuleType, chooses: Chooses) -> None:
     """
     global _chooses
     run = _run(native)
+    if _chooses is None:
+        forget_gone()
     _chooses = chooses
     run.choice = next(_numbers)
     triton_entries.replace({"run": run, **_around(native), **_compiled(native)})

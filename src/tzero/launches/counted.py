@@ -19,7 +19,7 @@ from typing import Any
 from tzero import locks
 from tzero.launches.graphs import Run
 
-__all__ = ["Counting", "Launches", "Tally", "launched"]
+__all__ = ["Counting", "Launches", "Tally", "forget_gone", "launched"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,8 @@ class Launches:
 
 
 def launched() -> list[Launches]:
-    """The kernels that were launched since they were first chosen.
+    """The kernels that were launched since they were first chosen. Those that are gone are told of
+    until kernels are chosen anew.
 
     >>> [each.name for each in launched() if each.native > 10**9]
     []
@@ -123,6 +124,16 @@ _tallying = locks.lock()  # held while trials are added
 _ended: deque[Launches] = deque()  # of kernels that are gone, and not in `_gone` yet
 _gone: dict[tuple[str, str], Launches] = {}  # by module and name
 _gone_lock = locks.lock()  # protects `_gone`
+
+
+def forget_gone() -> None:
+    """Forget the kernels that are gone.
+
+    >>> forget_gone()
+    """
+    with _gone_lock:
+        _ended.clear()
+        _gone.clear()
 
 
 def _keep(ended: Launches) -> None:

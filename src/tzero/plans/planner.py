@@ -204,11 +204,11 @@ class Planner(Generic[R]):
                 return bound.call(*args), found
             bound.plans.drop_refusal(key)
         if type(found) is Planned:
-            holds = found.wrapper.holds()
-            other = None if holds else bound.plans.turn(key, found)
+            holds, verifies = found.wrapper.holds(), settings.current().verify
+            other = None if holds or verifies else bound.plans.turn(key, found)
             if other is not None:
                 found, holds = other, True
-            if holds and not settings.current().verify:
+            if holds and not verifies:
                 try:
                     return self._replay(found, args)
                 except OtherValue:

@@ -218,11 +218,15 @@ def log_level(world: World, callee: Callee) -> None:
 
 
 def referent(world: World, callee: Callee) -> None:
-    """A weak reference is called: it gives the same object as long as that is alive, as it is
-    while a guard holds it."""
+    """A weak reference is called. What it refers to must be guarded in another place too: a guard
+    on the reference alone would keep an object alive that the program may wait to see go."""
     reference = callee.function
-    if world.has(reference):
-        world.referred(f"what {world.name(reference)} refers to", reference)
+    if not world.has(reference):
+        return
+    found, name = reference(), world.name(reference)
+    if found is not None and not world.has(found):
+        raise Unreplayable(f"nothing that it reads holds what {name} refers to", "", 0)
+    world.referred(f"what {name} refers to", reference)
 
 
 def autocast(world: World, callee: Callee) -> None:
