@@ -161,6 +161,7 @@ def test_a_reason_that_seems_to_last_is_looked_at_again(
     assert not found.kernel.explain(X).refusal
 
 
+@pytest.mark.usefixtures("exact")  # with open sizes a second call records it by its source
 def test_a_sealed_process_records_nothing_again(tier: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table, "_LONG_WAIT", 2)
     kernel = of_tier(tier, sometimes)
