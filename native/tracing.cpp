@@ -283,6 +283,8 @@ PyMethodDef functions[] = {
 
 }  // namespace
 
+bool is_traced_anywhere() { return traced_anywhere != 0; }
+
 int add_tracing(PyObject *module, State *state) {
     Ref gc = Ref::steal(PyImport_ImportModule("gc"));
     if (!gc) return -1;

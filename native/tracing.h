@@ -12,4 +12,7 @@ struct State;
 // ``with Untraced():`` suspends the trace and profile functions.
 int add_tracing(PyObject *module, State *state);
 
+// Whether calls are traced in such a block now, by any thread.
+bool is_traced_anywhere();
+
 }  // namespace tzero

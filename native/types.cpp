@@ -10,6 +10,7 @@
 
 #include "kernel.h"
 #include "names.h"
+#include "tracing.h"
 
 namespace tzero {
 
@@ -199,7 +200,8 @@ void launchable_dealloc(PyObject *object) {
     Py_DECREF(type);
 }
 
-// k[grid]. The Launching of a grid of integers is cached.
+// k[grid]. The Launching of a grid of integers is cached. Where a call is followed, its integers are
+// known by the objects that hold them, so that an equal grid would not do.
 PyObject *launchable_subscript(PyObject *object, PyObject *grid) {
     Kernel *kernel = kernel_of(object);
     PyObject *last = kernel->last_launching.get();
@@ -216,7 +218,7 @@ PyObject *launchable_subscript(PyObject *object, PyObject *grid) {
         if (!kernel->grids) return nullptr;
     }
     PyObject *found = PyDict_GetItemWithError(kernel->grids.get(), grid);
-    if (found != nullptr) {
+    if (found != nullptr && !is_traced_anywhere()) {
         Py_INCREF(found);
         return found;
     }

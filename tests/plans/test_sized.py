@@ -30,6 +30,15 @@ def scaled_by_two(x):
     return out
 
 
+native_scale = tzero.jit(scale_kernel)
+
+
+def scaled_natively(x):
+    out = torch.empty_like(x)
+    native_scale[(triton.cdiv(x.numel(), 64),)](x, out, 2.0, x.numel(), BLOCK=64)
+    return out
+
+
 def rows(x):
     return softmax(x.view(1, -1))
 
@@ -528,3 +537,18 @@ def test_recordings_that_are_always_interrupted_are_given_up(
     called(kernel, *range(3, 43, 2))
     assert kernel.stats().native_replays == 0
     assert "a callback interrupts it" in str(kernel.explain(torch.randn(41)))
+
+
+@pytest.mark.parametrize("is_installed", [False, True], ids=["alone", "installed"])
+@pytest.mark.parametrize("host", [scaled_natively, scaled_by_two])
+def test_a_grid_like_that_of_an_earlier_call_stays_a_formula(host: Any, is_installed: bool) -> None:
+    kernel = tzero.kernel(host)
+    if is_installed:
+        tzero.install()
+    try:
+        for size in (100, 101, 500, 501, 3000):
+            x = torch.randn(size)
+            assert torch.equal(kernel(x), x * 2), size
+    finally:
+        if is_installed:
+            tzero.uninstall()

@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import tzero
 from tests.plans.alike import Alike, kernel, same
 from tests.plans.hosts import scaled
 from tests.plans.tiers import counted, of_tier, verifying
@@ -362,3 +363,56 @@ def test_a_block_with_a_launch_is_replayed(host: Any, trains: bool, tier: int) -
     with counted(host) as runs:
         found(torch.randn(5, requires_grad=trains))
     assert verifying() or runs == [0]
+
+
+# -- operators that call others --------------------------------------------------------------------
+
+ENCODER = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval().requires_grad_(False)
+RECURRENT = nn.GRU(8, 4).requires_grad_(False)
+LINEAR = nn.Linear(8, 8).requires_grad_(False)
+
+CALLING_OTHERS = {
+    "an encoder": lambda x: ENCODER(x),
+    "einsum": lambda x: torch.einsum("abc,cd->abd", x, LINEAR.weight),
+    "a recurrent layer": lambda x: RECURRENT(LINEAR(x))[0],
+    "distances": lambda x: torch.cdist(x, x),
+}
+
+
+@pytest.mark.parametrize("name", CALLING_OTHERS)
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_operators_that_call_others_cast_as_without_a_kernel(name: str, mode: Any) -> None:
+    host = CALLING_OTHERS[name]
+    made = tzero.kernel(graph=True)(host)
+    x = torch.randn(2, 40, 8)
+    with mode(), half():
+        expected = host(x)
+        for _ in range(4):
+            found = made(x)
+            assert found.dtype == expected.dtype and torch.equal(found, expected)
+
+
+def saves_otherwise(x: Tensor) -> Any:
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t * 2, lambda t: t):
+        return (x * x).sum()
+
+
+def in_a_dual_level(x: Tensor) -> Any:
+    from torch.autograd import forward_ad
+
+    with forward_ad.dual_level():
+        made = forward_ad.make_dual(x.detach(), torch.ones_like(x))
+        return forward_ad.unpack_dual(made * 2).tangent + 0
+
+
+@pytest.mark.parametrize("host", [saves_otherwise, in_a_dual_level])
+def test_a_block_that_changes_how_torch_computes_is_not_left_out(host: Any) -> None:
+    made = tzero.kernel(host)
+    for _ in range(3):
+        one, other = (torch.ones(4, requires_grad=True) for _ in range(2))
+        ours, theirs = made(one), host(other)
+        assert torch.equal(ours, theirs)
+        if theirs.requires_grad:
+            ours.backward()
+            theirs.backward()
+            assert torch.equal(one.grad, other.grad)

@@ -11,7 +11,9 @@ torch are in `tzero.adapters`.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
+from operator import or_ as operator_or
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -41,7 +43,9 @@ __all__ = [
     "Computing",
     "Dispatching",
     "Modes",
+    "cast_on",
     "casting",
+    "casting_as_called",
     "dispatch",
     "follower",
     "is_innermost",
@@ -158,6 +162,50 @@ class Computing(NamedTuple):
                     wanted = {"enabled": dtype is not None, "cache_enabled": self.keeps}
                     stack.enter_context(torch.autocast(device, dtype, **wanted))
             yield
+
+
+_K = torch._C.DispatchKey
+_AUTOCAST = {"cpu": _K.AutocastCPU, "cuda": _K.AutocastCUDA}
+_CALL_OTHERS = frozenset(
+    ["aten::_transformer_encoder_layer_fwd", "aten::_native_multi_head_attention"]
+)
+"""Operators that call others, though torch has code of its own for each device."""
+
+
+def cast_on() -> tuple[Any, ...]:
+    """The dispatch keys of autocast on the devices where it is on.
+
+    >>> with torch.autocast("cpu", torch.bfloat16):
+    ...     cast_on()
+    (<DispatchKey.AutocastCPU: ...>,)
+    """
+    return tuple(_AUTOCAST[each] for each in _CASTING if torch.is_autocast_enabled(each))
+
+
+@contextlib.contextmanager
+def casting_as_called(operator: Any, on: tuple[Any, ...]) -> Iterator[None]:
+    """A block in which a dispatch mode calls an operator that it was shown, with autocast as where
+    it was called; `on` is from there. torch turns autocast off for the code of a mode. That matters
+    to operators which call others, and which have no casts of their own: with these, autocast is
+    off inside of them.
+
+    ::
+
+        with casting_as_called(func, cast_on()):
+            return func(*args, **kwargs)
+    """
+    if not on or not isinstance(operator, torch._ops.OpOverload):
+        yield
+        return
+    is_whole = operator.has_kernel_for_dispatch_key(_K.CompositeImplicitAutograd)
+    has_casts = any(map(operator.has_kernel_for_dispatch_key, on))
+    if has_casts or not (is_whole or operator._schema.name in _CALL_OTHERS):
+        yield
+        return
+    keys = functools.reduce(operator_or, map(torch._C.DispatchKeySet, on))
+    excluded = torch._C._dispatch_tls_local_exclude_set() - keys
+    with torch._C._ForceDispatchKeyGuard(torch._C._dispatch_tls_local_include_set(), excluded):
+        yield
 
 
 def casting() -> str:

@@ -48,10 +48,11 @@ def _recorded(
     functions have missed so far."""
     subject, path = recorder.subject, recorder.path
     followed = contextlib.nullcontext(True) if path is None else path.followed()
-    recorder.mode = _Functions(recorder)
+    operators = _Operators(recorder)
+    recorder.mode = _Functions(recorder, operators)
     with (
         recorder.mode,
-        _Operators(recorder),
+        operators,
         intercept.intercepted(recorder),
         followed as is_followed,
     ):
@@ -77,11 +78,12 @@ def _recorded(
 
 
 class _Functions(TorchFunctionMode):
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Recorder, operators: _Operators) -> None:
         super().__init__()
-        self.recorder = recorder
+        self.recorder, self.operators = recorder, operators
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.operators.casts = torch_modes.cast_on()
         func = replaced.called(func, sys._getframe(1))
         return self.recorder.function(func, args, kwargs or {})
 
@@ -92,6 +94,7 @@ class _Operators(torch_modes.Dispatching):
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.recorder = recorder
+        self.casts: tuple[Any, ...] = ()  # what autocast is on where torch was called last
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -101,7 +104,8 @@ class _Operators(torch_modes.Dispatching):
             with unfollowed(self.recorder.path):
                 result = func(*args, **kwargs)
         else:
-            result = func(*args, **kwargs)
+            with torch_modes.casting_as_called(func, self.casts):
+                result = func(*args, **kwargs)
         self.recorder.operated(result)
         return result
 

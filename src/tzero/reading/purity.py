@@ -58,6 +58,10 @@ IMPURE_BUILTINS = frozenset(
 _IMPURE: Mapping[str, frozenset[str] | None] = {
     **dict.fromkeys(["numpy.random", "torch.random", "torch.cuda.random", "torch.cuda.memory"]),
     **dict.fromkeys(["torch.cuda.streams", "torch.cuda.graphs", "torch.distributed"]),
+    **dict.fromkeys(["torch.autograd.graph", "torch.autograd.forward_ad"]),
+    **dict.fromkeys(["torch.autograd.anomaly_mode", "torch.utils.checkpoint"]),
+    "torch.utils": frozenset(["swap_tensors"]),
+    "torch.nn.attention": frozenset(["sdpa_kernel"]),
     **dict.fromkeys(["triton.testing", settings.__name__, events.__name__, "tzero.plans.outputs"]),
     "builtins": IMPURE_BUILTINS,
     "contextlib": frozenset(["chdir", "redirect_stderr", "redirect_stdout"]),
