@@ -176,8 +176,8 @@ def cast_on() -> tuple[Any, ...]:
     """The dispatch keys of autocast on the devices where it is on.
 
     >>> with torch.autocast("cpu", torch.bfloat16):
-    ...     cast_on()
-    (<DispatchKey.AutocastCPU: ...>,)
+    ...     [key.name for key in cast_on()]
+    ['AutocastCPU']
     """
     return tuple(_AUTOCAST[each] for each in _CASTING if torch.is_autocast_enabled(each))
 
