@@ -36,8 +36,8 @@ AT_START = ("PYTHON", "LD_", "OMP_", "MKL_", "KMP_", "TORCH")
 reads TZERO_CPU: a program has the server's."""
 
 LATER = ("PYTHONPATH", "TORCHINDUCTOR_CACHE_DIR", "KMP_INIT_AT_FORK")
-"""Those of them that are read later, or that may differ. In the process of a test torch.compile sets
-the second one, and joblib the third."""
+"""Those of them that are read later, or that may differ. In the process of a test torch.compile
+sets the second one, and joblib the third."""
 
 _SIZE = 8  # bytes of a number on the socket
 
