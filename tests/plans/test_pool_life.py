@@ -165,7 +165,7 @@ def test_outputs_of_inference_mode_stay_in_it(tier: int) -> None:
         del held
         assert address not in [pooled(float(k)).data_ptr() for k in range(2 * KEPT)]
         assert torch.equal(view, torch.full((SIZE - 2,), 18.0))
-    assert set(outputs._all()) == rings and sum(ring.reused for ring in rings) > 12
+    assert set(outputs._all()) == rings and sum(ring.reused for ring in rings) >= 12
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.enable_grad])
