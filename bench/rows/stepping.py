@@ -1,12 +1,15 @@
 """A whole decode step of a Llama-shaped model, as a guarded graph and in other ways.
 
-The model is that of examples/decode.py: 16 layers, in which 64 launches of Triton kernels are among
-torch's own operators. `graph=True` is the decorator on the model's `forward`; `by hand` is a CUDA
-graph with static inputs, into which each call copies its token and position, and whose logits it
-copies out. A sample is some steps and the wait for the last of them; that of `cuda.step.host` is
-what the host does alone. In `cuda.step.moved` each call has tokens, positions and caches at other
-addresses. Samples of `installed` begin with `tzero.install()` and end with `tzero.uninstall()`.
-`step.record` is the first call alone, of a small model on the CPU.
+The model is that of examples/decode.py: 16 layers, in which 65 launches of Triton kernels are among
+torch's own operators; in `cuda.step.liger...` 49 of them are Liger-Kernel's. `graph=True` is the
+decorator on the model's `forward`; `by hand` is a CUDA graph with static inputs, into which each
+call copies its token and position, and whose logits it copies out; `torch.compile` has the mode
+`reduce-overhead`, and its logits are copied too. A sample is some steps and the wait for the last
+of them; that of `cuda.step.host` is what the host does alone. In `cuda.step.moved` each call has
+tokens, positions and caches at other addresses. Samples of `installed` begin with `tzero.install()`
+and end with `tzero.uninstall()`; in those of `no launches` a launch through Triton returns at once,
+so that no way to launch can be faster. `step.record` is the first call alone, of a small model on
+the CPU.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import triton
 
 import tzero
 from bench.measure import Call, Loop
@@ -27,14 +31,16 @@ __all__ = ["ROWS"]
 
 LAYERS, WIDTH, HEADS, WORDS, LENGTH = 16, 1024, 16, 32_000, 512
 SETS = 4
+WAYS = "as written", "installed", "graph=True", "torch.compile", "by hand"
 
 
-def _models(count: int = 2) -> list[Any]:
+def _models(count: int = 2, liger: bool = False) -> list[Any]:
     """The model, and others with the same parameters whose step is a graph."""
     decode: Any = importlib.import_module("examples.decode")
     torch.manual_seed(0)
+    shape = LAYERS, WIDTH, HEADS, WORDS, LENGTH
     with torch.device("cuda"):
-        made = [kind(LAYERS, WIDTH, HEADS, WORDS, LENGTH) for kind in (decode.Model, decode.Step)]
+        made = [kind(*shape, liger=liger) for kind in (decode.Model, decode.Step)]
     for each in made:
         each.to(torch.bfloat16).requires_grad_(False)
     made[1].load_state_dict(made[0].state_dict())
@@ -60,9 +66,9 @@ def _without_gradients(call: Callable[[], Any], waits: bool = True) -> Loop:
     return Loop(run)
 
 
-def _step(only: tuple[str, ...], sets: int = 1, waits: bool = True) -> Case:
+def _step(only: tuple[str, ...], sets: int = 1, waits: bool = True, liger: bool = False) -> Case:
     decode: Any = importlib.import_module("examples.decode")
-    model, step = _models()
+    model, step = _models(liger=liger)
     given = [_inputs(model) for _ in range(sets)]
     hand = decode.by_hand(model)
     turn = [0]
@@ -76,10 +82,14 @@ def _step(only: tuple[str, ...], sets: int = 1, waits: bool = True) -> Case:
 
     contenders: dict[str, Call] = {
         "graph=True": cycled(step),
-        "plain": cycled(model),
+        "as written": cycled(model),
         "by hand": _without_gradients(lambda: hand(*given[0]), waits),
         "installed": _installed(model, given[0]),
+        "no launches": _without_launches(model, given[0]),
     }
+    compiled = decode.compiled(model) if "torch.compile" in only else None
+    if compiled is not None:
+        contenders["torch.compile"] = cycled(compiled)
 
     def check() -> None:
         with torch.no_grad():
@@ -87,7 +97,11 @@ def _step(only: tuple[str, ...], sets: int = 1, waits: bool = True) -> Case:
                 for _ in range(3):
                     wanted = model(*each)
                     assert torch.equal(step(*each), wanted)
-            assert torch.equal(hand(*given[0]), model(*given[0]))
+            wanted = model(*given[0])
+            assert torch.equal(hand(*given[0]), wanted)
+            if compiled is not None:  # its sums are in another order
+                for _ in range(3):
+                    torch.testing.assert_close(compiled(*given[0]), wanted, rtol=0.05, atol=0.05)
 
     made = {name: contenders[name] for name in only}
     return Case(made, check, settle=torch.cuda.synchronize)
@@ -103,6 +117,20 @@ def _installed(model: Any, given: tuple[Any, ...]) -> Loop:
             torch.cuda.synchronize()
         finally:
             tzero.uninstall()
+
+    return Loop(run)
+
+
+def _without_launches(model: Any, given: tuple[Any, ...]) -> Loop:
+    def run(times: int) -> None:
+        runs, triton.JITFunction.run = triton.JITFunction.run, lambda *_, **__: None
+        try:
+            with torch.no_grad():
+                for _ in range(times):
+                    model(*given)
+            torch.cuda.synchronize()
+        finally:
+            triton.JITFunction.run = runs
 
     return Loop(run)
 
@@ -178,7 +206,7 @@ def _record() -> Case:
         with torch.no_grad():
             assert recorded.forward.explain(*given).plan is not None
 
-    return Case({"first": first, "plain": plain}, check, calls=1, rounds=rounds)
+    return Case({"first": first, "as written": plain}, check, calls=1, rounds=rounds)
 
 
 def _row(name: str, title: str, case: Callable[[], Case], **facts: Any) -> Row:
@@ -190,9 +218,19 @@ ROWS = (
     _row(
         "cuda.step.plain",
         "Decode step as one guarded graph",
-        lambda: _step(("graph=True", "plain", "by hand")),
-        baseline="plain",
+        lambda: _step(WAYS),
+        baseline="as written",
         target=Target("ratio", 1 / 6),
+        seconds=60.0,
+    ),
+    _row(
+        "cuda.step.liger",
+        "Decode step with Liger-Kernel as one guarded graph",
+        lambda: _step(WAYS, liger=True),
+        baseline="as written",
+        target=Target("ratio", 1 / 6),
+        needs="liger_kernel",
+        seconds=60.0,
     ),
     _row(
         "cuda.step.hand",
@@ -217,11 +255,12 @@ ROWS = (
     ),
     _row(
         "cuda.step.installed",
-        "Decode step with tzero.install() alone",
-        lambda: _step(("installed", "plain")),
+        "Decode step with Liger-Kernel, tzero.install() alone",
+        lambda: _step(("installed", "as written", "no launches"), liger=True),
         subject="installed",
-        baseline="plain",
+        baseline="as written",
         target=Target("ratio", 1 / 1.8),
+        needs="liger_kernel",
     ),
     _row(
         "cuda.step.guards",
@@ -245,7 +284,7 @@ ROWS = (
         "Recording a step of 16 small layers, over a plain step",
         _record,
         subject="first",
-        baseline="plain",
+        baseline="as written",
         target=Target("ratio", 35),
         device="cpu",
         threads=1,

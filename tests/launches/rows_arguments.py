@@ -447,16 +447,14 @@ def of_each_layout(device):
         "negative": torch._neg_view(some),
         "conjugate": some.to(torch.complex64).conj(),
         "expanded": torch.ones(1).expand(64),
-        "zero": torch._efficientzerotensor(64),
-        "freed": torch.ones(64),
     }
-    made["freed"].untyped_storage().resize_(0)
-    if device == "cpu":
+    if torch.device(device).type == "cpu":
         made["mkldnn"] = some.to_mkldnn()
     else:
         made = {name: each.to(device) for name, each in made.items() if name != "quantized"}
-        made["freed"] = torch.ones(64, device=device)
-        made["freed"].untyped_storage().resize_(0)
+    made["zero"] = torch._efficientzerotensor(64, device=device)
+    made["freed"] = torch.ones(64, device=device)
+    made["freed"].untyped_storage().resize_(0)
     return made
 
 
