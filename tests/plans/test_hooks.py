@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,6 +17,8 @@ from tests.plans.tiers import of_tier, verifying
 from tests.tiers import jit_maker
 
 Hooked = tuple[tuple[Any, ...], dict[str, Any]]
+
+NUMBERS = itertools.count()
 
 
 @triton.jit
@@ -156,7 +159,8 @@ def test_a_hook_that_comes_in_the_middle_of_a_native_replay_gets_them_too(
 ) -> None:
     attached: list[list[Hooked]] = []
 
-    @torch.library.custom_op("tzero_hooks::attach", mutates_args=("x",))
+    # What is left of an operator of the same name takes the new one away when it is collected.
+    @torch.library.custom_op(f"tzero_hooks::attach_{next(NUMBERS)}", mutates_args=("x",))
     def attach_now(x: torch.Tensor) -> None:
         if wanted:
             attached.append(attach(add))

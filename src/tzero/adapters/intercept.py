@@ -123,13 +123,15 @@ def paused() -> Iterator[None]:
 
 
 def add_switch(switch: Callable[[int], None]) -> None:
-    """Call a function with each change of `anywhere`, and once now with its value.
+    """Call a function with each change of `anywhere`, and once now with its value. It is added once
+    however often this is called.
 
     >>> add_switch(lambda step: None)
     """
     with _change:
-        switch(anywhere)
-        _switches.append(switch)
+        if switch not in _switches:
+            switch(anywhere)
+            _switches.append(switch)
 
 
 def shown(

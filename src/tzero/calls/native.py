@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import tzero._native as _native
 from tzero import events, measure, sealed, settings
-from tzero.adapters import intercept, torch_modes
+from tzero.adapters import torch_modes
 from tzero.adapters.torch_layout import configure, in_a_new_thread
 from tzero.arguments.extract import unwrapped
 from tzero.arguments.host import Host
@@ -363,7 +363,6 @@ def make(native: ModuleType) -> type[NativeCalls]:
     made = type("Kernel", (native.Dispatching, NativeCalls), contents)  # as users know it
     if not why_not:
         native.enable_calls(made)
-        intercept.add_switch(native.recording)
     return made
 
 

@@ -22,7 +22,7 @@ import torch
 
 import tzero._native as _native  # raises ModuleNotFoundError, with this name, if it is not built
 from tzero import events, settings
-from tzero.adapters import torch_profilers, triton_cuda, triton_launch
+from tzero.adapters import intercept, torch_profilers, triton_cuda, triton_launch
 from tzero.adapters.torch_layout import handle_offset, in_a_new_thread, place_of_storage
 from tzero.adapters.torch_modes import untraced
 from tzero.adapters.triton_launch import driver
@@ -192,6 +192,7 @@ def configure(native: ModuleType) -> None:
         storage=place_of_storage(),
     )
     graphs.configure(native)
+    intercept.add_switch(native.recording)
 
 
 def make(native: ModuleType) -> type[PythonJit]:
