@@ -149,8 +149,11 @@ def test_launches_take_scalars_as_the_table_says(kind: type) -> None:
     reader = Reader("put", triton_launch.parameters(kernel), backend, addresses=True)
     value = VALUES[kind][0]
     if SCALARS[kind].launch:
-        assert reader.read(PLAIN, value)[1] == (PLAIN.data_ptr(), value)
+        first, none = reader.read(PLAIN, value)
+        assert none is None
+        assert reader.read(PLAIN, value) == (first, (PLAIN.data_ptr(), value))
     elif kind is torch.Size:  # Triton describes it, as any tuple
+        assert reader.read(PLAIN, value) == reader.read(PLAIN, value)
         assert reader.read(PLAIN, value)[1] is None
     else:
         with pytest.raises(TypeError, match="failed to specialize"):

@@ -10,6 +10,7 @@ bundle is. `tests/adapters/test_triton_modules.py` compares the source text with
 
 from __future__ import annotations
 
+import collections
 import importlib.util
 import os
 import re
@@ -99,7 +100,7 @@ def replace(find: Find, made: Made, spare: Spare) -> None:
     instead (`triton_driver`), with an event. Does nothing if this Triton compiles none."""
     if not needed():
         return
-    make_launcher = nvidia.make_launcher
+    make_launcher, told = nvidia.make_launcher, set[tuple[str, str]]()
 
     def make(constants: Any, signature: Any, descriptors: Any) -> str:
         source: str = make_launcher(constants, signature, descriptors)
@@ -108,7 +109,9 @@ def replace(find: Find, made: Made, spare: Spare) -> None:
 
     def compile_module(src: str, name: str, *args: Any, **kwargs: Any) -> Any:
         def in_python(reason: str) -> Any:
-            emit(Event("cache", name, f"Python calls CUDA's driver in its place: {reason}"))
+            if (name, reason) not in told:  # each signature has a module of this name
+                told.add((name, reason))
+                emit(Event("cache", name, f"Python calls CUDA's driver in its place: {reason}"))
             return triton_driver.driver_functions() if launcher is None else launcher.in_python()
 
         launcher = _launcher_of(src)
@@ -140,6 +143,20 @@ def replace(find: Find, made: Made, spare: Spare) -> None:
 
     nvidia.make_launcher = make
     nvidia.compile_module_from_src = compile_module
+    plain_directories = nvidia.library_dirs
+    nvidia.library_dirs = lambda: _Directories(plain_directories)
+
+
+class _Directories(collections.UserList[str]):
+    """The directories of libraries for a module. Triton starts a program to find them: only for a
+    module that is compiled."""
+
+    def __init__(self, find: Callable[[], list[str]]) -> None:
+        self._find = find
+
+    @property
+    def data(self) -> list[str]:  # type: ignore[override]
+        return self._find()
 
 
 class _Launcher(NamedTuple):

@@ -2,6 +2,7 @@
 
     k[grid](x, y, n, BLOCK=64, num_warps=4)
       ── exact types ──► a function generated for those types ──► facts (a tuple), addresses
+                      └► the first time: the facts alone, without generating one
 
 Enters: arguments as they are written in a launch. Leaves: facts, equal for two launches only if
 Triton would run the same binary for both; and, for a launcher that takes addresses, the arguments
@@ -15,9 +16,11 @@ reason as those of `extract`.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import CodeType
 from typing import Any
 
 from tzero.adapters import triton_launch
@@ -65,7 +68,7 @@ class Reader:
         )
         self._written: dict[tuple[type, ...], Callable[..., tuple[Facts, Values]]] = {}
         self._numbers = itertools.count()
-        self._any = self._write(None)
+        self._met: dict[tuple[type, ...], int] = {}  # types, and their number
         self.reserves = {p.name for p in parameters} & {"grid", "warmup"}
         """Parameters that can only be passed by position: Triton uses their names itself."""
         self.named: Callable[..., dict[str, Any]] = self._write_named()
@@ -75,14 +78,37 @@ class Reader:
 
     def _choose(self, *args: Any, **kwargs: Any) -> tuple[Facts, Values]:
         """Read arguments whose types differ from those of the last launch."""
-        types = tuple(map(type, self.named(*args, **kwargs).values()))
+        named = self.named(*args, **kwargs)
+        types = tuple(map(type, named.values()))
         found = self._written.get(types)
         if found is None:
-            if len(self._written) >= _MOST_PATTERNS:
+            if len(self._met) >= _MOST_PATTERNS and types not in self._met:
                 return self._any(*args, **kwargs)
+            if types not in self._met:
+                return self._first(types, named, kwargs), None
             found = self._written[types] = self._write(types)
         self.read = found
         return found(*args, **kwargs)
+
+    def _first(
+        self, types: tuple[type, ...], named: Mapping[str, Any], kwargs: Mapping[str, Any]
+    ) -> Facts:
+        """The facts of arguments of types that were not met before. Native code makes the next
+        launches, so that a function generated for these types would usually not be called again."""
+        number = self._met.setdefault(types, next(self._numbers))
+        facts: Facts = (number,)
+        for kind, parameter, value in zip(types, self.takes, named.values(), strict=True):
+            world: dict[str, Any] = {"_tz_type": type, "_tz_value": value}
+            code = self._expression(0, parameter._replace(name="_tz_value"), kind, world)
+            if code:
+                facts += eval(_compiled(code), world)
+        options = {name: value for name, value in kwargs.items() if name not in named}
+        return facts + _given(options) if options else facts
+
+    @functools.cached_property
+    def _any(self) -> Callable[..., tuple[Facts, Values]]:
+        """Reads arguments of any types."""
+        return self._write(None)
 
     def _write_named(self) -> Callable[..., dict[str, Any]]:
         namespace: dict[str, Any] = {}
@@ -112,7 +138,8 @@ class Reader:
             again = ", ".join([*_passed_on(self.takes), "**_tz_options"])
             lines += [f" if {' or '.join(checks)}:", f"  return _tz_other({again})"]
         # Stands for the types: each function has its own number.
-        facts.insert(0, str(next(self._numbers)))
+        number = next(self._numbers) if types is None else self._met[types]
+        facts.insert(0, str(number))
         lines += [
             f" _tz_facts = ({''.join(f'{fact}, ' for fact in facts if fact)})",
             " if _tz_options:",
@@ -169,7 +196,13 @@ class Reader:
         return f"_tz_type({name}), _tz_describe(_tz_backend, {name}, _tz_p{k})"
 
 
-def _given(options: dict[str, Any]) -> Facts:
+@functools.cache
+def _compiled(items: str) -> CodeType:
+    """The facts of one argument, for `eval`."""
+    return compile(f"({items},)", "<an argument>", "eval")
+
+
+def _given(options: Mapping[str, Any]) -> Facts:
     """Options as facts: Triton compares their text."""
     return tuple((name, type(value), repr(value)) for name, value in options.items())
 

@@ -42,7 +42,9 @@ class Words:
         self._nodes = nodes
         self._spans = spans
         self._noise: set[Place] = set()
+        # The differences, and the inputs by how far they were moved.
         self._moved: list[tuple[dict[Place, tuple[int, int]], Mapping[int, int]]] = []
+        self._found: dict[Place, int | None] = {}  # what `_input` has found
 
     def repeated(self, others: Sequence[Node]) -> None:
         """A capture with the inputs at the same addresses."""
@@ -54,18 +56,21 @@ class Words:
 
     def moved(self, others: Sequence[Node], by: Mapping[int, int]) -> None:
         """A capture with each input `by` so many bytes further on, by which it is recognized."""
-        self._moved.append((_differences(self._nodes, others), by))
+        self._found.clear()
+        found = {distance: k for k, distance in reversed(list(by.items()))}
+        self._moved.append((_differences(self._nodes, others), found))
 
     def _input(self, place: Place) -> int | None:
         """The input whose address a word holds: it moves by just as much. None if there is none."""
-        found = set()
-        for differences, by in self._moved:
-            was, now = differences.get(place, (0, 0))
-            found.add(next((k for k, distance in by.items() if now - was == distance), None))
-        if len(found) != 1:
-            return None
-        (k,) = found
-        return k if k is not None and self._is_in(self._word(place), k) else None
+        if place not in self._found:
+            found = set()
+            for differences, moved in self._moved:
+                was, now = differences.get(place, (0, 0))
+                found.add(moved.get(now - was))
+            k = found.pop() if len(found) == 1 else None
+            is_there = k is not None and self._is_in(self._word(place), k)
+            self._found[place] = k if is_there else None
+        return self._found[place]
 
     def _is_in(self, word: int, k: int) -> bool:
         return self._spans[k][0] <= word <= self._spans[k][1]

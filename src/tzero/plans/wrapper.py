@@ -18,10 +18,12 @@ run the host function instead.
 from __future__ import annotations
 
 import functools
+import itertools
 import keyword
 import math
+import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import CellType, CodeType, MappingProxyType
 from typing import Any, NoReturn
 
@@ -416,6 +418,11 @@ class _Checked:
         return result
 
 
+def _is_among(value: Any, others: Iterable[Any]) -> bool:
+    """Whether a value is one of these objects; a step may have thousands."""
+    return any(map(operator.is_, others, itertools.repeat(value)))
+
+
 def fits(plan: Plan, value: Value, result: Any, known: dict[int, Any]) -> bool:
     """Whether a result is as recorded. `known` has the existing tensors by slot; new tensors are
     added to it.
@@ -428,7 +435,7 @@ def fits(plan: Plan, value: Value, result: Any, known: dict[int, Any]) -> bool:
         before = known.get(value.slot)
         if before is not None:
             return result is before
-        if type(result) is not torch.Tensor or any(result is each for each in known.values()):
+        if type(result) is not torch.Tensor or _is_among(result, known.values()):
             return False
         if result.layout is not torch.strided:
             return False
