@@ -272,6 +272,7 @@ sanitize-gpu: $(READY_DEV)
 	$(CHECKED) $(PY) -m pytest -q -k 'native and not stream_of_the_moment' tests/launches/test_rows.py
 	$(CHECKED) $(PY) -m pytest -q tests/gpu/test_graphs.py \
 		-k '(results_are and pooled) or numbers or reset_drops'
+	$(CHECKED) $(PY) -m pytest -q tests/gpu/test_steps.py -k 'not memory and not streams'
 
 soak: $(READY_DEV)
 	TZERO_CPU=1 $(PY) -m pytest -m 'soak and not gpu' $(TEST_ARGS)
