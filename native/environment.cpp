@@ -154,16 +154,34 @@ bool hook_unchanged(const Ref &calls, const Ref &dict, const Seen &seen) {
     return !calls || (dict && seen.is(dict.get()) && PyList_GET_SIZE(calls.get()) == 0);
 }
 
-// Whether a value is one that is equal to itself, as numbers and texts are: `tl.constexpr` compares
-// what it holds.
-bool equals_itself(const State &state, PyObject *value) {
+// The number or text that a value is, or that a `tl.constexpr` holds and compares; else null.
+PyObject *compared(const State &state, PyObject *value) {
     if (reinterpret_cast<PyObject *>(Py_TYPE(value)) == state.constexpr_type.get()) {
+        PyObject *differs = _PyType_Lookup(Py_TYPE(value), state.names.differs.get());
+        if (differs == nullptr || differs != state.constexpr_differs.get()) return nullptr;
         PyObject **dict = _PyObject_GetDictPtr(value);
-        if (dict == nullptr || *dict == nullptr) return false;
+        if (dict == nullptr || *dict == nullptr) return nullptr;
         value = PyDict_GetItemWithError(*dict, state.names.value.get());
+        if (value == nullptr) {
+            PyErr_Clear();
+            return nullptr;
+        }
     }
-    return value != nullptr &&
-           (PyLong_CheckExact(value) || PyUnicode_CheckExact(value) || PyBool_Check(value));
+    const bool is_plain = PyLong_CheckExact(value) || PyUnicode_CheckExact(value) ||
+                          PyBool_Check(value) || PyFloat_CheckExact(value);
+    return is_plain ? value : nullptr;
+}
+
+// Whether two values are equal numbers or texts of one type, or constants that hold such. Runs no
+// Python code; false means "maybe not".
+bool surely_equal(const State &state, PyObject *one, PyObject *other) {
+    if (Py_TYPE(one) != Py_TYPE(other)) return false;
+    PyObject *left = compared(state, one), *right = compared(state, other);
+    if (left == nullptr || right == nullptr || Py_TYPE(left) != Py_TYPE(right)) return false;
+    if (left == right && !PyFloat_CheckExact(left)) return true;  // a NaN differs from itself
+    Ref equal = Ref::steal(PyObject_RichCompare(left, right, Py_EQ));
+    if (!equal) PyErr_Clear();
+    return equal.get() == Py_True;
 }
 
 // Whether there is no observer, and the logger is not at debug level. The logger caches its answers
@@ -360,7 +378,7 @@ bool is_kept_still(const Attributes &attributes, const Spec &spec) {
 Ref active_driver(const State &state) { return attribute(state.driver.get(), state.driver_slot); }
 
 // Compares with `!=`, as Triton does.
-Answer globals_hold(const Attributes &attributes) {
+Answer globals_hold(const State &state, const Attributes &attributes) {
     if (off(Guard::globals)) return Answer::yes;
     Ref used = Ref::borrow(attributes.used_global_vals);
     if (!used || !PyDict_CheckExact(used.get())) return Answer::no;
@@ -376,9 +394,7 @@ Answer globals_hold(const Attributes &attributes) {
         Ref now = Ref::borrow(
             PyDict_GetItemWithError(PyTuple_GET_ITEM(entry, 1), PyTuple_GET_ITEM(key, 0)));
         if (!now) return PyErr_Occurred() ? Answer::error : Answer::no;
-        if (now.get() == value && (PyLong_CheckExact(value) || PyUnicode_CheckExact(value))) {
-            continue;
-        }
+        if (surely_equal(state, now.get(), value)) continue;
         Ref differs = Ref::steal(PyObject_RichCompare(now.get(), value, Py_NE));
         if (!differs) return Answer::error;
         const int truth = PyObject_IsTrue(differs.get());
@@ -399,7 +415,7 @@ bool globals_are_same(const State &state, const Attributes &attributes) {
         }
         PyObject *value = PyTuple_GET_ITEM(entry, 0);
         PyObject *now = PyDict_GetItemWithError(PyTuple_GET_ITEM(entry, 1), PyTuple_GET_ITEM(key, 0));
-        if (now != value || !equals_itself(state, value)) return false;
+        if (now == nullptr || !surely_equal(state, now, value)) return false;
     }
     return true;
 }

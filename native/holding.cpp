@@ -120,7 +120,7 @@ Answer holds(State &state, const Plan &plan, const Applied *applied, const Funct
         if (kept != Answer::yes) return kept;
     }
     see_globals(state, function, attributes.used_global_vals);
-    const Answer globals = globals_hold(attributes);
+    const Answer globals = globals_hold(state, attributes);
     if (globals != Answer::yes) return globals;
     if (!function.is_launchable) {
         function.attributes = seen;

@@ -133,7 +133,7 @@ bool globals_are_same(const State &state, const Attributes &attributes);
 Ref active_driver(const State &state);
 
 // Whether no global that the kernel was compiled with has changed.
-Answer globals_hold(const Attributes &attributes);
+Answer globals_hold(const State &state, const Attributes &attributes);
 
 // -- launch.cpp ---------------------------------------------------------------------------------
 

@@ -443,7 +443,7 @@ PyObject *launch_read(Call &call, const Form &form, Facts &facts, size_t environ
         kernel->specs.clear();  // Triton has dropped the binary
         return missed(call, form, facts, environment);
     }
-    TZ_DECIDE(globals_hold(call.self->attributes), "");  // Triton raises, and names the global
+    TZ_DECIDE(globals_hold(*call.kernel->state, call.self->attributes), "");  // Triton raises, and names the global
     return launch_spec(call, form, *spec, facts);
 }
 

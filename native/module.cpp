@@ -64,6 +64,21 @@ void forget_versions(State &state) {
     for (Seen &each : state.quiet) each.clear();
 }
 
+// The `!=` of a class, if its module defines it; else empty.
+Ref own_inequality(const State &state, PyTypeObject *type) {
+    PyObject *found = _PyType_Lookup(type, state.names.differs.get());
+    if (found == nullptr || !PyFunction_Check(found)) return {};
+    Ref module = Ref::steal(PyObject_GetAttrString(reinterpret_cast<PyObject *>(type), "__module__"));
+    PyObject *its = PyFunction_GET_MODULE(found);
+    if (!module || its == nullptr) {
+        PyErr_Clear();
+        return {};
+    }
+    const int same = PyObject_RichCompareBool(its, module.get(), Py_EQ);
+    if (same < 0) PyErr_Clear();
+    return same == 1 ? Ref::borrow(found) : Ref();
+}
+
 PyObject *configure(PyObject *module, PyObject *args, PyObject *kwargs) {
     static const char *const keywords[] = {
         "tensor", "parameter", "exchange_api", "knobs", "more_knobs", "hook_chain", "runtime_knobs",
@@ -114,6 +129,7 @@ PyObject *configure(PyObject *module, PyObject *args, PyObject *kwargs) {
     state->launch_failed = Ref::borrow(launch_failed);
     state->cuda_driver = Ref::borrow(cuda_driver);
     state->constexpr_type = Ref::borrow(constexpr_type);
+    state->constexpr_differs = own_inequality(*state, reinterpret_cast<PyTypeObject *>(constexpr_type));
     state->current = Ref::borrow(current);
     state->const_expr = Ref::borrow(const_expr);
     state->jit_callable = Ref::borrow(callable);
@@ -459,7 +475,7 @@ template <typename Visitor> int each_reference(State &state, Visitor visit) {
                       &state.knobs, &state.more_knobs, &state.hook_chain, &state.runtime_knobs,
                       &state.driver, &state.events, &state.watched, &state.log_cache,
                       &state.get_num_threads, &state.launch_failed, &state.cuda_driver,
-                      &state.constexpr_type, &state.const_expr, &state.jit_callable,
+                      &state.constexpr_type, &state.constexpr_differs, &state.const_expr, &state.jit_callable,
                       &state.descriptor, &state.torch_size, &state.subscripts.find,
                       &state.subscripts.partial_type, &state.lookalikes.find,
                       &state.lookalikes.dtype_type, &state.lookalikes.device_type,

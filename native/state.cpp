@@ -33,6 +33,7 @@ int intern_all(Names &names) {
         {&names.device_caches, "device_caches"},
         {&names.used_global_vals, "used_global_vals"},
         {&names.value, "value"},
+        {&names.differs, "__ne__"},
         {&names.missed, "_missed"},
         {&names.unread, "_unread"},
         {&names.resume, "_resume"},

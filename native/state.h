@@ -24,7 +24,7 @@ struct Names {
     Ref launch_enter_hook, launch_exit_hook, calls, observers;
     Ref get_current_device, get_current_stream;
     Ref launch, launched, finish, run_plain;
-    Ref pre_run_hooks, device_caches, used_global_vals, value;
+    Ref pre_run_hooks, device_caches, used_global_vals, value, differs;
     Ref missed, unread, resume, drifted, settled, call, open, in_force, verify, version, data;
     Ref current_call, instance_dict, beside, index, type;
     Ref configs, arg_names, keys, cache, fn, values, nargs, best_config, run, grid, warmup, dtype;
@@ -89,6 +89,7 @@ struct State {
     Ref launch_failed;  // tzero.errors.LaunchFailed
     Ref cuda_driver;    // the class of Triton's driver for CUDA
     Ref constexpr_type; // tl.constexpr
+    Ref constexpr_differs;  // its `!=`, if that is Triton's
     Ref jit_callable;   // the class of Triton's functions, kernels among them
     Ref descriptor;     // TensorDescriptor, or None if its fields are not the known ones
     Ref torch_size;     // torch.Size

@@ -44,6 +44,35 @@ def a_changed_global_raises_tritons_own_error(make, device):
 
 
 @row("globals")
+def a_constant_is_compared_by_what_it_holds_now(make, device):
+    kernels.FACTOR = constant = tl.constexpr(3)
+    kernel, out = make(kernels.with_global), integers(device)
+    out.fill_(1)
+    warm(kernel, lambda: kernel[GRID](out))
+    for value in (5, "3", float("nan"), None, [3]):
+        constant.value = value
+        with pytest.raises(RuntimeError, match="Global variable FACTOR has changed"):
+            kernel[GRID](out)
+    for value in (3, 3.0, True + 2):  # equal to 3
+        constant.value = value
+        kernel[GRID](out)
+    assert out[0].item() == 3**6
+
+
+@row("globals")
+def what_differs_is_for_the_class_of_constants_to_say(make, device):
+    kernel, out = make(kernels.with_global), integers(device)
+    out.fill_(1)
+    warm(kernel, lambda: kernel[GRID](out))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tl.constexpr, "__ne__", lambda self, other: True)
+        with pytest.raises(RuntimeError, match="Global variable FACTOR has changed"):
+            kernel[GRID](out)
+    kernel[GRID](out)
+    assert out[0].item() == 81
+
+
+@row("globals")
 def a_deleted_global_raises_and_a_restored_one_does_not(make, device):
     kernel, out = make(kernels.with_global), integers(device)
     out.fill_(1)
