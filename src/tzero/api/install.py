@@ -161,7 +161,10 @@ class Installed:
         if self.trials:
             whole += f", and {counted(self.trials, 'trial', 'trials')} by autotuners"
         graphs = [
-            f"{each.module}.{each.kernel}: {run}" for each in self.kernels for run in each.runs
+            f"{each.module}.{each.kernel}: {run}"
+            for each in self.kernels
+            for run in each.runs
+            if not run.waits
         ]
         return "\n".join([whole, *([drawn(table, 100)] if self.kernels else []), *graphs])
 

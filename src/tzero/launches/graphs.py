@@ -49,6 +49,15 @@ class Run(NamedTuple):
     lost: str = ""
     again: int = 0
 
+    @property
+    def waits(self) -> bool:
+        """Whether it was not called often enough yet for a graph.
+
+        >>> Run("add", 5, 6, "", 0, 0, 0, 0, {}).waits
+        True
+        """
+        return not (self.graphs or self.ended or self.lost)
+
     def __str__(self) -> str:
         plainly = [f"{counted(n, 'time', 'times')} ({why})" for why, n in self.plainly.items() if n]
         return "; ".join([*self._state(), *([f"plain {', '.join(plainly)}"] if plainly else [])])
