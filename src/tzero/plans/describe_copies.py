@@ -53,7 +53,8 @@ def described_copy(
 class Copies:
     """The copies of a plan, by the number of their call.
 
-    >>> Copies(Plan("f", (), frozenset(), (), (), (), Tensor(0))).of(Allocate(0, 1)) is None
+    >>> from tzero.plans.plan import Constant
+    >>> Copies(Plan("f", (), frozenset(), (), (), (), Constant(0))).of(Allocate(0, 1)) is None
     True
     """
 
