@@ -126,6 +126,15 @@ def spread(x: Tensor, y: Tensor) -> Tensor:
     return out
 
 
+def sliced(x: Tensor, y: Tensor) -> Tensor:
+    out = torch.zeros(2 * x.numel())
+    launched(x, y, out)
+    out[x.numel() :] = x
+    launched(out, y, out)
+    launched(out, y, out)
+    return out
+
+
 HOSTS: dict[Callable[..., Any], tuple[list[int], list[int]]] = {
     copied: ([3], [1]),
     copied_at_once: ([3], [1]),
@@ -137,6 +146,7 @@ HOSTS: dict[Callable[..., Any], tuple[list[int], list[int]]] = {
     transposed: ([1, 2], [0, 0]),
     narrowed: ([1, 2], [0, 0]),
     spread: ([2], [0]),
+    sliced: ([2, 2], [0, 0]),
 }
 """By host function: the pieces of work of each run, and how many of these are copies."""
 
@@ -273,6 +283,17 @@ def test_tensors_in_the_same_memory_are_copied_by_torch(cuda: Driver) -> None:
     wanted = shifted(x.clone(), y.clone())
     assert torch.equal(kernel(x, y), wanted)
     assert kernel.explain(x, y).runs[0].plainly["interrupted"] >= 1
+
+
+def test_lazily_negated_tensors_are_copied_by_torch(cuda: Driver, xy: Any) -> None:
+    kernel = kernel_of(assigned)
+    x, y = xy
+    warm(kernel, x, y, calls=2 * HOT)
+    negated = torch._neg_view(x)
+    expected = assigned(negated, y)
+    for _ in range(2 * HOT):
+        assert torch.equal(kernel(negated, y), expected)
+    assert [run.copies for run in kernel.explain(negated, y).runs] == [1]
 
 
 def test_tangents_are_copied_by_torch(cuda: Driver, xy: Any) -> None:
