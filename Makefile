@@ -270,7 +270,7 @@ sanitize-gpu: $(READY_DEV)
 	$(CHECKED) $(PY) -m pytest -q -m gpu tests/gpu/test_launching.py \
 		-k 'native and not stream_of_the_moment and not before_it_on_its_stream'
 	$(CHECKED) $(PY) -m pytest -q -k 'native and not stream_of_the_moment' tests/launches/test_rows.py
-	$(CHECKED) $(PY) -m pytest -q tests/gpu/test_graphs.py \
+	$(CHECKED) $(PY) -m pytest -q tests/gpu/test_graphs.py tests/gpu/test_graph_copies.py \
 		-k '(results_are and pooled) or numbers or reset_drops'
 	$(CHECKED) $(PY) -m pytest -q tests/gpu/test_steps.py -k 'not memory and not streams'
 

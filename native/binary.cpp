@@ -172,7 +172,7 @@ void raise_from_cpu(const Spec &spec, int outcome, const int32_t grid[3], PyObje
 void raise_from_cuda(const State &state, const Spec *spec, cuda::Result result,
                      const int32_t grid[3]) {
     if (spec == nullptr) {
-        PyErr_Format(PyExc_RuntimeError, "CUDA could not fill a tensor: %s (%s)",
+        PyErr_Format(PyExc_RuntimeError, "CUDA could not fill or copy a tensor: %s (%s)",
                      state.cuda.name_of(result), state.cuda.text_of(result));
         return;
     }

@@ -37,10 +37,12 @@ void find_graphs(const Library &library, GraphFunctions *out) {
                find("cuStreamGetCaptureInfo_v3", found.capture_info) &&
                find("cuGraphKernelNodeGetParams_v2", found.kernel_of) &&
                find("cuGraphMemsetNodeGetParams", found.fill_of) &&
+               find("cuGraphMemcpyNodeGetParams", found.copy_of) &&
                find("cuGraphInstantiateWithFlags", found.instantiate) &&
                find("cuGraphUpload", found.upload) && find("cuGraphLaunch", found.launch) &&
                find("cuGraphExecKernelNodeSetParams_v2", found.set_kernel) &&
                find("cuGraphExecMemsetNodeSetParams", found.set_fill) &&
+               find("cuGraphExecMemcpyNodeSetParams", found.set_copy) &&
                find("cuGraphExecDestroy", found.destroy_executable) &&
                find("cuGraphDestroy", found.destroy_graph);
     };
@@ -80,6 +82,7 @@ bool Driver::open() {
         !library.find("cuStreamIsCapturing", is_capturing_) ||
         !library.find("cuMemsetD8Async", fill_1_) || !library.find("cuMemsetD16Async", fill_2_) ||
         !library.find("cuMemsetD32Async", fill_4_) ||
+        !library.find("cuMemcpyDtoDAsync_v2", copy_) ||
         !library.find("cuLaunchKernelEx", launch)) {
         return false;
     }

@@ -45,6 +45,20 @@ struct FillNode {
     size_t width, height;
 };
 
+// A copy in a graph: CUDA_MEMCPY3D.
+struct CopyNode {
+    struct Side {
+        size_t x, y, z, level;
+        uint32_t memory;
+        const void *host;
+        uint64_t at;
+        void *array, *reserved;
+        size_t pitch, height;
+    };
+    Side from, to;
+    size_t width, height, depth;
+};
+
 // The driver's functions for executable graphs. An older driver may lack some.
 struct GraphFunctions {
     const char *missing = "CUDA's driver";  // the first function it lacks, or null
@@ -58,11 +72,13 @@ struct GraphFunctions {
     Result (*exchange_mode)(int *) = nullptr;
     Result (*kernel_of)(Node, KernelNode *) = nullptr;
     Result (*fill_of)(Node, FillNode *) = nullptr;
+    Result (*copy_of)(Node, CopyNode *) = nullptr;
     Result (*instantiate)(Executable *, Graph, unsigned long long flags) = nullptr;
     Result (*upload)(Executable, Stream) = nullptr;
     Result (*launch)(Executable, Stream) = nullptr;
     Result (*set_kernel)(Executable, Node, const KernelNode *) = nullptr;
     Result (*set_fill)(Executable, Node, const FillNode *, Context) = nullptr;
+    Result (*set_copy)(Executable, Node, const CopyNode *, Context) = nullptr;
     Result (*destroy_executable)(Executable) = nullptr;
     Result (*destroy_graph)(Graph) = nullptr;
     Result (*current_context)(Context *) = nullptr;
@@ -93,6 +109,12 @@ class Driver {
     bool can_fill(const std::string &pattern) const;
     Result fill(void *at, size_t bytes, const std::string &pattern, Stream stream) const;
 
+    // Copies memory of the device, which must not overlap.
+    bool can_copy() const { return copy_ != nullptr; }
+    Result copy(uint64_t to, uint64_t from, size_t bytes, Stream stream) const {
+        return copy_(to, from, bytes, stream);
+    }
+
     // Whether the stream is being captured into a graph; also true if that is unknown.
     bool is_capturing(Stream stream) const;
 
@@ -109,6 +131,7 @@ class Driver {
     Result (*fill_1_)(uint64_t, unsigned char, size_t, Stream) = nullptr;
     Result (*fill_2_)(uint64_t, unsigned short, size_t, Stream) = nullptr;
     Result (*fill_4_)(uint64_t, unsigned int, size_t, Stream) = nullptr;
+    Result (*copy_)(uint64_t to, uint64_t from, size_t, Stream) = nullptr;
     Result (*error_name_)(Result, const char **) = nullptr;
     Result (*error_string_)(Result, const char **) = nullptr;
 };

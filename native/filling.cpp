@@ -45,4 +45,14 @@ void fill_memory(char *at, size_t bytes, const std::string &pattern) {
     Py_END_ALLOW_THREADS
 }
 
+void copy_memory(char *to, const char *from, size_t bytes) {
+    if (bytes < long_enough) {
+        std::memcpy(to, from, bytes);
+        return;
+    }
+    Py_BEGIN_ALLOW_THREADS
+    std::memcpy(to, from, bytes);
+    Py_END_ALLOW_THREADS
+}
+
 }  // namespace tzero

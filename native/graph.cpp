@@ -15,6 +15,30 @@ constexpr cuda::Result invalid_context = 201, not_supported = 801;
 // The most blocks of a grid in each dimension, on every device that CUDA has.
 constexpr int64_t most_blocks = INT32_MAX, most_blocks_beside = 65535;
 
+// The most bytes of a copy: the largest pitch on every device, which is that of one row.
+constexpr uint64_t most_copied = INT32_MAX;
+
+constexpr uint32_t device_memory = 2, unified_memory = 4;  // CU_MEMORYTYPE_DEVICE, _UNIFIED
+
+const char *function_of(Work::Kind kind) {
+    switch (kind) {
+    case Work::Kind::launch: return "cuLaunchKernelEx";
+    case Work::Kind::fill: return "cuMemsetAsync";
+    default: return "cuMemcpyDtoDAsync";
+    }
+}
+
+// Whether a side of a copy is one row of memory at this address.
+bool is_row(const cuda::CopyNode::Side &side, uint64_t at) {
+    return (side.memory == device_memory || side.memory == unified_memory) && side.at == at &&
+           side.x == 0 && side.y == 0 && side.z == 0 && side.level == 0;
+}
+
+void move_to(cuda::CopyNode::Side &side, uint64_t at, uint64_t bytes) {
+    side.at = at;
+    if (side.pitch != 0) side.pitch = bytes;
+}
+
 }  // namespace
 
 Home Home::now(const cuda::Driver &driver, int device) {
@@ -79,6 +103,11 @@ void Graph::fill(size_t at, void *address, size_t bytes) {
     nodes_[at].head().bytes = bytes;
 }
 
+void Graph::copy(size_t at, void *to, const void *from, size_t bytes) {
+    fill(at, to, bytes);
+    nodes_[at].head().source = reinterpret_cast<uint64_t>(from);
+}
+
 bool Graph::is_nothing(size_t at) const {
     const Head &head = nodes_[at].head();
     if (nodes_[at].work.spec == nullptr) return head.bytes == 0;
@@ -88,7 +117,9 @@ bool Graph::is_nothing(size_t at) const {
 bool Graph::is_outsized(size_t at) const {
     const Node &node = nodes_[at];
     const Head &head = node.head();
-    if (node.work.spec == nullptr) {  // the driver may have made larger elements of the pattern
+    const Work::Kind kind = node.work.kind();
+    if (kind == Work::Kind::copy) return head.bytes > most_copied;
+    if (kind == Work::Kind::fill) {  // the driver may have made larger elements of the pattern
         return executable_ != nullptr && head.bytes % node.fill.element_size != 0;
     }
     const int64_t blocks = int64_t{head.grid[0]} * node.work.spec->binary.cluster;
@@ -102,7 +133,11 @@ cuda::Result Graph::do_plainly(size_t at, cuda::Stream stream) const {
     if (is_nothing(at)) return 0;
     const Node &node = nodes_[at];
     const Head &head = node.head();
-    if (node.work.spec == nullptr) {
+    const Work::Kind kind = node.work.kind();
+    if (kind == Work::Kind::copy) {
+        return driver_.copy(head.address, head.source, head.bytes, stream);
+    }
+    if (kind == Work::Kind::fill) {
         return driver_.fill(reinterpret_cast<void *>(head.address), head.bytes,
                             *node.work.pattern, stream);
     }
@@ -120,8 +155,7 @@ Outcome Graph::capture(cuda::Stream capturing) {
     Outcome outcome{driver.begin_capture(capturing, thread_local_mode), "cuStreamBeginCapture"};
     if (!outcome) return outcome;
     for (size_t k = 0; outcome && k < nodes_.size(); ++k) {
-        outcome = {do_plainly(k, capturing),
-                   nodes_[k].work.spec == nullptr ? "cuMemsetAsync" : "cuLaunchKernelEx"};
+        outcome = {do_plainly(k, capturing), function_of(nodes_[k].work.kind())};
         if (!outcome) break;
         int status = 0;
         uint64_t number = 0;
@@ -141,23 +175,34 @@ Outcome Graph::capture(cuda::Stream capturing) {
 
 // Reads what the driver has made of each piece of work, to give it back with other parameters.
 Outcome Graph::read_back() {
-    for (Node &node : nodes_) {
-        if (node.work.spec != nullptr) {
-            const Outcome outcome{driver_.graphs.kernel_of(node.handle, &node.kernel),
-                                  "cuGraphKernelNodeGetParams"};
-            if (!outcome) return outcome;
-            node.kernel.extra = nullptr;
-            continue;
-        }
-        Outcome outcome{driver_.graphs.fill_of(node.handle, &node.fill),
-                        "cuGraphMemsetNodeGetParams"};
-        if (outcome && (node.fill.height != 1 || node.fill.element_size == 0 ||
-                        node.fill.width * node.fill.element_size != node.head().bytes)) {
-            outcome.result = not_supported;
-        }
-        if (!outcome) return outcome;
+    Outcome outcome;
+    for (size_t k = 0; outcome && k < nodes_.size(); ++k) outcome = read_back(nodes_[k]);
+    return outcome;
+}
+
+Outcome Graph::read_back(Node &node) const {
+    const Head &head = node.head();
+    Outcome outcome;
+    bool is_known = true;
+    switch (node.work.kind()) {
+    case Work::Kind::launch:
+        outcome = {driver_.graphs.kernel_of(node.handle, &node.kernel),
+                   "cuGraphKernelNodeGetParams"};
+        node.kernel.extra = nullptr;
+        break;
+    case Work::Kind::fill:
+        outcome = {driver_.graphs.fill_of(node.handle, &node.fill), "cuGraphMemsetNodeGetParams"};
+        is_known = node.fill.height == 1 && node.fill.element_size != 0 &&
+                   node.fill.width * node.fill.element_size == head.bytes;
+        break;
+    case Work::Kind::copy:
+        outcome = {driver_.graphs.copy_of(node.handle, &node.copy), "cuGraphMemcpyNodeGetParams"};
+        is_known = is_row(node.copy.from, head.source) && is_row(node.copy.to, head.address) &&
+                   node.copy.width == head.bytes && node.copy.height == 1 && node.copy.depth == 1;
+        break;
     }
-    return {};
+    if (outcome && !is_known) outcome.result = not_supported;
+    return outcome;
 }
 
 Outcome Graph::make(int device, cuda::Stream capturing, cuda::Stream stream) {
@@ -182,12 +227,24 @@ Outcome Graph::make(int device, cuda::Stream capturing, cuda::Stream stream) {
 
 Outcome Graph::set(Node &node) {
     const Head &head = node.head();
-    if (node.work.spec == nullptr) {
+    switch (node.work.kind()) {
+    case Work::Kind::launch: return set_launch(node);
+    case Work::Kind::fill:
         node.fill.at = head.address;
         node.fill.width = head.bytes / node.fill.element_size;
         return {driver_.graphs.set_fill(executable_, node.handle, &node.fill, context_),
                 "cuGraphExecMemsetNodeSetParams"};
+    default:
+        move_to(node.copy.from, head.source, head.bytes);
+        move_to(node.copy.to, head.address, head.bytes);
+        node.copy.width = head.bytes;
+        return {driver_.graphs.set_copy(executable_, node.handle, &node.copy, context_),
+                "cuGraphExecMemcpyNodeSetParams"};
     }
+}
+
+Outcome Graph::set_launch(Node &node) {
+    const Head &head = node.head();
     void *params[most_parameters + 2];
     void *no_scratch = nullptr;
     void **end = std::copy(node.params.begin(), node.params.end(), params);

@@ -1,6 +1,6 @@
-// Launches and fills as one CUDA graph, whose parameters are set before each launch of it.
+// Launches, fills and copies as one CUDA graph, whose parameters are set before each launch of it.
 //
-//     a call ─► `block`, `grid`, `fill` of each piece of work ─► `launch`: sets what differs from the
+//     a call ─► `block`, `grid`, `fill`, `copy` of each piece of work ─► `launch`: sets what differs from the
 //     graph's latest launch, and launches it
 //
 // A graph is made by capturing the driver's own launches on a stream that nothing else uses, so that
@@ -18,11 +18,16 @@
 
 namespace tzero::graph {
 
-// A launch of a binary; or a fill, which has a pattern and no binary.
+// A launch of a binary; a fill, which has a pattern and no binary; or a copy, which has neither.
 struct Work {
+    enum class Kind : uint8_t { launch, fill, copy };
     const Spec *spec = nullptr;
     const std::string *pattern = nullptr;
 
+    Kind kind() const {
+        if (spec != nullptr) return Kind::launch;
+        return pattern != nullptr ? Kind::fill : Kind::copy;
+    }
     bool operator==(const Work &other) const {
         return spec == other.spec && pattern == other.pattern;
     }
@@ -85,11 +90,12 @@ class Graph {
     char *block(size_t at) { return nodes_[at].now.data() + sizeof(Head); }
     void grid(size_t at, const int32_t grid[3]);
     void fill(size_t at, void *address, size_t bytes);
+    void copy(size_t at, void *to, const void *from, size_t bytes);
 
-    // Whether a launch has no programs, or a fill no bytes: a graph cannot hold that.
+    // Whether a launch has no programs, or a fill or a copy no bytes: a graph cannot hold that.
     bool is_nothing(size_t at) const;
 
-    // Whether a graph can hold a launch or a fill of this size. Of a grid that no device takes, the
+    // Whether work is too large for a graph. Of a grid that no device takes, the
     // driver says so for a plain launch, and for that one alone.
     bool is_outsized(size_t at) const;
 
@@ -109,10 +115,11 @@ class Graph {
     Outcome launch(cuda::Stream stream, size_t *set, bool *is_queued);
 
   private:
-    // What comes before the parameters of a launch, or all of a fill.
+    // What comes before the parameters of a launch, or all of a fill or a copy.
     struct alignas(16) Head {
         int32_t grid[3];
         uint64_t address;
+        uint64_t source;
         uint64_t bytes;
     };
 
@@ -123,6 +130,7 @@ class Graph {
         cuda::Node handle = nullptr;
         cuda::KernelNode kernel = {};
         cuda::FillNode fill = {};
+        cuda::CopyNode copy = {};
 
         Head &head() { return *reinterpret_cast<Head *>(now.data()); }
         const Head &head() const { return *reinterpret_cast<const Head *>(now.data()); }
@@ -133,7 +141,9 @@ class Graph {
 
     Outcome capture(cuda::Stream capturing);
     Outcome read_back();
+    Outcome read_back(Node &node) const;
     Outcome set(Node &node);
+    Outcome set_launch(Node &node);
     void give_up();
     void destroy() const;
 

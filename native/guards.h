@@ -14,8 +14,8 @@ namespace tzero {
 
 // In this order: guards of a launch; of a compiled kernel by itself; of heuristics; of a plan, on
 // its arguments, on the modes of torch and tzero, on the names that the host function reads, on what
-// its kernels were compiled with, on the sizes of a call, and on the results of its steps; of a ring
-// of outputs.
+// its kernels were compiled with, on the sizes of a call, on the results of its steps, and on the tensors
+// that it copies; of a ring of outputs.
 #define TZERO_GUARDS(EACH)                                                                        \
     EACH(alignment) EACH(integer_one) EACH(integer_16) EACH(integer_width) EACH(dtype)            \
     EACH(tensor_type) EACH(constants) EACH(options) EACH(defaults) EACH(globals)                  \
@@ -37,7 +37,8 @@ namespace tzero {
     EACH(plan_others_fixed) EACH(plan_other_sizes) EACH(plan_conditions) EACH(plan_variants)       \
     EACH(plan_choice) EACH(plan_marks)                                                            \
     EACH(plan_asked_again) EACH(plan_addresses) EACH(plan_aligned) EACH(plan_result)              \
-    EACH(plan_read)                                                                               \
+    EACH(plan_read) EACH(plan_copy_apart) EACH(plan_copy_gaps) EACH(plan_copy_tangents)           \
+    EACH(plan_copy_changed)                                                                       \
     EACH(pool_names) EACH(pool_uses) EACH(pool_words) EACH(pool_version) EACH(pool_weak)          \
     EACH(pool_attributes) EACH(pool_deterministic) EACH(pool_geometry)
 

@@ -54,6 +54,10 @@ bool may_pass(cuda::Result result) {
            (result >= first_of_captures && result <= update_failed);
 }
 
+const char *words_for(const Work &work) {
+    return work.kind() == Work::Kind::copy ? "a copy" : "a fill";
+}
+
 // Raises the failure of a graph's launch, with the names of all kernels in it: the driver does not
 // say which one it is about, and what it has queued must not be launched again to find out.
 void raise_of_all(const State &state, const Site &site, const Graph &graph, cuda::Result result) {
@@ -68,8 +72,8 @@ void raise_of_all(const State &state, const Site &site, const Graph &graph, cuda
         const Spec *spec = graph.work(k).spec;
         if (first == nullptr && spec != nullptr) grid = graph.grid_of(k);
         if (first == nullptr) first = spec;
-        PyObject *name = spec == nullptr ? PyUnicode_FromString("a fill")
-                                         : Ref::borrow(spec->name.get()).release();
+        PyObject *name = spec != nullptr ? Ref::borrow(spec->name.get()).release()
+                                         : PyUnicode_FromString(words_for(graph.work(k)));
         if (name == nullptr) return;
         PyTuple_SET_ITEM(names.get(), static_cast<Py_ssize_t>(k), name);
     }
@@ -121,7 +125,7 @@ Ref by_reason(const Site &site, uint64_t observed) {
 
 }  // namespace
 
-PyObject *described(const Site &site, size_t work, uint64_t observed) {
+PyObject *described(const Site &site, size_t work, size_t copies, uint64_t observed) {
     // First, since making a dict may run finalizers, which may change the site.
     Ref plainly = by_reason(site, observed);
     if (!plainly) return nullptr;
@@ -147,10 +151,10 @@ PyObject *described(const Site &site, size_t work, uint64_t observed) {
         again = left;
     }
     using Number = unsigned long long;
-    return Py_BuildValue("(OnKsnKKKOsK)", name.get(), static_cast<Py_ssize_t>(work),
+    return Py_BuildValue("(OnKsnKKKOsKn)", name.get(), static_cast<Py_ssize_t>(work),
                          Number{calls}, ended.c_str(), static_cast<Py_ssize_t>(count),
                          Number{bytes}, Number{launches}, Number{settings}, plainly.get(),
-                         lost.c_str(), Number{again});
+                         lost.c_str(), Number{again}, static_cast<Py_ssize_t>(copies));
 }
 
 Keeper::~Keeper() {
@@ -504,8 +508,12 @@ void Keeper::keep(Lane &lane) {
     bytes_ += lane.graph->device_bytes();
     ++made_;
     const size_t size = lane.work.size();
-    news(lane.site, std::to_string(size) +
-                        (size == 1 ? " launch is" : " launches and fills are") + " one CUDA graph");
+    const bool copies = std::any_of(lane.work.begin(), lane.work.end(), [](const Work &each) {
+        return each.kind() == Work::Kind::copy;
+    });
+    const char *several = copies ? " launches, fills and copies are" : " launches and fills are";
+    news(lane.site,
+         std::to_string(size) + (size == 1 ? " launch is" : several) + " one CUDA graph");
     make_room(&lane);
 }
 

@@ -26,7 +26,7 @@ struct State;
 
 namespace tzero::graph {
 
-// Launches and fills of one graph; what follows in a longer run becomes the next one. With that much
+// Launches, fills and copies of one graph; what follows in a longer run becomes the next one. With that much
 // work ahead of it the host waits for the GPU.
 constexpr size_t most_nodes = 128;
 
@@ -96,8 +96,9 @@ struct Lane {
 // A site for `explain`: its name, pieces of work, calls without a graph, why there is no graph or "",
 // graphs, their bytes, launches and nodes that were set in all of them, how often launches were
 // plain, by reason; why a graph was lost or could not be made or "", and after how many calls that is
-// tried again. `observed` are calls that never came to the site. Null with the Python error set.
-PyObject *described(const Site &site, size_t work, uint64_t observed);
+// tried again; how many pieces of work are copies. `observed` are calls that never came to the site.
+// Null with the Python error set.
+PyObject *described(const Site &site, size_t work, size_t copies, uint64_t observed);
 
 // Counts a call whose launches Python makes, if the site was ever hot.
 inline void count_plain(Site &site, Plainly why) {

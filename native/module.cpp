@@ -292,6 +292,15 @@ PyObject *one_more_version(PyObject *module, PyObject *value) {
     Py_RETURN_NONE;
 }
 
+PyObject *tangent_of(PyObject *module, PyObject *value) {
+    const State *state = state_of(module);
+    if (Py_TYPE(value) != state->tensors.tensor) {
+        PyErr_SetString(PyExc_TypeError, "has_tangent takes a torch.Tensor, and no subclass");
+        return nullptr;
+    }
+    return PyBool_FromLong(has_tangent(state->tensors, state->torch, value));
+}
+
 PyObject *makes_views(PyObject *module, PyObject *) {
     return PyBool_FromLong(state_of(module)->torch.makes_views);
 }
@@ -572,6 +581,9 @@ PyMethodDef methods[] = {
      PyDoc_STR("tensor_version($module, tensor, /)\n--\n\nThe version counter of a tensor.")},
     {"bump_version", one_more_version, METH_O,
      PyDoc_STR("bump_version($module, tensor, /)\n--\n\nIncrement a tensor's version counter.")},
+    {"has_tangent", tangent_of, METH_O,
+     PyDoc_STR("has_tangent($module, tensor, /)\n--\n\nWhether functions of torch also compute the "
+               "tangent of a tensor; also true if that is unknown.")},
     {"makes_views", makes_views, METH_NOARGS,
      PyDoc_STR("makes_views($module, /)\n--\n\nWhether plans make views of tensors natively.")},
     {"strided_view", strided_view, METH_VARARGS,

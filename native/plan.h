@@ -108,6 +108,18 @@ struct Call {
     Value result;  // of a `read`, a constant
 };
 
+// A call of torch that copies the elements of one tensor, in the order in which they are in memory.
+struct Copy {
+    size_t to, from;  // slots
+    int device;       // of CUDA, or negative
+    size_t itemsize;
+    size_t bytes;           // of all elements
+    Py_ssize_t allocation;  // of a new target; negative if it was there before
+    bool counts;            // whether torch counts it as a change of the target
+    int64_t version;        // of the target afterwards; 0 if not the plan alone changes it
+    Call call;              // where native code does not copy
+};
+
 struct Pointer {
     size_t slot, offset;
     bool aligned;  // the binary assumes that 16 divides the address
@@ -151,7 +163,7 @@ struct Part {
 
 // A `read` is a call whose result must be the recorded one, for the plan to apply.
 #define TZERO_STEP_KINDS(EACH) \
-    EACH(allocate) EACH(fill) EACH(view) EACH(call) EACH(read) EACH(launch) EACH(part)
+    EACH(allocate) EACH(fill) EACH(copy) EACH(view) EACH(call) EACH(read) EACH(launch) EACH(part)
 constexpr const char *step_kind_names[] = {TZERO_STEP_KINDS(TZERO_ENUMERATOR_NAME)};
 
 struct Step {
@@ -163,8 +175,8 @@ struct Step {
     bool closes = false;    // whether it is the last of a run
 };
 
-// Launches and fills on CUDA between which the plan calls nothing of torch: they may become one CUDA
-// graph.
+// Launches, fills and copies on CUDA between which the plan calls nothing of torch: they may become one
+// CUDA graph.
 struct Run {
     std::vector<size_t> work;  // which steps
     std::unique_ptr<graph::Site> site;
@@ -200,6 +212,7 @@ struct Plan {
     std::vector<Step> steps;
     std::vector<Allocate> allocates;
     std::vector<Fill> fills;
+    std::vector<Copy> copies;
     std::vector<View> views;
     std::vector<Call> calls;
     std::vector<Launch> launches;

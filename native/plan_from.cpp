@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <exception>
-#include <initializer_list>
 #include <tuple>
 
 #include "binary.h"
@@ -174,6 +173,7 @@ class Maker {
         switch (kind) {
         case Step::allocate: return kept(plan_->allocates, allocate(details));
         case Step::fill: return kept(plan_->fills, fill(details));
+        case Step::copy: return kept(plan_->copies, copy(details));
         case Step::view: return kept(plan_->views, view(details));
         case Step::call: return kept(plan_->calls, call(details));
         case Step::read: {
@@ -368,10 +368,10 @@ class Maker {
     }
 
     // The slot of a step that needs its geometry.
-    size_t known_slot(const Fields &fields) const {
-        const size_t slot = slot_in(fields, "slot");
+    size_t known_slot(const Fields &fields, const char *name = "slot") const {
+        const size_t slot = slot_in(fields, name);
         if (plan_->sized && !plan_->sized->slots[slot].known) {
-            fields.wrong("slot", "a slot whose geometry is in the sizes");
+            fields.wrong(name, "a slot whose geometry is in the sizes");
         }
         return slot;
     }
@@ -415,6 +415,25 @@ class Maker {
         made.function = fields.any("function");
         made.number = fields.any("value");
         made.version = fields.integer("version", 0, INT64_MAX);
+        return made;
+    }
+
+    Copy copy(const Fields &fields) {
+        Copy made{};
+        made.to = known_slot(fields, "target");
+        made.from = known_slot(fields, "source");
+        made.device = device(fields);
+        made.itemsize = static_cast<size_t>(fields.integer("itemsize", 1, INT32_MAX));
+        made.bytes = static_cast<size_t>(fields.integer("bytes", 0, INT64_MAX));
+        made.allocation = -1;
+        if (const Ref found = fields.optional("allocation")) {
+            Allocate each = allocate(Fields(found.get()));
+            if (each.slot != made.to) fields.wrong("allocation", "that of the target");
+            made.allocation = static_cast<Py_ssize_t>(kept(plan_->allocates, std::move(each)));
+        }
+        made.counts = fields.flag("counts");
+        made.version = fields.integer("version", 0, INT64_MAX);
+        made.call = call(Fields(fields.any("call").get()));
         return made;
     }
 
@@ -568,85 +587,7 @@ class Maker {
     std::unique_ptr<Plan> plan_ = std::make_unique<Plan>();
 };
 
-int visit_all(visitproc visit, void *arg, std::initializer_list<const Ref *> refs) {
-    for (const Ref *each : refs) Py_VISIT(each->get());
-    return 0;
-}
-
-int visit_value(visitproc visit, void *arg, const Value &value) {
-    Py_VISIT(value.object.get());
-    for (const Ref &each : value.names) Py_VISIT(each.get());
-    for (const Value &each : value.items) {
-        const int result = visit_value(visit, arg, each);
-        if (result != 0) return result;
-    }
-    return 0;
-}
-
-template <typename Items, typename Each> int first_of(const Items &items, Each each) {
-    for (const auto &item : items) {
-        const int result = each(item);
-        if (result != 0) return result;
-    }
-    return 0;
-}
-
 }  // namespace
-
-int Plan::visit(visitproc visit, void *arg) const {
-    Py_VISIT(object.get());
-    auto values = [&](const std::vector<Value> &all) {
-        return first_of(all, [&](const Value &each) { return visit_value(visit, arg, each); });
-    };
-    int found = first_of(watches, [&](const Watch &each) {
-        return visit_all(visit, arg, {&each.where, &each.name, &each.value, &each.function, &each.object});
-    });
-    if (found == 0) {
-        found = first_of(namespaces, [&](const Namespace &each) {
-            return visit_all(visit, arg, {&each.dict});
-        });
-    }
-    if (found == 0) {
-        found = first_of(bare, [&](const Bare &each) { return visit_all(visit, arg, {&each.names}); });
-    }
-    if (found == 0) {
-        found = first_of(functions, [&](const Function &each) {
-            for (const Ref &value : each.environment.values) Py_VISIT(value.get());
-            for (const auto &[dict, seen] : each.globals) Py_VISIT(dict.get());
-            for (const auto &[constant, seen] : each.constants) Py_VISIT(constant.get());
-            return visit_all(visit, arg, {&each.object, &each.debug});
-        });
-    }
-    if (found == 0) {
-        found = first_of(allocates, [&](const Allocate &each) {
-            return visit_all(visit, arg, {&each.quick, &each.quick_args, &each.plain,
-                                          &each.plain_args, &each.plain_kwargs, &each.ring});
-        });
-    }
-    if (found == 0) {
-        found = first_of(fills, [&](const Fill &each) {
-            return visit_all(visit, arg, {&each.function, &each.number});
-        });
-    }
-    if (found == 0) {
-        found = first_of(calls, [&](const Call &each) {
-            int inner = visit_all(visit, arg, {&each.function, &each.name, &each.keywords});
-            if (inner == 0) inner = values(each.args);
-            return inner != 0 ? inner : visit_value(visit, arg, each.result);
-        });
-    }
-    if (found == 0) {
-        found = first_of(launches, [&](const Launch &each) {
-            const int inner = each.spec->visit(visit, arg);
-            return inner != 0 ? inner : values(each.args);
-        });
-    }
-    if (found == 0) {
-        found = first_of(parts, [&](const Part &each) { return visit_all(visit, arg, {&each.captures}); });
-    }
-    if (found == 0 && sized) found = sized->visit(visit, arg);
-    return found != 0 ? found : visit_value(visit, arg, result);
-}
 
 std::unique_ptr<Plan> plan_from(State &state, PyObject *description, size_t leaves) {
     try {

@@ -64,6 +64,11 @@ class Replay {
     Done allocate(const Allocate &step);
     Done fill(const Fill &step);
     Done put_in(const Fill &step, size_t bytes);
+    Done copy(const Copy &step, Py_ssize_t number);
+    Done put_copy(const Copy &step, void *to, const void *from, size_t bytes);
+    bool may_copy(const Copy &step, size_t bytes) const;
+    bool copied_bytes(const Copy &step, size_t *bytes) const;
+    bool read_ends(const Copy &step, size_t bytes, const void **to, const void **from) const;
     Ref called(const Call &step);
     Done call(const Call &step, Py_ssize_t number);
     Done read(const Call &step);

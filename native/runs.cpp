@@ -1,6 +1,6 @@
-// The runs of a replay: launches and fills on CUDA between which nothing of torch is called.
+// The runs of a replay: launches, fills and copies on CUDA between which nothing of torch is called.
 //
-//     hot: open ──► each launch and fill is staged ──► close: all of them are launched as a graph
+//     hot: open ──► each of them is staged         ──► close: all of them are launched as a graph
 //                        └ a step fails: close launches what is staged one by one first
 //
 // Other steps of a run are done at once: they allocate and make views, and nothing they do depends on
@@ -8,6 +8,8 @@
 
 #include "binary.h"
 #include "replay.h"
+
+#include <algorithm>
 
 namespace tzero::plan {
 
@@ -25,12 +27,24 @@ bool is_on_cuda(const State &state, const Plan &plan, const Step &step) {
         const Fill &fill = plan.fills[step.at];
         return fill.device >= 0 && fill.device == plan.device && state.cuda.can_fill(fill.pattern);
     }
+    if (step.kind == Step::copy) {
+        const int device = plan.copies[step.at].device;
+        return device >= 0 && device == plan.device && state.cuda.can_copy();
+    }
     return step.kind == Step::launch && plan.device >= 0 && binary_of(plan, step).is_plain;
 }
 
 // Whether a step that is not of a run ends it: it may do anything, as a call of torch does.
 bool is_between(const Step &step) {
     return step.kind != Step::allocate && step.kind != Step::view;
+}
+
+// A graph of one copy is no better than the copy.
+void drop_lone_copies(Plan &plan) {
+    const auto is_lone = [&](const Run &run) {
+        return run.work.size() == 1 && plan.steps[run.work.front()].kind == Step::copy;
+    };
+    plan.runs.erase(std::remove_if(plan.runs.begin(), plan.runs.end(), is_lone), plan.runs.end());
 }
 
 }  // namespace
@@ -47,6 +61,7 @@ void find_runs(const State &state, Plan &plan) {
         is_open = true;
         plan.runs.back().work.push_back(k);
     }
+    drop_lone_copies(plan);
     Ref name = Ref::steal(PyObject_GetAttr(plan.object.get(), state.names.kernel.get()));
     if (!name || !PyUnicode_Check(name.get())) {
         PyErr_Clear();
@@ -68,7 +83,12 @@ void find_runs(const State &state, Plan &plan) {
 PyObject *runs_of(const Plan &plan, uint64_t observed) {
     Ref made = Ref::steal(PyTuple_New(static_cast<Py_ssize_t>(plan.runs.size())));
     for (size_t k = 0; made && k < plan.runs.size(); ++k) {
-        PyObject *each = graph::described(*plan.runs[k].site, plan.runs[k].work.size(), observed);
+        const std::vector<size_t> &work = plan.runs[k].work;
+        const auto copies = std::count_if(work.begin(), work.end(), [&](size_t step) {
+            return plan.steps[step].kind == Step::copy;
+        });
+        PyObject *each = graph::described(*plan.runs[k].site, work.size(),
+                                          static_cast<size_t>(copies), observed);
         if (each == nullptr) return nullptr;
         PyTuple_SET_ITEM(made.get(), static_cast<Py_ssize_t>(k), each);
     }
@@ -87,6 +107,7 @@ int count_hooked(State &state, const Plan &plan) {
 
 graph::Work Plan::work(const Step &step, const Applied *applied) const {
     if (step.kind == Step::fill) return {nullptr, &fills[step.at].pattern};
+    if (step.kind == Step::copy) return {};
     return {launched(step.at, applied).spec.get(), nullptr};
 }
 

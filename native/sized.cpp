@@ -122,6 +122,13 @@ bool Sized::compute(const Plan &plan, int64_t *values, size_t *launch) const {
             return false;
         }
     }
+    for (const Copy &each : plan.copies) {
+        const auto size = static_cast<int64_t>(each.itemsize);
+        if (!elements_of(slots[each.to], values, &elements) ||
+            __builtin_mul_overflow(elements, size, &bytes)) {
+            return false;
+        }
+    }
     for (const View &each : plan.views) {
         if (__builtin_mul_overflow(values[slots[each.slot].offset], each.itemsize, &bytes)) {
             return false;

@@ -42,6 +42,17 @@ bool put_into(PyObject *tuple, const Applied &applied, const size_t *formulas) {
     return true;
 }
 
+// Whether the elements of a tensor are one after another in memory; not for one without elements.
+bool is_contiguous(const int64_t *sizes_and_strides, size_t dimensions) {
+    int64_t expected = 1;
+    for (size_t k = dimensions; k-- > 0;) {
+        const int64_t size = sizes_and_strides[k];
+        if (size != 1 && sizes_and_strides[dimensions + k] != expected) return false;
+        expected *= size;
+    }
+    return true;
+}
+
 // Whether nobody else refers to the arguments of an allocation, nor to its sizes and strides.
 bool is_unshared(PyObject *arguments) {
     return Py_REFCNT(arguments) == 1 && Py_REFCNT(PyTuple_GET_ITEM(arguments, 0)) == 1 &&
@@ -192,6 +203,105 @@ Replay::Done Replay::put_in(const Fill &step, size_t bytes) {
     Ref done = Ref::steal(PyObject_CallFunctionObjArgs(step.function.get(), data.get(),
                                                        step.number.get(), nullptr));
     return done ? Done::yes : Done::error;
+}
+
+// Whether both tensors of a copy have the same sizes, and their elements one after another; and the
+// bytes of these.
+bool Replay::copied_bytes(const Copy &step, size_t *bytes) const {
+    *bytes = step.bytes;
+    if (applied_ == nullptr) return true;
+    int64_t to[2 * most_dimensions], from[2 * most_dimensions];
+    const size_t dimensions = plan_.slots[step.to].geometry.sizes_and_strides.size() / 2;
+    if (plan_.slots[step.from].geometry.sizes_and_strides.size() / 2 != dimensions ||
+        !geometry(step.to, to) || !geometry(step.from, from) ||
+        !std::equal(to, to + dimensions, from)) {
+        return false;
+    }
+    int64_t elements = 0;  // known to fit
+    elements_of(plan_.sized->slots[step.to], applied_->values.data(), &elements);
+    *bytes = static_cast<size_t>(elements) * step.itemsize;
+    return elements == 0 || off(Guard::plan_copy_gaps) ||
+           (is_contiguous(to, dimensions) && is_contiguous(from, dimensions));
+}
+
+// Whether native code copies in this call; otherwise torch does, which shows it to profilers.
+bool Replay::may_copy(const Copy &step, size_t bytes) const {
+    if (is_profiled_) return false;
+    if (step.device < 0 ? bytes > most_filled_here
+                        : !state_.cuda.can_copy() || !is_current(step.device)) {
+        return false;
+    }
+    PyObject *from = frame_.objects[step.from], *to = frame_.objects[step.to];
+    const bool is_new = step.allocation >= 0;
+    if (from == nullptr || (!is_new && to == nullptr)) return false;
+    if (!off(Guard::plan_copy_tangents) &&
+        (has_tangent(state_.tensors, state_.torch, from) ||
+         (!is_new && has_tangent(state_.tensors, state_.torch, to)))) {
+        return false;
+    }
+    if (!ran_python_ || off(Guard::plan_copy_changed)) return true;
+    return has_geometry(step.from, from) && (is_new || has_geometry(step.to, to));
+}
+
+// Reads where both tensors of a copy are; whether they are there, and have no memory in common.
+bool Replay::read_ends(const Copy &step, size_t bytes, const void **to, const void **from) const {
+    if (!read_address(state_.tensors, frame_.objects[step.to], to) ||
+        !read_address(state_.tensors, frame_.objects[step.from], from)) {
+        return false;
+    }
+    if (bytes == 0 || off(Guard::plan_copy_apart)) return true;
+    const auto first = reinterpret_cast<uintptr_t>(*to), other = reinterpret_cast<uintptr_t>(*from);
+    return first != 0 && other != 0 && (first < other ? other - first : first - other) >= bytes;
+}
+
+// Copies a tensor. A new target is allocated first, and has no memory in common with the source.
+Replay::Done Replay::copy(const Copy &step, Py_ssize_t number) {
+    const void *to = nullptr, *from = nullptr;
+    size_t bytes = 0;
+    const bool is_new = step.allocation >= 0;
+    const bool may = copied_bytes(step, &bytes) && may_copy(step, bytes) &&
+                     (is_new || read_ends(step, bytes, &to, &from));
+    if (!may) {
+        if (open_ != nullptr && close(Done::yes) != Done::yes) return Done::error;
+        return call(step.call, number);
+    }
+    if (is_new) {
+        const Done made = allocate(plan_.allocates[static_cast<size_t>(step.allocation)]);
+        if (made != Done::yes) return made;
+        if (!read_ends(step, bytes, &to, &from)) {
+            PyErr_SetString(PyExc_RuntimeError, "a tensor that is copied has no memory any more");
+            return Done::error;
+        }
+    }
+    const Done done = put_copy(step, const_cast<void *>(to), from, bytes);
+    if (done != Done::yes || !step.counts) return done;
+    PyObject *tensor = frame_.objects[step.to];
+    if (step.version == 0 || read_version(state_.tensors, state_.torch, tensor) < step.version) {
+        bump_version(state_.tensors, state_.torch, tensor);
+    }
+    return done;
+}
+
+Replay::Done Replay::put_copy(const Copy &step, void *to, const void *from, size_t bytes) {
+    if (open_ != nullptr && step.device >= 0) {
+        open_->graph->copy(staged_++, to, from, bytes);
+        return Done::yes;
+    }
+    if (bytes == 0) return Done::yes;
+    if (step.device < 0) {
+        copy_memory(static_cast<char *>(to), static_cast<const char *>(from), bytes);
+        return Done::yes;
+    }
+    void *queue = nullptr;
+    if (!stream(step.device, &queue)) return Done::error;
+    cuda::Result result = 0;
+    Py_BEGIN_ALLOW_THREADS
+    result = state_.cuda.copy(reinterpret_cast<uint64_t>(to), reinterpret_cast<uint64_t>(from),
+                              bytes, queue);
+    Py_END_ALLOW_THREADS
+    if (result == 0) return Done::yes;
+    raise_from_cuda(state_, nullptr, result, nullptr);
+    return Done::error;
 }
 
 Replay::Done Replay::view(const View &step) {
@@ -440,6 +550,7 @@ Replay::Done Replay::step(const Step &step) {
     switch (step.kind) {
     case Step::allocate: return allocate(plan_.allocates[step.at]);
     case Step::fill: return fill(plan_.fills[step.at]);
+    case Step::copy: return copy(plan_.copies[step.at], step.number);
     case Step::view: return view(plan_.views[step.at]);
     case Step::call: return call(plan_.calls[step.at], step.number);
     case Step::read: return read(plan_.calls[step.at]);

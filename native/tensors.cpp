@@ -76,6 +76,10 @@ const char *Torch::open() {
     if (!library.find("aoti_torch_get_strides", strides)) return "aoti_torch_get_strides";
     library.find("_ZN2at15get_num_threadsEv", threads_);  // optional: Python can be asked instead
     views.open();                                         // optional: Python calls torch instead
+    if (!base.find("_ZN3c1019UndefinedTensorImpl10_singletonE", no_tangent) ||
+        !base.find("_ZNK3c1010TensorImpl8_fw_gradEmRKN2at10TensorBaseE", tangent)) {
+        tangent = nullptr;  // optional: torch copies
+    }
     return nullptr;
 }
 
@@ -153,6 +157,13 @@ int64_t read_version(const Tensors &tensors, const Torch &torch, PyObject *value
 
 void bump_version(const Tensors &tensors, const Torch &torch, PyObject *value) {
     torch.bump_version(handle_of(tensors, value));
+}
+
+bool has_tangent(const Tensors &tensors, const Torch &torch, PyObject *value) {
+    constexpr uint64_t level = 0;  // torch has one
+    const void *handle = handle_of(tensors, value);
+    return torch.tangent == nullptr ||
+           *torch.tangent(impl_of(handle), level, handle) != torch.no_tangent;
 }
 
 Uses read_uses(const Tensors &tensors, const Torch &torch, PyObject *value) {

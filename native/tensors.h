@@ -88,6 +88,11 @@ class Torch {
     void (*bump_version)(const void *handle) = nullptr;
     ViewFunctions views;
 
+    // The tangent of a tensor in forward-mode differentiation, and what it is where there is none.
+    // Null where this torch does not have it.
+    const void *const *(*tangent)(const void *impl, uint64_t level, const void *handle) = nullptr;
+    const void *no_tangent = nullptr;
+
     // Set by configure_plans().
     bool ready = false;
     Py_ssize_t key_set = 0;        // offset of the dispatch keys in a tensor's C++ object
@@ -143,6 +148,9 @@ int64_t read_version(const Tensors &tensors, const Torch &torch, PyObject *value
 
 // Increments the version counter; inference tensors have none.
 void bump_version(const Tensors &tensors, const Torch &torch, PyObject *value);
+
+// Whether functions of torch also compute the tangent of a tensor; also true if that is unknown.
+bool has_tangent(const Tensors &tensors, const Torch &torch, PyObject *value);
 
 // A view of a tensor that starts `offset` elements after it: what torch.as_strided returns, without
 // parsing Python arguments. `sizes` is followed by as many strides. Null with the Python error set,

@@ -281,7 +281,7 @@ PyObject *launchable_runs(PyObject *object, PyObject *) {
     }
     Ref made = Ref::steal(PyTuple_New(static_cast<Py_ssize_t>(sites.size())));
     for (size_t k = 0; made && k < sites.size(); ++k) {
-        PyObject *each = graph::described(*sites[k], 1, 0);
+        PyObject *each = graph::described(*sites[k], 1, 0, 0);
         if (each == nullptr) return nullptr;
         PyTuple_SET_ITEM(made.get(), static_cast<Py_ssize_t>(k), each);
     }

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
+from torch.autograd import forward_ad
 
 import tzero
 from tests.launches.plan_scenario import NotWarm, X, put_number, raising, same, table, twice, warm
@@ -169,6 +170,51 @@ def a_function_may_return_another_dtype(make):
 @fails_without("plan_result")
 def a_function_may_return_what_it_is_given(make):
     makes_something_else(make, lambda x: x)
+
+
+# -- copies ----------------------------------------------------------------------------------------
+
+
+def copied(x, y):
+    scaled(x, 2.0)
+    y.copy_(x)
+    return x.clone()
+
+
+@fails_without("plan_copy_apart")
+def torch_refuses_a_copy_within_one_memory(make):
+    kernel, memory = make(copied), torch.arange(16.0)
+    warm(kernel, memory[:8], torch.arange(8.0))
+    with raising():
+        kernel(memory[:8], memory[4:12])
+
+
+@fails_without("plan_copy_tangents")
+def a_copy_has_the_tangent_of_its_source(make):
+    kernel = make(copied)
+    warm(kernel, X, X.clone())
+    with forward_ad.dual_level():
+        made = kernel(forward_ad.make_dual(X, torch.ones(4)), X.clone())
+        same(forward_ad.unpack_dual(made).tangent, torch.ones(4))
+
+
+def acting_and_copied(x):
+    scaled(x, 2.0)
+    torch.ops.tzero_mutated.act(x)
+    return x.clone()
+
+
+@fails_without("plan_copy_changed")
+def a_tensor_may_get_other_sizes_before_it_is_copied(make):
+    kernel, x = make(acting_and_copied), X.clone()
+    warm(kernel, x)
+
+    def grow(tensor):
+        tensor.data = torch.arange(6.0)
+
+    NOW["do"] = grow
+    with raising():
+        kernel(x)
 
 
 # -- outputs that are used again -------------------------------------------------------------------

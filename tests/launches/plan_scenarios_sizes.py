@@ -76,6 +76,24 @@ def a_size_may_need_another_binary(make):
     same(kernel(numbers(20 + 1)), in_one_block(numbers(20 + 1)))
 
 
+def copied(x):
+    out = torch.empty(x.shape)
+    out.copy_(x)
+    return scaled(out, 2.0)
+
+
+@fails_without("plan_copy_gaps")
+def a_tensor_may_have_gaps_in_another_call(make):
+    kernel = make(copied, options=Options(static_shapes=False), free="everything")
+    for n in (5, 6, 7):
+        for _ in range(2):
+            kernel(torch.rand(n, 3))
+    x = torch.rand(9, 4)[:, :3]
+    if not kernel._look(2, x):
+        raise NotWarm(kernel.explain(x).refusal)
+    same(kernel(x), copied(x))
+
+
 @fails_without("pool_geometry")
 def an_output_of_other_sizes_is_not_used(make):
     kernel = over_sizes(make, twice, 9, 8, 7, pool=True)

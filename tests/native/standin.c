@@ -43,9 +43,24 @@ typedef struct {
 } fill_node;
 
 typedef struct {
-    int is_fill;
+    size_t x, y, z, level;
+    uint32_t memory;
+    const void *host;
+    uint64_t at;
+    void *array, *reserved;
+    size_t pitch, height;
+} side;
+
+typedef struct {
+    side from, to;
+    size_t width, height, depth;
+} copy_node;
+
+typedef struct {
+    enum { LAUNCH, FILL, COPY } kind;
     kernel_node kernel;
     fill_node fill;
+    copy_node copy;
     uint64_t values[MOST_PARAMETERS]; /* copies of the parameters, as a graph keeps them */
 } node;
 
@@ -75,6 +90,7 @@ static int device = 0;
 static int is_active = 1, alive[2]; /* on each device: graphs and executables */
 static int stale; /* calls with an executable whose context has ended, or is not current */
 static int widens; /* whether fills are read back with elements of four bytes, where they can be */
+static int pitches; /* whether copies are read back with pitches, and in two dimensions if that is 2 */
 static unsigned latest_grid; /* that was set */
 static graph *captured;
 static uintptr_t capturing;
@@ -108,6 +124,7 @@ void standin_capturing(int status) { capturing_status = status; }
 
 void standin_device(int number) { device = number; }
 void standin_widen(int yes) { widens = yes; }
+void standin_pitches(int how) { pitches = how; }
 int standin_stale(void) { return stale; }
 unsigned standin_latest_grid(void) { return latest_grid; }
 
@@ -173,6 +190,11 @@ static void fill_with(const fill_node *f)
 {
     for (size_t k = 0; k < f->width; ++k)
         memcpy((char *)f->at + k * f->element_size, &f->value, f->element_size);
+}
+
+static void copy_with(const copy_node *c)
+{
+    memcpy((void *)c->to.at, (void *)c->from.at, c->width);
 }
 
 /* ---- the driver ------------------------------------------------------------------------------- */
@@ -245,7 +267,7 @@ static int fill(uint64_t at, uint32_t value, uint32_t size, size_t count, void *
         return failed;
     fill_node f = {at, 0, value, size, count, 1};
     if (captured && (uintptr_t)stream == capturing) {
-        node n = {.is_fill = 1, .fill = f};
+        node n = {.kind = FILL, .fill = f};
         capture(n);
     } else {
         fill_with(&f);
@@ -259,6 +281,26 @@ int cuMemsetD16Async(uint64_t at, unsigned short v, size_t n, void *s)
     return fill(at, v, 2, n, s);
 }
 int cuMemsetD32Async(uint64_t at, unsigned v, size_t n, void *s) { return fill(at, v, 4, n, s); }
+
+int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, void *stream)
+{
+    enum { DEVICE = 2 };
+    char text[64];
+    snprintf(text, sizeof text, "%zu", bytes);
+    int failed = said("cuMemcpyDtoDAsync", text);
+    if (failed)
+        return failed;
+    copy_node c = {.from = {.memory = DEVICE, .at = from}, .to = {.memory = DEVICE, .at = to}};
+    c.width = bytes;
+    c.height = c.depth = 1;
+    if (captured && (uintptr_t)stream == capturing) {
+        node n = {.kind = COPY, .copy = c};
+        capture(n);
+    } else {
+        copy_with(&c);
+    }
+    return 0;
+}
 
 static void disturb(void);
 int cuStreamCreate(void **stream, unsigned flags)
@@ -318,6 +360,17 @@ int cuGraphMemsetNodeGetParams(node *n, fill_node *out)
     }
     return 0;
 }
+int cuGraphMemcpyNodeGetParams(node *n, copy_node *out)
+{
+    *out = n->copy;
+    if (pitches) {
+        out->from.pitch = out->to.pitch = out->width;
+        out->from.height = out->to.height = 1;
+    }
+    if (pitches == 2)
+        out->height = 2;
+    return said("cuGraphMemcpyNodeGetParams", "");
+}
 int cuGraphInstantiateWithFlags(executable **out, graph *of, unsigned long long flags)
 {
     (void)flags;
@@ -339,8 +392,12 @@ int cuGraphUpload(executable *e, void *stream) { (void)e, (void)stream; return s
 static void run(const node *n)
 {
     void *params[MOST_PARAMETERS];
-    if (n->is_fill) {
+    if (n->kind == FILL) {
         fill_with(&n->fill);
+        return;
+    }
+    if (n->kind == COPY) {
+        copy_with(&n->copy);
         return;
     }
     for (int p = 0; p < MOST_PARAMETERS; ++p)
@@ -357,7 +414,7 @@ int cuGraphLaunch(executable *e, void *stream)
     if (failed)
         return failed;
     for (size_t k = 0; k < e->of->count; ++k)
-        if (is_too_large(e->now[k].kernel.grid))
+        if (e->now[k].kind == LAUNCH && is_too_large(e->now[k].kernel.grid))
             return 1;
     for (size_t k = 0; k < e->of->count; ++k)
         run(&e->now[k]);
@@ -391,6 +448,23 @@ int cuGraphExecMemsetNodeSetParams(executable *e, node *n, const fill_node *f, v
     if (!failed)
         e->now[place(e, n)].fill = *f;
     return failed;
+}
+/* As CUDA does, it takes one row of at least one byte, of memory of the same kinds. */
+int cuGraphExecMemcpyNodeSetParams(executable *e, node *n, const copy_node *c, void *where)
+{
+    char text[32];
+    (void)where;
+    snprintf(text, sizeof text, "%zu", place(e, n));
+    int failed = said("cuGraphExecMemcpyNodeSetParams", text);
+    if (failed)
+        return failed;
+    const copy_node *before = &n->copy;
+    if (c->width == 0 || c->height != 1 || c->depth != 1 || c->from.memory != before->from.memory ||
+        c->to.memory != before->to.memory || c->from.x || c->to.x ||
+        (c->from.pitch && c->from.pitch < c->width) || (c->to.pitch && c->to.pitch < c->width))
+        return 1;
+    e->now[place(e, n)].copy = *c;
+    return 0;
 }
 int cuGraphExecDestroy(executable *e)
 {
@@ -447,9 +521,4 @@ int cuEventSynchronize(void *event)
     (void)event;
     disturb();
     return said("cuEventSynchronize", "");
-}
-int cuGraphExecMemcpyNodeSetParams(executable *e, node *n, const void *copy, void *where)
-{
-    (void)e, (void)n, (void)copy, (void)where;
-    return said("cuGraphExecMemcpyNodeSetParams", "");
 }

@@ -29,6 +29,7 @@ from tzero.cpu import toolchain
 from tzero.launches import native as native_launches
 from tzero.launches.native import BinaryDescription, CudaDescription
 from tzero.plans.describe import FillDescription, LaunchDescription, PlanDescription
+from tzero.plans.describe_copies import CopyDescription
 from tzero.plans.describe_parts import PartDescription
 
 __all__ = ["Driver", "driver", "kernel_of", "launched_by", "on_cuda"]
@@ -95,6 +96,10 @@ class Driver:
     def widen(self, yes: bool) -> None:
         """Read fills of single bytes back with elements of four, where that is possible."""
         self.library.standin_widen(int(yes))
+
+    def pitches(self, how: int) -> None:
+        """Read copies back without pitches (0), with them (1), or with two rows (2)."""
+        self.library.standin_pitches(how)
 
     def stale(self) -> int:
         """How many calls had a graph whose context has ended, or is not the current one."""
@@ -204,7 +209,7 @@ def _moved(plan: PlanDescription, library: Driver, how: Mapping[str, Any]) -> Pl
 
 
 def _on_device(details: Any, library: Driver, how: Mapping[str, Any]) -> Any:
-    if isinstance(details, (FillDescription, PartDescription)):
+    if isinstance(details, (FillDescription, CopyDescription, PartDescription)):
         return details._replace(cuda_device=how.get("device", 0))
     if isinstance(details, LaunchDescription):
         return details._replace(binary=_of_cuda(details.binary, library, how))

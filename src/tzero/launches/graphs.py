@@ -22,17 +22,20 @@ __all__ = ["Launched", "Run", "configure", "runs"]
 
 
 class Run(NamedTuple):
-    """Launches and fills on CUDA that are made one after another, by a plan or by `tzero.jit`, and
-    the CUDA graphs they became. `work` is how many there are. `calls` were made without a graph
+    """Launches, fills and copies on CUDA that are made one after another, by a plan or by
+    `tzero.jit`, and the CUDA graphs they became. `work` is how many there are, `copies` how many of
+    these are copies. `calls` were made without a graph
     since there was one; `ended` is why there will be none, or empty. `graphs`, one for each stream,
     take `bytes` of device memory as far as that is known. They were launched `launches` times, and
-    in all of these together the parameters of `settings` launches and fills were set, the others
-    being unchanged. `plainly` is how often launches were made one by one in spite of a graph, by
+    in all of these together the parameters of `settings` of them were set, the others being
+    unchanged. `plainly` is how often launches were made one by one in spite of a graph, by
     reason. `lost` is why a graph was dropped or could not be made, or empty; it is tried again
     after `again` more calls.
 
     >>> print(Run("add", 5, 0, "", 1, 123_392, 100, 200, {"capturing": 1}))
     a CUDA graph of 5: launched 100 times, 2.0 of 5 set each time, 120 KiB; plain 1 time (capturing)
+    >>> print(Run("add", 5, 6, "", 0, 0, 0, 0, {}, copies=2))
+    no CUDA graph of 5 (2 copies) yet: 6 calls
     >>> print(Run("add", 5, 6, "", 0, 0, 100, 200, {}, "others were used later", 250))
     no CUDA graph of 5: others were used later; tried again after 250 more calls
     """
@@ -48,6 +51,7 @@ class Run(NamedTuple):
     plainly: Mapping[str, int]
     lost: str = ""
     again: int = 0
+    copies: int = 0
 
     @property
     def waits(self) -> bool:
@@ -63,18 +67,20 @@ class Run(NamedTuple):
         return "; ".join([*self._state(), *([f"plain {', '.join(plainly)}"] if plainly else [])])
 
     def _state(self) -> list[str]:
+        copies = f" ({counted(self.copies, 'copy', 'copies')})" if self.copies else ""
+        work = f"{self.work}{copies}"
         if self.ended:
-            return [f"no CUDA graph of {self.work}: {self.ended}"]
+            return [f"no CUDA graph of {work}: {self.ended}"]
         again = f"tried again after {counted(self.again, 'more call', 'more calls')}"
         if not self.graphs and self.lost:
-            return [f"no CUDA graph of {self.work}: {self.lost}", again]
+            return [f"no CUDA graph of {work}: {self.lost}", again]
         if not self.graphs:
-            return [f"no CUDA graph of {self.work} yet: {counted(self.calls, 'call', 'calls')}"]
+            return [f"no CUDA graph of {work} yet: {counted(self.calls, 'call', 'calls')}"]
         each = self.settings / max(self.launches, 1)
         streams = f" on {self.graphs} streams" if self.graphs > 1 else ""
         times = counted(self.launches, "time", "times")
         has = (
-            f"a CUDA graph of {self.work}{streams}: launched {times}, "
+            f"a CUDA graph of {work}{streams}: launched {times}, "
             f"{each:.1f} of {self.work} set each time, {self.bytes / 1024:.0f} KiB"
         )
         return [has, *([f"none on another stream: {self.lost}", again] if self.lost else [])]

@@ -43,6 +43,7 @@ __all__ = [
     "NotNative",
     "ParameterDescription",
     "alone",
+    "check_kernel",
     "configure",
     "described",
     "make",
@@ -502,3 +503,22 @@ def _lay_out(native: ModuleType, types: Iterable[tuple[int, Any]], head: int) ->
         raise NotNative(f"it has {len(maps)} tensor descriptors, more than {native.MOST_MAPS}")
     # Native code may write the last one, too, with as many bytes as the widest type has.
     return _Laid(tuple(moves), struct.calcsize(layout) + int(native.PARAMETER_BYTES), tuple(maps))
+
+
+def check_kernel(native: ModuleType, function: Any) -> None:
+    """Native code reads these attributes from a `Launchable`'s fields or the kernel's own dict, so
+    they must not be computed."""
+    if isinstance(function, native.Launchable):
+        return
+    own = vars(function)
+    for name in _READ_NATIVELY:
+        if name not in own:
+            raise NotNative(f"{function.__name__} has no attribute {name!r} of its own")
+    for kind in type(function).__mro__:
+        held = vars(kind)
+        for name in _READ_NATIVELY:
+            if held.get(name) is not None:
+                raise NotNative(f"{function.__name__} computes its attribute {name!r}")
+
+
+_READ_NATIVELY = ("pre_run_hooks", "debug", "device_caches", "used_global_vals")

@@ -29,12 +29,14 @@ from tzero.adapters.torch_internals import quick_empty_strided
 from tzero.adapters.torch_layout import dtype_in
 from tzero.launches import native as native_launch
 from tzero.launches.native import BinaryDescription, NotNative
+from tzero.plans.describe_copies import Copies, CopyDescription, described_copy
 from tzero.plans.describe_parts import PartDescription, described_part
 from tzero.plans.describe_sizes import describe_sizes
 from tzero.plans.plan import (
     Allocate,
     Call,
     Constant,
+    Copied,
     Fill,
     Formula,
     Launch,
@@ -195,6 +197,7 @@ class LaunchDescription(NamedTuple):
 Details = (
     AllocateDescription
     | FillDescription
+    | CopyDescription
     | ViewDescription
     | CallDescription
     | LaunchDescription
@@ -278,8 +281,10 @@ class _Describer:
         self.versions: Counter[int] = Counter()
         self.counts = not torch.is_inference_mode_enabled()
         # A function of torch may give a tensor other memory, so that its views must be tensors too.
+        self.copies = Copies(plan)
         self.calls = any(
-            isinstance(s, Read) or (isinstance(s, Call) and not self._fills(s)) for s in plan.steps
+            isinstance(s, Read) or (isinstance(s, Call) and not self._changes(s))
+            for s in plan.steps
         )
         self.views = self._views()
         origins = {slot: base for slot, (base, _) in self.views.items()}
@@ -341,6 +346,8 @@ class _Describer:
             return "allocate", self._allocate(step)
         if isinstance(step, Fill):  # of a new tensor, which nothing else refers to
             return "fill", self._fill(step.slot, step.value, 0)
+        if (copied := self.copies.of(step)) is not None:
+            return "copy", self._copy(step, copied)
         if isinstance(step, Call) and not self.calls:  # a torch function might keep the tensor
             at, value = filling(step) or (0, 0)
             self.versions[at] += self.counts
@@ -398,6 +405,7 @@ class _Describer:
         if self.counts and not self.calls:
             fills = (filling(each) for each in self.plan.steps)
             changes = sum(each is not None and each[0] == step.slot for each in fills)
+            changes += list(self.copies.made()).count(step.slot)
         # The quick function ignores torch.utils.deterministic.fill_uninitialized_memory.
         quick = None
         if not torch.are_deterministic_algorithms_enabled():
@@ -414,10 +422,20 @@ class _Describer:
             changes=changes,
         )
 
-    def _fills(self, step: Call) -> bool:
-        """Whether a call only fills a tensor that this plan allocated."""
+    def _changes(self, step: Call) -> bool:
+        """Whether a call only fills a tensor that this plan allocated, or copies to a tensor whose
+        changes are counted."""
         found = filling(step)
-        return found is not None and found[0] in self.made
+        return self.copies.is_counted(step) or (found is not None and found[0] in self.made)
+
+    def _copy(self, step: Call, copied: Copied) -> CopyDescription:
+        at = copied.target
+        is_alone = copied.counts and not self.calls and at in self.made
+        self.versions[at] += is_alone
+        allocation = self._allocate(Allocate(at, 0)) if copied.is_new else None
+        told = allocation, self.versions[at] if is_alone else 0, self._call(step)
+        slot = self.plan.slots[at]
+        return described_copy(slot, copied, _cuda_device(slot), *told)
 
     def _fill(self, at: int, value: bool | int | float, version: int) -> FillDescription:
         slot = self.plan.slots[at]
@@ -449,7 +467,7 @@ class _Describer:
     def _described(self, step: Launch) -> LaunchDescription | None:
         name = step.function.__name__
         self._check_count(name, len(step.args), "parameters", self.native.MOST_PARAMETERS)
-        _check_kernel(self.native, step.function)
+        native_launch.check_kernel(self.native, step.function)
         binary = native_launch.described(self.native, step.function, step.compiled)
         if binary is None:
             return None
@@ -541,25 +559,6 @@ class _Describer:
 def _number_of(native: ModuleType, dtype: torch.dtype) -> int:
     """The number of a dtype in native code."""
     return dtype_in(native.tensor_words(torch.empty(0, dtype=dtype, device="cpu")))
-
-
-def _check_kernel(native: ModuleType, function: Any) -> None:
-    """Native code reads these attributes from a `Launchable`'s fields or the kernel's own dict, so
-    they must not be computed."""
-    if isinstance(function, native.Launchable):
-        return
-    own = vars(function)
-    for name in _READ_NATIVELY:
-        if name not in own:
-            raise NotNative(f"{function.__name__} has no attribute {name!r} of its own")
-    for kind in type(function).__mro__:
-        held = vars(kind)
-        for name in _READ_NATIVELY:
-            if held.get(name) is not None:
-                raise NotNative(f"{function.__name__} computes its attribute {name!r}")
-
-
-_READ_NATIVELY = ("pre_run_hooks", "debug", "device_caches", "used_global_vals")
 
 
 def _is_aligned(kernel: Any, index: int) -> bool:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import torch
@@ -29,6 +29,7 @@ __all__ = [
     "Allocate",
     "Call",
     "Constant",
+    "Copied",
     "Cut",
     "Fill",
     "Formula",
@@ -205,11 +206,23 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True)
+class Copied:
+    """What a call does that only copies the elements of one slot to another one, in the
+    order in which they are in memory: `is_new` if it makes the target, `counts` if torch counts a
+    change of it."""
+
+    target: int
+    source: int
+    is_new: bool
+    counts: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Call:
     """Call a torch function; `result` names the slots that it makes. `line` is the host
     function's. `cut` says why no CUDA graph can hold it, if so; `writes` are the slots that it
     changes in place, each as often as torch counts a change; `unseen` are those that it changes
-    and torch does not count."""
+    and torch does not count. `copies` is set if it does nothing else."""
 
     function: Callable[..., Any]
     name: str
@@ -220,6 +233,7 @@ class Call:
     cut: str = ""
     writes: tuple[int, ...] = ()
     unseen: tuple[int, ...] = ()
+    copies: Copied | None = field(default=None, compare=False)  # other sizes may have other gaps
 
 
 @dataclass(frozen=True, slots=True)

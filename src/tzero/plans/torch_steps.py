@@ -18,13 +18,14 @@ import torch
 
 from tzero.adapters import torch_modes
 from tzero.adapters.torch_internals import in_c, is_straight, is_thin, names_in
-from tzero.plans import effects, in_mode, torch_ops
+from tzero.plans import copies, effects, in_mode, torch_ops
 from tzero.plans.call_sizes import TorchSizes
 from tzero.plans.in_mode import InMode
 from tzero.plans.plan import (
     Allocate,
     Call,
     Constant,
+    Copied,
     Fill,
     Launch,
     Read,
@@ -137,17 +138,18 @@ class TorchSteps:
         if sizes is not None:
             sizes.called(slots, ran)
         made = self.slots.value(result, f"the result of {name}")
-        self.steps.append(self._completed(call, made, ran, args, kwargs))
+        self.steps.append(self._completed(call, made, result, ran, args, kwargs))
 
     def _completed(
         self,
         call: Call,
-        result: Value,
+        made: Value,
+        result: Any,
         ran: Sequence[torch_ops.Ran],
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
     ) -> Call:
-        """A call with its result, and with what a CUDA graph of it has to know."""
+        """A call with its result as a value, and with what a CUDA graph of it has to know."""
         given = tensors_of((*args, *kwargs.values()))
         mode = torch_modes.Computing.now()
         cut = effects.cut(ran) or in_mode.cut(self._computing, mode, given)
@@ -155,7 +157,18 @@ class TorchSteps:
             cut = cut or f"autograd records {call.name}"
         writes, unseen = map(self._roots, (effects.changed(ran), effects.changed_unseen(ran)))
         made_by = call.function, call.name, call.args, call.kwargs
-        return Call(*made_by, result, call.line, cut, writes, unseen)
+        copied = None if cut else self._copied(call.function, result, ran)
+        return Call(*made_by, made, call.line, cut, writes, unseen, copied)
+
+    def _copied(self, function: Any, result: Any, ran: Sequence[torch_ops.Ran]) -> Copied | None:
+        pair = copies.copied(function, result, ran)
+        if pair is None:
+            return None
+        target, source = map(self.slots.of, pair[:2])
+        if target is None or source is None:
+            return None
+        counts = not pair.is_new and not pair.target.is_inference()
+        return Copied(target, source, pair.is_new, counts)
 
     def _roots(self, tensors: Sequence[torch.Tensor]) -> tuple[int, ...]:
         return tuple(slot for each in tensors if (slot := self._root(each)) is not None)
@@ -219,14 +232,14 @@ class TorchSteps:
         returns whether they do all that it does. `found` are the tensors that it returned."""
         if any(tensor.requires_grad for tensor in tensors_of((*args, *kwargs.values()))):
             return False
-        made = torch_ops.outcomes(ran, found, self.slots.has)
-        if made is None:
+        outcomes = torch_ops.outcomes(ran, found, self.slots.has)
+        if outcomes is None:
             return False
         self._guard_names(func)
         target = None if sizes is None else sizes.broadcast()
         if sizes is not None and target is None:  # its code may decide by sizes
             sizes.pin(tensors=not is_straight(func))
-        for each, tensor in zip(ran, made, strict=True):
+        for each, tensor in zip(ran, outcomes, strict=True):
             inner = self._of(each.operator, each.args, each.kwargs)
             if inner is not None and target is not None:
                 inner.expand_to(target)
@@ -237,7 +250,8 @@ class TorchSteps:
                 slot = self.slots.add(tensor, f"t{len(self.slots.all)}")
                 if inner is not None:
                     inner.called([slot], [each])
-                made_by = self._completed(call, Tensor(slot), [each], each.args, each.kwargs)
+                made = Tensor(slot)
+                made_by = self._completed(call, made, tensor, [each], each.args, each.kwargs)
                 self.steps.append(made_by)
         return True
 
