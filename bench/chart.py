@@ -1,14 +1,16 @@
 """Pictures of committed records: what a whole call and a whole decode step cost on the H200.
 
 Enters: rows of records. Leaves: docs/call.svg and docs/decode.svg, which read in light and in dark.
-It must not know how anything is measured. A bar is the median of the ratios within a row, so that
-contenders of one row are compared in one process: to the bare launch, or to the step as written.
+It must not know how anything is measured. What a call costs is the median of the ratios to the bare
+launch within a row, so that contenders are compared in one process; so are the tokens a second of
+all ways to make a step.
 
     python -m bench.chart            rewrite both
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -26,11 +28,12 @@ WIDTH, LEFT, RIGHT, ROW = 760, 250, 60, 30
 
 
 class Bar(NamedTuple):
-    """One contender: what it is, how often the unit fits into it, whether it is tzero's, and
-    whether it stands apart, because another record has it."""
+    """One contender: what it is, its size and that in words, whether it is tzero's, and whether it
+    stands apart, because another record has it."""
 
     words: str
-    ratio: float
+    size: float
+    said: str
     ours: bool = False
     apart: bool = False
 
@@ -47,26 +50,28 @@ _SHOWN = (
 )
 
 
-_STEPS = (
-    (STEPS, "cuda.step.installed", "installed", "tzero.install()"),
-    (STEPS, "cuda.step.plain", "graph=True", "tzero.kernel(graph=True)"),
-    (STEPS, "cuda.step.plain", "by hand", "a CUDA graph made by hand"),
-)
+_STEPS = {
+    "kernels of examples/decode.py": "cuda.step.plain",
+    "kernels of Liger-Kernel": "cuda.step.liger",
+}
+_WAYS = {
+    "as written": "as it is written",
+    "installed": "tzero.install()",
+    "torch.compile": "torch.compile, reduce-overhead",
+    "graph=True": "tzero.kernel(graph=True)",
+    "by hand": "a CUDA graph made by hand",
+}
 
 
 def _bars(shown: Sequence[tuple[Path, str, str, str]], unit: str) -> list[Bar]:
     """The bars of rows, the longest first, and the unit."""
     rows = {path: {row.id: row for row in read(path).rows} for path, *_ in shown}
-    found = [
-        Bar(
-            words,
-            rows[path][row].ratios[name].median,
-            words.startswith("tzero"),
-            path != shown[-1][0],
-        )
-        for path, row, name, words in shown
-    ]
-    return sorted([*found, Bar(unit, 1.0)], key=lambda bar: -bar.ratio)
+    found = [Bar(unit, 1.0, _number(1.0))]
+    for path, row, name, words in shown:
+        ratio = rows[path][row].ratios[name].median
+        ours, apart = words.startswith("tzero"), path != shown[-1][0]
+        found.append(Bar(words, ratio, _number(ratio), ours, apart))
+    return sorted(found, key=lambda bar: -bar.size)
 
 
 _STYLE = """
@@ -84,11 +89,15 @@ _STYLE = """
 """
 
 
-def svg(title: str, about: Sequence[str], shown: list[Bar]) -> str:
-    """The bars as SVG, below a title and lines about them; a dashed line is where the unit ends."""
+def svg(
+    title: str, about: Sequence[str], shown: Sequence[Bar | str], *, unit: float | None = None
+) -> str:
+    """The bars as SVG, below a title and lines about them; texts among them are headings. A dashed
+    line is where the unit ends, if there is one."""
     top = 46 + 18 * len(about)
     height = top + ROW * len(shown) + 12
-    scale = (WIDTH - LEFT - RIGHT) / max(bar.ratio for bar in shown)
+    scale = (WIDTH - LEFT - RIGHT) / max(bar.size for bar in shown if isinstance(bar, Bar))
+    line = math.inf if unit is None else unit * scale
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img">',
         f"<style>{_STYLE}</style>",
@@ -97,16 +106,21 @@ def svg(title: str, about: Sequence[str], shown: list[Bar]) -> str:
     for number, words in enumerate(about):
         parts.append(f'<text class="small" x="12" y="{48 + 18 * number}">{words}</text>')
     for number, bar in enumerate(shown):
-        y, width = top + number * ROW, bar.ratio * scale
-        at = max(width, scale) if scale - 40 < width else width  # not on the dashed line
+        y = top + number * ROW
+        if isinstance(bar, str):
+            parts.append(f'<text class="small" x="12" y="{y + 16}">{bar}</text>')
+            continue
+        width = bar.size * scale
+        at = max(width, line) if line - 40 < width else width  # not on the dashed line
         kind = "ours" if bar.ours else "apart" if bar.apart else "bar"
         parts += [
             f'<text x="{LEFT - 10}" y="{y + 16}" text-anchor="end">{bar.words}</text>',
             f'<rect class="{kind}" x="{LEFT}" y="{y}" width="{width:.1f}" height="22" rx="3"/>',
-            f'<text x="{LEFT + at + 8:.1f}" y="{y + 16}">{_number(bar.ratio)}</text>',
+            f'<text x="{LEFT + at + 8:.1f}" y="{y + 16}">{bar.said}</text>',
         ]
-    x = LEFT + scale
-    parts.append(f'<line class="line" x1="{x:.1f}" x2="{x:.1f}" y1="{top - 6}" y2="{height - 8}"/>')
+    if unit is not None:
+        x = f"{LEFT + line:.1f}"
+        parts.append(f'<line class="line" x1="{x}" x2="{x}" y1="{top - 6}" y2="{height - 8}"/>')
     return "\n".join([*parts, "</svg>", ""])
 
 
@@ -124,17 +138,24 @@ def call() -> str:
         "compare these two, no others",
     ]
     bars = _bars(_SHOWN, "the driver's launch, from C")
-    return svg("A whole call, in launches by the driver", about, bars)
+    return svg("A whole call, in launches by the driver", about, bars, unit=1.0)
 
 
 def decode() -> str:
-    """What a decode step of a small model costs, in steps as they are written."""
+    """How many tokens a second a small model makes."""
+    record = read(STEPS)
+    rows = {row.id: row for row in record.rows}
     about = [
-        f"a model of 16 layers, examples/decode.py; {read(STEPS).machine['gpu']}",
+        f"a model of 16 layers, examples/decode.py; {record.machine['gpu']}",
         str(STEPS.relative_to(ROOT)),
     ]
-    title = "A decode step, in steps as they are written"
-    return svg(title, about, _bars(_STEPS, "as it is written"))
+    shown: list[Bar | str] = []
+    for kernels, row in _STEPS.items():
+        shown.append(kernels)
+        for name, words in _WAYS.items():
+            rate = 1 / rows[row].values[name].median
+            shown.append(Bar(words, rate, f"{rate:,.0f}", words.startswith("tzero")))
+    return svg("Decode steps: tokens a second", about, shown)
 
 
 def main() -> None:

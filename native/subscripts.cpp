@@ -1,28 +1,24 @@
 #include "subscripts.h"
 
-#include <cstdint>
-#include <utility>
-
 #include "state.h"
 
 namespace tzero {
 
 Ref Subscripts::of_code(PyObject *code, Py_ssize_t position) {
-    if (entries_.empty()) entries_.resize(size);
-    const uint64_t mixed =
-        (reinterpret_cast<uintptr_t>(code) ^ static_cast<uint64_t>(position)) * 0x9e3779b97f4a7c15u;
-    Entry &entry = entries_[mixed >> 32 & (size - 1)];
-    if (entry.code.get() != code || entry.position != position) {
+    const Key key{code, position};
+    auto found = entries_.find(key);
+    if (found == entries_.end()) {
         Ref number = Ref::steal(PyLong_FromSsize_t(position));
         if (!number) return {};
         Ref names = Ref::steal(
             PyObject_CallFunctionObjArgs(find.get(), code, number.get(), nullptr));
         if (!names) return {};
-        Entry made{Ref::borrow(code), position, names};
-        std::swap(entries_[mixed >> 32 & (size - 1)], made);
-        return PyTuple_CheckExact(names.get()) ? names : Ref();
+        Entries full;  // let go of at the end
+        if (entries_.size() >= most) full.swap(entries_);
+        found = entries_.insert_or_assign(key, Entry{Ref::borrow(code), names}).first;
     }
-    return PyTuple_CheckExact(entry.names.get()) ? entry.names : Ref();
+    const Ref &names = found->second.names;
+    return PyTuple_CheckExact(names.get()) ? names : Ref();
 }
 
 Ref Subscripts::of(const State &state, PyObject *function) {

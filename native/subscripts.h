@@ -3,7 +3,9 @@
 
 #include "python.h"
 
-#include <vector>
+#include <cstddef>
+#include <functional>
+#include <unordered_map>
 
 namespace tzero {
 
@@ -21,16 +23,28 @@ class Subscripts {
     Ref of(const State &state, PyObject *function);
 
   private:
+    struct Key {
+        PyObject *code;  // the entry keeps it alive
+        Py_ssize_t position;
+        bool operator==(const Key &other) const {
+            return code == other.code && position == other.position;
+        }
+    };
+    struct Hash {
+        size_t operator()(const Key &key) const {
+            return std::hash<PyObject *>()(key.code) ^ static_cast<size_t>(key.position);
+        }
+    };
     struct Entry {
         Ref code;
-        Py_ssize_t position = 0;
         Ref names;  // or None
     };
+    using Entries = std::unordered_map<Key, Entry, Hash>;
 
     Ref of_code(PyObject *code, Py_ssize_t position);
 
-    static constexpr size_t size = 256;
-    std::vector<Entry> entries_;
+    static constexpr size_t most = 4096;  // of functions: a library has some hundreds
+    Entries entries_;
 };
 
 }  // namespace tzero

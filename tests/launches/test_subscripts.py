@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
+from types import CodeType, FrameType
 from typing import Any
 
 import pytest
@@ -167,6 +168,35 @@ def test_a_function_that_gets_other_code_is_read_again() -> None:
         assert out.item() == 11
         kernel[(1,)](out, 4, 5, MORE=0)
         assert out.item() == 12
+    finally:
+        tzero.uninstall()
+
+
+def test_the_functions_of_a_large_program_are_read_once() -> None:
+    can_launch(2)
+    kernel, out = triton.jit(_put), torch.zeros(1, dtype=torch.int32, device=device())
+    grids = [eval(f"lambda meta: (meta['a'] * 0 + {k % 2},)") for k in range(600)]
+    looked: list[CodeType] = []
+
+    def note(frame: FrameType, event: str, _: Any) -> None:
+        if event == "call" and frame.f_code is subscripts.__code__:
+            looked.append(frame.f_locals["code"])
+
+    def launched() -> list[CodeType]:
+        looked.clear()
+        sys.setprofile(note)
+        try:
+            for grid in grids:
+                kernel[grid](out, 3, 5, 1, 2)
+        finally:
+            sys.setprofile(None)
+        return list(looked)
+
+    tzero.install()
+    try:
+        kernel[(1,)](out, 3, 5, 1, 2)
+        assert launched() == [grid.__code__ for grid in grids]
+        assert launched() == []
     finally:
         tzero.uninstall()
 
