@@ -22,7 +22,10 @@ import tzero
 from tests.plans.caches import Cache, Layer, Steps, kernel
 from tests.plans.tiers import verifying
 from tests.steps import stand_in
+from tzero import settings
 from tzero.launches.tiers import tier
+from tzero.plans import describe
+from tzero.reading import guards
 
 pytestmark = pytest.mark.skipif(tier() < 2, reason="steps are replayed by native code")
 
@@ -172,13 +175,16 @@ def property_added(cache: Any, patch: Any) -> None:
     patch.setattr(Cache, "shift", property(lambda self: 9.0), raising=False)
 
 
+@pytest.mark.parametrize("at", [1, 2])
 @pytest.mark.parametrize("name", CHANGES)
-def test_a_change_of_an_object_is_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    steps = Steps()
-    steps.replays()
-    for cache in steps.caches:
-        CHANGES[name](cache, monkeypatch)
-    steps.make(5)
+def test_a_change_of_an_object_is_seen(name: str, at: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    with settings.override(tier=at):
+        steps = Steps()
+        steps.make(5)
+        assert verifying() or steps.kernel.stats().python_replays == (3 if at == 1 else 0)
+        for cache in steps.caches:
+            CHANGES[name](cache, monkeypatch)
+        steps.make(5)
 
 
 def test_another_object_has_another_plan() -> None:
@@ -249,6 +255,49 @@ def test_two_objects_are_told_apart() -> None:
     for one, other in [(first, second), (second, first), (first, first)] * 4:
         expected = both(x, at, copy.deepcopy(one), other) + (100 if one is other else 0)
         assert torch.equal(taken(x, at, one, other), expected)
+
+
+def held_in_python(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(guards.Held, "holds", lambda self: True)
+
+
+def held_natively(patch: pytest.MonkeyPatch) -> None:
+    described = describe._Describer._guard
+
+    def describing(self: Any, guard: Any) -> Any:
+        held = isinstance(guard, guards.Held)
+        return described(self, guards.Absent(guard.text, {}, "nothing") if held else guard)
+
+    patch.setattr(describe._Describer, "_guard", describing)
+
+
+@pytest.mark.parametrize(
+    ("name", "at", "mutate"),
+    [
+        ("dict_replaced", 1, held_in_python),  # the key has the class there
+        ("dict_replaced", 2, held_natively),
+        ("class_replaced", 2, held_natively),
+    ],
+)
+def test_a_step_goes_wrong_without_the_guard_on_its_object(
+    name: str, at: int, mutate: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if verifying():
+        pytest.skip("verify mode does not need guards")
+
+    def run() -> None:
+        with settings.override(tier=at):
+            steps = Steps()
+            steps.make(4)
+            for cache in steps.caches:
+                CHANGES[name](cache, monkeypatch)
+            steps.make(2)
+            assert steps.kernel.tier == at
+
+    run()
+    mutate(monkeypatch)
+    with pytest.raises(AssertionError):
+        run()
 
 
 # -- classes of objects ----------------------------------------------------------------------------
