@@ -154,14 +154,32 @@ def test_a_pickled_kernel_is_the_kernel() -> None:
         assert torch.equal(found, step(x, at, caches[1]))
 
 
-class Model(nn.Module):
+class Module(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.linear = nn.Linear(4, 4)
 
-    @kernel
     def forward(self, x: Tensor, at: Tensor, cache: Any = None) -> Any:
         return cache.summed(self.linear(x), at)
+
+
+class Model(Module):
+    forward = kernel(Module.forward)
+
+
+def test_a_copy_of_a_model_whose_forward_was_replaced_runs_the_copy() -> None:
+    model, cache = Module(), Cache()
+    model.forward = kernel(model.forward)
+    x, at = torch.randn(1, 4), torch.tensor([1])
+    for _ in range(4):
+        model(x, at, cache=cache)
+    other = copy.deepcopy(model)
+    other.linear.weight.mul_(2)
+    caches = copy.deepcopy(cache), copy.deepcopy(cache)
+    for _ in range(4):
+        wanted = caches[0].summed(other.linear(x), at)
+        assert torch.equal(other(x, at, cache=caches[1]), wanted)
+    assert verifying() or other.forward.stats().native_replays == 2
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda each: pickle.loads(pickle.dumps(each))])

@@ -475,7 +475,8 @@ class Planner(Generic[R]):
         key = self._key(args)
         found = bound.plans.get(key) or self.varied.find(args, self._apart(bound))
         if found is None:
-            return None, str(bound.plans.last_try(key) or UNRECORDED)
+            unknown = ONCE if _objects_of(self, args) else UNRECORDED
+            return None, str(bound.plans.last_try(key) or unknown)
         if isinstance(found, Refusal):
             return None, str(found)
         entangled = self._entangled(found, args, self._given(args))
