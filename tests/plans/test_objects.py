@@ -187,6 +187,16 @@ def test_a_change_of_an_object_is_seen(name: str, at: int, monkeypatch: pytest.M
         steps.make(5)
 
 
+def test_a_changed_object_is_recorded_in_the_next_call() -> None:
+    caches, taken = (Cache(), Cache()), kernel(lambda x, n, cache: x * n * cache.shift)
+    for k in range(6):
+        if k == 4:
+            caches[0].shift = caches[1].shift = 2.5
+        x = torch.randn(1, 4)
+        assert torch.equal(taken(x, 3, caches[1]), x * 3 * caches[0].shift)
+        assert verifying() or taken.stats().recordings == (0 if k == 0 else 1 if k < 4 else 2)
+
+
 def test_another_object_has_another_plan() -> None:
     steps = Steps()
     steps.replays()

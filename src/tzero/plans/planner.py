@@ -306,7 +306,8 @@ class Planner(Generic[R]):
         free = self._free(bound, sighted := self.varied.sighted(args, self._apart(bound)), before)
         known = self.varied.hashed(sighted) if free else hash(key)
         objects = _objects_of(self, args)
-        if before is None and not (self._worth(known, objects, bound) and self._may(bound, key)):
+        is_worth = before is not None or self._worth(known, [] if stale else objects, bound)
+        if not is_worth or (before is None and not self._may(bound, key)):
             return bound.call(*args), None
         table = bound.plans  # read before `call`: another config has another table
         try:

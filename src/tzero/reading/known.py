@@ -233,9 +233,8 @@ class Known:
 
     def _weakly(self, guard: Check) -> Check:
         """A guard on an argument itself, as one on a weak reference to it."""
-        about = guard.where.get("of") if type(guard.where) is dict else None
-        reference = self._held.get(id(about))
-        if reference is None or guard.name != "of":
+        reference = self._held.get(id(_about(guard)))
+        if reference is None:
             return guard
         same = functools.partial(_of_referent, guard.check)
         return Check(guard.text, {"of": reference}, "of", guard.value, same)
@@ -243,9 +242,8 @@ class Known:
     def outlives(self) -> None:
         """Refuse to guard what would keep an argument alive."""
         for guard in self.guards if self._held else ():
-            about = guard.where.get("of") if type(guard.where) is dict else None
             parts = guard.value if type(guard.value) is tuple else ()
-            for each in (guard.value, guard.name, about, *parts):
+            for each in (guard.value, guard.name, _about(guard), *parts):
                 if id(each) in self._held:
                     words = f"{guard.text} is {self._names[id(each)]}, too"
                     raise Unreplayable(f"{words}: a plan would keep it alive", "", 0)
@@ -304,6 +302,12 @@ def functions_behind(thing: Any) -> Sequence[Any]:
 def _may_be_patched(kind: type) -> bool:
     """Whether programs replace methods of a library class. tzero itself does so with kernels."""
     return not issubclass(kind, KERNELS)
+
+
+def _about(guard: Guard) -> Any:
+    """The object that a guard is about, if that is not found by a name."""
+    is_one = type(guard.where) is dict and type(guard.name) is str and guard.name == "of"
+    return guard.where.get("of") if is_one and type(guard.where) is dict else None
 
 
 def _of_referent(check: Callable[[Any], bool], now: weakref.ref[Any]) -> bool:
