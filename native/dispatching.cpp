@@ -51,6 +51,7 @@ struct Dispatcher {
     uint64_t unkeyed = 0;     // how many fallbacks were of calls that have no key
     uint64_t generation = 0;  // how often Python has had plans forgotten
     bool prepared = false;
+    Ref abstract;  // ABCMeta, if objects count by identity
     Steady steady;
     Ref name;  // of the kernel, once it was needed
 };
@@ -95,7 +96,8 @@ PyObject *in_python(const Dispatcher &dispatcher, const Given &call) {
 bool read_leaves(const Dispatcher &dispatcher, const Given &given, const Form &form,
                  const Modes &modes, Leaves *out) {
     const State &state = *dispatcher.state;
-    LeafReader reader(state.tensors, state.torch, state.leaf_types, state.cuda, out);
+    LeafReader reader(state.tensors, state.torch, state.leaf_types, state.cuda,
+                      dispatcher.abstract.get(), out);
     if (!reader.start(modes)) return false;
     const auto &parameters = dispatcher.parameters;
     for (size_t k = 0; k < parameters.size(); ++k) {
@@ -438,12 +440,13 @@ void dispatching_dealloc(PyObject *object) {
     Py_DECREF(type);
 }
 
-// _prepare(parameters, by_value, most): called once, before the first call.
+// _prepare(parameters, by_value, most, abstract=None): called once, before the first call. With
+// ABCMeta objects of classes written in Python count by identity.
 PyObject *dispatching_prepare(PyObject *object, PyObject *args) {
-    PyObject *given = nullptr, *by_value = nullptr;
+    PyObject *given = nullptr, *by_value = nullptr, *abstract = Py_None;
     Py_ssize_t most = 0;
-    if (!PyArg_ParseTuple(args, "O!O!n:_prepare", &PyTuple_Type, &given, &PyTuple_Type, &by_value,
-                          &most)) {
+    if (!PyArg_ParseTuple(args, "O!O!n|O:_prepare", &PyTuple_Type, &given, &PyTuple_Type,
+                          &by_value, &most, &abstract)) {
         return nullptr;
     }
     Dispatcher *dispatcher = dispatcher_of(object);
@@ -457,6 +460,7 @@ PyObject *dispatching_prepare(PyObject *object, PyObject *args) {
     dispatcher->variadic = variadic_of(dispatcher->parameters);
     dispatcher->by_value.assign(dispatcher->parameters.size(), 0);
     dispatcher->most_entries = static_cast<size_t>(most > 0 ? most : 1);
+    if (abstract != Py_None) dispatcher->abstract = Ref::borrow(abstract);
     if (!widen(*dispatcher, by_value)) return nullptr;
     dispatcher->prepared = dispatcher->parameters.size() <= most_arguments;
     Py_RETURN_NONE;
@@ -559,8 +563,9 @@ PyObject *dispatching_look(PyObject *object, PyObject *const *args, Py_ssize_t c
 
 PyMethodDef dispatching_methods[] = {
     {"_prepare", dispatching_prepare, METH_VARARGS,
-     PyDoc_STR("_prepare($self, parameters, by_value, most, /)\n--\n\nSet the parameters, each a "
-               "ParameterDescription, whose numbers count by value, and the most plans to keep.")},
+     PyDoc_STR("_prepare($self, parameters, by_value, most, abstract=None, /)\n--\n\n"
+               "Set the parameters, each a ParameterDescription, whose numbers count by value, the "
+               "most plans to keep, and ABCMeta if objects count by identity.")},
     {"_tick", dispatching_tick, METH_NOARGS,
      PyDoc_STR("_tick($self, /)\n--\n\nAdvance the clock, as every hit does; its value before.")},
     {"_forget", dispatching_forget, METH_O,

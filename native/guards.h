@@ -27,7 +27,7 @@ namespace tzero {
     EACH(plan_tensor_type) EACH(plan_requires_grad) EACH(plan_alignment) EACH(plan_dtype)         \
     EACH(plan_sizes) EACH(plan_strides) EACH(plan_keys) EACH(plan_same_tensor)                    \
     EACH(plan_same_container) EACH(plan_container) EACH(plan_class) EACH(plan_value)              \
-    EACH(plan_text) EACH(plan_dtype_value) EACH(plan_other_value)                                 \
+    EACH(plan_text) EACH(plan_dtype_value) EACH(plan_other_value) EACH(plan_object)               \
     EACH(plan_modes) EACH(plan_keys_on) EACH(plan_functions_on) EACH(plan_recorders)              \
     EACH(plan_quiet) EACH(plan_unwatched)                                                         \
     EACH(plan_versions) EACH(plan_names) EACH(plan_global_tensors) EACH(plan_global_arguments)    \

@@ -14,7 +14,7 @@ constexpr int most_depth = 8;
 // The kind of a leaf or a container, in the key. Numbers by value have the kinds of constants.
 enum Tag : uint64_t {
     is_tensor = 1, is_number, is_constant, is_text, is_bytes, is_dtype, is_list, is_tuple, is_dict,
-    is_unread, is_complex, is_size, is_device, is_wrapped,
+    is_unread, is_complex, is_size, is_device, is_wrapped, is_held,
 };
 
 uint64_t tagged(Tag tag, uint64_t more) { return static_cast<uint64_t>(tag) | more << 8; }
@@ -125,6 +125,21 @@ bool LeafReader::unread(PyObject *value) {
     return words(is_unread, reinterpret_cast<uintptr_t>(type));
 }
 
+// Whether objects of a type count by identity; as `is_held` in arguments/objects.py. A plan for such
+// an object has a guard that it is alive, so that no other one is at its address.
+bool LeafReader::is_object(const PyTypeObject *type) const {
+    const auto *meta = reinterpret_cast<const PyObject *>(Py_TYPE(type));
+    const bool is_plain = Py_IS_TYPE(type, &PyType_Type) || meta == abstract_;
+    if (abstract_ == nullptr || !is_plain || type->tp_weaklistoffset == 0) return false;
+    PyObject *line = type->tp_mro;
+    for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(line); ++k) {
+        PyObject *each = PyTuple_GET_ITEM(line, k);
+        const auto *base = reinterpret_cast<PyTypeObject *>(each);
+        if (base != &PyBaseObject_Type && (base->tp_flags & Py_TPFLAGS_HEAPTYPE) == 0) return false;
+    }
+    return true;
+}
+
 // A list, tuple or dict: the number of an earlier one that is the same object, from 1, and its
 // size.
 bool LeafReader::container(PyObject *value, uint64_t tag, Py_ssize_t size) {
@@ -230,7 +245,9 @@ bool LeafReader::other(PyObject *value) {
     if (type == &PyComplex_Type) return complex(value);
     if (type == types_.size) return size(value);
     if (type == types_.device) return device(value);
-    return unread(value);
+    if (!is_object(type)) return unread(value);
+    if (next(value) == nullptr) return false;
+    return words(is_held, off(Guard::plan_object) ? 0 : reinterpret_cast<uintptr_t>(value));
 }
 
 bool LeafReader::item(PyObject *value, bool by_value, int depth) {

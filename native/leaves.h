@@ -65,8 +65,9 @@ struct LeafTypes {
 class LeafReader {
   public:
     LeafReader(const Tensors &tensors, const Torch &torch, const LeafTypes &types,
-               const cuda::Driver &cuda, Leaves *out)
-        : tensors_(tensors), torch_(torch), types_(types), cuda_(cuda), out_(*out) {}
+               const cuda::Driver &cuda, PyObject *abstract, Leaves *out)
+        : tensors_(tensors), torch_(torch), types_(types), cuda_(cuda), abstract_(abstract),
+          out_(*out) {}
 
     // Starts the key with the modes of torch.
     bool start(const Modes &modes);
@@ -84,6 +85,7 @@ class LeafReader {
     bool object(PyObject *value, uint64_t kind);
     bool other(PyObject *value);
     bool unread(PyObject *value);
+    bool is_object(const PyTypeObject *type) const;
     bool complex(PyObject *value);
     bool size(PyObject *value);
     bool device(PyObject *value);
@@ -98,6 +100,7 @@ class LeafReader {
     const Torch &torch_;
     const LeafTypes &types_;
     const cuda::Driver &cuda_;
+    PyObject *const abstract_;  // ABCMeta, if objects count by identity; else null
     Leaves &out_;
 };
 

@@ -103,6 +103,30 @@ bool are_unchanged(PyObject *expected) {
     return true;
 }
 
+// What a weak reference refers to, if that is alive.
+Ref referent(PyObject *reference) {
+#if PY_VERSION_HEX >= 0x030D0000
+    PyObject *found = nullptr;
+    if (PyWeakref_GetRef(reference, &found) < 0) PyErr_Clear();
+    return Ref::steal(found);
+#else
+    PyObject *found = PyWeakref_CheckRef(reference) ? PyWeakref_GET_OBJECT(reference) : Py_None;
+    return found == Py_None ? Ref() : Ref::borrow(found);
+#endif
+}
+
+// Whether what a weak reference refers to is alive, and has this class and this dict, if any.
+bool is_held(PyObject *reference, PyObject *expected) {
+    const Ref found = referent(reference);
+    if (!found) return false;
+    if (reinterpret_cast<PyObject *>(Py_TYPE(found.get())) != PyTuple_GET_ITEM(expected, 0)) {
+        return false;
+    }
+    PyObject *before = PyTuple_GET_ITEM(expected, 1);
+    PyObject **own = before == Py_None ? nullptr : _PyObject_GetDictPtr(found.get());
+    return before == Py_None || (own != nullptr && *own == before);
+}
+
 // Whether an object is still as a guard of these kinds expects; runs no Python code.
 bool object_holds(Watch::Kind kind, PyObject *object, PyObject *expected) {
     switch (kind) {
@@ -115,6 +139,7 @@ bool object_holds(Watch::Kind kind, PyObject *object, PyObject *expected) {
     case Watch::bases:
         return PyType_Check(object) &&
                reinterpret_cast<PyTypeObject *>(object)->tp_mro == expected;
+    case Watch::held: return is_held(object, expected);
     case Watch::items: return has_items(object, expected);
     case Watch::item: return has_item(object, expected);
     case Watch::files: return are_unchanged(expected);
@@ -186,6 +211,7 @@ const char *Watch::expected() const {
         return "an object in a dict, and a size";
     }
     if (kind == own_dict && !PyDict_CheckExact(expects)) return "a dict";
+    if (kind == held && size != 2) return "a class, and a dict or None";
     if ((kind == items || kind == bases) && size < 0) return "a tuple";
     if (kind == files) {
         bool fits = size >= 0 && size % 2 == 0;

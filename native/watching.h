@@ -16,12 +16,12 @@ namespace tzero::plan {
 // has this code and these defaults (`code`), an object this class (`of_class`), or this dict of its
 // own attributes (`own_dict`), a class these bases (`bases`), a container these items (`items`), or
 // this item at a place (`item`); a function without arguments returns this value (`result`); files
-// were last changed at these times (`files`). A name that is `kept` is the same object in a dict with
-// room for more, or a function accepts it. A `setting` is a `result` of a function of tzero, which
-// only reads.
+// were last changed at these times (`files`). An object that is `held` by a weak reference is alive,
+// and has this class and this dict. A name that is `kept` is the same object in a dict with room for
+// more, or a function accepts it. A `setting` is a `result` of a function of tzero, which only reads.
 #define TZERO_GUARD_KINDS(EACH)                                                                   \
     EACH(same) EACH(equal) EACH(check) EACH(absent) EACH(code) EACH(of_class) EACH(own_dict)      \
-    EACH(bases) EACH(items) EACH(item) EACH(result) EACH(files) EACH(kept) EACH(setting)
+    EACH(bases) EACH(held) EACH(items) EACH(item) EACH(result) EACH(files) EACH(kept) EACH(setting)
 constexpr const char *guard_kind_names[] = {TZERO_GUARD_KINDS(TZERO_ENUMERATOR_NAME)};
 
 struct Watch {

@@ -238,7 +238,12 @@ class OnBound:
 
 class Dispatching:
     def _prepare(
-        self, parameters: tuple[Any, ...], by_value: tuple[bool, ...], most: int, /
+        self,
+        parameters: tuple[Any, ...],
+        by_value: tuple[bool, ...],
+        most: int,
+        abstract: type | None = None,
+        /,
     ) -> None: ...
     def _tick(self) -> int: ...
     def _forget(self, which: Any, /) -> None: ...

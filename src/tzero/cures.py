@@ -134,6 +134,18 @@ CURES = (
         "pass plain values: numbers, strings, tuples, tensors, functions",
     ),
     Cure(
+        "a new object among the arguments",
+        (r"is recorded when it is repeated",),
+        "an object that is made for each call would have each of them recorded",
+        "nothing if the next calls get the same object; else pass its tensors and numbers",
+    ),
+    Cure(
+        "an argument that a plan would keep alive",
+        (r"a plan would keep it alive",),
+        "a plan holds what it has read, and must not hold an argument that the program may drop",
+        "let the function find the object in a global or a closure, or remove the reference to it",
+    ),
+    Cure(
         "imports",
         (r"it imports", r"has replaced __import__"),
         "an import runs a module, which may do anything",

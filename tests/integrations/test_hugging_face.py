@@ -4,6 +4,8 @@ replayed, and that each change between two steps is seen."""
 
 from __future__ import annotations
 
+import copy
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -243,3 +245,125 @@ def test_other_caches_need_another_recording() -> None:
     decoding.start()
     decoding.decode()
     assert decoding.step.stats().recordings == 2
+
+
+# -- a model whose forward is the kernel, with its cache as an argument ----------------------------
+
+
+class Forward(Decoding):
+    """The `forward` of the second model is a kernel, and its cache an argument."""
+
+    kind = "StaticCache"
+
+    def __init__(self, family: str = "Llama") -> None:
+        self.models = [model_of(family, {}) for _ in range(2)]
+        self.models[1].forward = tzero.kernel(graph=True)(self.models[1].forward)
+        self.step: Any = self.models[1].forward
+        self.start()
+
+    def start(self) -> None:
+        """Other caches, with a prompt."""
+        most = {"max_cache_len": 32} if self.kind == "StaticCache" else {}
+        made = getattr(transformers, self.kind)
+        self.caches = [made(config=model.config, **most) for model in self.models]
+        self.both(torch.tensor([[1, 2, 3]]))
+
+    def both(self, token: Tensor, **more: Any) -> Any:
+        """A call of each model, which must return the same."""
+        pairs = zip(self.models, self.caches, strict=True)
+        wanted, found = (model(token, past_key_values=cache, **more) for model, cache in pairs)
+        assert type(found) is type(wanted)
+        assert torch.equal(found[0], wanted[0])
+        return found
+
+    def decode(self, count: int = 4) -> None:
+        for k in range(count):
+            self.both(torch.tensor([[(7 * k + 5) % 64]]))
+            for one, other in zip(self.caches[0].layers, self.caches[1].layers, strict=True):
+                assert torch.equal(one.keys, other.keys)
+                assert torch.equal(one.values, other.values)
+
+    def why(self, **more: Any) -> str:
+        """Why the next step is not replayed."""
+        example = {"past_key_values": self.caches[1], **more}
+        return str(self.step.explain(torch.tensor([[1]]), **example).refusal)
+
+
+def test_a_forward_with_a_cache_as_an_argument_is_one_graph(stand: Stand) -> None:
+    steps = Forward()
+    steps.decode(12)
+    assert steps.step.stats().recordings == 1, steps.why()
+    assert stand.count == 10
+    example = torch.tensor([[1]])
+    plan = steps.step.explain(example, past_key_values=steps.caches[1]).plan
+    assert len(plan.parts) == 1, str(plan)
+
+
+def test_the_forward_of_a_class_may_be_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    kind = transformers.LlamaForCausalLM
+    steps = Forward()
+    plain = kind.forward
+    monkeypatch.setattr(kind, "forward", tzero.kernel(graph=True)(plain))
+    vars(steps.models[0])["forward"] = plain.__get__(steps.models[0])
+    del vars(steps.models[1])["forward"]
+    steps.decode(8)
+    assert steps.models[1].forward.stats().native_replays == 6
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_change_between_two_steps_of_a_forward_is_seen(
+    name: str, stand: Stand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = Forward()
+    steps.decode(5)
+    assert stand.count == 3
+    for model, cache in zip(steps.models, steps.caches, strict=True):
+        CHANGES[name](model, cache, monkeypatch)
+    steps.decode(5)
+
+
+def test_the_output_has_its_class_its_items_and_the_cache(stand: Stand) -> None:
+    steps = Forward()
+    for k in range(5):
+        found = steps.both(torch.tensor([[k]]), output_hidden_states=True)
+        assert type(found).__name__ == "CausalLMOutputWithPast"
+        assert list(found) == ["logits", "past_key_values", "hidden_states"]
+        assert found.past_key_values is found["past_key_values"] is steps.caches[1]
+        assert found.hidden_states is found["hidden_states"]
+        assert len(found.hidden_states) == 3 and found.loss is None
+    assert stand.count == 3
+
+
+def test_each_cache_has_a_plan_that_goes_with_it(stand: Stand) -> None:
+    steps = Forward()
+    steps.decode(5)
+    for count in (2, 3):
+        gone = weakref.ref(steps.caches[1].layers[0].keys)
+        steps.start()
+        assert gone() is None
+        steps.decode(5)
+        assert steps.step.stats().recordings == count
+    first, second = steps.caches, [copy.deepcopy(each) for each in steps.caches]
+    for steps.caches in [first, second] * 3:
+        steps.decode(3)
+    assert steps.step.stats().recordings == 4
+
+
+def test_a_cache_that_grows_in_each_step_runs_as_written() -> None:
+    class Growing(Forward):
+        kind = "DynamicCache"
+
+    steps = Growing()
+    steps.decode(6)
+    assert "it assigns the attribute 'keys'" in steps.why()
+
+
+@pytest.mark.parametrize("cache", ["static", None])
+def test_generate_gives_the_same_words(cache: str | None) -> None:
+    steps = Forward()
+    for words in ([1, 2, 3], [4, 5], [1, 2, 3]):
+        given = torch.tensor([words])
+        options = {"max_new_tokens": 12, "do_sample": False, "cache_implementation": cache}
+        wanted, found = (model.generate(given, **options) for model in steps.models)
+        assert torch.equal(found, wanted)
+    assert steps.step.stats().native_replays >= (20 if cache else 0)

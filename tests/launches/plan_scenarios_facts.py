@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import tzero
 from tests.launches.plan_scenario import X, put_number, same, table, tells_apart, twice, warm
 from tests.plans.hosts import gathered, scaled
+from tzero.arguments.key import Options
 
 SCENARIOS = table()
 fails_without = SCENARIOS.add
@@ -421,3 +422,21 @@ def an_argument_may_be_a_list_of_a_global(make):
     kernel = make(by_being_the_table)
     warm(kernel, X, [2.0])
     same(kernel(X, TABLE), by_being_the_table(X, TABLE))
+
+
+class Holder:
+    def __init__(self, factor):
+        self.factor = factor
+
+
+def by_a_holder(x, holder):
+    return scaled(x, holder.factor)
+
+
+@fails_without("plan_object")
+def an_argument_may_be_another_object(make):
+    kernel = make(by_a_holder, options=Options(objects=True), graph=True)
+    one, other = Holder(2.0), Holder(5.0)
+    kernel(X, one)  # recorded when it is repeated
+    warm(kernel, X, one)
+    same(kernel(X, other), by_a_holder(X, other))

@@ -167,7 +167,9 @@ def _kernel_of(function: Callable[..., R], given: Given) -> Kernel[..., R]:
         lookup=checked_lookup(name, given.lookup, space),
         judge=checked_judge(name, given),
         key=given.key,
-        options=Options(given.static_shapes is not False, given.index_dtype),
+        options=Options(
+            given.static_shapes is not False, given.index_dtype, objects=bool(given.graph)
+        ),
         free="nothing" if given.graph else _FREE[given.static_shapes],
         plans=chosen > 0 and not why_not,
         pool=not given.graph and (current.output_pool if given.pool is None else given.pool),

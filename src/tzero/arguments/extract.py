@@ -25,6 +25,7 @@ import torch
 
 from tzero.arguments.device import capability
 from tzero.arguments.key import TABLE, Options, UnsupportedType, constant, part
+from tzero.arguments.objects import is_object
 from tzero.arguments.scalars import BY_TYPE, BY_VALUE
 from tzero.arguments.tensor_facts import TENSORS, expression
 from tzero.errors import InvalidArgument
@@ -173,7 +174,7 @@ class Extractor:
 
     def _device(self, k: int, value: Any, where: Where | None) -> Where | None:
         """The one device of all tensors so far."""
-        for tensor in _tensors(value):
+        for tensor in _tensors(value, self._options.objects):
             device = tensor.device
             if device.type == "cpu":
                 device = _CPU  # that of a FakeTensor may be cpu:0
@@ -306,14 +307,14 @@ def _where(kinds: list[type]) -> list[str]:
     ]
 
 
-def _tensors(value: Any) -> list[torch.Tensor]:
-    """The tensors that a value is or holds, in order."""
+def _tensors(value: Any, objects: bool) -> list[torch.Tensor]:
+    """The tensors that a value is or holds, in order; not what `objects` hold."""
     found: list[torch.Tensor] = []
     seen: set[int] = set()  # functions may close over each other
     rest = [value]
     while rest:
         item = rest.pop()
-        if type(item) in _WITHOUT_TENSORS:
+        if type(item) in _WITHOUT_TENSORS or (objects and is_object(item)):
             continue
         if isinstance(item, torch.Tensor):
             found.append(item)

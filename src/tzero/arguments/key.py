@@ -34,6 +34,7 @@ import torch
 
 from tzero.adapters.torch_internals import static_dims
 from tzero.arguments.constants import Identity, constant, fields_of, holds_itself, kind_of, symbol
+from tzero.arguments.objects import is_object
 from tzero.arguments.scalars import BY_TYPE, BY_VALUE
 from tzero.arguments.tensor_facts import TENSORS, reader
 from tzero.arguments.text import difference, text
@@ -51,7 +52,8 @@ class Options:
 
     With `static_shapes` every size and stride counts. Without, sizes and strides count as 0, 1 or
     more, except for dimensions marked static; and unless `index_dtype` is set, the key says whether
-    indices need 64 bits. With `exact_numbers` numbers count by value.
+    indices need 64 bits. With `exact_numbers` numbers count by value. With `objects` those of
+    ordinary classes have keys, too, and count by type: plans tell them apart.
 
     >>> Options(static_shapes=False).index_dtype is None
     True
@@ -60,6 +62,7 @@ class Options:
     static_shapes: bool = True
     index_dtype: torch.dtype | None = None
     exact_numbers: bool = False
+    objects: bool = False
 
 
 class Key(tuple[Hashable, ...]):
@@ -98,7 +101,7 @@ def part(value: object, options: Options) -> Hashable:
     """
     extractor = TABLE.get(type(value))
     if extractor is None:
-        extractor = _by_kind(value)
+        extractor = _by_type if options.objects and is_object(value) else _by_kind(value)
     try:
         return extractor(value, options)
     except RecursionError:
@@ -200,6 +203,10 @@ def _itself(value: Hashable, _: Options) -> Hashable:
     return value
 
 
+def _by_type(value: object, _: Options) -> Hashable:
+    return cast("Hashable", type(value))
+
+
 def _identity(value: object, _: Options) -> Hashable:
     return Identity(value)
 
@@ -263,7 +270,7 @@ def _captured(content: Any, options: Options, within: tuple[Any, ...]) -> Hashab
 
 @functools.lru_cache(maxsize=64)
 def _exact(options: Options) -> Options:
-    return dataclasses.replace(options, exact_numbers=True)
+    return dataclasses.replace(options, exact_numbers=True, objects=False)
 
 
 def _method(value: MethodType, options: Options) -> Hashable:

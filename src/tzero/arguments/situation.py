@@ -16,7 +16,8 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from typing import Any, cast
 
-from tzero.arguments.constants import constant
+from tzero.arguments.constants import Identity, constant
+from tzero.arguments.objects import is_object
 from tzero.arguments.scalars import NUMBERS, SCALARS
 from tzero.arguments.tensor_facts import TENSORS, reader
 from tzero.errors import UnsupportedType
@@ -74,10 +75,13 @@ def unsupported(name: str, value: Any) -> str:
     return f"argument {name!r} is {named}, which plans do not support"
 
 
-def situation(args: Sequence[Any], by_value: Collection[int], exact: bool = False) -> Hashable:
+def situation(
+    args: Sequence[Any], by_value: Collection[int], exact: bool = False, objects: bool = False
+) -> Hashable:
     """Everything that a plan assumes of the arguments. Numbers count by value if their index is in
     `by_value`, and always in lists. With `exact` the caller has compared the dtype, sizes and
-    strides of each tensor already; a key has only the type of its device.
+    strides of each tensor already; a key has only the type of its device. With `objects` those of
+    ordinary classes count by identity, whatever their `__eq__` says.
 
     >>> one = situation((1, 2), {0})
     >>> situation((1, 3), {0}) == one, situation((2, 2), {0}) == one
@@ -95,7 +99,7 @@ def situation(args: Sequence[Any], by_value: Collection[int], exact: bool = Fals
         elif kind in NUMBERS and k not in by_value:
             found.append(cast("Hashable", kind))
         else:
-            found.append(_assumed(value, seen))
+            found.append(_assumed(value, seen, objects))
     return tuple(found)
 
 
@@ -132,14 +136,15 @@ def _class(value: int) -> tuple[Any, ...]:
     return (int, width, value == 1, value & 15 == 0)
 
 
-def _assumed(value: Any, seen: dict[int, int]) -> Hashable:
+def _assumed(value: Any, seen: dict[int, int], objects: bool) -> Hashable:
     kind = type(value)
     if kind in TENSORS:
         return (*_facts(value), seen.setdefault(id(value), -1 - len(seen)))
     if kind is list or kind is tuple or kind is dict:
         same = seen.setdefault(id(value), -1 - len(seen))
         if kind is dict:
-            pairs = [(constant(key), _assumed(item, seen)) for key, item in value.items()]
+            items = value.items()
+            pairs = [(constant(key), _assumed(item, seen, objects)) for key, item in items]
             return (dict, same, *pairs)
-        return (cast("Hashable", kind), same, *[_assumed(item, seen) for item in value])
-    return constant(value)
+        return (cast("Hashable", kind), same, *[_assumed(item, seen, objects) for item in value])
+    return Identity(value) if objects and is_object(value) else constant(value)

@@ -1,12 +1,16 @@
 """Copies and pickles kernels like functions: by reference, under their name.
 
 Enters: a kernel. Leaves: itself, or the name that unpickling looks up; or `InvalidArgument` if that
-name refers to something else. It must not know calls.
+name refers to something else. The step of an object is copied with the object, as its method is. It
+must not know calls.
 """
 
 from __future__ import annotations
 
+import copy
 import sys
+from collections.abc import Callable
+from types import MethodType
 from typing import Any, NoReturn, Self
 
 from tzero.errors import InvalidArgument
@@ -24,12 +28,17 @@ class ByName:
     """
 
     name: str
+    function: Callable[..., Any]
+    remade: Callable[[Any], Any] | None
 
     def __copy__(self) -> Self:
         return self
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        return self
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        method = self.function
+        if self.remade is None or not isinstance(method, MethodType):
+            return self
+        return self.remade(MethodType(method.__func__, copy.deepcopy(method.__self__, memo)))
 
     def __reduce__(self) -> str:
         path: str = getattr(self, "__qualname__", self.name)

@@ -26,6 +26,7 @@ from tzero.adapters import torch_modes
 from tzero.adapters.torch_layout import configure, in_a_new_thread
 from tzero.arguments.extract import unwrapped
 from tzero.arguments.host import Host
+from tzero.arguments.objects import METACLASS, is_held
 from tzero.arguments.situation import leaves, unsupported
 from tzero.calls import explain
 from tzero.calls.bound import BoundKernel
@@ -108,7 +109,7 @@ class NativeCalls(Kernel[..., Any]):
         parameters = tuple(_described(self.host))
         most = _ENTRIES_PER_BOUND_KERNEL * settings.current().max_specializations
         by_value = tuple(k in self.planner.by_value for k in range(len(parameters)))
-        self._prepare(parameters, by_value, most)
+        self._prepare(parameters, by_value, most, METACLASS if self.options.objects else None)
 
     # -- called by native code -------------------------------------------------------------------
 
@@ -124,6 +125,8 @@ class NativeCalls(Kernel[..., Any]):
         if made is None or settings.current().verify:
             return result, None
         if isinstance(made, FallbackDescription):
+            if _counts_by_identity(self, args, kwargs):
+                return result, None  # another object may come to its address
             return result, self._described_fallback(made, generation)
         return result, self._described_plan(made, generation)
 
@@ -136,6 +139,8 @@ class NativeCalls(Kernel[..., Any]):
         if not isinstance(made, FallbackDescription) or settings.current().verify:
             return result, None
         if made.base and not (made.keyless and self._unplannable(args, kwargs)):
+            return result, None
+        if _counts_by_identity(self, args, kwargs):
             return result, None
         return result, self._described_fallback(made, generation)
 
@@ -332,6 +337,16 @@ class NativeCalls(Kernel[..., Any]):
         if not self.native.rings():
             raise NotNative("in this torch native code cannot count references, as pool=True needs")
         return outputs.added(self.native.Ring())
+
+
+def _counts_by_identity(
+    kernel: NativeCalls, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> bool:
+    """Whether an argument of a call counts by identity."""
+    if not kernel.options.objects:
+        return False
+    given = leaves(unwrapped(kernel.ordered(args, kwargs)), kernel.host.parameters)
+    return any(is_held(type(value)) for _, value in given)
 
 
 def _described(host: Host[Any]) -> Iterator[ParameterDescription]:

@@ -29,8 +29,9 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import torch
 
 from tzero import locks
-from tzero.arguments.constants import constant, fields_of
+from tzero.arguments.constants import Identity, constant, fields_of
 from tzero.arguments.key import Options, part
+from tzero.arguments.objects import is_object
 from tzero.arguments.text import shown
 from tzero.calls.bound import BoundKernel, Given, Site
 from tzero.errors import InvalidArgument, NotInKernel, UnsupportedType
@@ -101,7 +102,7 @@ def _in_full(value: Any) -> Hashable:
         return (type(value), *((constant(k), _in_full(item)) for k, item in value.items()))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return (type(value), *((name, _in_full(item)) for name, item in fields_of(value)))
-    return part(value, _STATIC)
+    return Identity(value) if is_object(value) else part(value, _STATIC)
 
 
 _STATIC = Options(static_shapes=True)

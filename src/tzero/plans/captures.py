@@ -120,7 +120,7 @@ class Capturing:
             made = self._native.Captures(device.index or 0, count, graphs.make, graphs.failed)
         except RuntimeError as error:
             raise NotNative(f"not as a CUDA graph: {error}") from error
-        self._made.append(weakref.ref(made))
+        self._made = [*map(weakref.ref, self.made()), weakref.ref(made)]
         return made
 
     def made(self) -> list[Any]:

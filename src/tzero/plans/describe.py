@@ -21,7 +21,7 @@ from types import (
     ModuleType,
     WrapperDescriptorType,
 )
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 
@@ -40,6 +40,7 @@ from tzero.plans.plan import (
     Fill,
     Formula,
     Launch,
+    Mould,
     Nest,
     Part,
     Plan,
@@ -67,6 +68,7 @@ _GUARD_KINDS: dict[type, str] = {
     guards.Code: "code",
     guards.OfClass: "of_class",
     guards.OwnDict: "own_dict",
+    guards.Held: "held",
     guards.Bases: "bases",
     guards.Items: "items",
     guards.Item: "item",
@@ -571,17 +573,18 @@ def _cuda_device(slot: Slot) -> int | None:
 
 
 @functools.cache
-def _named(kind: type) -> Any:
+def _named(kind: type | Mould) -> Any:
     """What makes a named tuple from its items without calling its class, which may do more."""
-    return functools.partial(tuple.__new__, kind) if hasattr(kind, "_fields") else kind
+    is_named = not isinstance(kind, Mould) and hasattr(kind, "_fields")
+    return functools.partial(tuple.__new__, cast("Any", kind)) if is_named else kind
 
 
 def _nest_kind(nest: Nest) -> str:
     kind = nest.kind
+    if isinstance(kind, Mould) or kind is torch.Size:
+        return "sequence"
     if kind in (tuple, list, dict, slice):
         return kind.__name__
-    if kind is torch.Size:
-        return "sequence"
     if issubclass(kind, tuple) and (hasattr(kind, "_fields") or hasattr(kind, "n_sequence_fields")):
         return "sequence"
     raise NotNative(f"it makes a {kind.__name__}")

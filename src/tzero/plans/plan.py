@@ -14,6 +14,7 @@ arguments.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +23,7 @@ from typing import Any, TypeVar
 import torch
 
 from tzero.plans.sizing import Sizing
-from tzero.reading.guards import Guard, same_value
+from tzero.reading.guards import Guard, Held, same_value
 from tzero.shown import first_line, in_cells
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "Fill",
     "Formula",
     "Launch",
+    "Mould",
     "Nest",
     "Part",
     "Plan",
@@ -105,15 +107,47 @@ class Constant:
 
 
 @dataclass(frozen=True, slots=True)
+class Mould:
+    """Makes an object of a class from what it holds: `items` and `attributes` have the name and the
+    place of each. No code of the class runs.
+
+    >>> class Point: ...
+    >>> Mould(Point, (), (("x", 0), ("y", 0)))((3,)).y
+    3
+    """
+
+    kind: type
+    items: tuple[tuple[Any, int], ...]
+    attributes: tuple[tuple[str, int], ...]
+
+    @property
+    def __name__(self) -> str:
+        return self.kind.__name__
+
+    def __call__(self, held: Sequence[Any]) -> Any:
+        """A new object."""
+        base: Any = next(each for each in _MADE_OF if issubclass(self.kind, each))
+        made = base.__new__(self.kind)
+        for name, place in self.items:
+            base.__setitem__(made, name, held[place])
+        own = object.__getattribute__(made, "__dict__")
+        own.update((name, held[place]) for name, place in self.attributes)
+        return made
+
+
+_MADE_OF = (collections.OrderedDict, dict, object)
+
+
+@dataclass(frozen=True, slots=True)
 class Nest:
     """A list, tuple, named tuple or dict of values; `names` are the keys of a dict. Of formulas it
-    may be a torch.Size or a slice too.
+    may be a torch.Size or a slice too. A result may be an object that a `Mould` makes of values.
 
     >>> Nest(tuple, (Tensor(0), Constant(None))).items[1]
     Constant(value=None)
     """
 
-    kind: type
+    kind: type | Mould
     items: tuple[Value, ...]
     names: tuple[Any, ...] = ()
 
@@ -121,14 +155,14 @@ class Nest:
 Value = Tensor | Scalar | Formula | Constant | Nest
 
 
-def is_sequence_type(kind: type) -> bool:
+def is_sequence_type(kind: type | Mould) -> bool:
     """Whether a type is a struct sequence, such as the result of `torch.sort`: a tuple with named
-    items, made of one sequence.
+    items, made of one sequence. A `Mould` makes objects so, too.
 
     >>> is_sequence_type(torch.return_types.sort), is_sequence_type(tuple)
     (True, False)
     """
-    return hasattr(kind, "n_sequence_fields")
+    return isinstance(kind, Mould) or hasattr(kind, "n_sequence_fields")
 
 
 def tensors_in(value: Value) -> Iterator[int]:
@@ -419,7 +453,8 @@ def page(plan: Plan) -> Iterator[str]:
             # Read from the source, where `kernel[grid]` and `tensor[i]` look alike.
             is_operator = guard.text.startswith("torch.Tensor.__")
             what = "torch's own, if the operator meets a tensor"
-            yield f"  assumes {guard.text}: {what if is_operator else short(guard.value)}"
+            value = guard.value[0] if isinstance(guard, Held) else guard.value
+            yield f"  assumes {guard.text}: {what if is_operator else short(value)}"
     parts = {part.first: part for part in plan.parts}
     cuts = {cut.number: cut.reason for cut in plan.cuts}
     for k, step in enumerate(plan.steps):

@@ -24,6 +24,7 @@ from tzero.adapters import intercept, torch_modes, triton_launch
 from tzero.adapters.python_frames import is_supported
 from tzero.arguments.host import Host
 from tzero.arguments.key import Options
+from tzero.arguments.objects import objects_in
 from tzero.arguments.situation import NUMBERS, leaves, situation
 from tzero.counts import Count
 from tzero.errors import InvalidArgument, PlanDrift, UnsupportedType
@@ -33,12 +34,13 @@ from tzero.plans import record
 from tzero.plans.capture import capture
 from tzero.plans.chosen import Choosing
 from tzero.plans.drift import Drift, drift, steps_drift
+from tzero.plans.lifetimes import Lifetimes
 from tzero.plans.plan import Plan, Refusal
 from tzero.plans.sized import concrete
 from tzero.plans.table import Bound, Planned, Table
 from tzero.plans.values import shared
 from tzero.plans.varied import Free, Sighted, Varied
-from tzero.plans.wrapper import OtherValue, write
+from tzero.plans.wrapper import OtherValue, Wrapper, write
 from tzero.reading.dependencies import Dependencies, Unreplayable, read_dependencies
 from tzero.reading.forwarded import Passing, read_passing
 from tzero.reading.guards import Check
@@ -60,6 +62,7 @@ class OperatorDrift(PlanDrift, RuntimeError):
 
 
 UNRECORDED = "no such call was recorded yet"
+ONCE = "a call with an object is recorded when it is repeated with the same one"
 
 AS_OPERATOR = "Make it an operator with torch.library.custom_op, as in docs/pytorch.md."
 """The advice for tracers that do not see launches."""
@@ -142,6 +145,32 @@ def _of_graph(
     return subject._replace(by_value=subject.by_value | numbers, graphed=graphed)
 
 
+def _written(made: Plan | Refusal, pool: bool) -> Wrapper | Refusal:
+    """A plan in Python, or why there is none."""
+    if isinstance(made, Refusal):
+        return made
+    try:
+        return write(made, pool=pool, drifted=drifted)
+    except Exception as error:
+        return record.failure(error)
+
+
+def _objects_of(planner: Planner[Any], args: tuple[Any, ...]) -> list[Any]:
+    """The arguments of a call that count by identity."""
+    return objects_in(planner._given(args)) if planner.graph else []
+
+
+def _to_follow(
+    planner: Planner[Any], bound: Bound[Any], args: tuple[Any, ...], free: frozenset[Source]
+) -> record.Subject:
+    """A call to record by following it."""
+    followed, nothing = _followed(bound.function), Dependencies((), {})
+    assert followed is not None and planner._passing is not None
+    told = followed.__code__, planner._passing, nothing, bound.function, free
+    made = record.Subject(bound.name, bound.call, planner._host.parameters, *told)
+    return made if planner.tuned is None else planner._chosen(made, bound, args)
+
+
 class Planner(Generic[R]):
     """Replays and records the calls of one kernel."""
 
@@ -177,6 +206,7 @@ class Planner(Generic[R]):
         self._by_source = False  # whether they are not, because following was refused
         self._interrupted = False  # whether something else interrupted the call recorded last
         self._seen: set[int] = set()  # hashes of situations that occurred once, unrecorded
+        self._lifetimes = Lifetimes()
         self.recorded, self._in_vain = 0, 0
         self.replays = Count()
         """How often a plan was replayed in Python."""
@@ -226,7 +256,8 @@ class Planner(Generic[R]):
         `by_value`, so keys from before that set grew do not match plans recorded after."""
         by_value = self.by_value
         try:
-            return torch_modes.now(), by_value, situation(args, by_value, self._exact)
+            modes = torch_modes.now()
+            return modes, by_value, situation(args, by_value, self._exact, self.graph)
         except (UnsupportedType, RuntimeError):  # torch raises it for tensors without memory
             return None
 
@@ -274,7 +305,9 @@ class Planner(Generic[R]):
         """Make a call, record it and keep the plan; with `before`, compare it with that plan."""
         free = self._free(bound, sighted := self.varied.sighted(args, self._apart(bound)), before)
         known = self.varied.hashed(sighted) if free else hash(key)
-        if before is None and not (self._worth(known) and self._may(bound, key)):
+        objects = _objects_of(self, args)
+        is_worth = before is not None or self._worth(known, [] if stale else objects, bound)
+        if not is_worth or (before is None and not self._may(bound, key)):
             return bound.call(*args), None
         table = bound.plans  # read before `call`: another config has another table
         try:
@@ -286,6 +319,7 @@ class Planner(Generic[R]):
             subject = self._subject(bound, args, before, free)
         followed = subject.host is not None
         result, made = capture(_of_graph(self, subject, args), args)
+        self._lifetimes.note(objects, table, key)
         if isinstance(made, Refusal) and made.reason == BUSY:
             self.fallbacks.passing(f"not replayed: {BUSY}")
             return result, None
@@ -299,17 +333,13 @@ class Planner(Generic[R]):
             self.varied.note_interruption(sighted, str(made))
             self.fallbacks.passing(f"not replayed: {made}")
             return result, None
-        if followed and not self._follows and _prevents_following(made, again):
+        if followed and not (self._follows or objects) and _prevents_following(made, again):
             self._by_source = True  # the next call is recorded by what its source reads
             self.varied.disable(f"its calls cannot be followed: {made}")
             return result, None
-        if isinstance(made, Refusal):
-            self._keep_refusal(bound, key, made)
-            return result, None
-        try:
-            wrapper = write(made, pool=self._pool, drifted=drifted)
-        except Exception as error:
-            self._keep_refusal(bound, key, record.failure(error))
+        wrapper = _written(made, self._pool)
+        if isinstance(made, Refusal) or isinstance(wrapper, Refusal):
+            self._keep_refusal(bound, key, cast("Refusal", wrapper))
             return result, None
         self.recorded += 1
         held = frozenset(id(made.guards[s.guard].value) for s in made.slots if s.guard is not None)
@@ -322,6 +352,7 @@ class Planner(Generic[R]):
         if key is None or key[1] != self.by_value:  # else the call left its arguments as they were
             key = self._key(args)
         self._keep(table, key, planned, stale)
+        self._lifetimes.note(objects, table, key)
         return result, planned
 
     def _places(self, plan: Plan) -> frozenset[int]:
@@ -330,8 +361,12 @@ class Planner(Generic[R]):
         names = {plan.leaves[leaf] for leaf in plan.by_value}
         return frozenset(k for k, name in enumerate(parameters) if name in names)
 
-    def _worth(self, known: int) -> bool:
-        """Whether a call should be recorded; `known` is the hash of its situation."""
+    def _worth(self, known: int, objects: Sequence[Any], bound: Bound[R]) -> bool:
+        """Whether a call should be recorded; `known` is the hash of its situation, `objects` are
+        arguments that may be new in each call."""
+        if objects and not self._lifetimes.is_repeated(objects, hash((known, id(bound)))):
+            self.fallbacks.passing(f"not replayed: {ONCE}")
+            return False
         replays = self.replays.value() + self.replays_natively
         if self.recorded < _FREE or replays >= self.recorded:
             return True
@@ -381,11 +416,14 @@ class Planner(Generic[R]):
         before: Planned | None,
         free: frozenset[Source],
     ) -> record.Subject:
-        """What to record; with `before`, in the way in which that plan was recorded."""
+        """What to record; with `before`, in the way in which that plan was recorded. Only in
+        followed calls is seen what is read of objects among the arguments."""
         names, function = self._host.parameters, bound.function
         if self._passing is None:
             self._passing = read_passing(function, names)
         dependencies = self._dependencies
+        if _objects_of(self, args) and self._can_follow(bound):
+            return _to_follow(self, bound, args, free)
         is_by_source = not self._follows and not free
         if is_by_source and (
             dependencies is None or not all(guard.holds() for guard in dependencies.guards)
@@ -396,13 +434,8 @@ class Planner(Generic[R]):
             or bool(free)
             or (self._prefers_path(bound, dependencies) if before is None else before.followed)
         )
-        followed = _followed(function) if follows else None
-        if followed is not None:
-            nothing, code = Dependencies((), {}), followed.__code__
-            made = record.Subject(
-                bound.name, bound.call, names, code, self._passing, nothing, function, free
-            )
-            return made if self.tuned is None else self._chosen(made, bound, args)
+        if follows and _followed(function) is not None:
+            return _to_follow(self, bound, args, free)
         own = getattr(function, "__code__", None)
         assert dependencies is not None
         return record.Subject(bound.name, bound.call, names, own, self._passing, dependencies)
@@ -443,7 +476,8 @@ class Planner(Generic[R]):
         key = self._key(args)
         found = bound.plans.get(key) or self.varied.find(args, self._apart(bound))
         if found is None:
-            return None, str(bound.plans.last_try(key) or UNRECORDED)
+            unknown = ONCE if _objects_of(self, args) else UNRECORDED
+            return None, str(bound.plans.last_try(key) or unknown)
         if isinstance(found, Refusal):
             return None, str(found)
         entangled = self._entangled(found, args, self._given(args))

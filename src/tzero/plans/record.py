@@ -46,6 +46,7 @@ from tzero.adapters.torch_internals import (
     is_wrapped_launch,
 )
 from tzero.adapters.torch_modes import is_innermost
+from tzero.arguments.objects import is_object
 from tzero.arguments.situation import NUMBERS, TENSORS, leaves, situation, unsupported
 from tzero.plans import torch_ops, values
 from tzero.plans.call_sizes import LaunchSizes
@@ -64,11 +65,12 @@ from tzero.plans.plan import (
     View,
     replaced,
 )
+from tzero.plans.results import Result
 from tzero.plans.sized import sized
 from tzero.plans.sizes import Sizes
 from tzero.plans.slots import Slots
 from tzero.plans.torch_steps import TorchSteps
-from tzero.plans.values import NotAStep, NotYet, constant_of, containers_in, shared, tensors_of
+from tzero.plans.values import NotAStep, NotYet, constant_of, shared
 from tzero.reading.bytecode import span_of, uses_low_bits
 from tzero.reading.dependencies import Dependencies
 from tzero.reading.forwarded import Passing
@@ -145,6 +147,7 @@ class Recorder:
         self.refusal: Refusal | None = None
         self.leaves = list(leaves(args, subject.parameters))
         self.slots = Slots(self._is_kept)
+        self._objects: dict[int, int] = {}  # leaves that count by identity, by id
         self.steps: list[Step] = []
         self._guards: list[Guard] = []
         self._passed: set[tuple[str, Any]] = set()  # parameter, and the launch that forwarded it
@@ -166,7 +169,7 @@ class Recorder:
         # A block of the recorder's own code, which needs not be followed.
         self._own = contextlib.nullcontext() if self.path is None else untraced()
         for k, (name, value) in enumerate(self.leaves):
-            odd = unsupported(name, value)
+            odd = "" if self._holds(k, name, value) else unsupported(name, value)
             if odd:
                 self.refuse(odd, show=False)
             elif type(value) in TENSORS and not self.slots.has(value):
@@ -211,6 +214,13 @@ class Recorder:
         self._stack.known = path.codes
         return path
 
+    def _holds(self, leaf: int, name: str, value: Any) -> bool:
+        """Whether a leaf counts by identity, so that what is read of it is guarded."""
+        if self.path is None or self.subject.graphed is None or not is_object(value):
+            return False
+        self._objects[id(value)] = leaf
+        return self.path.world.hold(value, f"the argument {name!r}")
+
     def _held(self, tensor: torch.Tensor, name: str, guard: int) -> None:
         """A tensor that the call found in the world, and the number of its guard."""
         slot = self.slots.of(tensor)
@@ -230,7 +240,8 @@ class Recorder:
     def given(self) -> tuple[Any, ...]:
         """The facts and the identities of the arguments."""
         held = [(name, id(value)) for name, value in leaves(self.args, self.subject.parameters)]
-        return situation(self.args, range(len(self.args))), held
+        objects = self.subject.graphed is not None
+        return situation(self.args, range(len(self.args)), objects=objects), held
 
     # -- torch functions -----------------------------------------------------------------------
 
@@ -474,8 +485,12 @@ class Recorder:
 
     def plan(self, result: Any) -> Plan | Refusal:
         """The plan of the finished call, or why there is none."""
+        world = None if self.path is None else self.path.world
+        views = {step.slot for step in self.steps if isinstance(step, View)}
+        made = Result(self.slots, self._objects, self._is_kept, world)
+        others = [*self.args, *(guard.value for guard in self.guards)]
         try:
-            value = self._result(result)
+            value = made.value(result, others, self.slots.made | views)
             self._settled()
         except NotAStep as refused:
             self.refuse(str(refused), show=False)
@@ -492,7 +507,7 @@ class Recorder:
             value = self.sizes.result(value, result)
             back |= self.sizes.numbers(by_value)
         loaded = self.subject.dependencies.loaded
-        read = {} if self.path is None else self.path.world.of_arguments
+        read = {} if world is None else world.of_arguments
         plan = Plan(
             self.subject.kernel,
             tuple(name for name, _ in self.leaves),
@@ -509,24 +524,6 @@ class Recorder:
             plan = dataclasses.replace(plan, guards=(*plan.guards, chosen))
             return parted(plan, self.slots.tensors, *self.subject.graphed)
         return plan if self.sizes is None else sized(plan, self.sizes)
-
-    def _result(self, result: Any) -> Value:
-        value = self.slots.value(result, "its result", self._is_kept)
-        held = [guard.value for guard in self.guards]
-        seen = {id(each) for each in containers_in([*self.args, *held])}
-        world = self.path.world if self.path is not None else None
-        for each in containers_in(result):
-            if id(each) in seen or (world is not None and world.has(each)):
-                raise NotAStep(
-                    f"it returns a {type(each).__name__} that is an argument, in a global, or twice"
-                )
-            seen.add(id(each))
-        for tensor in tensors_of(result):
-            slot = self.slots.of(tensor)
-            view = next((s for s in self.steps if isinstance(s, View) and s.slot == slot), None)
-            if (slot in self.slots.made or view is not None) and tensor.requires_grad:
-                raise NotAStep("its result requires a gradient that no torch function gave it")
-        return value
 
     def _is_kept(self, value: FunctionType | torch.Generator) -> bool:
         """Whether an object was there before the call, and guards keep it."""

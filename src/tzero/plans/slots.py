@@ -7,7 +7,6 @@ terms of these. It must not know steps.
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import FunctionType
 from typing import Any
 
 import torch
@@ -39,10 +38,9 @@ class Slots:
         return id(tensor) in self._of
 
     def value(
-        self, value: Any, what: str, is_kept: Callable[[Any], bool] = lambda _: False
+        self, value: Any, what: str, other: Callable[[Any], Value | None] = lambda _: None
     ) -> Value:
-        """A value in terms of the slots. `is_kept` says of a function whether each call finds the
-        same one."""
+        """A value in terms of the slots. `other` is asked for what only some values may hold."""
         if isinstance(value, torch.Tensor):
             slot = self.of(value)
             if slot is None:
@@ -51,12 +49,13 @@ class Slots:
         kind = type(value)
         named = isinstance(value, tuple) and (hasattr(kind, "_fields") or is_sequence_type(kind))
         if kind is list or kind is tuple or named:
-            return Nest(kind, tuple(self.value(item, what, is_kept) for item in value))
+            return Nest(kind, tuple(self.value(item, what, other) for item in value))
         if kind is dict:
-            items = tuple(self.value(item, what, is_kept) for item in value.values())
+            items = tuple(self.value(item, what, other) for item in value.values())
             return Nest(kind, items, tuple(constant_of(key, what).value for key in value))
-        if kind is FunctionType and is_kept(value):
-            return Constant(value)
+        found = other(value)
+        if found is not None:
+            return found
         if kind is torch.Generator and self.is_generator_kept(value):
             return Constant(value)
         return constant_of(value, what)

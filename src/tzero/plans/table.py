@@ -7,13 +7,13 @@
 Enters: plans and refusals, under the key that the planner makes of a call. Leaves: the one for a
 call. It must not know how plans are recorded or replayed.
 
-Plans end only here: `forget` ends one, `end` all, when the bound kernel gets another config. Both
-call `ended`, with the plan or None, so that native code drops its entries; it compares a generation
-before it adds one, so that a plan that ended meanwhile is not added. `keep` after `end` does
-nothing: a call on another thread may have started before. A refusal is kept for a number of calls,
-so that what has passed meanwhile is found. A bound kernel that the kernel drops
-(`reset`, eviction, a value that joins the key) takes its plans along; native code drops its entries
-then, too.
+Plans end only here: `forget` ends one, `end` all, when the bound kernel gets another config, and
+`drop` those for an argument that is gone. They call `ended`, with the plan or None, so that native
+code drops its entries; it compares a generation before it adds one, so that a plan that ended
+meanwhile is not added. `keep` after `end` does nothing: a call on another thread may have started
+before. A refusal is kept for a number of calls, so that what has passed meanwhile is found. A bound
+kernel that the kernel drops (`reset`, eviction, a value that joins the key) takes its plans along;
+native code drops its entries then, too.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Table:
 
     __slots__ = (
         *("_ended", "_found", "_in_vain", "_is_over", "_others", "_since", "_stale", "_waits"),
-        "refusal",
+        *("__weakref__", "refusal"),
     )
 
     def __init__(self, ended: Callable[[Plan | None], None]) -> None:
@@ -209,6 +209,15 @@ class Table:
         for key, others in list(self._others.items()):
             self._others[key] = tuple(each for each in others if each is not planned)
         self._ended(planned.plan)
+
+    def drop(self, key: Hashable) -> None:
+        """End all that is kept under a key, because an object in it is gone."""
+        found, others = self._found.pop(key, None), self._others.pop(key, ())
+        for each in (self._stale, self._in_vain, self._since, self._waits):
+            each.pop(key, None)
+        for planned in (found, *others):
+            if isinstance(planned, Planned):
+                self._ended(planned.plan)
 
     def end(self) -> None:
         """End all plans."""

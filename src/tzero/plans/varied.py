@@ -172,6 +172,8 @@ class Varied:
     def find(self, args: tuple[Any, ...], apart: Hashable = None) -> Planned | None:
         """A plan over sizes that serves a call, the latest; None if there is none. Its guards may
         not hold."""
+        if not self._seen:
+            return None
         kind, every, now, addresses = _sighted(args, self._parameters, apart)
         seen = self._seen.get(kind)
         for kept in reversed([] if seen is None else seen.plans):

@@ -25,7 +25,7 @@ import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import CellType, CodeType, MappingProxyType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import torch
 
@@ -42,6 +42,7 @@ from tzero.plans.plan import (
     Fill,
     Formula,
     Launch,
+    Mould,
     Nest,
     Plan,
     Read,
@@ -317,7 +318,7 @@ class _Writer:
         if value.kind is tuple:
             return f"({', '.join(items)}{',' if len(items) == 1 else ''})"
         if is_sequence_type(value.kind):
-            return f"{self._kind(value.kind)}(({', '.join(items)},))"
+            return f"{self._kind(value.kind)}(({''.join(f'{item}, ' for item in items)}))"
         return f"tuple.__new__({self._kind(value.kind)}, ({', '.join(items)},))"
 
     def _formula(self, number: int) -> str:
@@ -327,8 +328,8 @@ class _Writer:
         self.world |= _COMPUTING
         return sizing.text(number, self.leaves)
 
-    def _kind(self, kind: type) -> str:
-        """A named tuple class by its name, unless that is taken."""
+    def _kind(self, kind: type | Mould) -> str:
+        """What makes a nest by its name, unless that is taken."""
         name = kind.__name__
         taken = {self.function, *self.leaves}
         if not _is_free(name) or name in taken or self.world.get(name, kind) is not kind:
@@ -590,7 +591,8 @@ def built(of: Value, tensor: Callable[[int], Any], given: Sequence[Any]) -> Any:
     if of.kind is dict:
         return dict(zip(of.names, items, strict=True))
     whole = of.kind in (list, tuple) or is_sequence_type(of.kind)
-    return of.kind(items) if whole else tuple.__new__(of.kind, items)
+    kind = cast("Any", of.kind)
+    return kind(items) if whole else tuple.__new__(kind, items)
 
 
 def _named(call: Call, value: Callable[[Value], Any]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ Some checks are so frequent that native code does them itself, without calling t
     Code     a function has the same code, defaults and name
     OfClass  an object has the same class
     OwnDict  an object keeps its attributes in the same dict
+    Held     an object is alive, and has the same class and dict; only this refers to it weakly
     Bases    a class has the same bases
     Items    a container holds the same items
     Item     a list holds the same item at some place
@@ -32,6 +33,7 @@ import collections
 import dataclasses
 import operator
 import os
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import CellType, FunctionType
@@ -47,6 +49,7 @@ __all__ = [
     "Equal",
     "Files",
     "Guard",
+    "Held",
     "Item",
     "Items",
     "Kept",
@@ -263,6 +266,43 @@ class OwnDict(Check):
         """The guard for an object as it is now."""
         own = own_dict(value)
         return cls(text, {"of": value}, "of", own, lambda now: own_dict(now) is own)
+
+
+class Held(Check):
+    """An object is alive, has the same class, and keeps its attributes in the same dict. As long as
+    that holds no other object has its address.
+
+    >>> class Own: pass
+    >>> own = Own()
+    >>> guard = Held.of("own", weakref.ref(own))
+    >>> guard.holds()
+    True
+    >>> del own
+    >>> guard.holds()
+    False
+    """
+
+    @classmethod
+    def of(cls, text: str, reference: weakref.ref[Any]) -> Held:
+        """The guard for an object as it is now."""
+        value = reference()
+        kind, own = type(value), own_dict(value)
+
+        def same(now: weakref.ref[Any]) -> bool:
+            found = now()
+            return type(found) is kind and (own is None or own_dict(found) is own)
+
+        return cls(text, {"of": reference}, "of", (kind, own), same)
+
+    def __eq__(self, other: object) -> bool:
+        """The same class and dict are meant, whatever the dict holds by now."""
+        return (
+            isinstance(other, Held)
+            and self.text == other.text
+            and all(map(operator.is_, self.value, other.value))
+        )
+
+    __hash__ = Check.__hash__
 
 
 class Bases(Check):

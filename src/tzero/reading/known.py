@@ -12,14 +12,17 @@ from __future__ import annotations
 
 import enum
 import functools
+import gc
+import weakref
 from collections.abc import Callable, Sequence
-from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, ModuleType
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodDescriptorType, ModuleType
 from typing import Any
 
 import torch
 
 from tzero.reading.attributes import MISSING, class_dict, own_dict
-from tzero.reading.guards import Absent, Bases, Check, Equal, Guard, OfClass, OwnDict, Same
+from tzero.reading.findings import Unreplayable
+from tzero.reading.guards import Absent, Bases, Check, Equal, Guard, Held, OfClass, OwnDict, Same
 from tzero.reading.kinds import EQUAL, KERNELS, is_plain
 from tzero.reading.purity import is_library
 
@@ -84,6 +87,7 @@ class Known:
         self._watched: dict[type, bool] = {}
         self._dicts: dict[type, dict[str, Any]] = {}
         self._entered: set[type] = set()  # types of objects that are no constants
+        self._held: dict[int, weakref.ref[Any]] = {}  # arguments that count by identity
 
     def is_of_program(self, kind: type) -> bool:
         """`is_program_class`, which does not change during a call."""
@@ -121,6 +125,15 @@ class Known:
         is_module = is_a(value, ModuleType) and not is_library(value)
         if is_module or self.is_of_program(kind) or is_a(value, torch.nn.Module):
             self._kinds.append(value)
+
+    def hold(self, value: Any, name: str) -> bool:
+        """Note an argument that is the same object in each call, and that no guard keeps alive.
+        False for one of a library's class, whose methods are not followed."""
+        if not self.is_of_program(type(value)) and not is_a(value, torch.nn.Module):
+            return False
+        self.enter(value, name)
+        self._held[id(value)] = weakref.ref(value)
+        return True
 
     def member(self, value: Any) -> None:
         """Note a member of an enum: wherever it comes from, it was there before."""
@@ -197,20 +210,47 @@ class Known:
         """Guard the classes and dicts of objects, and the bases of classes, once the call is
         over."""
         for value in self._kinds:
-            self.add(OfClass.of(f"the class of {self.name(value)}", value))
+            if id(value) not in self._held:
+                self.add(OfClass.of(f"the class of {self.name(value)}", value))
         for value in self._owners.values():
-            self.add(OwnDict.of(f"the dict of {self.name(value)}", value))
+            if id(value) not in self._held:
+                self.add(OwnDict.of(f"the dict of {self.name(value)}", value))
+        for key, reference in self._held.items():
+            self.add(Held.of(f"the object that is {self._names[key]}", reference))
         for kind in self._lines:
             self.add(Bases.of(f"the bases of {kind.__qualname__}", kind))
 
     def add(self, guard: Guard) -> int:
         """Keep a guard, unless there is one like it; returns its number."""
         text = guard.text if isinstance(guard, Check) else ""
+        if self._held and isinstance(guard, Check):
+            guard = self._weakly(guard)
         key = (id(guard.where), guard.name, type(guard), text)
         if key not in self._numbers:
             self._numbers[key] = len(self.guards)
             self.guards.append(guard)
         return self._numbers[key]
+
+    def _weakly(self, guard: Check) -> Check:
+        """A guard on an argument itself, as one on a weak reference to it."""
+        reference = self._held.get(id(_about(guard)))
+        if reference is None:
+            return guard
+        same = functools.partial(_of_referent, guard.check)
+        return Check(guard.text, {"of": reference}, "of", guard.value, same)
+
+    def outlives(self) -> None:
+        """Refuse to guard what would keep an argument alive."""
+        for guard in self.guards if self._held else ():
+            parts = guard.value if type(guard.value) is tuple else ()
+            for each in (guard.value, guard.name, _about(guard), *parts):
+                if id(each) in self._held:
+                    words = f"{guard.text} is {self._names[id(each)]}, too"
+                    raise Unreplayable(f"{words}: a plan would keep it alive", "", 0)
+        for key, reference in self._held.items():
+            if _reaches_itself(reference()):
+                words = f"{self._names[key]} is held by what it holds"
+                raise Unreplayable(f"{words}: a plan would keep it alive", "", 0)
 
     def absent(self, text: str, where: dict[str, Any], name: str) -> None:
         """A dict does not have a name."""
@@ -262,6 +302,40 @@ def functions_behind(thing: Any) -> Sequence[Any]:
 def _may_be_patched(kind: type) -> bool:
     """Whether programs replace methods of a library class. tzero itself does so with kernels."""
     return not issubclass(kind, KERNELS)
+
+
+def _about(guard: Guard) -> Any:
+    """The object that a guard is about, if that is not found by a name."""
+    is_one = type(guard.where) is dict and type(guard.name) is str and guard.name == "of"
+    return guard.where.get("of") if is_one and type(guard.where) is dict else None
+
+
+def _of_referent(check: Callable[[Any], bool], now: weakref.ref[Any]) -> bool:
+    found = now()
+    return found is not None and check(found)
+
+
+def _reaches_itself(value: Any) -> bool:
+    """Whether what an object holds refers to it. Classes, modules and the globals of functions are
+    not searched, nor tensors."""
+    rest = [each for each in gc.get_referents(value) if each is not type(value)]
+    seen: set[int] = set()
+    while rest:
+        each = rest.pop()
+        if each is value:
+            return True
+        if id(each) in seen or issubclass(type(each), _NOT_SEARCHED):
+            continue
+        seen.add(id(each))
+        if type(each) is FunctionType:
+            held = (each.__closure__, each.__defaults__, each.__kwdefaults__, vars(each))
+            rest += [part for part in held if part]
+        else:
+            rest += gc.get_referents(each)
+    return False
+
+
+_NOT_SEARCHED = (type, ModuleType, CodeType, torch.Tensor)
 
 
 def _answers(ask: Callable[[Any], Any], value: Any, now: Any) -> bool:

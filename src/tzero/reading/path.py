@@ -127,6 +127,7 @@ class Path:
         """Guard the code of the helpers that ran, once the call is over."""
         self.world.finish()
         try:
+            self.world.outlives()
             self._judge.contexts.finish()
         except Unreplayable as error:
             self._refuse(error.reason, "", 0)
