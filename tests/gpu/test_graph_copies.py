@@ -213,8 +213,8 @@ def test_the_same_memory_of_another_owner_is_torchs() -> None:
 
 
 def test_memory_that_is_mapped_piece_by_piece_is_copied() -> None:
-    """With expandable segments torch's allocator maps its memory itself. The driver may refuse to set
-    other addresses then, and the graph is made anew later."""
+    """With expandable segments torch's allocator maps its memory itself. The driver may refuse to
+    set other addresses then, and the graph is made anew later."""
     program = """
 import os
 os.environ.update(TZERO_GRAPHS="2", TZERO_GRAPHS_AFTER="1")
