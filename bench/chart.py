@@ -21,8 +21,8 @@ __all__ = ["Bar", "call", "decode", "main", "svg"]
 
 ROOT = Path(__file__).parents[1]
 RECORD = ROOT / "bench" / "results" / "h200-2026-11-15.json"
-GRAPHS = ROOT / "bench" / "results" / "h200-graphs-2026-11-18.json"
-STEPS = ROOT / "bench" / "results" / "h200-steps-2026-11-18.json"
+GRAPHS = ROOT / "bench" / "results" / "h200-graphs-2026-11-20.json"
+STEPS = ROOT / "bench" / "results" / "h200-steps-2026-11-20.json"
 
 WIDTH, LEFT, RIGHT, ROW = 760, 250, 60, 30
 

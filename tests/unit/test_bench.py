@@ -354,7 +354,11 @@ def test_ids_are_the_ones_that_were_published() -> None:
         ),
         *(
             f"cuda.step.{what}"
-            for what in ("plain", "hand", "moved", "host", "installed", "guards", "first")
+            for what in (
+                "plain",
+                "liger",
+                *("hand", "moved", "host", "installed", "guards", "first"),
+            )
         ),
         "step.record",
     ]
@@ -389,7 +393,7 @@ def test_ids_are_the_ones_that_were_published() -> None:
         *(1 / 1.8, 1 / 1.5, 200e-6, 1.5e-3, 150e-3, 1.2, 400e6, 1.25),
         *(2e-6, 2.0),
         *[*[1 / 0.95, 1 / 0.85] * 3, 1 / 1.6] * 2,
-        *(1 / 6, 1.15, 1.25, 1 / 1.8, 15e-6, 0.118),
+        *(1 / 6, 1 / 6, 1.15, 1.25, 1 / 1.8, 15e-6, 0.118),
         35,
     ]
 

@@ -69,6 +69,7 @@ class Reader:
         self._written: dict[tuple[type, ...], Callable[..., tuple[Facts, Values]]] = {}
         self._numbers = itertools.count()
         self._met: dict[tuple[type, ...], int] = {}  # types, and their number
+        self._general: Callable[..., tuple[Facts, Values]] | None = None
         self.reserves = {p.name for p in parameters} & {"grid", "warmup"}
         """Parameters that can only be passed by position: Triton uses their names itself."""
         self.named: Callable[..., dict[str, Any]] = self._write_named()
@@ -105,10 +106,11 @@ class Reader:
         options = {name: value for name, value in kwargs.items() if name not in named}
         return facts + _given(options) if options else facts
 
-    @functools.cached_property
-    def _any(self) -> Callable[..., tuple[Facts, Values]]:
-        """Reads arguments of any types."""
-        return self._write(None)
+    def _any(self, *args: Any, **kwargs: Any) -> tuple[Facts, Values]:
+        """Read arguments of any types."""
+        if self._general is None:
+            self._general = self._write(None)
+        return self._general(*args, **kwargs)
 
     def _write_named(self) -> Callable[..., dict[str, Any]]:
         namespace: dict[str, Any] = {}
