@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import copy
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -84,8 +85,8 @@ def _step(only: tuple[str, ...], sets: int = 1, waits: bool = True, liger: bool 
         "graph=True": cycled(step),
         "as written": cycled(model),
         "by hand": _without_gradients(lambda: hand(*given[0]), waits),
-        "installed": _installed(model, given[0]),
-        "no launches": _without_launches(model, given[0]),
+        "installed": _steps_in(_installed, lambda: model(*given[0])),
+        "no launches": _steps_in(_without_launches, lambda: model(*given[0])),
     }
     compiled = decode.compiled(model) if "torch.compile" in only else None
     if compiled is not None:
@@ -109,32 +110,32 @@ def _step(only: tuple[str, ...], sets: int = 1, waits: bool = True, liger: bool 
     return Case(made, check, calls=calls, rounds=11, settle=torch.cuda.synchronize)
 
 
-def _installed(model: Any, given: tuple[Any, ...]) -> Loop:
+def _steps_in(block: Callable[[], AbstractContextManager[None]], call: Callable[[], Any]) -> Loop:
     def run(times: int) -> None:
-        tzero.install()
-        try:
-            with torch.no_grad():
-                for _ in range(times):
-                    model(*given)
+        with block(), torch.no_grad():
+            for _ in range(times):
+                call()
             torch.cuda.synchronize()
-        finally:
-            tzero.uninstall()
 
     return Loop(run)
 
 
-def _without_launches(model: Any, given: tuple[Any, ...]) -> Loop:
-    def run(times: int) -> None:
-        runs, triton.JITFunction.run = triton.JITFunction.run, lambda *_, **__: None
-        try:
-            with torch.no_grad():
-                for _ in range(times):
-                    model(*given)
-            torch.cuda.synchronize()
-        finally:
-            triton.JITFunction.run = runs
+@contextmanager
+def _installed() -> Iterator[None]:
+    tzero.install()
+    try:
+        yield
+    finally:
+        tzero.uninstall()
 
-    return Loop(run)
+
+@contextmanager
+def _without_launches() -> Iterator[None]:
+    runs, triton.JITFunction.run = triton.JITFunction.run, lambda *_, **__: None
+    try:
+        yield
+    finally:
+        triton.JITFunction.run = runs
 
 
 def _guards() -> Case:

@@ -349,6 +349,15 @@ def test_wait_raises_the_first_failure_and_names_the_others(service: AsyncCompil
     assert caught.value.__notes__ == ["1 more failed: worse: CompileFailed"]
 
 
+def test_of_many_failures_a_few_are_named(service: AsyncCompile) -> None:
+    scope = {f"bad {k}": service.submit(request("python", f"{k} +")) for k in range(8)}
+    with pytest.raises(Exception, match="SyntaxError") as caught:
+        service.wait(scope)
+    (note,) = caught.value.__notes__
+    assert note.startswith("7 more failed: bad 1: CompileFailed; bad 2: ")
+    assert note.endswith("bad 5: CompileFailed; and 2 more")
+
+
 def test_a_future_cannot_be_cancelled_by_one_who_shares_it(
     service: AsyncCompile, tmp_path: Path
 ) -> None:

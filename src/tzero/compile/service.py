@@ -311,6 +311,10 @@ def _name_of(future: Future[Artifact]) -> str:
     return future.request.name if isinstance(future, Pending) else "a kernel"
 
 
+_MOST_NAMED = 5
+"""How many of the kernels that failed are named."""
+
+
 def _raise_first(named: Iterable[tuple[str, Future[Artifact]]]) -> None:
     """Raise the first error, with a note about the others; return if there is none."""
     failed = [(name, error) for name, f in named if (error := f.exception()) is not None]
@@ -318,8 +322,10 @@ def _raise_first(named: Iterable[tuple[str, Future[Artifact]]]) -> None:
         return
     (_, first), *others = failed
     if others:
-        text = "; ".join(f"{name}: {type(error).__name__}" for name, error in others)
-        note = f"{len(others)} more failed: {text}"
+        shown = [f"{name}: {type(error).__name__}" for name, error in others[:_MOST_NAMED]]
+        note = f"{len(others)} more failed: {'; '.join(shown)}"
+        if len(others) > len(shown):
+            note += f"; and {len(others) - len(shown)} more"
         if note not in getattr(first, "__notes__", ()):
             first.add_note(note)
     raise first
