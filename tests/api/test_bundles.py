@@ -105,6 +105,14 @@ def test_a_program_with_a_bundle_compiles_nothing_and_looks_for_no_compiler(
     }
 
 
+def test_a_process_with_a_bundle_is_sealed_before_any_call(built: Path) -> None:
+    done = warm.run(
+        [sys.executable, "-c", "import tzero; tzero.seal()"],
+        env={**os.environ, "TZERO_BUNDLE": str(built)},
+    )
+    assert done.returncode == 0 and "nothing is covered" not in done.stderr, done.stderr
+
+
 @pytest.mark.parametrize("fact", ["triton", "tzero"])
 def test_a_bundle_of_another_version_is_missed_with_the_reason(
     fact: str, built: Path, tmp_path: Path

@@ -10,9 +10,9 @@ import warnings
 
 from tzero import sealed
 from tzero.backends.triton import carried
+from tzero.cache.in_use import bundles
 from tzero.errors import InvalidArgument
 from tzero.sealed import Mode, Seal, unseal
-from tzero.tune import bundled
 
 __all__ = ["seal", "unseal"]
 
@@ -31,7 +31,7 @@ def seal(mode: Mode = "error") -> Seal:
 
     What is loaded from a bundle or a cache is not a compile. Calls that are replayed never ask.
     `unseal` ends all seals; of several in force, the latest counts. A seal before anything was
-    called gives a warning, because every first call then breaks it.
+    called, with no bundle in use, gives a warning, because every first call then breaks it.
     """
     if mode not in ("error", "warn"):
         raise InvalidArgument(
@@ -39,10 +39,16 @@ def seal(mode: Mode = "error") -> Seal:
             problem=f"the mode is {mode!r}",
             advice="Give it 'error' or 'warn'.",
         )
-    if not carried.covers_any() and not bundled.chosen():
+    if not (bundles() or carried.covers_any() or _tuned_any()):
         warnings.warn(
             "tzero.seal: nothing is covered yet, so the first call of each kernel breaks the seal. "
             "Call tzero.warmup, or the kernels themselves, before it.",
             stacklevel=2,
         )
     return sealed.seal(mode)
+
+
+def _tuned_any() -> bool:
+    from tzero.tune import bundled  # here: a process that serves from a bundle tunes nothing
+
+    return bool(bundled.chosen())
