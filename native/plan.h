@@ -116,6 +116,7 @@ struct Copy {
     size_t bytes;           // of all elements
     Py_ssize_t allocation;  // of a new target; negative if it was there before
     bool counts;            // whether torch counts it as a change of the target
+    bool inference;         // whether the plan is for inference mode
     int64_t version;        // of the target afterwards; 0 if not the plan alone changes it
     Call call;              // where native code does not copy
 };

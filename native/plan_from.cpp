@@ -432,6 +432,7 @@ class Maker {
             made.allocation = static_cast<Py_ssize_t>(kept(plan_->allocates, std::move(each)));
         }
         made.counts = fields.flag("counts");
+        made.inference = fields.flag("inference");
         made.version = fields.integer("version", 0, INT64_MAX);
         made.call = call(Fields(fields.any("call").get()));
         return made;

@@ -67,6 +67,7 @@ class Replay {
     Done copy(const Copy &step, Py_ssize_t number);
     Done put_copy(const Copy &step, void *to, const void *from, size_t bytes);
     bool may_copy(const Copy &step, size_t bytes) const;
+    bool is_counted_alike(const Copy &step, PyObject *to, PyObject *from) const;
     bool copied_bytes(const Copy &step, size_t *bytes) const;
     bool read_ends(const Copy &step, size_t bytes, const void **to, const void **from) const;
     Ref called(const Call &step);

@@ -224,16 +224,30 @@ bool Replay::copied_bytes(const Copy &step, size_t *bytes) const {
            (is_contiguous(to, dimensions) && is_contiguous(from, dimensions));
 }
 
-// Whether native code copies in this call; otherwise torch does, which shows it to profilers.
+// Whether torch counts the changes of both tensors of a copy as native code does. Outside of
+// inference mode it counts some of inference tensors, and refuses others.
+bool Replay::is_counted_alike(const Copy &step, PyObject *to, PyObject *from) const {
+    const bool is_new = step.allocation >= 0;
+    if (state_.torch.view_key == 0) return false;
+    if (step.inference) return is_new || is_tracked(state_.tensors, state_.torch, to) == step.counts;
+    return is_tracked(state_.tensors, state_.torch, from) &&
+           (is_new || is_tracked(state_.tensors, state_.torch, to));
+}
+
+// Whether native code copies in this call; otherwise torch does, which shows it to profilers, and
+// uses several threads. It would count a change of a tensor from a ring twice.
 bool Replay::may_copy(const Copy &step, size_t bytes) const {
-    if (is_profiled_) return false;
-    if (step.device < 0 ? bytes > most_filled_here
-                        : !state_.cuda.can_copy() || !is_current(step.device)) {
-        return false;
-    }
     PyObject *from = frame_.objects[step.from], *to = frame_.objects[step.to];
     const bool is_new = step.allocation >= 0;
     if (from == nullptr || (!is_new && to == nullptr)) return false;
+    const bool was_counted = !is_new && step.version != 0 &&
+                             read_version(state_.tensors, state_.torch, to) >= step.version;
+    if (is_profiled_ && !was_counted) return false;
+    if (step.device < 0 ? bytes > most_filled_here && !was_counted
+                        : !state_.cuda.can_copy() || !is_current(step.device)) {
+        return false;
+    }
+    if (!is_counted_alike(step, to, from)) return false;
     if (!off(Guard::plan_copy_tangents) &&
         (has_tangent(state_.tensors, state_.torch, from) ||
          (!is_new && has_tangent(state_.tensors, state_.torch, to)))) {

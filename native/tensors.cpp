@@ -159,6 +159,13 @@ void bump_version(const Tensors &tensors, const Torch &torch, PyObject *value) {
     torch.bump_version(handle_of(tensors, value));
 }
 
+bool is_tracked(const Tensors &tensors, const Torch &torch, PyObject *value) {
+    const auto *at = static_cast<const char *>(impl_of(handle_of(tensors, value)));
+    uint64_t keys = 0;
+    std::memcpy(&keys, at + torch.key_set, sizeof keys);
+    return (keys & torch.view_key) != 0;
+}
+
 bool has_tangent(const Tensors &tensors, const Torch &torch, PyObject *value) {
     constexpr uint64_t level = 0;  // torch has one
     const void *handle = handle_of(tensors, value);

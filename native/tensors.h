@@ -149,6 +149,9 @@ int64_t read_version(const Tensors &tensors, const Torch &torch, PyObject *value
 // Increments the version counter; inference tensors have none.
 void bump_version(const Tensors &tensors, const Torch &torch, PyObject *value);
 
+// Whether torch counts changes of a tensor in inference mode too: not those of inference tensors.
+bool is_tracked(const Tensors &tensors, const Torch &torch, PyObject *value);
+
 // Whether functions of torch also compute the tangent of a tensor; also true if that is unknown.
 bool has_tangent(const Tensors &tensors, const Torch &torch, PyObject *value);
 

@@ -342,3 +342,54 @@ def the_forward_of_a_module_of_torch_by_super(x):
 @row(other_dict(LINEAR, weight=torch.zeros(4, 4), bias=None))
 def the_weight_of_such_a_module(x):
     return scaled(x, 2.0) + LINEAR(x[:4])
+
+
+# -- sets, which are asked for what they hold ------------------------------------------------------
+
+
+EMPTY: set[str] = set()
+OTHER = nn.Identity()
+ONLY_MODULES: set[nn.Module] = {LINEAR}
+
+
+@row(done(lambda: EMPTY.add("twice"), EMPTY.clear))
+def what_an_empty_set_holds(x):
+    return scaled(x, 2.0 if "twice" in EMPTY else 3.0)
+
+
+@row(done(lambda: ONLY_MODULES.add(OTHER), lambda: ONLY_MODULES.discard(OTHER)))
+def what_a_set_of_modules_holds(x):
+    return scaled(x, 2.0 if OTHER in ONLY_MODULES else 3.0)
+
+
+# -- finalizers ------------------------------------------------------------------------------------
+
+
+class Ended:
+    count = 0
+
+    def __init__(self, value):
+        self.value = value
+
+    def __del__(self):
+        type(self).count += 1
+
+
+@row(nothing, refused="it uses Ended.__del__, which has side effects")
+def an_object_with_a_finalizer(x):
+    return scaled(x, Ended(2.0).value)
+
+
+class Plain:
+    def __init__(self, value):
+        self.value = value
+
+
+@row(added(Plain, "__del__", lambda self: ENDED.append(self.value)))
+def an_object_that_gets_a_finalizer(x):
+    before = len(ENDED)
+    made = scaled(x, Plain(2.0).value)
+    return made if len(ENDED) == before else made * 5
+
+
+ENDED: list[float] = []

@@ -75,4 +75,6 @@ def _is_row(tensor: Any) -> bool:
 
 
 def _are_alike(one: torch.Tensor, other: Any) -> bool:
+    if one.dtype is torch.bool and one.device.type == "cpu":  # torch makes each byte 0 or 1
+        return False
     return (one.dtype, one.device, one.size()) == (other.dtype, other.device, other.size())

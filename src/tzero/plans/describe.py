@@ -437,7 +437,8 @@ class _Describer:
         allocation = self._allocate(Allocate(at, 0)) if copied.is_new else None
         told = allocation, self.versions[at] if is_alone else 0, self._call(step)
         slot = self.plan.slots[at]
-        return described_copy(slot, copied, _cuda_device(slot), *told)
+        place = _cuda_device(slot)
+        return described_copy(slot, copied, place, *told, inference=not self.counts)
 
     def _fill(self, at: int, value: bool | int | float, version: int) -> FillDescription:
         slot = self.plan.slots[at]

@@ -21,7 +21,8 @@ __all__ = ["Copies", "CopyDescription", "described_copy"]
 class CopyDescription(NamedTuple):
     """Copy the memory of one slot's tensor to another, which has `bytes`; torch does it by `call`
     where native code does not. `allocation` makes the target, if it is new. If torch `counts` the
-    change, `version` is the target's afterwards, 0 if not the plan alone changes it."""
+    change, `version` is the target's afterwards, 0 if not the plan alone changes it. Plans for
+    inference mode have `inference`."""
 
     target: int
     source: int
@@ -30,6 +31,7 @@ class CopyDescription(NamedTuple):
     bytes: int
     allocation: AllocateDescription | None
     counts: bool
+    inference: bool
     version: int
     call: CallDescription
 
@@ -41,12 +43,15 @@ def described_copy(
     allocation: AllocateDescription | None,
     version: int,
     call: CallDescription,
+    *,
+    inference: bool,
 ) -> CopyDescription:
     """Describe a copy to a slot."""
     size = slot.dtype.itemsize
     ends = copied.target, copied.source, cuda_device
     return CopyDescription(
-        *ends, size, math.prod(slot.size) * size, allocation, copied.counts, version, call
+        *(*ends, size, math.prod(slot.size) * size, allocation),
+        *(copied.counts, inference, version, call),
     )
 
 

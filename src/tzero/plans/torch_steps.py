@@ -167,7 +167,8 @@ class TorchSteps:
         target, source = map(self.slots.of, pair[:2])
         if target is None or source is None:
             return None
-        counts = not pair.is_new and not pair.target.is_inference()
+        uncounted = torch.is_inference_mode_enabled() and pair.target.is_inference()
+        counts = not (pair.is_new or uncounted)
         return Copied(target, source, pair.is_new, counts)
 
     def _roots(self, tensors: Sequence[torch.Tensor]) -> tuple[int, ...]:

@@ -28,6 +28,7 @@ import torch
 from tzero.adapters import triton_launch, triton_wrappers
 from tzero.adapters.python_frames import Codes
 from tzero.arguments.host import Host
+from tzero.reading.attributes import MISSING
 from tzero.reading.cached import guard_cached
 from tzero.reading.contents import BY_METHODS, CONTAINERS, MODULES, STEADY, has_state
 from tzero.reading.contexts import Contexts
@@ -334,6 +335,11 @@ class Judge:
     def _class(self, kind: type, callee: Callee) -> None:
         if is_program_class(kind):
             self._methods(kind, "__new__", "__init__", "__post_init__")
+            if self._world.of_classes(kind, "__del__") is not MISSING:  # no replay makes the object
+                name = f"{kind.__name__}.__del__"
+                raise Unreplayable(
+                    f"it uses {name}, which has side effects or is nondeterministic", "", 0
+                )
             if issubclass(kind, (*CONTAINERS, bytearray)):
                 fills = "__new__" if issubclass(kind, (tuple, frozenset)) else "__init__"
                 if not is_a(self._world.of_classes(kind, fills), FunctionType):  # it is in C

@@ -162,6 +162,8 @@ class Steps:
                 inside = each if type(each) is set else (each,)
                 if not all(is_told_apart(self.world, one) for one in inside):
                     self.world.contents(each, deep=not is_a(each, BY_METHODS))
+                elif type(each) is set:  # of modules, or empty
+                    self.world.contents(each)
 
     def binary(self, frame: FrameType, at: Instruction, values: Any) -> None:
         """BINARY_OP"""
