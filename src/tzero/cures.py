@@ -75,6 +75,7 @@ CURES = (
             r"it changes torch's modes",
             r"it sets .*, a context variable",
             r"it defines a class, or runs a module",
+            r"whose cleanup no replay runs",
         ),
         "a replay would leave them out",
         "move them to the caller, or return the value",

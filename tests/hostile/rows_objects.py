@@ -393,3 +393,32 @@ def an_object_that_gets_a_finalizer(x):
 
 
 ENDED: list[float] = []
+
+
+CLEANED: list[float] = []
+FACTORS = [2.0, 3.0]
+
+
+def factors():
+    try:
+        yield 2.0
+    finally:
+        CLEANED.append(1.0)
+
+
+def guarded_factors():
+    try:
+        yield FACTORS[0]
+        yield FACTORS[1]
+    finally:
+        pass
+
+
+@row(nothing, refused="it leaves factors unfinished, whose cleanup no replay runs")
+def a_generator_that_is_left_unfinished(x):
+    return scaled(x, next(factors()))
+
+
+@row(item(FACTORS, 0, 5.0))
+def a_generator_that_ends(x):
+    return scaled(x, sum(guarded_factors()))

@@ -18,6 +18,8 @@ called (finalizers, signal handlers) is recognized.
 
 from __future__ import annotations
 
+import dis
+import inspect
 import sys
 import weakref
 from collections.abc import Callable, Container, Iterator, Sequence
@@ -84,6 +86,7 @@ class Path:
         self._judge = Judge(world)
         self._judge.give(args)
         self._cells: set[int] = set()  # cells of functions that were there before the call
+        self._unfinished: dict[FrameType, None] = {}  # generators that have more to do
         self._steps = Steps(world, self._judge, self._cells)
         self._is_over = self._is_paused = False
         self._outside: CodeType | None = None  # the code around the call
@@ -129,6 +132,11 @@ class Path:
         try:
             self.world.outlives()
             self._judge.contexts.finish()
+            for frame in self._unfinished:
+                name = frame.f_code.co_qualname
+                raise Unreplayable(
+                    f"it leaves {name} unfinished, whose cleanup no replay runs", "", 0
+                )
         except Unreplayable as error:
             self._refuse(error.reason, "", 0)
         if self.integers is not None:
@@ -294,6 +302,13 @@ class Path:
     def _left(self, frame: FrameType) -> None:
         """A followed frame is left, or a generator yields."""
         self._judge.show()
+        code = frame.f_code
+        if code.co_flags & inspect.CO_GENERATOR and _cleans_up(code):
+            last = dis.opname[code.co_code[frame.f_lasti]]
+            if last == "YIELD_VALUE":
+                self._unfinished[frame] = None
+            elif last in ("RETURN_VALUE", "RETURN_CONST"):
+                self._unfinished.pop(frame, None)
         if self.integers is not None and not self._is_over:
             self.integers.leave(frame)
 
@@ -310,6 +325,11 @@ class Entry(NamedTuple):
     at: Instruction
     ready: Ready
     moved: Moves
+
+
+def _cleans_up(code: CodeType) -> bool:
+    """Whether code has a ``try`` or ``with``."""
+    return dis.opmap["PUSH_EXC_INFO"] in code.co_code[::2]
 
 
 _modules: dict[str, bool] = {}  # by name: whether it is a library's
