@@ -11,6 +11,7 @@ import torch
 
 import tzero
 from tests.plans.hosts import scaled
+from tests.plans.tiers import verifying
 from tests.tiers import of_tier
 
 Context = Callable[[], contextlib.AbstractContextManager[Any]]
@@ -66,6 +67,9 @@ def test_versions_are_those_of_plain_calls(
 
 
 def test_a_copy_of_an_inference_tensor_has_the_version_that_torch_gives(tier: int) -> None:
+    if verifying():
+        pytest.skip("in verify mode every call is recorded, and torch counts no recorded one")
+
     def host(x: torch.Tensor) -> torch.Tensor:
         scaled(x, 2.0)
         return x.clone()
