@@ -234,8 +234,9 @@ bool Replay::is_counted_alike(const Copy &step, PyObject *to, PyObject *from) co
            (is_new || is_tracked(state_.tensors, state_.torch, to));
 }
 
-// Whether native code copies in this call; otherwise torch does, which shows it to profilers, and
-// uses several threads. It would count a change of a tensor from a ring twice.
+// Whether native code copies in this call; otherwise torch does, which shows the copy to profilers,
+// and uses several threads for a large one. But a tensor from a ring has the count of its changes
+// already: torch would count them twice.
 bool Replay::may_copy(const Copy &step, size_t bytes) const {
     PyObject *from = frame_.objects[step.from], *to = frame_.objects[step.to];
     const bool is_new = step.allocation >= 0;

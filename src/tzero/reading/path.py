@@ -300,7 +300,8 @@ class Path:
         return answer
 
     def _left(self, frame: FrameType) -> None:
-        """A followed frame is left, or a generator yields."""
+        """A followed frame is left, or a generator yields. If nobody resumes it, the end of its
+        ``try`` or ``with`` runs unseen."""
         self._judge.show()
         code = frame.f_code
         if code.co_flags & inspect.CO_GENERATOR and _cleans_up(code):
